@@ -1,0 +1,230 @@
+//! Why the gateway answers instead of a replica: one variant for each answer, and one table that
+//! says whose fault it is, which status it has and what the client should do.
+
+use crate::headers::X_GATEWAY_ERROR;
+use crate::openai::request::PeekError;
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use http_body_util::Full;
+
+/// Why a request was not answered by a replica.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// No such path.
+    #[error("there is no `{path}` here; the gateway serves inference paths under /v1 only")]
+    NotFound {
+        /// As the client sent it.
+        path: String,
+    },
+    /// The path has another method.
+    #[error("this path takes {allow} only")]
+    MethodNotAllowed {
+        /// The method that it has.
+        allow: &'static str,
+    },
+    /// The body cannot be understood.
+    #[error("{0}")]
+    BadBody(#[from] PeekError),
+    /// The framing of the request is ambiguous.
+    #[error("the request is framed in more than one way; send one Content-Length or chunks")]
+    BadFraming,
+    /// The body is encoded.
+    #[error("the request body is `{encoding}`; send it without a Content-Encoding")]
+    EncodedBody {
+        /// The encoding.
+        encoding: String,
+    },
+    /// The body is too long.
+    #[error("the request body is longer than {limit} bytes, the limit of this gateway")]
+    BodyTooLarge {
+        /// In bytes.
+        limit: usize,
+    },
+    /// The client stopped sending.
+    #[error("the request body ended before its length")]
+    BodyCut,
+    /// No replica serves the model.
+    #[error("the model `{model}` does not exist. Models here: {known}")]
+    UnknownModel {
+        /// As the client wrote it.
+        model: String,
+        /// The models that there are.
+        known: String,
+    },
+    /// No replica is healthy.
+    #[error("no replica can take the request now; retry shortly")]
+    NoBackend,
+    /// No connection to any replica that was tried.
+    #[error("the gateway could not connect to a replica; retry shortly")]
+    Connect,
+    /// The replica closed the connection before it answered.
+    #[error("the replica closed the connection before it answered")]
+    Closed,
+    /// The replica did not send valid HTTP.
+    #[error("the replica did not answer in HTTP")]
+    Garbage,
+    /// The replica's headers did not come in time.
+    #[error("the replica did not answer within {seconds} s")]
+    HeaderTimeout {
+        /// The limit.
+        seconds: u64,
+    },
+    /// A defect of the gateway.
+    #[error("the gateway failed on this request; its log has the cause")]
+    Internal,
+}
+
+/// Who has to change something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The request cannot succeed as it is.
+    Client,
+    /// A replica failed.
+    Backend,
+    /// The gateway has no capacity, or a defect.
+    Gateway,
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    status: StatusCode,
+    fault: Fault,
+    /// `error.type`, in the words of vLLM where it has them.
+    kind: &'static str,
+    /// One word, for the header, metrics and spans.
+    reason: &'static str,
+    /// `error.param`
+    param: Option<&'static str>,
+    /// Seconds after which a retry makes sense.
+    retry_after: Option<u32>,
+}
+
+// === impl Error ===
+
+impl Error {
+    fn row(&self) -> Row {
+        let row = |status, fault, kind, reason| Row {
+            status,
+            fault,
+            kind,
+            reason,
+            param: None,
+            retry_after: None,
+        };
+        use Fault::{Backend, Client, Gateway};
+        use StatusCode as S;
+        match self {
+            Self::NotFound { .. } => row(S::NOT_FOUND, Client, "NotFoundError", "not_found"),
+            Self::MethodNotAllowed { .. } => {
+                row(S::METHOD_NOT_ALLOWED, Client, "BadRequestError", "method_not_allowed")
+            }
+            Self::BadBody(_) => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_body"),
+            Self::BadFraming => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_framing"),
+            Self::EncodedBody { .. } => {
+                row(S::UNSUPPORTED_MEDIA_TYPE, Client, "BadRequestError", "encoded_body")
+            }
+            Self::BodyTooLarge { .. } => {
+                row(S::PAYLOAD_TOO_LARGE, Client, "BadRequestError", "body_too_large")
+            }
+            Self::BodyCut => row(S::BAD_REQUEST, Client, "BadRequestError", "body_cut"),
+            Self::UnknownModel { .. } => Row {
+                param: Some("model"),
+                ..row(S::NOT_FOUND, Client, "NotFoundError", "unknown_model")
+            },
+            Self::NoBackend => Row {
+                retry_after: Some(1),
+                ..row(S::SERVICE_UNAVAILABLE, Gateway, "ServiceUnavailableError", "no_backend")
+            },
+            Self::Connect => Row {
+                retry_after: Some(1),
+                ..row(S::BAD_GATEWAY, Backend, "BadGatewayError", "connect_error")
+            },
+            Self::Closed => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "connection_reset"),
+            Self::Garbage => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "bad_response"),
+            Self::HeaderTimeout { .. } => {
+                row(S::GATEWAY_TIMEOUT, Backend, "GatewayTimeoutError", "timeout")
+            }
+            Self::Internal => {
+                row(S::INTERNAL_SERVER_ERROR, Gateway, "InternalServerError", "internal")
+            }
+        }
+    }
+
+    /// The status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.row().status
+    }
+
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        self.row().fault
+    }
+
+    /// One word for metrics, spans and the `x-gateway-error` header: a closed set.
+    pub fn reason(&self) -> &'static str {
+        self.row().reason
+    }
+
+    /// The answer, in the error envelope that OpenAI clients read.
+    pub fn response(&self) -> Response<Full<Bytes>> {
+        let row = self.row();
+        let body = serde_json::json!({ "error": {
+            "message": self.to_string(),
+            "type": row.kind,
+            "param": row.param,
+            "code": row.status.as_u16(),
+        }});
+        let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
+        *response.status_mut() = row.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(X_GATEWAY_ERROR, HeaderValue::from_static(row.reason));
+        if let Some(seconds) = row.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Self::MethodNotAllowed { allow } = self {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_one_word_and_a_fault_agrees_with_its_status() {
+        let all = [
+            Error::NotFound { path: "/x".into() },
+            Error::MethodNotAllowed { allow: "POST" },
+            Error::BadBody(PeekError::NotJson),
+            Error::BadFraming,
+            Error::EncodedBody { encoding: "gzip".into() },
+            Error::BodyTooLarge { limit: 1 },
+            Error::BodyCut,
+            Error::UnknownModel { model: "a".into(), known: "b".into() },
+            Error::NoBackend,
+            Error::Connect,
+            Error::Closed,
+            Error::Garbage,
+            Error::HeaderTimeout { seconds: 1 },
+            Error::Internal,
+        ];
+        for error in all {
+            let is_client = error.fault() == Fault::Client;
+            assert_eq!(is_client, error.status().is_client_error(), "{error:?}");
+            assert!(error.reason().bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()));
+            assert_eq!(error.response().status(), error.status());
+        }
+    }
+
+    #[test]
+    fn no_backend_says_when_to_retry() {
+        let response = Error::NoBackend.response();
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
+        assert_eq!(response.headers()[X_GATEWAY_ERROR], "no_backend");
+    }
+}

@@ -1,0 +1,225 @@
+//! Pure rewriting of headers: what must not travel past a proxy is taken out, what the gateway
+//! owes the next hop is put in, and everything else stays as it came.
+
+use http::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, FORWARDED,
+    HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use std::net::IpAddr;
+
+/// The request id, accepted from the client or made here.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// W3C trace context.
+pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// W3C trace context, vendor part.
+pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+/// On every answer that the gateway made instead of a replica: the reason, as one word.
+pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error");
+
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+
+/// Meant for the next hop only (RFC 9110 §7.6.1), and two that old software still sends.
+const HOP_BY_HOP: [HeaderName; 11] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    PROXY_CONNECTION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HTTP2_SETTINGS,
+    FORWARDED,
+];
+
+/// Headers that vLLM trusts whoever sends them: they pin an engine, jump the queue or change what
+/// is served, so no client may.
+const TRUSTED_BY_VLLM: [&str; 3] =
+    ["x-data-parallel-rank", "x-vllm-priority", "endpoint-load-metrics-format"];
+const SAGEMAKER_PREFIX: &str = "x-amzn-sagemaker-";
+
+/// What the gateway adds to a request for a replica.
+#[derive(Debug)]
+pub struct Outbound<'a> {
+    /// The replica's authority, for `Host`.
+    pub host: &'a HeaderValue,
+    /// The request id.
+    pub request_id: &'a HeaderValue,
+    /// The peer that the request came from.
+    pub client: IpAddr,
+    /// Length of the body in bytes.
+    pub content_length: usize,
+}
+
+/// Turns a client's headers into those for a replica.
+///
+/// `Accept-Encoding` becomes `identity`, so that the answer can be read as it passes.
+pub fn outbound(headers: &mut HeaderMap, add: &Outbound<'_>) {
+    strip_hop_by_hop(headers);
+    headers.remove(EXPECT);
+    for name in TRUSTED_BY_VLLM {
+        headers.remove(name);
+    }
+    strip_prefixed(headers);
+    headers.insert(HOST, add.host.clone());
+    headers.insert(X_REQUEST_ID, add.request_id.clone());
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(add.content_length));
+    let forwarded_for = match headers.get(X_FORWARDED_FOR).map(HeaderValue::to_str) {
+        Some(Ok(earlier)) => HeaderValue::from_str(&format!("{earlier}, {}", add.client)),
+        _ => HeaderValue::from_str(&add.client.to_string()),
+    };
+    if let Ok(value) = forwarded_for {
+        headers.insert(X_FORWARDED_FOR, value);
+    }
+}
+
+/// Turns a replica's response headers into those for the client.
+///
+/// Event streams get the headers that keep proxies in between from buffering them, unless the
+/// replica sent its own.
+pub fn inbound(headers: &mut HeaderMap, request_id: &HeaderValue) {
+    strip_hop_by_hop(headers);
+    headers.entry(X_REQUEST_ID).or_insert_with(|| request_id.clone());
+    if media_type(headers).eq_ignore_ascii_case("text/event-stream") {
+        headers.entry(X_ACCEL_BUFFERING).or_insert(HeaderValue::from_static("no"));
+        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache"));
+    }
+}
+
+/// The media type of a message without its parameters; empty if there is none.
+pub fn media_type(headers: &HeaderMap) -> &str {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    value.split(';').next().unwrap_or("").trim()
+}
+
+/// The client's request id if it is fit to be used: 1 to 128 visible ASCII characters.
+pub fn request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
+    let value = headers.get(X_REQUEST_ID)?;
+    let is_fit =
+        (1..=128).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic);
+    is_fit.then_some(value)
+}
+
+/// Removes what is meant for this hop only, and first what `Connection` nominates.
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    let nominated: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in nominated.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+}
+
+fn strip_prefixed(headers: &mut HeaderMap) {
+    let unwanted = |name: &&HeaderName| {
+        name.as_str().starts_with(SAGEMAKER_PREFIX) || name.as_str().contains('_')
+    };
+    // An underscore is how a header hides from a proxy: servers fold it to a dash.
+    let unwanted: Vec<HeaderName> = headers.keys().filter(unwanted).cloned().collect();
+    for name in unwanted {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect()
+    }
+
+    fn sent(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = map(pairs);
+        let add = Outbound {
+            host: &HeaderValue::from_static("replica:8000"),
+            request_id: &HeaderValue::from_static("r1"),
+            client: IpAddr::from([127, 0, 0, 1]),
+            content_length: 7,
+        };
+        outbound(&mut headers, &add);
+        headers
+    }
+
+    #[test]
+    fn hop_by_hop_headers_and_those_that_connection_nominates_stay_behind() {
+        let sent = sent(&[
+            ("connection", "close, x-secret"),
+            ("x-secret", "1"),
+            ("transfer-encoding", "gzip, chunked"),
+            ("upgrade", "h2c"),
+            ("http2-settings", "AA"),
+            ("authorization", "Bearer k"),
+        ]);
+        let names: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
+        assert!(names.contains(&"authorization"));
+        for gone in ["connection", "x-secret", "transfer-encoding", "upgrade", "http2-settings"] {
+            assert!(!names.contains(&gone), "{gone}");
+        }
+    }
+
+    #[test]
+    fn what_vllm_trusts_blindly_is_taken_from_clients() {
+        let sent = sent(&[
+            ("x-data-parallel-rank", "3"),
+            ("x-vllm-priority", "-100"),
+            ("endpoint-load-metrics-format", "TEXT"),
+            ("x-amzn-sagemaker-session-id", "NEW"),
+            ("content_length", "0"),
+        ]);
+        let mut names: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(
+            names,
+            ["accept-encoding", "content-length", "host", "x-forwarded-for", "x-request-id"]
+        );
+        assert_eq!(sent["accept-encoding"], "identity");
+        assert_eq!(sent["content-length"], "7");
+    }
+
+    #[test]
+    fn the_client_is_added_to_those_the_request_was_forwarded_for() {
+        assert_eq!(sent(&[])["x-forwarded-for"], "127.0.0.1");
+        assert_eq!(
+            sent(&[("x-forwarded-for", "1.2.3.4")])["x-forwarded-for"],
+            "1.2.3.4, 127.0.0.1"
+        );
+    }
+
+    #[test]
+    fn a_stream_is_marked_against_buffering_unless_the_replica_did() {
+        let mut headers = map(&[("content-type", "Text/Event-Stream; charset=utf-8")]);
+        inbound(&mut headers, &HeaderValue::from_static("r1"));
+        assert_eq!(headers["x-accel-buffering"], "no");
+        assert_eq!(headers["cache-control"], "no-cache");
+        let mut headers = map(&[("content-type", "application/json"), ("x-request-id", "theirs")]);
+        inbound(&mut headers, &HeaderValue::from_static("r1"));
+        assert_eq!(headers.len(), 2);
+        assert_eq!(headers["x-request-id"], "theirs");
+    }
+
+    #[test]
+    fn a_request_id_that_could_break_a_log_line_is_not_accepted() {
+        let of = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(X_REQUEST_ID, HeaderValue::from_str(value).unwrap());
+            request_id(&headers).is_some()
+        };
+        assert!(of("bench-01-7"));
+        assert!(!of("a b") && !of("") && !of(&"x".repeat(129)));
+    }
+}

@@ -1,0 +1,249 @@
+//! What must be known of the OpenAI wire format, and no more: which paths are inference, what a
+//! request asks for, and what one event of an answer says. An event that cannot be read says
+//! nothing; it never stops one.
+
+mod chat;
+mod completions;
+mod messages;
+mod reader;
+pub mod request;
+mod responses;
+pub mod route;
+mod whole;
+
+use crate::json::Paths;
+pub use reader::Reader;
+
+/// The shapes of request and answer that are understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Api {
+    /// `POST /v1/chat/completions`
+    Chat,
+    /// `POST /v1/completions`
+    Completions,
+    /// `POST /v1/responses`
+    Responses,
+    /// `POST /v1/messages`, the Anthropic shape
+    Messages,
+    /// `POST /v1/embeddings`
+    Embeddings,
+    /// Any other inference: the HTTP exchange is measured, and usage where the answer has one.
+    Other,
+}
+
+/// What one event of a stream says, or a whole answer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Delta {
+    /// Generated output passed, of this kind.
+    pub output: Option<Channel>,
+    /// Exactly how many tokens it was, where the event tells.
+    pub tokens: Option<u32>,
+    /// Token counts of the whole request so far.
+    pub usage: Option<Usage>,
+    /// The server reports a failure inside its answer.
+    pub error: Option<InBandError>,
+    /// The shape's own last event: nothing that matters follows.
+    pub terminal: bool,
+    /// The data was not what this shape sends.
+    pub malformed: bool,
+}
+
+/// What kind of output an event carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Channel {
+    /// Tokens passed, but no text tells what they are.
+    Unspecified,
+    /// What the model thinks before it answers.
+    Reasoning,
+    /// Answer text or a tool call.
+    Answer,
+}
+
+/// Token counts, as the engine reports them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens, those from the cache included.
+    pub input: Option<u64>,
+    /// Generated tokens, reasoning included.
+    pub output: Option<u64>,
+    /// Prompt tokens that came from the prefix cache.
+    pub cached: Option<u64>,
+    /// Prompt tokens that this request added to the prefix cache.
+    pub cache_created: Option<u64>,
+    /// Generated tokens that were reasoning.
+    pub reasoning: Option<u64>,
+}
+
+/// Why a choice ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Finish {
+    /// The model ended, or a stop string or token was met.
+    Stop,
+    /// The token limit of the request or of the model.
+    Length,
+    /// The model calls a tool.
+    ToolCalls,
+    /// A filter ended it, or the model refused.
+    ContentFilter,
+    /// The engine gave it up, for example on shutdown.
+    Abort,
+    /// The engine failed.
+    Error,
+    /// The engine found the output to repeat itself.
+    Repetition,
+    /// A reason that is not known here.
+    Other,
+}
+
+/// A failure that the server reports inside a 200, or in the body of an error status.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InBandError {
+    /// `error.code`, whether it was a number or a text.
+    pub code: Option<Box<str>>,
+    /// `error.type`
+    pub kind: Option<Box<str>>,
+}
+
+/// How to read the answers of one [`Api`].
+struct Shape {
+    /// The values that matter, streamed or whole.
+    paths: Paths<Signal>,
+    /// Whether this event type carries output. `None`: the shape's events have no types.
+    output_type: Option<fn(&str) -> Option<Channel>>,
+    /// The types of the event that ends a stream. Shapes without types end with `[DONE]`.
+    terminal_types: &'static [&'static str],
+    /// Anthropic counts as input only what did not come from the cache.
+    input_leaves_out_cache: bool,
+}
+
+/// The meaning of a value, whatever its name in a shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Signal {
+    Id,
+    Model,
+    EventType,
+    Choice,
+    Index,
+    Role,
+    /// Text, or an object that stands for some.
+    Output(Channel),
+    /// The array of token ids or logprobs, and each of its elements.
+    Tokens,
+    Token,
+    /// A finish reason in any shape's words.
+    Finish,
+    /// The state of a Responses answer.
+    Status,
+    IncompleteReason,
+    Input,
+    OutputTokens,
+    Cached,
+    CacheCreated,
+    Reasoning,
+    Error,
+    ErrorCode,
+    ErrorKind,
+}
+
+// === impl Api ===
+
+impl Api {
+    /// All of them, for tables and tests.
+    pub const ALL: [Self; 6] = [
+        Self::Chat,
+        Self::Completions,
+        Self::Responses,
+        Self::Messages,
+        Self::Embeddings,
+        Self::Other,
+    ];
+
+    /// The name in metrics and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Completions => "completions",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
+            Self::Embeddings => "embeddings",
+            Self::Other => "other",
+        }
+    }
+
+    /// `gen_ai.operation.name`: OpenTelemetry GenAI conventions v1.41.
+    pub const fn operation(self) -> &'static str {
+        match self {
+            Self::Chat | Self::Responses | Self::Messages => "chat",
+            Self::Completions => "text_completion",
+            Self::Embeddings => "embeddings",
+            Self::Other => "generate_content",
+        }
+    }
+
+    fn shape(self) -> &'static Shape {
+        match self {
+            Self::Chat => &chat::SHAPE,
+            Self::Completions => &completions::SHAPE,
+            Self::Responses => &responses::SHAPE,
+            Self::Messages => &messages::SHAPE,
+            Self::Embeddings | Self::Other => &whole::SHAPE,
+        }
+    }
+}
+
+// === impl Usage ===
+
+impl Usage {
+    /// Takes over what a later report says.
+    pub fn absorb(&mut self, later: &Usage) {
+        self.input = later.input.or(self.input);
+        self.output = later.output.or(self.output);
+        self.cached = later.cached.or(self.cached);
+        self.cache_created = later.cache_created.or(self.cache_created);
+        self.reasoning = later.reasoning.or(self.reasoning);
+    }
+}
+
+// === impl Finish ===
+
+impl Finish {
+    /// All of them, for tables and tests.
+    pub const ALL: [Self; 8] = [
+        Self::Stop,
+        Self::Length,
+        Self::ToolCalls,
+        Self::ContentFilter,
+        Self::Abort,
+        Self::Error,
+        Self::Repetition,
+        Self::Other,
+    ];
+
+    /// Reads the reason in the words of any shape.
+    pub fn of(raw: &str) -> Self {
+        match raw {
+            "stop" | "end_turn" | "stop_sequence" => Self::Stop,
+            "length" | "max_tokens" | "max_output_tokens" => Self::Length,
+            "tool_calls" | "tool_use" | "function_call" => Self::ToolCalls,
+            "content_filter" | "refusal" => Self::ContentFilter,
+            "abort" => Self::Abort,
+            "error" => Self::Error,
+            "repetition" => Self::Repetition,
+            _ => Self::Other,
+        }
+    }
+
+    /// The name in metrics, logs and spans: OpenAI's where it has one.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::ContentFilter => "content_filter",
+            Self::Abort => "abort",
+            Self::Error => "error",
+            Self::Repetition => "repetition",
+            Self::Other => "other",
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Reads the answers of one shape: the data of an event goes in as it arrives, what the event
+//! says comes out when it ends. A whole answer is read as one event.
+
+use super::{Api, Channel, Delta, Finish, InBandError, Shape, Signal, Usage};
+use crate::json::{Scanner, Value};
+
+/// The reader of one answer, streamed or whole.
+#[derive(Debug)]
+pub struct Reader {
+    shape: &'static Shape,
+    scanner: Scanner,
+    /// The data of an event may be `[DONE]` instead of JSON; this many bytes of it have matched.
+    done: Done,
+    event: Event,
+    answer: Answer,
+}
+
+/// What is known of the answer as a whole.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// The first `id`.
+    pub id: Option<Box<str>>,
+    /// The first `model`: what the backend says it ran, not what the client asked for.
+    pub model: Option<Box<str>>,
+    /// What is known of each choice, by its index.
+    choices: Vec<Choice>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Choice {
+    finish: Option<Finish>,
+    /// Its `completion_tokens` so far, where the server reports them with every event.
+    tokens: u64,
+}
+
+/// The event that is being read.
+#[derive(Debug, Default)]
+struct Event {
+    choice: Part,
+    /// How many choices this event has, and the index of the last.
+    choices: u32,
+    last_index: usize,
+    output: Option<Channel>,
+    tokens: Option<u32>,
+    usage: Option<Usage>,
+    error: Option<InBandError>,
+    status: Status,
+    kind: Option<Box<str>>,
+}
+
+/// What an event says of one choice.
+#[derive(Debug, Default)]
+struct Part {
+    index: usize,
+    output: Option<Channel>,
+    has_empty_text: bool,
+    has_role: bool,
+    is_present: bool,
+    finish: Option<Finish>,
+    tokens: Option<u32>,
+}
+
+/// The state of a Responses answer; its reason may come before or after it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Status {
+    #[default]
+    None,
+    Completed,
+    Incomplete(Option<Finish>),
+    Unfinished,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Done {
+    Matched(usize),
+    No,
+}
+
+const DONE: &[u8] = b"[DONE]";
+/// More choices than this are not told apart.
+const MAX_CHOICES: usize = 128;
+
+// === impl Reader ===
+
+impl Reader {
+    /// A reader for the answers of `api`.
+    pub fn new(api: Api) -> Self {
+        Self {
+            shape: api.shape(),
+            scanner: Scanner::default(),
+            done: Done::Matched(0),
+            event: Event::default(),
+            answer: Answer::default(),
+        }
+    }
+
+    /// The next piece of the data of an event, or of a whole answer.
+    pub fn data(&mut self, piece: &[u8]) {
+        if let Done::Matched(matched) = self.done {
+            if DONE[matched..].starts_with(piece) {
+                self.done = Done::Matched(matched + piece.len());
+                return;
+            }
+            self.done = Done::No;
+            self.scan(&DONE[..matched]);
+        }
+        self.scan(piece);
+    }
+
+    /// The event ends; `event_type` is its `event` field, empty if it had none.
+    pub fn end_event(&mut self, event_type: &str) -> Delta {
+        if self.done == Done::Matched(DONE.len()) {
+            self.done = Done::Matched(0);
+            return Delta { terminal: true, ..Delta::default() };
+        }
+        let is_complete = self.scanner.is_complete();
+        let mut delta = self.end();
+        delta.malformed = !is_complete;
+        let in_data = self.event.kind.take();
+        let kind =
+            if event_type.is_empty() { in_data.as_deref().unwrap_or("") } else { event_type };
+        if let Some(output_type) = self.shape.output_type {
+            delta.output = output_type(kind);
+        }
+        delta.terminal = self.shape.terminal_types.contains(&kind);
+        if kind == "error" && !self.shape.terminal_types.is_empty() {
+            delta.error.get_or_insert_default();
+        }
+        self.event = Event::default();
+        self.done = Done::Matched(0);
+        delta
+    }
+
+    /// The whole answer has been given to [`Reader::data`].
+    pub fn end_whole(&mut self) -> Delta {
+        let is_complete = self.scanner.is_complete();
+        Delta { terminal: is_complete, malformed: !is_complete, ..self.end() }
+    }
+
+    /// What is known of the answer so far.
+    pub fn answer(&self) -> &Answer {
+        &self.answer
+    }
+
+    fn scan(&mut self, piece: &[u8]) {
+        let Self { shape, scanner, event, answer, .. } = self;
+        scanner.push(&shape.paths, piece, |signal, value| event.read(signal, value, answer));
+    }
+
+    fn end(&mut self) -> Delta {
+        self.event.end_choice(&mut self.answer);
+        self.event.end_status(&mut self.answer);
+        self.event.count_by_usage(&mut self.answer);
+        let event = &mut self.event;
+        if self.shape.input_leaves_out_cache
+            && let Some(usage) = &mut event.usage
+            && let Some(input) = &mut usage.input
+        {
+            *input += usage.cached.unwrap_or(0) + usage.cache_created.unwrap_or(0);
+        }
+        self.scanner.reset();
+        Delta {
+            output: event.output,
+            tokens: event.tokens,
+            usage: event.usage,
+            error: event.error.take(),
+            terminal: false,
+            malformed: false,
+        }
+    }
+}
+
+impl std::fmt::Debug for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shape").finish_non_exhaustive()
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Why each choice ended, by index; `None` for one that has not.
+    pub fn finish_reasons(&self) -> impl Iterator<Item = Option<Finish>> + '_ {
+        self.choices.iter().map(|choice| choice.finish)
+    }
+
+    fn choice(&mut self, index: usize) -> Option<&mut Choice> {
+        if index >= MAX_CHOICES {
+            return None;
+        }
+        if self.choices.len() <= index {
+            self.choices.resize(index + 1, Choice::default());
+        }
+        self.choices.get_mut(index)
+    }
+}
+
+// === impl Event ===
+
+impl Event {
+    fn read(&mut self, signal: Signal, value: Value<'_>, answer: &mut Answer) {
+        match signal {
+            Signal::Id => keep_first(&mut answer.id, value),
+            Signal::Model => keep_first(&mut answer.model, value),
+            Signal::EventType => keep_first(&mut self.kind, value),
+            Signal::Choice => match value {
+                Value::Object => self.choice = Part { is_present: true, ..Part::default() },
+                Value::End => self.end_choice(answer),
+                _ => {}
+            },
+            Signal::Index => self.choice.index = value.as_count().unwrap_or(0) as usize,
+            Signal::Role => self.choice.has_role |= value != Value::Null,
+            Signal::Output(channel) => self.choice.output(channel, value),
+            Signal::Tokens if value == Value::Array => self.choice.tokens = Some(0),
+            Signal::Token if value != Value::End => {
+                self.choice.tokens = self.choice.tokens.map(|tokens| tokens + 1);
+            }
+            Signal::Tokens | Signal::Token => {}
+            Signal::Finish => {
+                self.choice.is_present = true;
+                self.choice.finish = value.as_text().map(|raw| Finish::of(&raw));
+            }
+            Signal::Status => self.status = self.status.with(value),
+            Signal::IncompleteReason => {
+                self.status = Status::Incomplete(value.as_text().map(|raw| Finish::of(&raw)));
+            }
+            Signal::Input => self.usage().input = value.as_count(),
+            Signal::OutputTokens => self.usage().output = value.as_count(),
+            Signal::Cached => self.usage().cached = value.as_count(),
+            Signal::CacheCreated => self.usage().cache_created = value.as_count(),
+            Signal::Reasoning => self.usage().reasoning = value.as_count(),
+            Signal::Error => {
+                if matches!(value, Value::Object | Value::Text(_)) {
+                    self.error.get_or_insert_default();
+                }
+            }
+            Signal::ErrorCode => {
+                self.error.get_or_insert_default().code = scalar(value);
+            }
+            Signal::ErrorKind => {
+                self.error.get_or_insert_default().kind = scalar(value);
+            }
+        }
+    }
+
+    fn usage(&mut self) -> &mut Usage {
+        self.usage.get_or_insert_default()
+    }
+
+    /// A choice ends, or the event does: shapes without choices have one, and it is implied.
+    fn end_choice(&mut self, answer: &mut Answer) {
+        let part = std::mem::take(&mut self.choice);
+        let output = part.output.or_else(|| part.unspecified_output());
+        self.output = self.output.max(output);
+        if !part.is_present {
+            return;
+        }
+        self.tokens = match (self.choices, self.tokens, part.tokens) {
+            (0, _, tokens) => tokens,
+            (_, Some(sum), Some(tokens)) => Some(sum + tokens),
+            _ => None,
+        };
+        self.choices += 1;
+        self.last_index = part.index;
+        if let Some(choice) = answer.choice(part.index) {
+            choice.finish = part.finish.or(choice.finish);
+        }
+    }
+
+    fn end_status(&mut self, answer: &mut Answer) {
+        let finish = match self.status {
+            Status::None => return,
+            Status::Completed => Some(Finish::Stop),
+            Status::Incomplete(reason) => reason,
+            Status::Unfinished => None,
+        };
+        if let Some(choice) = answer.choice(0) {
+            choice.finish = finish;
+        }
+    }
+
+    /// Servers that report usage with every event tell the tokens of an event by the increase.
+    fn count_by_usage(&mut self, answer: &mut Answer) {
+        let (1, Some(total)) = (self.choices, self.usage.and_then(|usage| usage.output)) else {
+            return;
+        };
+        if let Some(choice) = answer.choice(self.last_index) {
+            let increase = total.saturating_sub(std::mem::replace(&mut choice.tokens, total));
+            self.tokens = self.tokens.or(u32::try_from(increase).ok());
+        }
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    fn output(&mut self, channel: Channel, value: Value<'_>) {
+        match value {
+            Value::Text(text) if text.is_empty() => self.has_empty_text = true,
+            Value::Text(_) | Value::Object => self.output = self.output.max(Some(channel)),
+            _ => {}
+        }
+    }
+
+    /// Tokens without text: ids or logprobs say so, or an empty text that is neither the first
+    /// event of a choice nor its last.
+    fn unspecified_output(&self) -> Option<Channel> {
+        let has_tokens = self.tokens.is_some_and(|tokens| tokens > 0);
+        let is_held_back = self.has_empty_text && !self.has_role && self.finish.is_none();
+        (has_tokens || is_held_back).then_some(Channel::Unspecified)
+    }
+}
+
+// === impl Status ===
+
+impl Status {
+    fn with(self, value: Value<'_>) -> Self {
+        match (self, value.as_text().as_deref()) {
+            (_, None) => self,
+            (_, Some("completed")) => Self::Completed,
+            (Self::Incomplete(reason), Some("incomplete")) => Self::Incomplete(reason),
+            (_, Some("incomplete")) => Self::Incomplete(None),
+            (_, Some(_)) => Self::Unfinished,
+        }
+    }
+}
+
+fn keep_first(kept: &mut Option<Box<str>>, value: Value<'_>) {
+    if kept.is_none() {
+        *kept = value.as_text().filter(|text| !text.is_empty()).map(|text| text.into());
+    }
+}
+
+fn scalar(value: Value<'_>) -> Option<Box<str>> {
+    match value {
+        Value::Number(raw) => Some(String::from_utf8_lossy(raw).into()),
+        Value::Text(_) => value.as_text().map(Into::into),
+        _ => None,
+    }
+}

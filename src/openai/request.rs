@@ -1,0 +1,174 @@
+//! Peeks at the body of a request for the few fields that the gateway acts on or reports. The
+//! body itself is never taken apart: what is forwarded are the bytes that came.
+
+use crate::json::{Paths, Scanner, Value};
+use std::sync::LazyLock;
+
+/// What a request asks for. Absent fields are absent in the body.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Peek {
+    /// The model, as the client wrote it.
+    pub model: Option<Box<str>>,
+    /// The client wants a stream: `stream` is literally `true`.
+    pub stream: bool,
+    /// `stream_options.include_usage`
+    pub include_usage: Option<bool>,
+    /// The limit of generated tokens: `max_completion_tokens`, else `max_tokens`, else
+    /// `max_output_tokens`.
+    pub max_tokens: Option<u64>,
+    /// How many choices.
+    pub n: Option<u64>,
+}
+
+/// Why a body cannot be peeked at. The client is at fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PeekError {
+    /// Not a JSON object.
+    #[error("the request body is not a JSON object")]
+    NotJson,
+    /// A field stands twice: servers differ on which one counts.
+    #[error("the field `{0}` stands twice in the request body")]
+    Duplicate(&'static str),
+    /// A field has a value that it cannot have.
+    #[error("the field `{0}` of the request body has a wrong type")]
+    WrongType(&'static str),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Field {
+    Model,
+    Stream,
+    IncludeUsage,
+    MaxCompletionTokens,
+    MaxTokens,
+    MaxOutputTokens,
+    N,
+}
+
+const FIELDS: &[(&str, Field)] = &[
+    ("model", Field::Model),
+    ("stream", Field::Stream),
+    ("stream_options.include_usage", Field::IncludeUsage),
+    ("max_completion_tokens", Field::MaxCompletionTokens),
+    ("max_tokens", Field::MaxTokens),
+    ("max_output_tokens", Field::MaxOutputTokens),
+    ("n", Field::N),
+];
+
+static PATHS: LazyLock<Paths<Field>> = LazyLock::new(|| Paths::new(FIELDS));
+
+impl Peek {
+    /// Peeks at a whole body.
+    pub fn of(body: &[u8]) -> Result<Self, PeekError> {
+        let mut peek = Self::default();
+        let mut seen = Seen::default();
+        let mut scanner = Scanner::default();
+        scanner.push(&PATHS, body, |field, value| seen.read(field, value, &mut peek));
+        if let Some(error) = seen.error {
+            return Err(error);
+        }
+        if !scanner.is_complete() || body.trim_ascii_start().first() != Some(&b'{') {
+            return Err(PeekError::NotJson);
+        }
+        let [completion, tokens, output] = seen.limits;
+        peek.max_tokens = completion.or(tokens).or(output);
+        Ok(peek)
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    fields: u8,
+    limits: [Option<u64>; 3],
+    error: Option<PeekError>,
+}
+
+impl Seen {
+    fn read(&mut self, field: Field, value: Value<'_>, peek: &mut Peek) {
+        if value == Value::End {
+            return;
+        }
+        let bit = 1 << field as u8;
+        if self.fields & bit != 0 {
+            self.error.get_or_insert(PeekError::Duplicate(field.name()));
+        }
+        self.fields |= bit;
+        match (field, value) {
+            (_, Value::Null) => {}
+            (Field::Model, Value::Text(text)) => peek.model = text.decode().map(Into::into),
+            (Field::Model, _) => {
+                self.error.get_or_insert(PeekError::WrongType(field.name()));
+            }
+            // The server refuses other types itself, with its own words.
+            (Field::Stream, value) => peek.stream = value == Value::Bool(true),
+            (Field::IncludeUsage, Value::Bool(include)) => peek.include_usage = Some(include),
+            (Field::IncludeUsage, _) => {}
+            (Field::MaxCompletionTokens, value) => self.limits[0] = value.as_count(),
+            (Field::MaxTokens, value) => self.limits[1] = value.as_count(),
+            (Field::MaxOutputTokens, value) => self.limits[2] = value.as_count(),
+            (Field::N, value) => peek.n = value.as_count(),
+        }
+    }
+}
+
+impl Field {
+    fn name(self) -> &'static str {
+        FIELDS.iter().find(|(_, field)| *field == self).map_or("", |(name, _)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_are_found_wherever_they_stand() {
+        let body = br#" {"messages":[{"role":"user","content":"{\"model\":\"no\"}","n":7}],
+            "stream_options":{"include_usage":true},"n":2,"max_tokens":5,
+            "max_completion_tokens":9,"stream":true,"model":"q\u0077en","metadata":{"model":"no"}}"#;
+        let expected = Peek {
+            model: Some("qwen".into()),
+            stream: true,
+            include_usage: Some(true),
+            max_tokens: Some(9),
+            n: Some(2),
+        };
+        assert_eq!(Peek::of(body), Ok(expected));
+    }
+
+    #[test]
+    fn absent_and_null_are_the_same() {
+        let nulls = br#"{"model":null,"stream":null,"n":null,"max_tokens":null}"#;
+        assert_eq!(Peek::of(nulls), Ok(Peek::default()));
+        assert_eq!(Peek::of(b"{}"), Ok(Peek::default()));
+    }
+
+    #[test]
+    fn what_is_not_an_object_is_refused() {
+        for body in
+            ["", "not json", "[]", "\"text\"", "12", "{\"model\":\"a\"", "{\"a\":}", "{} {}"]
+        {
+            assert_eq!(Peek::of(body.as_bytes()), Err(PeekError::NotJson), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_field_that_stands_twice_is_refused() {
+        let twice = br#"{"model":"a","model":"b"}"#;
+        assert_eq!(Peek::of(twice), Err(PeekError::Duplicate("model")));
+        let escaped = br#"{"stream":false,"str\u0065am":true}"#;
+        assert_eq!(Peek::of(escaped), Err(PeekError::Duplicate("stream")));
+    }
+
+    #[test]
+    fn a_model_must_be_a_text() {
+        assert_eq!(Peek::of(br#"{"model":{"a":1}}"#), Err(PeekError::WrongType("model")));
+    }
+
+    #[test]
+    fn only_a_literal_true_asks_for_a_stream() {
+        for body in [r#"{"stream":"true"}"#, r#"{"stream":1}"#, r#"{"stream":false}"#] {
+            assert_eq!(Peek::of(body.as_bytes()).map(|peek| peek.stream), Ok(false), "{body}");
+        }
+    }
+}

@@ -1,0 +1,485 @@
+//! Everything that is known of one request when it has ended: one plain value that metrics,
+//! spans, logs and the router all read. Derived figures are methods here, with their formula, so
+//! that no sink computes its own.
+
+use crate::gaps::Gaps;
+use crate::openai::{Api, Finish, InBandError, Usage};
+use crate::trace_context::TraceContext;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// One request, from its first byte to its last.
+#[derive(Debug, Clone)]
+pub struct RequestRecord {
+    /// The `x-request-id`, the client's or ours.
+    pub request_id: Box<str>,
+    /// The trace it belongs to. `None` if traces are off.
+    pub trace: Option<TraceContext>,
+    /// Our span for the request as the client sees it, and the one for the inference.
+    pub spans: [u64; 2],
+    /// The peer.
+    pub client: IpAddr,
+    /// The method; `_OTHER` if it is not one of HTTP's.
+    pub method: &'static str,
+    /// The path, if it is one that is served.
+    pub route: Option<&'static str>,
+    /// The shape, if the request is inference.
+    pub api: Option<Api>,
+    /// What the client asked for.
+    pub asked: Asked,
+    /// The model as a label: one that a replica serves, or `_other`.
+    pub model: ModelLabel,
+    /// Why the last attempt went where it went.
+    pub decision: Option<Decision>,
+    /// Every time the request was sent to a replica, in order.
+    pub attempts: Vec<Attempt>,
+    /// The status that the client got. `None` if it left before.
+    pub status: Option<u16>,
+    /// Why the gateway answered itself, as one word of a closed set.
+    pub refusal: Option<&'static str>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// When it began, for people.
+    pub started: SystemTime,
+    /// When its moments were.
+    pub timings: Timings,
+    /// What was seen of the answer.
+    pub observed: Observed,
+    /// Body bytes from the client.
+    pub bytes_in: u64,
+    /// Body bytes of the answer, as the replica sent them.
+    pub bytes_out: u64,
+}
+
+/// What the client asked for, as far as it is reported.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    /// `stream` is true.
+    pub stream: bool,
+    /// The limit of generated tokens.
+    pub max_tokens: Option<u64>,
+    /// How many choices.
+    pub n: Option<u64>,
+}
+
+/// A label value for a model: from a closed set, so that no client can make new series.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModelLabel(Arc<str>);
+
+/// The name of a replica in the configuration, by default its host and port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackendId(Arc<str>);
+
+/// Why a replica was chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The policy.
+    pub policy: &'static str,
+    /// The winning reason, from a closed set.
+    pub reason: &'static str,
+    /// What the replica last said of its KV cache, from 0 to 1.
+    pub kv_usage: Option<f64>,
+    /// What it last said of its queue.
+    pub waiting: Option<u32>,
+    /// How old that was.
+    pub sample_age: Option<Duration>,
+}
+
+/// The request was sent to a replica once.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    /// The replica.
+    pub backend: BackendId,
+    /// Its host and port.
+    pub address: (Arc<str>, u16),
+    /// Our span for it: the parent of the engine's own.
+    pub span: u64,
+    /// When it was sent.
+    pub started: Instant,
+    /// When it failed, or the answer ended.
+    pub ended: Option<Instant>,
+    /// The status, if there was one.
+    pub status: Option<u16>,
+    /// Why there was none, from a closed set.
+    pub failure: Option<&'static str>,
+}
+
+/// How a request ended. A request that is dropped was left by its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The answer was whole.
+    Ok,
+    /// The client left before the answer was whole.
+    Cancelled,
+    /// The request was at fault: a 4xx of the replica or of the gateway.
+    ClientError,
+    /// The gateway could not take it: no replica, no room.
+    Rejected,
+    /// The replica answered with a 5xx, or could not be reached.
+    UpstreamError,
+    /// The replica reported an error inside a 200.
+    StreamError,
+    /// The answer ended early: cut, or without its last event.
+    Truncated,
+    /// The engine gave the request up although the client was there.
+    Aborted,
+    /// The replica was silent for too long.
+    Timeout,
+}
+
+/// Who brought the end about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndedBy {
+    /// The client.
+    Client,
+    /// The replica.
+    Backend,
+    /// The gateway.
+    Gateway,
+}
+
+/// The moments of a request. Absent ones did not come.
+#[derive(Debug, Clone, Copy)]
+pub struct Timings {
+    /// The request head was read.
+    pub accepted: Instant,
+    /// The request body was read.
+    pub received: Option<Instant>,
+    /// A replica was chosen, the last time if more than once.
+    pub routed: Option<Instant>,
+    /// The request was given to a connection, the last time if more than once.
+    pub sent: Option<Instant>,
+    /// The response head came.
+    pub headers: Option<Instant>,
+    /// The first event of any kind, such as the role.
+    pub first_event: Option<Instant>,
+    /// The first generated output, in whatever channel.
+    pub first_output: Option<Instant>,
+    /// The first output that is not reasoning.
+    pub first_answer: Option<Instant>,
+    /// The last generated output.
+    pub last_output: Option<Instant>,
+    /// The answer's own last event.
+    pub terminal: Option<Instant>,
+    /// The exchange was over.
+    pub ended: Option<Instant>,
+}
+
+/// What was seen of an answer as it passed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Observed {
+    /// The answer was an event stream.
+    pub is_stream: bool,
+    /// Events, the last one included.
+    pub events: u64,
+    /// Comment lines, such as keep-alives.
+    pub comments: u64,
+    /// Events with generated output.
+    pub output_events: u64,
+    /// Tokens in them, as far as events told exactly.
+    pub tokens_in_events: u64,
+    /// Times between output events.
+    pub gaps: Gaps,
+    /// Token counts from the engine.
+    pub usage: Usage,
+    /// Where the output count came from.
+    pub usage_source: UsageSource,
+    /// By choice; `None` for one that did not finish.
+    pub finish_reasons: Vec<Option<Finish>>,
+    /// A failure reported inside the answer.
+    pub error: Option<InBandError>,
+    /// The answer's own last event was seen, or the body was whole.
+    pub is_terminal: bool,
+    /// Why the observer does not know everything.
+    pub lost: Option<Lost>,
+    /// The answer's `id`.
+    pub response_id: Option<Box<str>>,
+    /// The answer's `model`.
+    pub response_model: Option<Box<str>>,
+}
+
+/// How far token counts can be trusted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UsageSource {
+    /// The engine's final count.
+    Exact,
+    /// The engine's count so far, from an answer that did not end.
+    Continuous,
+    /// There was none; events were counted.
+    #[default]
+    Missing,
+}
+
+/// Why an observer could not read all of an answer. The bytes flowed on regardless.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Lost {
+    /// The answer was compressed although `identity` was asked for.
+    Encoded,
+    /// Data that this shape does not send.
+    Malformed,
+}
+
+// === impl RequestRecord ===
+
+impl RequestRecord {
+    /// Time to first token in the client's view: request head read → first generated output.
+    /// Only streams have one.
+    pub fn ttft(&self) -> Option<Duration> {
+        self.since_accepted(self.timings.first_output)
+    }
+
+    /// Time to first token in the replica's view: request sent → first generated output.
+    pub fn upstream_ttft(&self) -> Option<Duration> {
+        let (sent, first) = (self.timings.sent?, self.timings.first_output?);
+        Some(first.saturating_duration_since(sent))
+    }
+
+    /// Time per output token after the first: (last output − first output) ÷ (n − 1), with n the
+    /// engine's exact count. Absent for fewer than two tokens, for several choices (their counts
+    /// are a sum), and where the count is not exact.
+    pub fn tpot(&self) -> Option<Duration> {
+        let (first, last) = (self.timings.first_output?, self.timings.last_output?);
+        let tokens = self.observed.usage.output?;
+        let is_exact = self.observed.usage_source == UsageSource::Exact;
+        if !is_exact || tokens < 2 || self.observed.finish_reasons.len() > 1 {
+            return None;
+        }
+        let steps = u32::try_from(tokens - 1).ok()?;
+        last.saturating_duration_since(first).checked_div(steps)
+    }
+
+    /// Duration as the client sees it: request head read → end of the exchange.
+    pub fn duration(&self) -> Duration {
+        self.since_accepted(self.timings.ended).unwrap_or_default()
+    }
+
+    /// What the gateway took before the replica had the request: (sent − accepted) less the time
+    /// in which the client was still sending its body.
+    pub fn overhead(&self) -> Option<Duration> {
+        let received = self.timings.received?;
+        Some(self.timings.sent?.saturating_duration_since(received))
+    }
+
+    /// Generated tokens: the engine's count, else what the events told, else the number of events.
+    pub fn output_tokens(&self) -> u64 {
+        let observed = &self.observed;
+        match (observed.usage.output, observed.tokens_in_events) {
+            (Some(tokens), _) => tokens,
+            (None, 0) => observed.output_events,
+            (None, counted) => counted,
+        }
+    }
+
+    /// The replica of the last attempt.
+    pub fn backend(&self) -> Option<&BackendId> {
+        self.attempts.last().map(|attempt| &attempt.backend)
+    }
+
+    /// `error.type` of OpenTelemetry for this request: low in cardinality, `None` for a success
+    /// and for a client that left.
+    pub fn error_type(&self) -> Option<&str> {
+        if let Some(refusal) = self.refusal {
+            return Some(refusal);
+        }
+        match self.outcome {
+            Outcome::Ok | Outcome::Cancelled => None,
+            Outcome::ClientError | Outcome::UpstreamError => {
+                Some(self.status.and_then(status_name).unwrap_or("_OTHER"))
+            }
+            Outcome::StreamError => Some("stream_error"),
+            Outcome::Truncated => Some("incomplete_stream"),
+            Outcome::Aborted => Some("aborted"),
+            Outcome::Timeout => Some("timeout"),
+            Outcome::Rejected => Some("rejected"),
+        }
+    }
+
+    /// Where the request was when it ended: of interest when the client left.
+    pub fn phase(&self) -> &'static str {
+        let timings = &self.timings;
+        match timings {
+            Timings { terminal: Some(_), .. } => "done",
+            Timings { first_output: Some(_), .. } => "decode",
+            Timings { headers: Some(_), .. } => "prefill",
+            Timings { sent: Some(_), .. } => "headers",
+            Timings { received: Some(_), .. } => "routing",
+            _ => "upload",
+        }
+    }
+
+    fn since_accepted(&self, moment: Option<Instant>) -> Option<Duration> {
+        Some(moment?.saturating_duration_since(self.timings.accepted))
+    }
+}
+
+/// Status codes as text, without allocating, for those that servers of this kind send.
+fn status_name(status: u16) -> Option<&'static str> {
+    Some(match status {
+        400 => "400",
+        401 => "401",
+        403 => "403",
+        404 => "404",
+        405 => "405",
+        408 => "408",
+        409 => "409",
+        413 => "413",
+        415 => "415",
+        422 => "422",
+        429 => "429",
+        431 => "431",
+        500 => "500",
+        501 => "501",
+        502 => "502",
+        503 => "503",
+        504 => "504",
+        _ => return None,
+    })
+}
+
+// === impl ModelLabel, BackendId ===
+
+impl ModelLabel {
+    /// The label of a model that a replica serves.
+    pub fn known(model: Arc<str>) -> Self {
+        Self(model)
+    }
+
+    /// The label of everything else.
+    pub fn other() -> Self {
+        Self("_other".into())
+    }
+
+    /// The label value.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl BackendId {
+    /// A name.
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The label value.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for BackendId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// All of them, for tables and tests.
+    pub const ALL: [Self; 9] = [
+        Self::Ok,
+        Self::Cancelled,
+        Self::ClientError,
+        Self::Rejected,
+        Self::UpstreamError,
+        Self::StreamError,
+        Self::Truncated,
+        Self::Aborted,
+        Self::Timeout,
+    ];
+
+    /// The name in metrics, logs and spans.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Cancelled => "cancelled",
+            Self::ClientError => "client_error",
+            Self::Rejected => "rejected",
+            Self::UpstreamError => "upstream_error",
+            Self::StreamError => "stream_error",
+            Self::Truncated => "truncated",
+            Self::Aborted => "aborted",
+            Self::Timeout => "timeout",
+        }
+    }
+
+    /// Who brought it about.
+    pub const fn ended_by(self) -> EndedBy {
+        match self {
+            Self::Cancelled | Self::ClientError => EndedBy::Client,
+            Self::Rejected | Self::Timeout => EndedBy::Gateway,
+            _ => EndedBy::Backend,
+        }
+    }
+
+    /// Whether the replica failed this request.
+    pub const fn is_backend_failure(self) -> bool {
+        matches!(
+            self,
+            Self::UpstreamError
+                | Self::StreamError
+                | Self::Truncated
+                | Self::Aborted
+                | Self::Timeout
+        )
+    }
+}
+
+impl EndedBy {
+    /// The name in logs and spans.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Backend => "backend",
+            Self::Gateway => "gateway",
+        }
+    }
+}
+
+impl Lost {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Encoded, Self::Malformed];
+
+    /// The name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Encoded => "encoded",
+            Self::Malformed => "malformed",
+        }
+    }
+}
+
+impl UsageSource {
+    /// The name in logs and spans.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Continuous => "continuous",
+            Self::Missing => "missing",
+        }
+    }
+}
+
+// === impl Timings ===
+
+impl Timings {
+    /// The request head was read at `accepted`; nothing else has happened.
+    pub fn begin(accepted: Instant) -> Self {
+        Self {
+            accepted,
+            received: None,
+            routed: None,
+            sent: None,
+            headers: None,
+            first_event: None,
+            first_output: None,
+            first_answer: None,
+            last_output: None,
+            terminal: None,
+            ended: None,
+        }
+    }
+}

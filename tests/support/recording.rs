@@ -1,0 +1,102 @@
+//! The recorded answers of `tests/wire`, read back from their raw bytes.
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One recorded exchange with the facts that it must give.
+pub struct Recording {
+    /// Front end and name, such as `python/chat-stream`.
+    pub name: String,
+    /// The path of the request.
+    pub path: String,
+    /// The body of the request.
+    pub request: Option<String>,
+    /// The status line and headers, as they came.
+    pub head: String,
+    /// Everything after the head, with its framing.
+    pub framed: Vec<u8>,
+    /// The body without framing, in the pieces that the server wrote.
+    pub pieces: Vec<Vec<u8>>,
+    /// What an independent reading says of it.
+    pub expected: Value,
+}
+
+/// The folder of recordings.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire")
+}
+
+/// All recorded exchanges that have an answer.
+pub fn all() -> Vec<Recording> {
+    let mut all = Vec::new();
+    for front_end in ["python", "rust"] {
+        let index = fs::read_to_string(folder().join(front_end).join("index.jsonl")).unwrap();
+        for line in index.lines() {
+            let entry: Value = serde_json::from_str(line).unwrap();
+            let name = entry["name"].as_str().unwrap();
+            let file = |ending| folder().join(front_end).join(format!("{name}.{ending}"));
+            let raw = fs::read(file("http")).unwrap();
+            let expected = fs::read_to_string(file("expected.json")).unwrap();
+            let Some((head, framed)) = split_head(&raw) else { continue };
+            all.push(Recording {
+                name: format!("{front_end}/{name}"),
+                path: entry["path"].as_str().unwrap().into(),
+                request: entry["body"].as_str().map(Into::into),
+                pieces: unframe(&head, framed),
+                framed: framed.to_vec(),
+                head,
+                expected: serde_json::from_str(&expected).unwrap(),
+            });
+        }
+    }
+    assert!(all.len() > 200, "the recordings are there");
+    all
+}
+
+impl Recording {
+    /// The value of a response header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        header(&self.head, name)
+    }
+
+    /// The body without framing.
+    pub fn body(&self) -> Vec<u8> {
+        self.pieces.concat()
+    }
+}
+
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().find_map(|line| {
+        let (known, value) = line.split_once(':')?;
+        known.eq_ignore_ascii_case(name).then_some(value.trim())
+    })
+}
+
+/// The head of the final answer, and what follows it.
+fn split_head(raw: &[u8]) -> Option<(String, &[u8])> {
+    let end = raw.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+    let head = String::from_utf8(raw[..end].to_vec()).unwrap();
+    if head.starts_with("HTTP/1.1 1") {
+        return split_head(&raw[end..]);
+    }
+    Some((head, &raw[end..]))
+}
+
+fn unframe(head: &str, mut framed: &[u8]) -> Vec<Vec<u8>> {
+    if header(head, "transfer-encoding") != Some("chunked") {
+        return if framed.is_empty() { vec![] } else { vec![framed.to_vec()] };
+    }
+    let mut pieces = Vec::new();
+    while let Some(line) = framed.windows(2).position(|window| window == b"\r\n") {
+        let size = std::str::from_utf8(&framed[..line]).unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 {
+            break;
+        }
+        let start = line + 2;
+        pieces.push(framed[start..(start + size).min(framed.len())].to_vec());
+        framed = framed.get(start + size + 2..).unwrap_or_default();
+    }
+    pieces
+}
