@@ -1,4 +1,5 @@
 //! tokenweir
+pub mod backend;
 pub mod clock;
 pub mod error;
 pub mod gaps;
@@ -7,5 +8,6 @@ pub mod json;
 pub mod observe;
 pub mod openai;
 pub mod record;
+pub mod routing;
 pub mod sse;
 pub mod trace_context;

@@ -1,0 +1,197 @@
+//! The HTTP client towards the replicas: HTTP/1.1, pooled, no Nagle delay. It tells a replica that
+//! is down from a kept connection that had died, which is nobody's fault and worth one replay.
+
+use bytes::Bytes;
+use http::{Extensions, Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::client::legacy::{Client as Pooled, Error as PoolError};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use std::error::Error as StdError;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tower::Service;
+
+/// The client. Clones share their connections.
+#[derive(Debug, Clone)]
+pub struct Client {
+    pooled: Pooled<Connector, Full<Bytes>>,
+    header_timeout: Duration,
+}
+
+/// The limits of the client.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Longest wait for a connection.
+    pub connect: Duration,
+    /// Longest wait for a response head. vLLM sends that of a whole answer when it is generated.
+    pub headers: Duration,
+    /// How long an unused connection is kept. Keep it below the replicas' own limit: vLLM closes
+    /// after 5 s.
+    pub idle: Duration,
+}
+
+/// Why there is no response.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// No connection.
+    #[error("cannot connect: {0}")]
+    Connect(String),
+    /// A connection that had been used before was found closed. The replica has seen nothing.
+    #[error("a kept connection had been closed")]
+    Stale,
+    /// The connection closed before the response head.
+    #[error("closed before the response head: {0}")]
+    Closed(String),
+    /// What came was not HTTP.
+    #[error("not HTTP: {0}")]
+    Garbage(String),
+    /// Nothing came in time.
+    #[error("no response head within {0:?}")]
+    Timeout(Duration),
+}
+
+/// Counts how many answers a connection has carried.
+#[derive(Debug, Clone, Default)]
+struct Uses(Arc<AtomicU32>);
+
+#[derive(Debug, Clone)]
+struct Connector(HttpConnector);
+
+struct Stream {
+    io: TokioIo<TcpStream>,
+    uses: Uses,
+}
+
+// === impl Client ===
+
+impl Client {
+    /// A client with these limits. Must be called inside a runtime.
+    pub fn new(limits: Limits) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(limits.connect));
+        connector.set_keepalive(Some(Duration::from_secs(30)));
+        let pooled = Pooled::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(limits.idle)
+            .set_host(false)
+            .build(Connector(connector));
+        Self { pooled, header_timeout: limits.headers }
+    }
+
+    /// Sends a request with an absolute URI and waits for the response head. Dropping the future
+    /// closes the connection.
+    pub async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, SendError> {
+        let response = tokio::time::timeout(self.header_timeout, self.pooled.request(request))
+            .await
+            .map_err(|_| SendError::Timeout(self.header_timeout))?
+            .map_err(|error| classify(&error))?;
+        if let Some(uses) = response.extensions().get::<Uses>() {
+            uses.0.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(response)
+    }
+}
+
+fn classify(error: &PoolError) -> SendError {
+    let reason = || innermost(error).to_string();
+    if error.is_connect() {
+        return SendError::Connect(reason());
+    }
+    let of_http = error.source().and_then(|source| source.downcast_ref::<hyper::Error>());
+    if of_http.is_some_and(hyper::Error::is_parse) {
+        return SendError::Garbage(reason());
+    }
+    let mut extras = Extensions::new();
+    if let Some(connection) = error.connect_info() {
+        connection.get_extras(&mut extras);
+    }
+    let was_used = extras.get::<Uses>().is_some_and(|uses| uses.0.load(Ordering::Relaxed) > 0);
+    if was_used { SendError::Stale } else { SendError::Closed(reason()) }
+}
+
+/// The cause that says most: the chain above it only repeats that sending failed.
+fn innermost<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost
+}
+
+// === impl Connector ===
+
+impl Service<http::Uri> for Connector {
+    type Response = Stream;
+    type Error = <HttpConnector as Service<http::Uri>>::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Stream, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, uri: http::Uri) -> Self::Future {
+        let connecting = self.0.call(uri);
+        Box::pin(async move { Ok(Stream { io: connecting.await?, uses: Uses::default() }) })
+    }
+}
+
+// === impl Stream ===
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        self.io.connected().extra(self.uses.clone())
+    }
+}
+
+impl Read for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buffer)
+    }
+}
+
+impl Write for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
+    }
+}

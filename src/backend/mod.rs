@@ -1,0 +1,244 @@
+//! The replicas: where they are, what they say of themselves, what this gateway has at them now.
+
+pub mod address;
+pub mod client;
+pub mod dialect;
+pub mod pool;
+pub mod watch;
+
+use crate::record::BackendId;
+use crate::routing::{Candidate, Report};
+use address::Address;
+use arc_swap::ArcSwap;
+use dialect::Load;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+use tokio::sync::Notify;
+
+/// One replica.
+#[derive(Debug)]
+pub struct Backend {
+    /// Its name.
+    pub id: BackendId,
+    /// Where it is.
+    pub address: Address,
+    in_flight: AtomicU32,
+    tokens_in_flight: AtomicU64,
+    state: ArcSwap<State>,
+    /// Wakes its watcher before its time.
+    look_again: Notify,
+}
+
+/// What is believed of a replica. Replaced whole.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    /// Whether it may be sent requests.
+    pub health: Health,
+    /// What `/version` said.
+    pub version: Option<Arc<str>>,
+    /// What `/v1/models` said, as the entries stood there. `None`: not known.
+    pub models: Option<Arc<[Model]>>,
+    /// The last metrics page that was understood.
+    pub sample: Option<Sample>,
+    /// Why the last look at its metrics failed, if it did.
+    pub metrics_error: Option<ScrapeError>,
+    /// Why it is down, for people.
+    pub reason: Option<Arc<str>>,
+}
+
+/// Whether a replica may be sent requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Health {
+    /// It has not been looked at yet. It gets no requests.
+    #[default]
+    Unknown,
+    /// Its `/health` answers 200.
+    Up,
+    /// It does not.
+    Down,
+}
+
+/// A model that a replica serves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    /// Its id, also as a label value.
+    pub id: Arc<str>,
+    /// The entry of `/v1/models`.
+    pub entry: serde_json::Value,
+}
+
+/// A metrics page, and what this gateway had at the replica when it asked for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    /// What the page said.
+    pub load: Load,
+    /// When it was asked for: the page is not newer.
+    pub at: Instant,
+    /// Requests in flight then.
+    pub in_flight: u32,
+    /// Tokens in flight then.
+    pub tokens: u64,
+}
+
+/// Why a metrics page could not be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScrapeError {
+    /// No connection, or it broke.
+    Connect,
+    /// Not in time.
+    Timeout,
+    /// Not a 200.
+    Status,
+    /// Longer than the limit.
+    TooLarge,
+    /// A page without the families to route by.
+    NotUnderstood,
+}
+
+/// One request at a replica. Dropping it takes the request out of what is in flight.
+#[derive(Debug)]
+pub struct Lease {
+    backend: Arc<Backend>,
+    tokens: u64,
+}
+
+// === impl Backend ===
+
+impl Backend {
+    /// A replica that has not been looked at.
+    pub fn new(id: BackendId, address: Address) -> Self {
+        Self {
+            id,
+            address,
+            in_flight: AtomicU32::new(0),
+            tokens_in_flight: AtomicU64::new(0),
+            state: ArcSwap::default(),
+            look_again: Notify::new(),
+        }
+    }
+
+    /// What is believed of it.
+    pub fn state(&self) -> Arc<State> {
+        self.state.load_full()
+    }
+
+    /// Requests of this gateway at it.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Tokens that those requests may hold in its cache.
+    pub fn tokens_in_flight(&self) -> u64 {
+        self.tokens_in_flight.load(Ordering::Relaxed)
+    }
+
+    /// A connection to it failed: it gets no requests until its watcher finds it well again,
+    /// which it is asked to try at once.
+    pub fn suspect(&self, reason: &str) {
+        self.update(|state| {
+            state.health = Health::Down;
+            state.reason = Some(reason.into());
+        });
+        self.look_again.notify_one();
+    }
+
+    fn update(&self, change: impl Fn(&mut State)) {
+        self.state.rcu(|state| {
+            let mut next = State::clone(state);
+            change(&mut next);
+            next
+        });
+    }
+
+    fn candidate(&self, state: &State, now: Instant) -> Candidate {
+        Candidate {
+            in_flight: self.in_flight(),
+            tokens_in_flight: self.tokens_in_flight(),
+            report: state.sample.as_ref().and_then(|sample| sample.report(now)),
+        }
+    }
+
+    /// Takes a place at the replica for a request of about this many tokens.
+    fn lease(self: Arc<Self>, tokens: u64) -> Lease {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.tokens_in_flight.fetch_add(tokens, Ordering::Relaxed);
+        Lease { backend: self, tokens }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Whether the replica serves a model. One whose models are not known may serve any.
+    pub fn serves(&self, model: Option<&str>) -> bool {
+        match (model, &self.models) {
+            (Some(wanted), Some(models)) => models.iter().any(|model| &*model.id == wanted),
+            _ => true,
+        }
+    }
+}
+
+// === impl Health ===
+
+impl Health {
+    /// The name in `/status` and the banner.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+}
+
+// === impl Sample ===
+
+impl Sample {
+    fn report(&self, now: Instant) -> Option<Report> {
+        Some(Report {
+            age: now.saturating_duration_since(self.at),
+            kv_usage: self.load.kv_usage.unwrap_or(0.0),
+            waiting: self.load.waiting? as u32,
+            running: self.load.running? as u32,
+            capacity: self.load.capacity(),
+            in_flight_then: self.in_flight,
+            tokens_then: self.tokens,
+        })
+    }
+}
+
+// === impl ScrapeError ===
+
+impl ScrapeError {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Connect, Self::Timeout, Self::Status, Self::TooLarge, Self::NotUnderstood];
+
+    /// The label value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Timeout => "timeout",
+            Self::Status => "status",
+            Self::TooLarge => "too_large",
+            Self::NotUnderstood => "not_understood",
+        }
+    }
+}
+
+// === impl Lease ===
+
+impl Lease {
+    /// The replica.
+    pub fn backend(&self) -> &Backend {
+        &self.backend
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.backend.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.backend.tokens_in_flight.fetch_sub(self.tokens, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,227 @@
+//! The replicas as they are believed to be. Belief comes from three sources: the configuration,
+//! what they say when they are looked at, and how our own requests fare.
+
+use super::{Backend, Health, Lease, Model, State};
+use crate::error::Error;
+use crate::record::{Decision, ModelLabel};
+use crate::routing::{Ask, Candidate, Policy};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// All replicas, and the policy that chooses among them.
+#[derive(Debug)]
+pub struct Pool {
+    backends: Vec<Arc<Backend>>,
+    policy: Policy,
+    questions: AtomicU64,
+}
+
+/// What a request needs of a replica.
+#[derive(Debug, Clone, Copy)]
+pub struct Need<'a> {
+    /// The model, if the client named one.
+    pub model: Option<&'a str>,
+    /// Tokens that it may hold in a KV cache.
+    pub tokens: u64,
+    /// Randomness for the policy.
+    pub seed: u64,
+}
+
+impl Pool {
+    /// A pool of replicas that have not been looked at.
+    pub fn new(backends: Vec<Backend>, policy: Policy) -> Self {
+        let backends = backends.into_iter().map(Arc::new).collect();
+        Self { backends, policy, questions: AtomicU64::new(0) }
+    }
+
+    /// The replicas, in the order of the configuration.
+    pub fn backends(&self) -> &[Arc<Backend>] {
+        &self.backends
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Whether any replica may be sent requests.
+    pub fn is_ready(&self) -> bool {
+        self.backends.iter().any(|backend| backend.state().health == Health::Up)
+    }
+
+    /// A place at the replica that the policy chooses, other than those in `tried`.
+    pub fn lease(
+        &self,
+        need: Need<'_>,
+        tried: &[&Backend],
+        now: Instant,
+    ) -> Result<(Lease, Decision), Error> {
+        let (open, candidates) = self.open(need.model, tried, now);
+        let ask = Ask {
+            sequence: self.questions.fetch_add(1, Ordering::Relaxed),
+            seed: need.seed,
+            tokens: need.tokens,
+        };
+        let Some(choice) = self.policy.pick(&candidates, &ask) else {
+            return Err(self.no_candidate(need.model));
+        };
+        let report = candidates[choice.index].report;
+        let decision = Decision {
+            policy: self.policy.name(),
+            reason: choice.reason,
+            kv_usage: report.map(|report| report.kv_usage),
+            waiting: report.map(|report| report.waiting),
+            sample_age: report.map(|report| report.age),
+        };
+        Ok((open[choice.index].clone().lease(need.tokens), decision))
+    }
+
+    fn open(
+        &self,
+        model: Option<&str>,
+        tried: &[&Backend],
+        now: Instant,
+    ) -> (Vec<&Arc<Backend>>, Vec<Candidate>) {
+        let is_tried = |backend: &Backend| tried.iter().any(|tried| std::ptr::eq(*tried, backend));
+        let mut open = Vec::with_capacity(self.backends.len());
+        let mut candidates = Vec::with_capacity(self.backends.len());
+        for backend in &self.backends {
+            let state = backend.state.load();
+            if state.health == Health::Up && state.serves(model) && !is_tried(backend) {
+                candidates.push(backend.candidate(&state, now));
+                open.push(backend);
+            }
+        }
+        (open, candidates)
+    }
+
+    /// A model is unknown only if every replica has said what it serves.
+    fn no_candidate(&self, model: Option<&str>) -> Error {
+        let states: Vec<Arc<State>> = self.backends.iter().map(|backend| backend.state()).collect();
+        match model {
+            Some(model) if !states.iter().any(|state| state.serves(Some(model))) => {
+                let known: Vec<String> = self.models().keys().map(|id| format!("`{id}`")).collect();
+                Error::UnknownModel { model: shortened(model), known: known.join(", ") }
+            }
+            _ => Error::NoBackend,
+        }
+    }
+
+    /// The models of all replicas, by id; of several entries for one id the first replica's.
+    pub fn models(&self) -> BTreeMap<Arc<str>, Model> {
+        let mut models = BTreeMap::new();
+        for backend in &self.backends {
+            for model in backend.state().models.iter().flat_map(|models| models.iter()) {
+                models.entry(model.id.clone()).or_insert_with(|| model.clone());
+            }
+        }
+        models
+    }
+
+    /// The label of a model: its id if a replica serves it. A request without a model gets the
+    /// fleet's only one.
+    pub fn model_label(&self, model: Option<&str>) -> ModelLabel {
+        for backend in &self.backends {
+            let state = backend.state.load();
+            let mut models = state.models.iter().flat_map(|models| models.iter());
+            let found = match model {
+                Some(wanted) => models.find(|model| &*model.id == wanted),
+                None => models.next(),
+            };
+            if let Some(found) = found {
+                return ModelLabel::known(found.id.clone());
+            }
+        }
+        ModelLabel::other()
+    }
+}
+
+/// What a client sent comes back to it in an error: not all of it if it is long.
+fn shortened(model: &str) -> String {
+    model.chars().take(100).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::address::Address;
+    use crate::clock;
+
+    fn pool(models: &[Option<&[&str]>]) -> Pool {
+        let backend = |port: usize| {
+            let address = Address::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
+            Backend::new(address.default_id(), address)
+        };
+        let pool = Pool::new((0..models.len()).map(backend).collect(), Policy::default());
+        for (backend, models) in pool.backends.iter().zip(models) {
+            backend.update(|state| {
+                state.health = Health::Up;
+                state.models = models.map(|ids| {
+                    let model = |id: &&str| Model { id: (*id).into(), entry: (*id).into() };
+                    ids.iter().map(model).collect()
+                });
+            });
+        }
+        pool
+    }
+
+    fn need(model: Option<&str>) -> Need<'_> {
+        Need { model, tokens: 10, seed: 0 }
+    }
+
+    fn lease(pool: &Pool, model: Option<&str>) -> Result<Lease, Error> {
+        pool.lease(need(model), &[], clock::now()).map(|(lease, _)| lease)
+    }
+
+    #[test]
+    fn a_request_goes_only_where_its_model_is() {
+        let pool = pool(&[Some(&["a"]), Some(&["b"])]);
+        for _ in 0..4 {
+            let lease = lease(&pool, Some("b")).unwrap();
+            assert_eq!(lease.backend().id.as_str(), "127.0.0.1:8001");
+        }
+    }
+
+    #[test]
+    fn a_model_is_unknown_only_if_every_replica_has_said_what_it_serves() {
+        let all_known = pool(&[Some(&["a"]), Some(&["b"])]);
+        let error = lease(&all_known, Some("c")).unwrap_err();
+        assert_eq!(error, Error::UnknownModel { model: "c".into(), known: "`a`, `b`".into() });
+        let one_silent = pool(&[Some(&["a"]), None]);
+        assert!(lease(&one_silent, Some("c")).is_ok());
+        one_silent.backends[1].suspect("gone");
+        assert_eq!(lease(&one_silent, Some("c")).unwrap_err(), Error::NoBackend);
+    }
+
+    #[test]
+    fn a_replica_that_is_down_or_was_tried_is_left_out() {
+        let pool = pool(&[None, None]);
+        let (first, _) = pool.lease(need(None), &[], clock::now()).unwrap();
+        let (second, _) = pool.lease(need(None), &[first.backend()], clock::now()).unwrap();
+        assert_ne!(first.backend().id, second.backend().id);
+        let tried = [first.backend(), second.backend()];
+        assert_eq!(pool.lease(need(None), &tried, clock::now()).unwrap_err(), Error::NoBackend);
+        pool.backends.iter().for_each(|backend| backend.suspect("refused"));
+        assert!(!pool.is_ready());
+        assert_eq!(lease(&pool, None).unwrap_err(), Error::NoBackend);
+    }
+
+    #[test]
+    fn a_dropped_lease_leaves_nothing_in_flight() {
+        let pool = pool(&[None]);
+        let lease = lease(&pool, None).unwrap();
+        assert_eq!((pool.backends[0].in_flight(), pool.backends[0].tokens_in_flight()), (1, 10));
+        drop(lease);
+        assert_eq!((pool.backends[0].in_flight(), pool.backends[0].tokens_in_flight()), (0, 0));
+    }
+
+    #[test]
+    fn a_model_that_nobody_serves_has_the_label_of_all_others() {
+        let pool = pool(&[Some(&["a"])]);
+        assert_eq!(pool.model_label(Some("a")).as_str(), "a");
+        assert_eq!(pool.model_label(None).as_str(), "a");
+        assert_eq!(pool.model_label(Some("evil\n")).as_str(), "_other");
+    }
+}
