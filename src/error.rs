@@ -3,6 +3,7 @@
 
 use crate::headers::X_GATEWAY_ERROR;
 use crate::openai::request::PeekError;
+use crate::record::Outcome;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
@@ -26,9 +27,15 @@ pub enum Error {
     /// The body cannot be understood.
     #[error("{0}")]
     BadBody(#[from] PeekError),
-    /// The framing of the request is ambiguous.
-    #[error("the request is framed in more than one way; send one Content-Length or chunks")]
-    BadFraming,
+    /// The head of the request is not valid HTTP.
+    #[error("the request is not valid HTTP, or it is framed both by length and by chunks")]
+    BadHead,
+    /// The head of the request is too long.
+    #[error("the request headers are longer or more than this gateway takes")]
+    HeadTooLarge,
+    /// The path of the request is too long.
+    #[error("the request path is longer than this gateway takes")]
+    UriTooLong,
     /// The body is encoded.
     #[error("the request body is `{encoding}`; send it without a Content-Encoding")]
     EncodedBody {
@@ -55,9 +62,6 @@ pub enum Error {
     /// No replica is healthy.
     #[error("no replica can take the request now; retry shortly")]
     NoBackend,
-    /// No connection to any replica that was tried.
-    #[error("the gateway could not connect to a replica; retry shortly")]
-    Connect,
     /// The replica closed the connection before it answered.
     #[error("the replica closed the connection before it answered")]
     Closed,
@@ -74,6 +78,25 @@ pub enum Error {
     #[error("the gateway failed on this request; its log has the cause")]
     Internal,
 }
+
+/// Every reason: a label value is one of these.
+pub const REASONS: &[&str] = &[
+    "not_found",
+    "method_not_allowed",
+    "bad_body",
+    "bad_head",
+    "head_too_large",
+    "uri_too_long",
+    "encoded_body",
+    "body_too_large",
+    "body_cut",
+    "unknown_model",
+    "no_backend",
+    "connection_reset",
+    "bad_response",
+    "timeout",
+    "internal",
+];
 
 /// Who has to change something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +144,11 @@ impl Error {
                 row(S::METHOD_NOT_ALLOWED, Client, "BadRequestError", "method_not_allowed")
             }
             Self::BadBody(_) => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_body"),
-            Self::BadFraming => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_framing"),
+            Self::BadHead => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_head"),
+            Self::HeadTooLarge => {
+                row(S::REQUEST_HEADER_FIELDS_TOO_LARGE, Client, "BadRequestError", "head_too_large")
+            }
+            Self::UriTooLong => row(S::URI_TOO_LONG, Client, "BadRequestError", "uri_too_long"),
             Self::EncodedBody { .. } => {
                 row(S::UNSUPPORTED_MEDIA_TYPE, Client, "BadRequestError", "encoded_body")
             }
@@ -136,10 +163,6 @@ impl Error {
             Self::NoBackend => Row {
                 retry_after: Some(1),
                 ..row(S::SERVICE_UNAVAILABLE, Gateway, "ServiceUnavailableError", "no_backend")
-            },
-            Self::Connect => Row {
-                retry_after: Some(1),
-                ..row(S::BAD_GATEWAY, Backend, "BadGatewayError", "connect_error")
             },
             Self::Closed => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "connection_reset"),
             Self::Garbage => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "bad_response"),
@@ -165,6 +188,18 @@ impl Error {
     /// One word for metrics, spans and the `x-gateway-error` header: a closed set.
     pub fn reason(&self) -> &'static str {
         self.row().reason
+    }
+
+    /// How the request ended, for its record.
+    pub fn outcome(&self) -> Outcome {
+        match (self, self.fault()) {
+            (Self::HeaderTimeout { .. }, _) => Outcome::Timeout,
+            // Nobody is there to read the answer.
+            (Self::BodyCut, _) => Outcome::Cancelled,
+            (_, Fault::Client) => Outcome::ClientError,
+            (_, Fault::Backend) => Outcome::UpstreamError,
+            (_, Fault::Gateway) => Outcome::Rejected,
+        }
     }
 
     /// The answer, in the error envelope that OpenAI clients read.
@@ -196,18 +231,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_one_word_and_a_fault_agrees_with_its_status() {
+    fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
         let all = [
             Error::NotFound { path: "/x".into() },
             Error::MethodNotAllowed { allow: "POST" },
             Error::BadBody(PeekError::NotJson),
-            Error::BadFraming,
+            Error::BadHead,
+            Error::HeadTooLarge,
+            Error::UriTooLong,
             Error::EncodedBody { encoding: "gzip".into() },
             Error::BodyTooLarge { limit: 1 },
             Error::BodyCut,
             Error::UnknownModel { model: "a".into(), known: "b".into() },
             Error::NoBackend,
-            Error::Connect,
             Error::Closed,
             Error::Garbage,
             Error::HeaderTimeout { seconds: 1 },
@@ -216,7 +252,7 @@ mod tests {
         for error in all {
             let is_client = error.fault() == Fault::Client;
             assert_eq!(is_client, error.status().is_client_error(), "{error:?}");
-            assert!(error.reason().bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()));
+            assert!(REASONS.contains(&error.reason()), "{error:?}");
             assert_eq!(error.response().status(), error.status());
         }
     }

@@ -1,4 +1,5 @@
 //! tokenweir
+pub mod admin;
 pub mod backend;
 pub mod clock;
 pub mod error;
@@ -7,7 +8,12 @@ pub mod headers;
 pub mod json;
 pub mod observe;
 pub mod openai;
+pub mod own;
+pub mod proxy;
 pub mod record;
 pub mod routing;
+pub mod server;
+pub mod sim;
 pub mod sse;
+pub mod telemetry;
 pub mod trace_context;

@@ -280,11 +280,9 @@ impl RequestRecord {
     /// `error.type` of OpenTelemetry for this request: low in cardinality, `None` for a success
     /// and for a client that left.
     pub fn error_type(&self) -> Option<&str> {
-        if let Some(refusal) = self.refusal {
-            return Some(refusal);
-        }
         match self.outcome {
             Outcome::Ok | Outcome::Cancelled => None,
+            _ if self.refusal.is_some() => self.refusal,
             Outcome::ClientError | Outcome::UpstreamError => {
                 Some(self.status.and_then(status_name).unwrap_or("_OTHER"))
             }

@@ -111,7 +111,7 @@ impl Sampler {
         }
         // The rule of the OpenTelemetry SDKs: the low 63 bits of the id against the ratio.
         let low = (trace_id as u64) >> 1;
-        (low as f64) < self.ratio * 2f64.powi(63)
+        self.ratio >= 1.0 || (low as f64) < self.ratio * 2f64.powi(63)
     }
 }
 
@@ -160,6 +160,8 @@ mod tests {
 
     #[test]
     fn the_ratio_is_kept() {
+        let always = Sampler { is_parent_based: true, ratio: 1.0 };
+        assert!(always.decides(None, u128::MAX));
         let quarter = Sampler { is_parent_based: true, ratio: 0.25 };
         let mut random = fastrand::Rng::with_seed(1);
         let ids = std::iter::repeat_with(|| random.u128(..)).take(20_000);

@@ -59,6 +59,19 @@ pub enum SendError {
     Timeout(Duration),
 }
 
+impl SendError {
+    /// One word of a closed set, for records.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "connect_error",
+            Self::Stale => "stale",
+            Self::Closed(_) => "connection_reset",
+            Self::Garbage(_) => "bad_response",
+            Self::Timeout(_) => "timeout",
+        }
+    }
+}
+
 /// Counts how many answers a connection has carried.
 #[derive(Debug, Clone, Default)]
 struct Uses(Arc<AtomicU32>);

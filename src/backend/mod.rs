@@ -11,10 +11,11 @@ use crate::routing::{Candidate, Report};
 use address::Address;
 use arc_swap::ArcSwap;
 use dialect::Load;
+use http::HeaderValue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, SetOnce};
 
 /// One replica.
 #[derive(Debug)]
@@ -23,11 +24,14 @@ pub struct Backend {
     pub id: BackendId,
     /// Where it is.
     pub address: Address,
+    /// The `Authorization` that it wants, instead of the client's.
+    pub authorization: Option<HeaderValue>,
     in_flight: AtomicU32,
     tokens_in_flight: AtomicU64,
     state: ArcSwap<State>,
     /// Wakes its watcher before its time.
     look_again: Notify,
+    looked: SetOnce<()>,
 }
 
 /// What is believed of a replica. Replaced whole.
@@ -107,14 +111,16 @@ pub struct Lease {
 
 impl Backend {
     /// A replica that has not been looked at.
-    pub fn new(id: BackendId, address: Address) -> Self {
+    pub fn new(id: BackendId, address: Address, authorization: Option<HeaderValue>) -> Self {
         Self {
             id,
             address,
+            authorization,
             in_flight: AtomicU32::new(0),
             tokens_in_flight: AtomicU64::new(0),
             state: ArcSwap::default(),
             look_again: Notify::new(),
+            looked: SetOnce::new(),
         }
     }
 
@@ -141,6 +147,11 @@ impl Backend {
             state.reason = Some(reason.into());
         });
         self.look_again.notify_one();
+    }
+
+    /// Waits until it has been looked at once.
+    pub async fn seen(&self) {
+        self.looked.wait().await;
     }
 
     fn update(&self, change: impl Fn(&mut State)) {
@@ -231,7 +242,7 @@ impl ScrapeError {
 
 impl Lease {
     /// The replica.
-    pub fn backend(&self) -> &Backend {
+    pub fn backend(&self) -> &Arc<Backend> {
         &self.backend
     }
 }

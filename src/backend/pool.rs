@@ -55,7 +55,7 @@ impl Pool {
     pub fn lease(
         &self,
         need: Need<'_>,
-        tried: &[&Backend],
+        tried: &[Arc<Backend>],
         now: Instant,
     ) -> Result<(Lease, Decision), Error> {
         let (open, candidates) = self.open(need.model, tried, now);
@@ -81,10 +81,10 @@ impl Pool {
     fn open(
         &self,
         model: Option<&str>,
-        tried: &[&Backend],
+        tried: &[Arc<Backend>],
         now: Instant,
     ) -> (Vec<&Arc<Backend>>, Vec<Candidate>) {
-        let is_tried = |backend: &Backend| tried.iter().any(|tried| std::ptr::eq(*tried, backend));
+        let is_tried = |backend| tried.iter().any(|tried| Arc::ptr_eq(tried, backend));
         let mut open = Vec::with_capacity(self.backends.len());
         let mut candidates = Vec::with_capacity(self.backends.len());
         for backend in &self.backends {
@@ -152,7 +152,7 @@ mod tests {
     fn pool(models: &[Option<&[&str]>]) -> Pool {
         let backend = |port: usize| {
             let address = Address::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
-            Backend::new(address.default_id(), address)
+            Backend::new(address.default_id(), address, None)
         };
         let pool = Pool::new((0..models.len()).map(backend).collect(), Policy::default());
         for (backend, models) in pool.backends.iter().zip(models) {
@@ -199,9 +199,9 @@ mod tests {
     fn a_replica_that_is_down_or_was_tried_is_left_out() {
         let pool = pool(&[None, None]);
         let (first, _) = pool.lease(need(None), &[], clock::now()).unwrap();
-        let (second, _) = pool.lease(need(None), &[first.backend()], clock::now()).unwrap();
+        let (second, _) = pool.lease(need(None), &[first.backend().clone()], clock::now()).unwrap();
         assert_ne!(first.backend().id, second.backend().id);
-        let tried = [first.backend(), second.backend()];
+        let tried = [first.backend().clone(), second.backend().clone()];
         assert_eq!(pool.lease(need(None), &tried, clock::now()).unwrap_err(), Error::NoBackend);
         pool.backends.iter().for_each(|backend| backend.suspect("refused"));
         assert!(!pool.is_ready());

@@ -7,7 +7,7 @@ use super::dialect::Load;
 use super::{Backend, Health, Model, Sample, ScrapeError};
 use crate::clock;
 use bytes::Bytes;
-use http::header::{ACCEPT, ACCEPT_ENCODING, HOST};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HOST};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -49,6 +49,8 @@ pub async fn watch(
     let mut watcher = Watcher { backend, client, settings, tally, failures: 0, models_at: None };
     loop {
         watcher.look().await;
+        // Only the first look sets it.
+        let _ = watcher.backend.looked.set(());
         let pause = watcher.pause();
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
@@ -182,6 +184,9 @@ impl Watcher {
         // OpenMetrics makes some servers rename their metrics.
         headers.insert(ACCEPT, HeaderValue::from_static("text/plain; version=0.0.4"));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if let Some(key) = &self.backend.authorization {
+            headers.insert(AUTHORIZATION, key.clone());
+        }
         let response = self.client.send(request).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), self.settings.max_page);

@@ -1,10 +1,7 @@
 //! Every recorded answer of a real vLLM gives the facts that an independent reading finds in it,
 //! however its bytes are cut.
 
-#[path = "support/recording.rs"]
-mod recording;
-
-use recording::Recording;
+use crate::support::recording::{self, Recording};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokenweir::observe::Observer;

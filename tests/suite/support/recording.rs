@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// One recorded exchange with the facts that it must give.
-pub struct Recording {
+pub(crate) struct Recording {
     /// Front end and name, such as `python/chat-stream`.
     pub name: String,
     /// The path of the request.
@@ -23,12 +23,12 @@ pub struct Recording {
 }
 
 /// The folder of recordings.
-pub fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire")
 }
 
 /// All recorded exchanges that have an answer.
-pub fn all() -> Vec<Recording> {
+pub(crate) fn all() -> Vec<Recording> {
     let mut all = Vec::new();
     for front_end in ["python", "rust"] {
         let index = fs::read_to_string(folder().join(front_end).join("index.jsonl")).unwrap();
@@ -56,12 +56,12 @@ pub fn all() -> Vec<Recording> {
 
 impl Recording {
     /// The value of a response header.
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         header(&self.head, name)
     }
 
     /// The body without framing.
-    pub fn body(&self) -> Vec<u8> {
+    pub(crate) fn body(&self) -> Vec<u8> {
         self.pieces.concat()
     }
 }

@@ -1,0 +1,138 @@
+//! The operators' port: metrics, probes, the state of the replicas, the configuration in force.
+
+use crate::backend::pool::Pool;
+use crate::backend::{Backend, Health};
+use crate::clock;
+use crate::telemetry::Telemetry;
+use crate::telemetry::vitals::{BackendVitals, SpanCounts, Vitals};
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// What the operators' port shows.
+pub struct Admin {
+    /// The replicas.
+    pub pool: Arc<Pool>,
+    /// The metrics.
+    pub telemetry: Arc<Telemetry>,
+    /// Cloned for each open request.
+    pub presence: Arc<()>,
+    /// Set when the gateway shuts down.
+    pub draining: Arc<AtomicBool>,
+    /// What became of spans so far.
+    pub spans: Box<dyn Fn() -> SpanCounts + Send + Sync>,
+    /// The configuration in force, with the source of each value and without secrets.
+    pub config: Value,
+}
+
+/// The routes of the operators' port.
+pub fn router(admin: Arc<Admin>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/status", get(status))
+        .route("/config", get(config))
+        .fallback(|| async { (StatusCode::NOT_FOUND, INDEX) })
+        .with_state(admin)
+}
+
+const INDEX: &str = "not found; here are /metrics /livez /readyz /status /config\n";
+
+async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
+    match admin.telemetry.prometheus.page(&admin.vitals(clock::now())) {
+        Ok(page) => {
+            ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
+        }
+        Err(error) => {
+            tracing::error!(%error, "the metrics page cannot be written");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+async fn ready(State(admin): State<Arc<Admin>>) -> Response {
+    if admin.draining.load(Ordering::Relaxed) {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response()
+    } else if admin.pool.is_ready() {
+        "ok\n".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "no replica is up\n").into_response()
+    }
+}
+
+async fn status(State(admin): State<Arc<Admin>>) -> Response {
+    let vitals = admin.vitals(clock::now());
+    let body = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "policy": admin.pool.policy().name(),
+        "ready": vitals.ready,
+        "draining": vitals.draining,
+        "requests_in_flight": vitals.in_flight,
+        "models": vitals.models,
+        "backends": vitals.backends,
+        "spans": vitals.spans,
+        "verdicts": [],
+    });
+    fresh(Json(body).into_response())
+}
+
+async fn config(State(admin): State<Arc<Admin>>) -> Response {
+    fresh(Json(admin.config.clone()).into_response())
+}
+
+fn fresh(mut response: Response) -> Response {
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+impl Admin {
+    /// The state of the gateway at `now`.
+    pub fn vitals(&self, now: Instant) -> Vitals {
+        let draining = self.draining.load(Ordering::Relaxed);
+        Vitals {
+            // One count is ours, one the gateway's.
+            in_flight: Arc::strong_count(&self.presence).saturating_sub(2),
+            ready: !draining && self.pool.is_ready(),
+            draining,
+            backends: self.pool.backends().iter().map(|backend| vitals(backend, now)).collect(),
+            models: self.pool.models().into_keys().map(|id| id.to_string()).collect(),
+            spans: (self.spans)(),
+        }
+    }
+}
+
+/// One replica at `now`.
+pub fn vitals(backend: &Backend, now: Instant) -> BackendVitals {
+    let state = backend.state();
+    let load = state.sample.map(|sample| sample.load).unwrap_or_default();
+    let age = state.sample.map(|sample| now.saturating_duration_since(sample.at));
+    BackendVitals {
+        backend: backend.id.to_string(),
+        url: backend.address.to_string(),
+        health: state.health.as_str(),
+        reason: state.reason.as_deref().filter(|_| state.health != Health::Up).map(Into::into),
+        version: state.version.as_deref().map(Into::into),
+        models: state
+            .models
+            .iter()
+            .flat_map(|models| models.iter())
+            .map(|model| model.id.to_string())
+            .collect(),
+        in_flight: backend.in_flight(),
+        kv_usage: load.kv_usage,
+        waiting: load.waiting,
+        running: load.running,
+        preemptions: load.preemptions,
+        kv_capacity_tokens: load.capacity(),
+        sample_age_seconds: age.map(|age| age.as_secs_f64()),
+        metrics_error: state.metrics_error.map(crate::backend::ScrapeError::as_str),
+    }
+}

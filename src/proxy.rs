@@ -1,0 +1,318 @@
+//! The story of a request, told once.
+//!
+//! ```text
+//! route ─ is it inference?            no: the gateway answers itself, or refuses
+//! receive ─ the whole request body    it must be there to be peeked at and sent again
+//! peek ─ model, stream, limits        the bytes stay as they came
+//! lease ─ the policy names a replica  ↺ another one while none has accepted the connection
+//! send ─ the head of the answer
+//! forward ─ its frames, observed      the lease and the exchange travel in the body
+//! ```
+//!
+//! There is no task and no channel for a request: hyper polls the answer's body, which polls the
+//! replica's. Back-pressure and cancellation follow from that. A client that leaves drops the
+//! future or the body, and with it the connection to the replica.
+
+use crate::backend::client::{Client, SendError};
+use crate::backend::pool::{Need, Pool};
+use crate::backend::{Backend, Lease};
+use crate::clock;
+use crate::error::Error;
+use crate::headers::{self, Outbound, TRACEPARENT, TRACESTATE};
+use crate::observe::{Exchange, ObservedBody, Sink};
+use crate::openai::Api;
+use crate::openai::request::Peek;
+use crate::openai::route::{NoRoute, Route};
+use crate::own;
+use crate::record::{Asked, Attempt, ModelLabel, Observed, Outcome, RequestRecord, Timings};
+use crate::trace_context::{Sampler, TraceContext};
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH};
+use http::{HeaderName, HeaderValue, Method, Request, Response, request};
+use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What a request needs to be served.
+pub struct Gateway {
+    /// The replicas.
+    pub pool: Arc<Pool>,
+    /// The way to them.
+    pub client: Client,
+    /// Who hears of every request.
+    pub sink: Arc<dyn Sink>,
+    /// Longest request body in bytes.
+    pub max_body: usize,
+    /// Which traces are recorded. `None`: traces are off, and a caller's context passes through.
+    pub sampler: Option<Sampler>,
+    /// A clone of it exists for each request that is open.
+    pub presence: Arc<()>,
+}
+
+/// The body of an answer: our own, or a replica's as it comes.
+pub type Answer = Either<Full<Bytes>, ObservedBody<Incoming, Held>>;
+
+/// What lives as long as a forwarded answer.
+pub struct Held {
+    _lease: Lease,
+    _presence: Arc<()>,
+}
+
+/// Replays of a request whose kept connection was found dead, before it counts as a failure.
+const MAX_REPLAYS: u32 = 3;
+/// Output tokens that a request is expected to hold in a KV cache, if it does not say less.
+const EXPECTED_OUTPUT: u64 = 256;
+/// Bytes of JSON for a token of prompt: what English text in chat messages comes to.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// Serves one request from `client`.
+pub async fn handle(
+    gateway: &Gateway,
+    client: IpAddr,
+    request: Request<Incoming>,
+) -> Response<Answer> {
+    let route = Route::of(request.method(), request.uri().path());
+    let api = match &route {
+        Ok((Route::Forward(api), _)) => Some(*api),
+        Ok((own, _)) => return own::answer(*own, &gateway.pool).map(Either::Left),
+        Err(_) => None,
+    };
+    let record = open_record(gateway, client, &request, api, route.ok().map(|(_, path)| path));
+    let request_id = HeaderValue::from_str(&record.request_id);
+    let mut exchange = Exchange::open(record, gateway.sink.clone());
+    let presence = gateway.presence.clone();
+    let result = match route {
+        Ok(_) => forward(gateway, &mut exchange, request).await,
+        Err(no_route) => Err(refusal(no_route, request.uri().path())),
+    };
+    let mut response = match result {
+        Ok((response, lease)) => {
+            exchange.on_head(response.status().as_u16(), response.headers());
+            let held = Held { _lease: lease, _presence: presence };
+            response.map(|body| Either::Right(ObservedBody::new(body, exchange, held)))
+        }
+        Err(error) => {
+            exchange.refuse(error.status().as_u16(), error.reason(), error.outcome());
+            error.response().map(Either::Left)
+        }
+    };
+    if let Ok(request_id) = request_id {
+        headers::inbound(response.headers_mut(), &request_id);
+    }
+    response
+}
+
+/// Receives, peeks, and sends until a replica has answered.
+async fn forward(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    request: Request<Incoming>,
+) -> Result<(Response<Incoming>, Lease), Error> {
+    let (head, body) = request.into_parts();
+    let body = receive(&head, body, gateway.max_body).await?;
+    let record = exchange.record();
+    record.timings.received = Some(clock::now());
+    record.bytes_in = body.len() as u64;
+    let peek = peek(&head, &body, record.api)?;
+    record.asked = Asked { stream: peek.stream, max_tokens: peek.max_tokens, n: peek.n };
+    record.model = gateway.pool.model_label(peek.model.as_deref());
+    let output = peek.max_tokens.unwrap_or(EXPECTED_OUTPUT).min(EXPECTED_OUTPUT);
+    let need = Need {
+        model: peek.model.as_deref(),
+        tokens: body.len() as u64 / BYTES_PER_TOKEN + output,
+        seed: fastrand::u64(..),
+    };
+    let mut tried: Vec<Arc<Backend>> = Vec::new();
+    loop {
+        let now = clock::now();
+        let (lease, decision) = gateway.pool.lease(need, &tried, now)?;
+        let record = exchange.record();
+        record.decision = Some(decision);
+        record.timings.routed = Some(now);
+        match attempt(gateway, record, lease.backend(), &head, &body).await {
+            Ok(response) => return Ok((response, lease)),
+            // The request has not been sent, so another replica may have it.
+            Err(SendError::Connect(reason)) => {
+                lease.backend().suspect(&reason);
+                tried.push(lease.backend().clone());
+            }
+            Err(error) => return Err(failure(&error)),
+        }
+    }
+}
+
+/// Reads the whole body, if it is not too long and not encoded.
+async fn receive(head: &request::Parts, body: Incoming, limit: usize) -> Result<Bytes, Error> {
+    if let Some(encoding) = head.headers.get(CONTENT_ENCODING)
+        && encoding.as_bytes() != b"identity"
+    {
+        let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
+        return Err(Error::EncodedBody { encoding });
+    }
+    let length = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    if length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| length > limit) {
+        return Err(Error::BodyTooLarge { limit });
+    }
+    match Limited::new(body, limit).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Error::BodyTooLarge { limit }),
+        Err(_) => Err(Error::BodyCut),
+    }
+}
+
+/// Shapes that we know must be JSON; others may be, and then their model is known too.
+fn peek(head: &request::Parts, body: &Bytes, api: Option<Api>) -> Result<Peek, Error> {
+    match (Peek::of(body), api) {
+        (Ok(peek), _) => Ok(peek),
+        (Err(_), Some(Api::Other)) => Ok(Peek::default()),
+        (Err(error), _) => {
+            tracing::debug!(path = head.uri.path(), %error, "body refused");
+            Err(error.into())
+        }
+    }
+}
+
+/// Sends the request to one replica and waits for the head of its answer.
+async fn attempt(
+    gateway: &Gateway,
+    record: &mut RequestRecord,
+    backend: &Backend,
+    head: &request::Parts,
+    body: &Bytes,
+) -> Result<Response<Incoming>, SendError> {
+    for _ in 0..=MAX_REPLAYS {
+        let span = fastrand::u64(1..);
+        let request = outbound(record, backend, head, body, span);
+        let started = clock::now();
+        record.timings.sent = Some(started);
+        record.attempts.push(Attempt {
+            backend: backend.id.clone(),
+            address: backend.address.host_and_port(),
+            span,
+            started,
+            ended: None,
+            status: None,
+            failure: None,
+        });
+        let result = gateway.client.send(request).await;
+        if let (Err(error), Some(attempt)) = (&result, record.attempts.last_mut()) {
+            tracing::debug!(backend = %backend.id, %error, "attempt failed");
+            attempt.ended = Some(clock::now());
+            attempt.failure = Some(error.reason());
+        }
+        match result {
+            // The replica has not seen it: the connection had died while it was kept.
+            Err(SendError::Stale) => {}
+            result => return result,
+        }
+    }
+    Err(SendError::Stale)
+}
+
+/// The client's request as the replica gets it: the same bytes, with headers for the next hop.
+fn outbound(
+    record: &RequestRecord,
+    backend: &Backend,
+    head: &request::Parts,
+    body: &Bytes,
+    span: u64,
+) -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::new(body.clone()));
+    *request.method_mut() = head.method.clone();
+    if let Some(path) = head.uri.path_and_query() {
+        *request.uri_mut() = backend.address.uri(path);
+    }
+    let mut map = head.headers.clone();
+    let request_id = HeaderValue::from_str(&record.request_id);
+    headers::outbound(
+        &mut map,
+        &Outbound {
+            host: backend.address.host_header(),
+            request_id: request_id.as_ref().unwrap_or(backend.address.host_header()),
+            client: record.client,
+            content_length: body.len(),
+        },
+    );
+    if let Some(key) = &backend.authorization {
+        map.insert(AUTHORIZATION, key.clone());
+    }
+    if let Some(trace) = &record.trace {
+        map.remove(TRACESTATE);
+        let state = trace.state.as_deref().and_then(|state| HeaderValue::from_str(state).ok());
+        state.map(|state| map.insert(TRACESTATE, state));
+        if let Ok(parent) = HeaderValue::from_str(&trace.header(span).to_string()) {
+            map.insert(TRACEPARENT, parent);
+        }
+    }
+    *request.headers_mut() = map;
+    request
+}
+
+fn open_record(
+    gateway: &Gateway,
+    client: IpAddr,
+    request: &Request<Incoming>,
+    api: Option<Api>,
+    route: Option<&'static str>,
+) -> RequestRecord {
+    let header =
+        |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let request_id = headers::request_id(request.headers()).and_then(|id| id.to_str().ok());
+    let trace = gateway.sampler.map(|sampler| {
+        TraceContext::begin(header(TRACEPARENT), header(TRACESTATE), sampler, fastrand::u128(1..))
+    });
+    RequestRecord {
+        request_id: request_id
+            .map_or_else(|| format!("{:032x}", fastrand::u128(..)).into(), Into::into),
+        trace,
+        spans: [fastrand::u64(1..), fastrand::u64(1..)],
+        client,
+        method: method_name(request.method()),
+        route,
+        api,
+        asked: Asked::default(),
+        model: ModelLabel::other(),
+        decision: None,
+        attempts: Vec::new(),
+        status: None,
+        refusal: None,
+        outcome: Outcome::Cancelled,
+        started: clock::wall(),
+        timings: Timings::begin(clock::now()),
+        observed: Observed::default(),
+        bytes_in: 0,
+        bytes_out: 0,
+    }
+}
+
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        Method::PATCH => "PATCH",
+        Method::CONNECT => "CONNECT",
+        Method::TRACE => "TRACE",
+        _ => "_OTHER",
+    }
+}
+
+fn refusal(no_route: NoRoute, path: &str) -> Error {
+    match no_route {
+        NoRoute::NotFound => Error::NotFound { path: path.chars().take(200).collect() },
+        NoRoute::MethodNotAllowed(allow) => Error::MethodNotAllowed { allow },
+    }
+}
+
+fn failure(error: &SendError) -> Error {
+    match error {
+        SendError::Connect(_) => Error::NoBackend,
+        SendError::Stale | SendError::Closed(_) => Error::Closed,
+        SendError::Garbage(_) => Error::Garbage,
+        SendError::Timeout(limit) => Error::HeaderTimeout { seconds: limit.as_secs() },
+    }
+}

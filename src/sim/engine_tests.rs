@@ -1,0 +1,228 @@
+use std::collections::{BTreeMap, HashSet};
+
+use proptest::prelude::*;
+
+use super::super::blocks::BlockId;
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn engine(blocks: u32, batched: u32) -> Engine {
+    Engine::new(Spec {
+        block_size: 4,
+        blocks,
+        max_num_seqs: 3,
+        max_num_batched_tokens: batched,
+        step_base: MS * 10,
+        prefill_token: MS,
+        decode_sequence: MS * 2,
+        kv_token: Duration::ZERO,
+    })
+}
+
+/// A prompt of `tokens`, the same for the same `family`.
+fn request(family: u64, tokens: u32, output_tokens: u32) -> Request {
+    let block_hashes = (0..u64::from(tokens / 4)).map(|block| family * 1000 + block).collect();
+    Request { prompt_tokens: tokens, block_hashes, output_tokens }
+}
+
+/// Runs until idle; for every sequence the number of tokens, and all steps.
+fn run(engine: &mut Engine) -> (BTreeMap<SequenceId, u32>, Vec<Step>) {
+    let (mut now, mut got, mut steps) = (Duration::ZERO, BTreeMap::new(), Vec::new());
+    while let Some(step) = engine.step(now) {
+        now += step.duration;
+        for token in &step.tokens {
+            let before = got.insert(token.id, token.nth);
+            assert_eq!(token.nth, before.map_or(token.nth, |before| before + 1));
+        }
+        steps.push(step);
+    }
+    (got, steps)
+}
+
+fn submit(engine: &mut Engine, id: u64, request: Request) {
+    engine.submit(SequenceId(id), request, Duration::ZERO).expect("fits");
+}
+
+#[test]
+fn an_idle_engine_has_nothing_to_do() {
+    assert_eq!(engine(8, 16).step(Duration::ZERO), None);
+}
+
+#[test]
+fn a_prompt_seen_before_is_not_computed_again_except_for_its_last_token() {
+    let mut engine = engine(8, 64);
+    submit(&mut engine, 1, request(1, 12, 1));
+    assert_eq!(run(&mut engine).1[0].prefill_tokens, 12);
+
+    submit(&mut engine, 2, request(1, 12, 1));
+    let step = engine.step(Duration::ZERO).expect("work");
+    assert_eq!(step.prefill_tokens, 4, "the last block is computed although it is cached");
+    assert_eq!(step.tokens[0].cached_tokens, 8);
+    let load = engine.load();
+    assert_eq!((load.prefix_queries, load.prefix_hits), (24, 8));
+}
+
+#[test]
+fn the_output_of_one_turn_is_cached_for_the_next() {
+    let mut engine = engine(8, 64);
+    let mut turn = request(1, 8, 9);
+    turn.block_hashes.extend([71, 72]);
+    submit(&mut engine, 1, turn);
+    run(&mut engine);
+
+    let mut next = request(1, 20, 1);
+    next.block_hashes.splice(2.., [71, 72, 73]);
+    submit(&mut engine, 2, next);
+    assert_eq!(engine.step(Duration::ZERO).expect("work").tokens[0].cached_tokens, 16);
+}
+
+#[test]
+fn a_long_prompt_is_computed_in_chunks_beside_the_decodes() {
+    let mut engine = engine(16, 8);
+    submit(&mut engine, 1, request(1, 4, 9));
+    engine.step(Duration::ZERO);
+    submit(&mut engine, 2, request(2, 16, 1));
+    let chunks: Vec<_> = (0..3)
+        .filter_map(|_| engine.step(Duration::ZERO))
+        .map(|step| (step.decodes, step.prefill_tokens, step.tokens.len()))
+        .collect();
+    assert_eq!(chunks, [(1, 7, 1), (1, 7, 1), (1, 2, 2)]);
+}
+
+#[test]
+fn a_step_grows_with_the_batch() {
+    let mut engine = engine(16, 64);
+    submit(&mut engine, 1, request(1, 4, 3));
+    submit(&mut engine, 2, request(2, 6, 3));
+    let durations: Vec<_> = run(&mut engine).1.iter().map(|step| step.duration).collect();
+    assert_eq!(durations, [MS * 20, MS * 14, MS * 14]);
+}
+
+#[test]
+fn no_more_than_max_num_seqs_run_and_the_others_wait_in_order() {
+    let mut engine = engine(16, 64);
+    for id in 1..=4 {
+        submit(&mut engine, id, request(id, 4, 2));
+    }
+    engine.step(Duration::ZERO);
+    assert_eq!((engine.load().running, engine.load().waiting), (3, 1));
+    let (_, steps) = run(&mut engine);
+    assert_eq!(steps.last().map(|step| step.tokens[0].id), Some(SequenceId(4)));
+}
+
+#[test]
+fn the_sequence_admitted_last_is_preempted_and_recomputed_from_its_prompt() {
+    let mut engine = engine(4, 64);
+    submit(&mut engine, 1, request(1, 8, 8));
+    submit(&mut engine, 2, request(2, 8, 8));
+    engine.step(Duration::ZERO);
+    assert_eq!(engine.load().running, 2);
+    let step = engine.step(Duration::ZERO).expect("work");
+    assert_eq!(step.tokens.iter().map(|token| token.id).collect::<Vec<_>>(), [SequenceId(1)]);
+    let load = engine.load();
+    assert_eq!((load.running, load.waiting, load.preemptions), (1, 1, 1));
+
+    let (got, _) = run(&mut engine);
+    assert_eq!(got.into_values().collect::<Vec<_>>(), [8, 8]);
+    assert_eq!(engine.load().prompt_tokens, 16, "a recomputed prompt does not count again");
+    assert_eq!(engine.load().prefix_queries, 16);
+}
+
+#[test]
+fn an_aborted_sequence_frees_its_blocks_at_once() {
+    let mut engine = engine(8, 64);
+    submit(&mut engine, 1, request(1, 16, 9));
+    engine.step(Duration::ZERO);
+    assert!((engine.load().kv_usage - 0.5).abs() < f64::EPSILON);
+    assert!(engine.abort(SequenceId(1)));
+    assert!(!engine.abort(SequenceId(1)));
+    assert_eq!((engine.load().kv_usage, engine.step(Duration::ZERO)), (0.0, None));
+}
+
+#[test]
+fn a_sequence_longer_than_the_cache_is_refused() {
+    let refused = engine(2, 64).submit(SequenceId(1), request(1, 8, 1), Duration::ZERO);
+    assert_eq!(refused, Err(TooLong { tokens: 9, capacity: 8 }));
+}
+
+#[test]
+fn queue_prefill_and_decode_times_are_told_at_the_end() {
+    let mut engine = engine(8, 4);
+    engine.submit(SequenceId(1), request(1, 8, 2), MS * 5).expect("fits");
+    let mut now = MS * 7;
+    let finished = loop {
+        let step = engine.step(now).expect("work");
+        now += step.duration;
+        if let Some(&finished) = step.finished.first() {
+            break finished;
+        }
+    };
+    assert_eq!((finished.arrived, finished.scheduled), (MS * 5, MS * 7));
+    assert_eq!((finished.first_token, finished.last_token), (MS * 35, MS * 47));
+}
+
+#[test]
+fn minutes_of_traffic_need_no_clock() {
+    let mut engine = Engine::new(Spec::default());
+    let (mut now, mut id) = (Duration::ZERO, 0);
+    while now < Duration::from_mins(5) {
+        if engine.load().waiting == 0 {
+            submit(&mut engine, id, request(id % 7, 400, 100));
+            id += 1;
+        }
+        now += engine.step(now).expect("work").duration;
+    }
+    assert!(engine.load().generation_tokens > 250_000);
+}
+
+proptest! {
+    #[test]
+    fn no_block_is_lost_and_every_sequence_ends(
+        actions in prop::collection::vec((0_u8..3, 0_u64..4, 1_u32..30, 1_u32..20), 1..80),
+    ) {
+        let drive = || {
+            let mut engine = engine(16, 8);
+            let (mut now, mut steps, mut aborted) = (Duration::ZERO, Vec::new(), 0);
+            let mut submitted = 0;
+            for (index, &(action, family, prompt, output)) in actions.iter().enumerate() {
+                match action {
+                    0 => {
+                        submit(&mut engine, index as u64, request(family, prompt, output));
+                        submitted += 1;
+                    }
+                    1 => aborted += u32::from(engine.abort(SequenceId(index as u64 / 2))),
+                    _ => {
+                        if let Some(step) = engine.step(now) {
+                            now += step.duration;
+                            steps.push(step);
+                        }
+                    }
+                }
+                let used = engine.pinned_blocks().len();
+                assert_eq!(used + engine.pool.free(), engine.pool.total());
+            }
+            steps.extend(run_from(&mut engine, now));
+            let ended: usize = steps.iter().map(|step| step.finished.len()).sum();
+            assert_eq!(ended as u32 + aborted, submitted);
+            assert_eq!(engine.pool.free(), engine.pool.total());
+            steps
+        };
+        prop_assert_eq!(drive(), drive(), "the same input gives the same steps");
+    }
+}
+
+fn run_from(engine: &mut Engine, mut now: Duration) -> Vec<Step> {
+    std::iter::from_fn(|| {
+        let step = engine.step(now)?;
+        now += step.duration;
+        Some(step)
+    })
+    .collect()
+}
+
+impl Engine {
+    fn pinned_blocks(&self) -> HashSet<BlockId> {
+        self.running.iter().flat_map(|sequence| &sequence.blocks).copied().collect()
+    }
+}

@@ -1,0 +1,140 @@
+//! The whole simulator over real sockets. Nothing sleeps: every wait is for something to happen.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+use super::*;
+
+/// A running simulator with one replica; it ends when this is dropped.
+struct Running {
+    addr: SocketAddr,
+    replica: Arc<Replica>,
+    _stop: oneshot::Sender<()>,
+}
+
+async fn start(settings: Settings) -> Running {
+    let listen = ([127, 0, 0, 1], 0).into();
+    let sim = Sim::bind(&Settings { listen, replicas: 1, ..settings }).await.expect("bound");
+    let (addr, replica) = (sim.addrs()[0], sim.replica(0).expect("a replica"));
+    let (stop, stopped) = oneshot::channel::<()>();
+    tokio::spawn(sim.run(async {
+        let _ = stopped.await;
+    }));
+    Running { addr, replica, _stop: stop }
+}
+
+fn fast() -> Settings {
+    Settings { time_scale: Positive::new(1000.0).expect("in range"), ..Settings::default() }
+}
+
+fn post(path: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: sim\r\nconnection: close\r\nx-request-id: r-1\r\n\
+         content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n\r\n")
+}
+
+async fn send(addr: SocketAddr, request: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(addr).await.expect("connected");
+    socket.write_all(request.as_bytes()).await.expect("written");
+    socket
+}
+
+async fn exchange(addr: SocketAddr, request: &str) -> String {
+    let mut reply = String::new();
+    send(addr, request).await.read_to_string(&mut reply).await.expect("read");
+    reply
+}
+
+#[tokio::test]
+async fn a_stream_has_one_chunk_per_event_and_ends_with_done() {
+    let sim = start(Settings { request_id_headers: true, ..fast() }).await;
+    let body = r#"{"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"stream":true}"#;
+    let reply = exchange(sim.addr, &post("/v1/chat/completions", body)).await;
+    let (head, events) = reply.split_once("\r\n\r\n").expect("a head");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"));
+    for header in
+        ["content-type: text/event-stream; charset=utf-8", "server: uvicorn", "x-request-id: r-1"]
+    {
+        assert!(head.contains(header), "{header} is not in {head}");
+    }
+    assert!(events.contains(r#"{"id":"chatcmpl-r-1","#));
+    assert!(events.ends_with("E\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"));
+    assert_eq!(events.matches("data: ").count(), events.matches("\n\n\r\n").count());
+    let stats = sim.replica.until(|stats| stats.finished == 1).await;
+    assert_eq!((stats.aborts, stats.generation_tokens, stats.running), (0, 3, 0));
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_frees_its_sequences_at_once() {
+    let sim = start(Settings::default()).await;
+    let body = r#"{"prompt":"hi","max_tokens":8000,"stream":true,"n":2}"#;
+    let mut socket = send(sim.addr, &post("/v1/completions", body)).await;
+    socket.read_u8().await.expect("the answer begins");
+    sim.replica.until(|stats| stats.running == 2 && stats.kv_usage > 0.0).await;
+    drop(socket);
+    let stats = sim.replica.until(|stats| stats.aborts == 1).await;
+    assert_eq!((stats.running, stats.waiting, stats.kv_usage), (0, 0, 0.0));
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_the_answer_frees_its_sequence_too() {
+    let sim = start(Settings::default()).await;
+    let socket =
+        send(sim.addr, &post("/v1/completions", r#"{"prompt":"hi","max_tokens":8000}"#)).await;
+    sim.replica.until(|stats| stats.running == 1).await;
+    drop(socket);
+    let stats = sim.replica.until(|stats| stats.aborts == 1).await;
+    assert_eq!(stats.running, 0);
+}
+
+#[tokio::test]
+async fn the_second_turn_of_a_conversation_finds_the_first_in_the_cache() {
+    let sim = start(fast()).await;
+    let question = "How does a prefix cache work? ".repeat(8);
+    let first =
+        format!(r#"{{"messages":[{{"role":"user","content":"{question}"}}],"max_tokens":64}}"#);
+    let reply = exchange(sim.addr, &post("/v1/chat/completions", &first)).await;
+    let body = reply.split_once("\r\n\r\n").map(|(_, body)| body).expect("a body");
+    let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    let answer = &body["choices"][0]["message"]["content"];
+    let second = format!(
+        r#"{{"messages":[{{"role":"user","content":"{question}"}},{{"role":"assistant","content":{answer}}},
+            {{"role":"user","content":"And then?"}}],"max_tokens":1}}"#
+    );
+    let reply = exchange(sim.addr, &post("/v1/chat/completions", &second)).await;
+    let prompt = body["usage"]["total_tokens"].as_u64().expect("a number");
+    let cached = (prompt - 1) / 16 * 16;
+    assert!(
+        reply.contains(&format!(r#""cached_tokens":{cached},"#)),
+        "{cached} of {prompt}: {reply}"
+    );
+}
+
+#[tokio::test]
+async fn paths_and_methods_that_vllm_does_not_know_are_refused_as_it_does() {
+    let sim = start(fast()).await;
+    let unknown = exchange(sim.addr, &get("/v1/nothing")).await;
+    assert!(unknown.starts_with("HTTP/1.1 404 ") && unknown.ends_with(r#"{"detail":"Not Found"}"#));
+    let method = exchange(sim.addr, &get("/v1/completions")).await;
+    assert!(method.starts_with("HTTP/1.1 405 ") && method.contains("allow: POST\r\n"));
+    assert!(exchange(sim.addr, &get("/health")).await.contains("content-length: 0\r\n"));
+    let metrics = exchange(sim.addr, &get("/metrics")).await;
+    assert!(
+        metrics.contains("vllm:num_requests_running{engine=\"0\",model_name=\"sim-model\"} 0.0")
+    );
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_named() {
+    let sim = start(fast()).await;
+    let settings = Settings { listen: sim.addr, replicas: 1, ..Settings::default() };
+    let error = Sim::bind(&settings).await.expect_err("taken");
+    assert_eq!(error.to_string(), format!("replica 0 cannot listen on {}", sim.addr));
+}

@@ -1,0 +1,187 @@
+//! What a metric is: a row of the catalogue, and labels whose values come from closed sets.
+
+use super::vitals::Vitals;
+use crate::backend::ScrapeError;
+use crate::error;
+use crate::gaps::Gaps;
+use crate::openai::{Api, Finish};
+use crate::record::{Lost, Outcome, RequestRecord};
+use crate::routing;
+use std::time::Duration;
+
+/// One metric.
+pub struct Row {
+    /// The name, as Prometheus has it.
+    pub name: &'static str,
+    /// One sentence.
+    pub help: &'static str,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its labels, in order.
+    pub labels: &'static [Label],
+    /// Where its values come from.
+    pub read: Read,
+}
+
+/// The kind of a metric.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Counts under bounds.
+    Histogram(&'static [f64]),
+}
+
+/// Receives one value with its label values, in the order of the row's labels.
+pub type Emit<'a> = &'a mut dyn FnMut(&[&str], f64);
+
+/// Where the values of a metric come from.
+pub enum Read {
+    /// A finished request.
+    Record(fn(&RequestRecord, Emit<'_>)),
+    /// The gaps of a finished request, as a whole.
+    Gaps(fn(&RequestRecord) -> Option<&Gaps>),
+    /// A look at a replica's metrics.
+    Scrape(fn(&Scrape<'_>, Emit<'_>)),
+    /// The state at the moment of the scrape.
+    Vitals(fn(&Vitals, Emit<'_>)),
+}
+
+/// One look at a replica's metrics.
+#[derive(Debug, Clone, Copy)]
+pub struct Scrape<'a> {
+    /// The replica.
+    pub backend: &'a str,
+    /// How long it took.
+    pub took: Duration,
+    /// Why it failed.
+    pub error: Option<ScrapeError>,
+}
+
+/// A label. Its values are from a set that no client can widen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Label {
+    /// A model that a replica serves, or `_other`.
+    Model,
+    /// A replica of the configuration.
+    Backend,
+    /// [`Api::operation`]
+    Operation,
+    /// [`Outcome::as_str`]
+    Outcome,
+    /// [`RequestRecord::error_type`]; empty on success.
+    ErrorType,
+    /// [`Finish::as_str`]
+    Finish,
+    /// Which tokens.
+    TokenType,
+    /// How an attempt went.
+    Result,
+    /// Why a replica was chosen.
+    RouteReason,
+    /// Where a request was when its client left.
+    Phase,
+    /// [`Lost::as_str`]
+    Lost,
+    /// `in` from clients, `out` to them.
+    Direction,
+    /// [`error::Error::reason`]
+    Refusal,
+    /// [`ScrapeError::as_str`]
+    ScrapeError,
+    /// What became of a span.
+    Span,
+    /// The version of the gateway.
+    Version,
+}
+
+/// The values of the labels whose sets are known only at run time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Models that replicas serve.
+    pub models: Vec<String>,
+    /// Replicas.
+    pub backends: Vec<String>,
+}
+
+/// Which tokens a count is of.
+pub(super) const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
+/// What becomes of spans.
+pub(super) const SPAN_RESULTS: [&str; 4] = ["queued", "exported", "failed", "filtered"];
+const PHASES: [&str; 5] = ["upload", "routing", "headers", "prefill", "decode"];
+const RESULTS: [&str; 7] =
+    ["ok", "error_status", "connect_error", "connection_reset", "bad_response", "timeout", "stale"];
+
+// === impl Label ===
+
+impl Label {
+    /// The name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Model => "gen_ai_request_model",
+            Self::Backend => "backend",
+            Self::Operation => "operation",
+            Self::Outcome => "outcome",
+            Self::ErrorType => "error_type",
+            Self::Finish | Self::RouteReason | Self::Lost | Self::Refusal => "reason",
+            Self::TokenType => "type",
+            Self::Result | Self::Span => "result",
+            Self::Phase => "phase",
+            Self::Direction => "direction",
+            Self::ScrapeError => "kind",
+            Self::Version => "version",
+        }
+    }
+
+    /// The values that have a series from the start.
+    pub fn values(self, known: &Known) -> Vec<String> {
+        fn own(values: &[&str]) -> Vec<String> {
+            values.iter().map(|value| (*value).to_owned()).collect()
+        }
+        match self {
+            Self::Model if known.models.is_empty() => own(&["_other"]),
+            Self::Model => known.models.clone(),
+            Self::Backend => known.backends.clone(),
+            Self::Operation => {
+                let mut operations = Api::ALL.map(Api::operation).to_vec();
+                operations.dedup();
+                operations.sort_unstable();
+                operations.dedup();
+                own(&operations)
+            }
+            Self::Outcome => own(&Outcome::ALL.map(Outcome::as_str)),
+            Self::ErrorType => own(&[""]),
+            Self::Finish => own(&Finish::ALL.map(Finish::as_str)),
+            Self::TokenType => own(&TOKEN_TYPES),
+            Self::Result => own(&RESULTS),
+            Self::RouteReason => own(routing::REASONS),
+            Self::Phase => own(&PHASES),
+            Self::Lost => own(&Lost::ALL.map(Lost::as_str)),
+            Self::Direction => own(&["in", "out"]),
+            Self::Refusal => own(error::REASONS),
+            Self::ScrapeError => own(&ScrapeError::ALL.map(ScrapeError::as_str)),
+            Self::Span => own(&SPAN_RESULTS),
+            Self::Version => own(&[env!("CARGO_PKG_VERSION")]),
+        }
+    }
+}
+
+// === impl Row ===
+
+impl Row {
+    /// Every combination of label values that has a series from the start.
+    pub fn seeds(&self, known: &Known) -> Vec<Vec<String>> {
+        let mut seeds = vec![Vec::new()];
+        for label in self.labels {
+            let values = label.values(known);
+            let extend = |seed: &Vec<String>| {
+                let longer = |value: &String| [seed.as_slice(), &[value.clone()]].concat();
+                values.iter().map(longer).collect::<Vec<_>>()
+            };
+            seeds = seeds.iter().flat_map(extend).collect();
+        }
+        seeds
+    }
+}

@@ -1,0 +1,49 @@
+//! The story of a request, told three times: metrics, spans and a log line, all from the one
+//! record that it leaves.
+
+pub mod access_log;
+pub mod catalog;
+pub mod metric;
+pub mod otel;
+pub mod prometheus;
+pub mod vitals;
+
+use crate::backend::Backend;
+use crate::backend::ScrapeError;
+use crate::backend::watch::Tally;
+use crate::observe::Sink;
+use crate::record::RequestRecord;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// All sinks.
+pub struct Telemetry {
+    /// Metrics.
+    pub prometheus: prometheus::Prometheus,
+    sinks: Vec<Arc<dyn Sink>>,
+}
+
+impl Telemetry {
+    /// Metrics, and whatever else listens.
+    pub fn new(prometheus: prometheus::Prometheus, sinks: Vec<Arc<dyn Sink>>) -> Self {
+        Self { prometheus, sinks }
+    }
+}
+
+impl Sink for Telemetry {
+    fn first_output(&self, record: &RequestRecord) {
+        self.sinks.iter().for_each(|sink| sink.first_output(record));
+    }
+
+    fn finished(&self, record: &RequestRecord) {
+        self.prometheus.finished(record);
+        self.sinks.iter().for_each(|sink| sink.finished(record));
+    }
+}
+
+impl Tally for Telemetry {
+    fn scraped(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>) {
+        let backend = backend.id.as_str();
+        self.prometheus.scraped(&metric::Scrape { backend, took, error });
+    }
+}

@@ -1,0 +1,248 @@
+//! The way out: an OTLP exporter, a thread with a queue before it, and between the two a counter
+//! that knows what became of each span.
+
+use super::StartError;
+use super::settings::{Protocol, Settings};
+use opentelemetry_otlp::WithExportConfig;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What became of spans. A span that was queued is exported, or failed, or waits; after the
+/// shutdown, what seems to wait was dropped.
+#[derive(Debug, Default)]
+pub struct Counts {
+    queued: AtomicU64,
+    exported: AtomicU64,
+    failed: AtomicU64,
+    filtered: AtomicU64,
+}
+
+/// An exporter that counts, and tells once when it begins to fail and when it has recovered.
+#[derive(Debug)]
+struct Counting<E> {
+    exporter: E,
+    counts: Arc<Counts>,
+    is_failing: AtomicBool,
+}
+
+/// The OTLP exporter. Headers, timeout and compression it reads from `OTEL_EXPORTER_OTLP_*`.
+pub(super) fn exporter(
+    settings: &Settings,
+) -> Result<opentelemetry_otlp::SpanExporter, StartError> {
+    let endpoint = settings.endpoint.as_deref().ok_or(StartError::Off)?;
+    let builder = opentelemetry_otlp::SpanExporter::builder();
+    let exporter = match settings.protocol {
+        Protocol::Grpc => {
+            tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
+            builder.with_tonic().with_endpoint(endpoint).build()
+        }
+        Protocol::HttpProtobuf => builder
+            .with_http()
+            .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
+            .with_endpoint(endpoint)
+            .build(),
+    };
+    Ok(exporter?)
+}
+
+/// The thread that sends. Its queue never blocks: a span that does not fit is dropped.
+pub(super) fn processor(
+    exporter: impl SpanExporter + 'static,
+    counts: Arc<Counts>,
+    settings: &Settings,
+) -> BatchSpanProcessor {
+    let batch = BatchConfigBuilder::default()
+        .with_max_queue_size(settings.batch.queue)
+        .with_max_export_batch_size(settings.batch.size)
+        .with_scheduled_delay(settings.batch.delay)
+        .build();
+    let counting = Counting { exporter, counts, is_failing: AtomicBool::new(false) };
+    let mut processor = BatchSpanProcessor::builder(counting).with_batch_config(batch).build();
+    let service = settings.service_name.clone();
+    processor.set_resource(&Resource::builder().with_service_name(service).build());
+    processor
+}
+
+// === impl Counts ===
+
+impl Counts {
+    /// Spans that were handed to the queue.
+    pub fn queued(&self) -> u64 {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Spans that the collector took.
+    pub fn exported(&self) -> u64 {
+        self.exported.load(Ordering::Relaxed)
+    }
+
+    /// Spans that the collector did not take.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Spans of traces that are not sampled.
+    pub fn filtered(&self) -> u64 {
+        self.filtered.load(Ordering::Relaxed)
+    }
+
+    /// After the shutdown: spans that found no room in the queue, or that were not sent in time.
+    /// Before it, those that wait are among them.
+    pub fn dropped(&self) -> u64 {
+        self.queued().saturating_sub(self.exported() + self.failed())
+    }
+
+    pub(super) fn add_queued(&self, spans: u64) {
+        self.queued.fetch_add(spans, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_filtered(&self, spans: u64) {
+        self.filtered.fetch_add(spans, Ordering::Relaxed);
+    }
+}
+
+// === impl Counting ===
+
+impl<E: SpanExporter> SpanExporter for Counting<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len() as u64;
+        let result = self.exporter.export(batch).await;
+        let count = if result.is_ok() { &self.counts.exported } else { &self.counts.failed };
+        count.fetch_add(spans, Ordering::Relaxed);
+        let was_failing = self.is_failing.swap(result.is_err(), Ordering::Relaxed);
+        match &result {
+            Err(error) if !was_failing => tracing::warn!(%error, "spans cannot be exported"),
+            Ok(()) if was_failing => tracing::info!("spans are exported again"),
+            _ => {}
+        }
+        result
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn shutdown(&self) -> OTelSdkResult {
+        self.exporter.shutdown()
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::streamed;
+    use super::super::{Batch, Otel};
+    use super::*;
+    use crate::clock;
+    use crate::observe::Sink;
+    use crate::record::RequestRecord;
+    use opentelemetry_sdk::error::OTelSdkError;
+    use std::net::TcpListener;
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, channel};
+
+    /// Waits at a gate before each batch, then takes it or not.
+    #[derive(Debug)]
+    struct Gated {
+        gate: Mutex<Receiver<()>>,
+        takes: bool,
+    }
+
+    impl SpanExporter for Gated {
+        async fn export(&self, _batch: Vec<SpanData>) -> OTelSdkResult {
+            let _ = self.gate.lock().unwrap().recv();
+            if self.takes { Ok(()) } else { Err(OTelSdkError::InternalFailure("no".into())) }
+        }
+    }
+
+    /// An exporter whose gate is open.
+    fn open(takes: bool) -> Gated {
+        Gated { gate: Mutex::new(channel().1), takes }
+    }
+
+    fn not_sampled() -> RequestRecord {
+        let mut record = streamed();
+        record.trace.as_mut().unwrap().is_sampled = false;
+        record
+    }
+
+    async fn counted(exporter: Gated, records: &[RequestRecord]) -> [u64; 5] {
+        let otel = Otel::with_exporter(exporter, &Settings::default());
+        for record in records {
+            otel.finished(record);
+        }
+        let counts = otel.counts().clone();
+        otel.shutdown().await;
+        [counts.queued(), counts.exported(), counts.failed(), counts.filtered(), counts.dropped()]
+    }
+
+    #[tokio::test]
+    async fn every_span_is_counted_by_what_became_of_it() {
+        let no_trace = RequestRecord { trace: None, ..streamed() };
+        let records = [streamed(), not_sampled(), no_trace];
+        assert_eq!(counted(open(true), &records).await, [3, 3, 0, 3, 0]);
+        assert_eq!(counted(open(false), &records).await, [3, 0, 3, 3, 0]);
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_drops_spans_and_holds_nobody_up() {
+        let (opener, gate) = channel();
+        let batch = Batch { queue: 2, size: 1, delay: Duration::from_mins(1) };
+        let settings = Settings { batch, ..Settings::default() };
+        let otel = Otel::with_exporter(Gated { gate: Mutex::new(gate), takes: true }, &settings);
+        (0..10).for_each(|_| otel.finished(&streamed()));
+        drop(opener);
+        let counts = otel.counts().clone();
+        otel.shutdown().await;
+        // Two in the queue, and one that the thread may have taken already.
+        assert_eq!(counts.queued(), 30);
+        assert!((2..=3).contains(&counts.exported()), "{counts:?}");
+        assert_eq!(counts.dropped(), 30 - counts.exported());
+    }
+
+    #[tokio::test]
+    async fn an_exporter_needs_an_endpoint() {
+        let off = Otel::start(&Settings::default());
+        assert!(matches!(off, Err(StartError::Off)));
+    }
+
+    #[test]
+    fn grpc_without_a_runtime_is_an_error_and_no_panic() {
+        let endpoint = Some("http://127.0.0.1:4317".to_owned());
+        let started = Otel::start(&Settings { endpoint, ..Settings::default() });
+        assert!(matches!(started, Err(StartError::NoRuntime)));
+    }
+
+    /// Real time, because the exporter's thread knows no other. The listener takes connections
+    /// and never answers.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_collector_that_hangs_delays_the_shutdown_by_its_limit_only() {
+        let collector = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", collector.local_addr().unwrap());
+        for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
+            let endpoint = Some(url.clone());
+            let settings = Settings { endpoint, protocol, ..Settings::default() };
+            let otel = Otel::start(&settings).unwrap();
+            otel.finished(&streamed());
+            let counts = otel.counts().clone();
+            let before = clock::now();
+            otel.shutdown_within(Duration::from_millis(500)).await;
+            let took = clock::now() - before;
+            assert!(took < Duration::from_secs(2), "{protocol:?} {took:?}");
+            assert_eq!((counts.exported(), counts.dropped()), (0, 3));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The span of the inference: one for a request, over all attempts and the whole stream. It alone
+//! has GenAI attributes, so that tokens are counted once in a trace. Names are those of the GenAI
+//! conventions v1.41, and `tokenweir.*` for what they have no name for; durations are in seconds.
+
+use super::attributes::{Attributes, count, host, seconds, text, words};
+use super::spans::{error_type, failure, moment};
+use crate::openai::{Api, Finish};
+use crate::record::{ModelLabel, Outcome, RequestRecord};
+use opentelemetry::trace::Event;
+use std::time::Instant;
+
+/// The kind of server that is asked.
+const PROVIDER: &str = "vllm";
+
+/// Whether a request got so far that there is an inference to tell of.
+pub(super) fn is_one(record: &RequestRecord) -> bool {
+    let is_known = record.model != ModelLabel::other();
+    record.api.is_some() && (!record.attempts.is_empty() || is_known)
+}
+
+/// The name of the span.
+pub(super) fn name(record: &RequestRecord) -> String {
+    format!("{} {}", operation(record), record.model.as_str())
+}
+
+/// The attributes of the span.
+pub(super) fn attributes(record: &RequestRecord) -> Attributes {
+    let attributes = request(Attributes::default(), record);
+    let attributes = response(attributes, record);
+    let attributes = routing(attributes, record);
+    latency(attributes, record)
+        .put_some("error.type", error_type(record).map(text))
+        .put("tokenweir.outcome", record.outcome.as_str())
+        .put("tokenweir.ended_by", record.outcome.ended_by().as_str())
+        .put_some("tokenweir.phase", is_cancelled(record).then(|| record.phase()))
+}
+
+/// The events of the span, in the order of time.
+pub(super) fn events(record: &RequestRecord) -> Vec<Event> {
+    let timings = &record.timings;
+    let moments = [
+        ("tokenweir.upstream_headers", timings.headers),
+        ("gen_ai.first_chunk", timings.first_output),
+        ("tokenweir.client_disconnect", timings.ended.filter(|_| is_cancelled(record))),
+    ];
+    let happened = moments.into_iter().filter_map(|(name, at)| Some((name, at?)));
+    let plain = happened.map(|(name, at)| event(record, name, at, Attributes::default()));
+    retries(record).chain(plain).collect()
+}
+
+fn request(attributes: Attributes, record: &RequestRecord) -> Attributes {
+    let asked = &record.asked;
+    let address = record.attempts.last().map(|attempt| &attempt.address);
+    attributes
+        .put("gen_ai.operation.name", operation(record))
+        .put("gen_ai.provider.name", PROVIDER)
+        .put("gen_ai.request.model", text(record.model.as_str()))
+        .put_some("gen_ai.request.stream", asked.stream.then_some(true))
+        .put_some("gen_ai.request.max_tokens", asked.max_tokens.map(count))
+        .put_some("gen_ai.request.choice.count", asked.n.filter(|n| *n != 1).map(count))
+        .put_some("server.address", address.map(|(name, _)| host(name)))
+        .put_some("server.port", address.map(|(_, port)| i64::from(*port)))
+}
+
+fn response(attributes: Attributes, record: &RequestRecord) -> Attributes {
+    let observed = &record.observed;
+    let usage = &observed.usage;
+    let finish_reasons = observed.finish_reasons.iter();
+    let has_head = record.timings.headers.is_some();
+    attributes
+        .put_some("gen_ai.response.id", observed.response_id.as_deref().map(text))
+        .put_some("gen_ai.response.model", observed.response_model.as_deref().map(text))
+        .put_some(
+            "gen_ai.response.finish_reasons",
+            words(finish_reasons.map(|reason| reason.map_or("error", Finish::as_str))),
+        )
+        .put_some("gen_ai.usage.input_tokens", usage.input.map(count))
+        .put_some("gen_ai.usage.output_tokens", usage.output.map(count))
+        .put_some("gen_ai.usage.cache_read.input_tokens", usage.cached.map(count))
+        .put_some("gen_ai.usage.cache_creation.input_tokens", usage.cache_created.map(count))
+        .put_some("gen_ai.usage.reasoning.output_tokens", usage.reasoning.map(count))
+        .put_some("tokenweir.usage.source", has_head.then(|| observed.usage_source.as_str()))
+        .put_some(
+            "tokenweir.output_events",
+            observed.is_stream.then(|| count(observed.output_events)),
+        )
+}
+
+fn routing(attributes: Attributes, record: &RequestRecord) -> Attributes {
+    let attributes = attributes
+        .put("tokenweir.attempts", count(record.attempts.len() as u64))
+        .put_some("tokenweir.backend.id", record.backend().map(|backend| text(backend.as_str())));
+    let Some(decision) = &record.decision else { return attributes };
+    attributes
+        .put("tokenweir.route.policy", decision.policy)
+        .put("tokenweir.route.reason", decision.reason)
+        .put_some("tokenweir.route.kv_usage", decision.kv_usage)
+        .put_some("tokenweir.route.waiting", decision.waiting.map(i64::from))
+        .put_some(
+            "tokenweir.snapshot_age_ms",
+            decision.sample_age.map(|age| age.as_secs_f64() * 1_000.0),
+        )
+}
+
+fn latency(attributes: Attributes, record: &RequestRecord) -> Attributes {
+    let timings = &record.timings;
+    let between = |from: Option<Instant>, to: Option<Instant>| {
+        Some(seconds(to?.saturating_duration_since(from?)))
+    };
+    let gaps = &record.observed.gaps;
+    let longest = (gaps.count() > 0).then(|| seconds(gaps.max()));
+    attributes
+        .put_some("gen_ai.response.time_to_first_chunk", between(timings.sent, timings.first_event))
+        .put_some("tokenweir.ttfb", between(Some(timings.accepted), timings.headers))
+        .put_some("tokenweir.ttft", record.ttft().map(seconds))
+        .put_some("tokenweir.tpot", record.tpot().map(seconds))
+        .put_some("tokenweir.itl.mean", gaps.mean().map(seconds))
+        .put_some("tokenweir.itl.p95", gaps.quantile(0.95))
+        .put_some("tokenweir.itl.max", longest)
+}
+
+/// An attempt that was followed by another.
+fn retries(record: &RequestRecord) -> impl Iterator<Item = Event> {
+    let failed = record.attempts.split_last().map_or(&[][..], |(_, failed)| failed);
+    failed.iter().map(|attempt| {
+        let attributes = Attributes::default()
+            .put("tokenweir.backend.id", text(attempt.backend.as_str()))
+            .put_some("error.type", failure(attempt));
+        let at = attempt.ended.unwrap_or(attempt.started);
+        event(record, "tokenweir.retry", at, attributes)
+    })
+}
+
+fn event(record: &RequestRecord, name: &'static str, at: Instant, with: Attributes) -> Event {
+    Event::new(name, moment(record, at), with.into_vec(), 0)
+}
+
+fn operation(record: &RequestRecord) -> &'static str {
+    record.api.unwrap_or(Api::Other).operation()
+}
+
+fn is_cancelled(record: &RequestRecord) -> bool {
+    record.outcome == Outcome::Cancelled
+}

@@ -1,0 +1,105 @@
+//! The spans of a request, made from its record when it is over and handed to a thread that sends
+//! them. Their ids were drawn when the request arrived, because they travel upstream; nothing
+//! else of tracing happens while bytes flow. A slow or absent collector costs spans, never time.
+
+mod attributes;
+mod export;
+mod inference;
+mod settings;
+mod spans;
+#[cfg(test)]
+mod tests;
+
+pub use export::Counts;
+pub use settings::{Batch, Configured, Protocol, Settings, SettingsError};
+
+use crate::observe::Sink;
+use crate::record::RequestRecord;
+use opentelemetry_otlp::ExporterBuildError;
+use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long [`Otel::shutdown`] waits for the collector.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
+
+/// The sink that makes spans. Clones share one queue.
+#[derive(Debug, Clone)]
+pub struct Otel {
+    processor: Arc<BatchSpanProcessor>,
+    counts: Arc<Counts>,
+}
+
+/// Why spans cannot be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Traces are off.
+    #[error("traces are off: there is no endpoint to send them to")]
+    Off,
+    /// gRPC needs a tokio runtime from the start.
+    #[error("the gRPC exporter must be started inside a tokio runtime")]
+    NoRuntime,
+    /// The exporter refuses its settings.
+    #[error("the span exporter could not be built")]
+    Exporter(#[from] ExporterBuildError),
+}
+
+impl Otel {
+    /// Starts to export to the endpoint of the settings. It need not answer yet.
+    pub fn start(settings: &Settings) -> Result<Self, StartError> {
+        Ok(Self::with_exporter(export::exporter(settings)?, settings))
+    }
+
+    /// Starts with an exporter of the caller's, in place of the one that the settings describe.
+    pub fn with_exporter(exporter: impl SpanExporter + 'static, settings: &Settings) -> Self {
+        let counts = Arc::new(Counts::default());
+        let processor = Arc::new(export::processor(exporter, counts.clone(), settings));
+        Self { processor, counts }
+    }
+
+    /// What has become of the spans so far.
+    pub fn counts(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
+    /// Sends what is queued and stops, within 5 s. Requests that end later are not exported.
+    pub async fn shutdown(self) {
+        self.shutdown_within(SHUTDOWN_LIMIT).await;
+    }
+
+    async fn shutdown_within(self, limit: Duration) {
+        let Self { processor, counts } = self;
+        // The processor blocks its caller until its thread has sent the rest, and that thread
+        // needs the runtime for its connection: with one worker, waiting here would be a deadlock.
+        let stop = move || processor.shutdown_with_timeout(limit);
+        let lost = match tokio::task::spawn_blocking(stop).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        if lost.is_some() || counts.dropped() > 0 {
+            let error = lost.as_deref().unwrap_or("the queue was full");
+            tracing::warn!(spans = counts.dropped(), error, "spans were not exported");
+        }
+    }
+}
+
+impl Sink for Otel {
+    fn finished(&self, record: &RequestRecord) {
+        let Some(trace) = &record.trace else { return };
+        if !is_kept(record) {
+            self.counts.add_filtered(spans::count(record));
+            return;
+        }
+        for span in spans::tree(record, trace) {
+            // Counted first, so that no span is exported before it was queued.
+            self.counts.add_queued(1);
+            self.processor.on_end(span);
+        }
+    }
+}
+
+/// Whether the spans of a finished request are exported: the one place that decides.
+fn is_kept(record: &RequestRecord) -> bool {
+    record.trace.as_ref().is_some_and(|trace| trace.is_sampled)
+}

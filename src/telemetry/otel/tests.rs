@@ -1,0 +1,282 @@
+//! The contract of the spans: what each way to end a request looks like in a trace, as text.
+
+use super::spans;
+use crate::clock;
+use crate::gaps::Gaps;
+use crate::openai::{Api, Finish, InBandError, Usage};
+use crate::record::*;
+use crate::trace_context::TraceContext;
+use opentelemetry::KeyValue;
+use opentelemetry::trace::{SpanId, Status};
+use opentelemetry_sdk::trace::SpanData;
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant, SystemTime};
+
+const PARENT: u64 = 0xb7ad_6b71_6920_3331;
+
+#[test]
+fn a_stream_that_is_whole() {
+    assert_eq!(rendered(&streamed()), include_str!("golden/stream_ok.txt"));
+}
+
+#[test]
+fn an_answer_that_is_whole() {
+    let mut record = streamed();
+    record.api = Some(Api::Completions);
+    record.route = Some("/v1/completions");
+    record.asked = Asked { stream: false, max_tokens: None, n: Some(2) };
+    record.decision = None;
+    record.timings.first_event = None;
+    record.timings.first_output = None;
+    record.timings.last_output = None;
+    record.observed = Observed {
+        usage: Usage { input: Some(12), output: Some(32), ..Usage::default() },
+        usage_source: UsageSource::Exact,
+        finish_reasons: vec![Some(Finish::Stop), Some(Finish::Length)],
+        is_terminal: true,
+        response_id: Some("cmpl-1".into()),
+        ..Observed::default()
+    };
+    assert_eq!(rendered(&record), include_str!("golden/whole_ok.txt"));
+}
+
+#[test]
+fn a_4xx_of_the_replica_is_an_error_to_whoever_asked_it() {
+    let mut record = before_output(streamed());
+    record.status = Some(400);
+    record.outcome = Outcome::ClientError;
+    record.attempts[0].status = Some(400);
+    record.attempts[0].ended = record.timings.ended;
+    assert_eq!(rendered(&record), include_str!("golden/backend_4xx.txt"));
+}
+
+#[test]
+fn a_replica_that_cannot_be_reached_is_one_failed_attempt() {
+    let mut record = streamed();
+    let accepted = record.timings.accepted;
+    let mut failed = record.attempts[0].clone();
+    failed.ended = Some(at(accepted, 7));
+    failed.status = None;
+    failed.failure = Some("connect_error");
+    record.attempts[0].backend = BackendId::new("vllm-1");
+    record.attempts[0].address = ("[::1]".into(), 8001);
+    record.attempts[0].span = 0xa2;
+    record.attempts[0].started = at(accepted, 8);
+    record.attempts.insert(0, failed);
+    assert_eq!(rendered(&record), include_str!("golden/retried.txt"));
+}
+
+#[test]
+fn a_failure_inside_a_200_has_the_name_that_the_replica_gave_it() {
+    let mut record = streamed();
+    record.outcome = Outcome::StreamError;
+    record.observed.usage = Usage::default();
+    record.observed.usage_source = UsageSource::Missing;
+    record.observed.finish_reasons = vec![None];
+    record.observed.error =
+        Some(InBandError { code: None, kind: Some("InternalServerError".into()) });
+    record.timings.terminal = None;
+    assert_eq!(rendered(&record), include_str!("golden/stream_error.txt"));
+}
+
+#[test]
+fn a_client_that_left_in_decode_is_no_error() {
+    let mut record = streamed();
+    record.outcome = Outcome::Cancelled;
+    record.observed.usage_source = UsageSource::Continuous;
+    record.observed.finish_reasons = vec![None];
+    record.observed.is_terminal = false;
+    record.timings.terminal = None;
+    assert_eq!(rendered(&record), include_str!("golden/cancelled.txt"));
+}
+
+#[test]
+fn a_request_that_no_replica_can_take_has_no_attempt() {
+    let mut record = before_output(streamed());
+    record.status = Some(503);
+    record.refusal = Some("no_backend");
+    record.outcome = Outcome::Rejected;
+    record.attempts = Vec::new();
+    record.decision = None;
+    record.timings.routed = None;
+    record.timings.sent = None;
+    record.timings.headers = None;
+    record.bytes_out = 0;
+    assert_eq!(rendered(&record), include_str!("golden/refused.txt"));
+}
+
+#[test]
+fn a_request_for_an_unknown_model_is_no_inference() {
+    let mut record = before_output(streamed());
+    record.model = ModelLabel::other();
+    record.attempts = Vec::new();
+    let trace = record.trace.clone().unwrap();
+    assert_eq!(spans::tree(&record, &trace).len(), 1);
+    assert_eq!(spans::count(&record), 1);
+}
+
+#[test]
+fn a_stream_that_was_cut_is_an_error_of_the_last_attempt_only() {
+    let mut record = streamed();
+    record.outcome = Outcome::Truncated;
+    let retry = Attempt { span: 0xa2, ..record.attempts[0].clone() };
+    record.attempts[0].status = Some(200);
+    record.attempts.push(retry);
+    let trace = record.trace.clone().unwrap();
+    let spans = spans::tree(&record, &trace);
+    let is_error = |span: &SpanData| matches!(span.status, Status::Error { .. });
+    assert_eq!(spans.iter().map(is_error).collect::<Vec<_>>(), [true, true, false, true]);
+}
+
+#[test]
+fn the_state_of_the_caller_is_kept_if_it_can_be_read() {
+    let record = streamed();
+    let mut trace = record.trace.clone().unwrap();
+    for (state, kept) in [("a=1,b=2", "a=1,b=2"), ("no list", "")] {
+        trace.state = Some(state.into());
+        let spans = spans::tree(&record, &trace);
+        assert_eq!(spans[0].span_context.trace_state().header(), kept);
+    }
+}
+
+// === Records ===
+
+/// A stream of 16 tokens that went well; every moment is known.
+pub(super) fn streamed() -> RequestRecord {
+    let accepted = clock::now();
+    let moment = |millis| Some(at(accepted, millis));
+    let mut gaps = Gaps::default();
+    (0..15).for_each(|_| gaps.add(Duration::from_millis(20)));
+    RequestRecord {
+        request_id: "r-1".into(),
+        trace: Some(TraceContext {
+            trace_id: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,
+            parent: Some(PARENT),
+            is_sampled: true,
+            state: None,
+        }),
+        spans: [0x51, 0x52],
+        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        method: "POST",
+        route: Some("/v1/chat/completions"),
+        api: Some(Api::Chat),
+        asked: Asked { stream: true, max_tokens: Some(64), n: None },
+        model: ModelLabel::known("tiny".into()),
+        decision: Some(Decision {
+            policy: "kv_aware",
+            reason: "lowest_cost",
+            kv_usage: Some(0.25),
+            waiting: Some(3),
+            sample_age: Some(Duration::from_millis(120)),
+        }),
+        attempts: vec![Attempt {
+            backend: BackendId::new("vllm-0"),
+            address: ("10.0.0.1".into(), 8000),
+            span: 0xa1,
+            started: at(accepted, 5),
+            ended: moment(410),
+            status: Some(200),
+            failure: None,
+        }],
+        status: Some(200),
+        refusal: None,
+        outcome: Outcome::Ok,
+        started: SystemTime::UNIX_EPOCH + Duration::from_hours(500_000),
+        timings: Timings {
+            accepted,
+            received: moment(2),
+            routed: moment(3),
+            sent: moment(10),
+            headers: moment(60),
+            first_event: moment(85),
+            first_output: moment(100),
+            first_answer: moment(100),
+            last_output: moment(400),
+            terminal: moment(405),
+            ended: moment(410),
+        },
+        observed: Observed {
+            is_stream: true,
+            events: 19,
+            output_events: 16,
+            tokens_in_events: 16,
+            gaps,
+            usage: Usage {
+                input: Some(12),
+                output: Some(16),
+                cached: Some(8),
+                cache_created: Some(4),
+                reasoning: Some(6),
+            },
+            usage_source: UsageSource::Exact,
+            finish_reasons: vec![Some(Finish::Stop)],
+            is_terminal: true,
+            response_id: Some("chatcmpl-1".into()),
+            response_model: Some("tiny".into()),
+            ..Observed::default()
+        },
+        bytes_in: 120,
+        bytes_out: 4_000,
+    }
+}
+
+/// The same, but the answer is short and has no output.
+fn before_output(record: RequestRecord) -> RequestRecord {
+    let accepted = record.timings.accepted;
+    let timings = Timings {
+        received: record.timings.received,
+        routed: record.timings.routed,
+        sent: record.timings.sent,
+        headers: record.timings.headers,
+        ended: Some(at(accepted, 61)),
+        ..Timings::begin(accepted)
+    };
+    RequestRecord { timings, observed: Observed::default(), bytes_out: 150, ..record }
+}
+
+fn at(accepted: Instant, millis: u64) -> Instant {
+    accepted + Duration::from_millis(millis)
+}
+
+// === Text ===
+
+/// A tree as text: children under their parents, attributes sorted, times since the beginning.
+fn rendered(record: &RequestRecord) -> String {
+    let trace = record.trace.clone().unwrap();
+    let spans = spans::tree(record, &trace);
+    assert_eq!(spans.len() as u64, spans::count(record));
+    let mut text = String::new();
+    render(&spans, SpanId::from(PARENT), 0, record.started, &mut text);
+    text
+}
+
+fn render(spans: &[SpanData], parent: SpanId, depth: usize, zero: SystemTime, text: &mut String) {
+    let since = |at: SystemTime| at.duration_since(zero).unwrap().as_millis();
+    let indent = "  ".repeat(depth);
+    for span in spans.iter().filter(|span| span.parent_span_id == parent) {
+        let id = span.span_context.span_id();
+        let remote = if span.parent_span_is_remote { " of a caller" } else { "" };
+        let SpanData { span_kind: kind, name, status, .. } = span;
+        let (start, end) = (since(span.start_time), since(span.end_time));
+        let status = if *status == Status::Unset { "unset" } else { "error" };
+        writeln!(text, "{indent}{kind:?} `{name}` {id} {start}..{end} ms {status}{remote}")
+            .unwrap();
+        for line in lines(&span.attributes) {
+            writeln!(text, "{indent}    {line}").unwrap();
+        }
+        for event in span.events.iter() {
+            let (at, attributes) = (since(event.timestamp), lines(&event.attributes).join(" "));
+            let line = format!("{indent}  @ {at} ms {} {attributes}", event.name);
+            writeln!(text, "{}", line.trim_end()).unwrap();
+        }
+        render(spans, id, depth + 1, zero, text);
+    }
+}
+
+fn lines(attributes: &[KeyValue]) -> Vec<String> {
+    let mut lines: Vec<_> =
+        attributes.iter().map(|kv| format!("{}={}", kv.key, kv.value)).collect();
+    lines.sort();
+    lines
+}

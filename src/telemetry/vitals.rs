@@ -1,0 +1,67 @@
+//! The state of the gateway at one moment, gathered when somebody asks: what gauges, `/status`
+//! and the live views read. Nothing here is counted up and down beside the thing it counts.
+
+use serde::Serialize;
+
+/// One moment of the gateway.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Vitals {
+    /// Requests between their first byte and their last.
+    pub in_flight: usize,
+    /// Whether the gateway takes requests.
+    pub ready: bool,
+    /// Whether it is shutting down.
+    pub draining: bool,
+    /// Each replica.
+    pub backends: Vec<BackendVitals>,
+    /// The models of all replicas.
+    pub models: Vec<String>,
+    /// Spans by what became of them.
+    pub spans: SpanCounts,
+}
+
+/// One moment of a replica.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct BackendVitals {
+    /// Its name.
+    pub backend: String,
+    /// Where it is.
+    pub url: String,
+    /// `up`, `down` or `unknown`.
+    pub health: &'static str,
+    /// Why it is not up.
+    pub reason: Option<String>,
+    /// The vLLM version it runs.
+    pub version: Option<String>,
+    /// Its models.
+    pub models: Vec<String>,
+    /// Requests of this gateway at it.
+    pub in_flight: u32,
+    /// What it last said of itself.
+    pub kv_usage: Option<f64>,
+    /// Requests waiting in its engine.
+    pub waiting: Option<f64>,
+    /// Requests running in its engine.
+    pub running: Option<f64>,
+    /// Preemptions since its start.
+    pub preemptions: Option<f64>,
+    /// Tokens its KV cache can hold.
+    pub kv_capacity_tokens: Option<u64>,
+    /// How old that is, in seconds.
+    pub sample_age_seconds: Option<f64>,
+    /// Why the last look at its metrics failed.
+    pub metrics_error: Option<&'static str>,
+}
+
+/// What became of spans.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct SpanCounts {
+    /// Given to the exporter's queue.
+    pub queued: u64,
+    /// Taken by the collector.
+    pub exported: u64,
+    /// Not taken by the collector, or lost on the way.
+    pub failed: u64,
+    /// Of traces that are not sampled.
+    pub filtered: u64,
+}

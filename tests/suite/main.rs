@@ -1,0 +1,10 @@
+//! The integration tests, in one program so that they link once.
+
+mod proxy;
+mod streams;
+
+mod support {
+    pub(crate) mod fake;
+    pub(crate) mod gateway;
+    pub(crate) mod recording;
+}

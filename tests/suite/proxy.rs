@@ -1,0 +1,474 @@
+//! The story of a request over real sockets, against a scripted replica: whole, refused, broken
+//! and left.
+
+use crate::support::fake::{
+    FINISH, Fake, ROLE, Step, USAGE, WORD, chunk, json, stream_head, stream_of,
+};
+use crate::support::gateway::{Setup, body, post, start, start_with, status};
+use crate::support::recording;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::time::Duration;
+use tokenweir::openai::Finish;
+use tokenweir::record::Outcome;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const CHAT: &str = "/v1/chat/completions";
+const ASK: &str =
+    r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
+
+fn envelope(answer: &[u8]) -> Value {
+    let (body, whole) = body(answer);
+    assert!(whole, "an error is a whole answer");
+    let value: Value = serde_json::from_slice(&body).expect("an error is JSON");
+    assert!(value["error"]["message"].is_string(), "in the envelope of OpenAI: {value}");
+    value["error"].clone()
+}
+
+#[tokio::test]
+async fn a_stream_passes_byte_for_byte_and_leaves_one_record() {
+    let events = [ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
+    let fake = Fake::answering(stream_of(&events)).await;
+    let gateway = start(&[fake.addr]).await;
+    let answer = gateway.post(CHAT, ASK).await;
+    let expected: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    assert_eq!(body(&answer), (expected.into_bytes(), true));
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.status), (Outcome::Ok, Some(200)));
+    assert_eq!(record.observed.output_events, 2);
+    assert_eq!(record.observed.finish_reasons, [Some(Finish::Stop)]);
+    assert_eq!((record.observed.usage.input, record.observed.usage.output), (Some(9), Some(3)));
+    assert!(record.ttft().is_some() && record.tpot().is_some());
+    gateway.assert_no_more_records().await;
+}
+
+#[tokio::test]
+async fn every_recorded_answer_passes_with_the_same_sha256() {
+    let digest = |bytes: &[u8]| Sha256::digest(bytes).to_vec();
+    for recording in recording::all() {
+        // The head of a recording is replayed without its own `connection: close`.
+        let head = recording.head.replace("connection: close\r\n", "");
+        let raw = [head.as_bytes(), &recording.framed].concat();
+        let fake = Fake::start(move |_| vec![Step::Send(raw.clone()), Step::Close]).await;
+        let gateway = start(&[fake.addr]).await;
+        let ask = recording.request.as_deref().unwrap_or("{}");
+        let ask = if ask.starts_with('{') { ask } else { "{}" };
+        let answer =
+            gateway.post(CHAT, &ask.replace("\"model\": \"none\"", "\"model\": \"tiny\"")).await;
+        let record = gateway.record().await;
+        if record.refusal.is_some() {
+            continue; // A request that the gateway refuses never meets the recorded answer.
+        }
+        let (bytes, whole) = body(&answer);
+        let name = &recording.name;
+        assert_eq!(digest(&bytes), digest(&recording.body()), "{name}");
+        assert_eq!(whole, recording.expected["complete_http"] == true, "{name}");
+        assert_eq!(
+            u64::from(status(&answer)),
+            recording.expected["status"].as_u64().unwrap(),
+            "{name}"
+        );
+        gateway.assert_no_more_records().await;
+    }
+}
+
+#[tokio::test]
+async fn the_request_reaches_the_replica_as_it_came_with_headers_for_the_next_hop() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let gateway = start(&[fake.addr]).await;
+    let body = "{ \"model\" : \"tiny\",\t\"x\": 1.0e5, \"é\": \"\\u00e9\" }";
+    let request = format!(
+        "POST {CHAT}?a=b%2f HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer k\r\n\
+         X-Request-Id: mine-1\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\n\
+         X-data-parallel-rank: 1\r\nTransfer-Encoding: chunked\r\n\r\n\
+         {:x}\r\n{body}\r\n0\r\n\r\n",
+        body.len()
+    );
+    let answer = gateway.raw(request).await;
+    assert!(String::from_utf8_lossy(&answer).contains("x-request-id: mine-1"));
+    let seen = &fake.seen()[0];
+    assert_eq!(seen.body, body.as_bytes());
+    let head = seen.head.to_ascii_lowercase();
+    assert!(head.starts_with(&format!("post {CHAT}?a=b%2f http/1.1\r\n")), "{head}");
+    for there in [
+        "authorization: bearer k",
+        "x-request-id: mine-1",
+        "accept-encoding: identity",
+        &format!("content-length: {}", body.len()),
+        &format!("host: {}", fake.addr),
+    ] {
+        assert!(head.contains(there), "{there} in {head}");
+    }
+    for gone in ["transfer-encoding", "x-hop", "connection", "x-data-parallel-rank"] {
+        assert!(!head.contains(gone), "{gone} in {head}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_mid_stream_closes_the_replica_and_keeps_its_tokens() {
+    let fake = Fake::start(|_| {
+        let begun = [stream_head(), chunk(ROLE), chunk(WORD), chunk(WORD)].concat();
+        vec![Step::Send(begun), Step::AwaitClose]
+    })
+    .await;
+    let gateway = start(&[fake.addr]).await;
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    read_until_times(&mut client, "Hi", 2).await;
+    drop(client);
+    fake.closed().await;
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "decode"));
+    assert_eq!(record.output_tokens(), 2);
+    assert_eq!(gateway.pool.backends()[0].in_flight(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_the_head_closes_the_replica() {
+    let fake = Fake::start(|_| vec![Step::AwaitClose]).await;
+    let gateway = start(&[fake.addr]).await;
+    for (earlier, half_close) in [false, true].into_iter().enumerate() {
+        let mut client = gateway.connect().await;
+        client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+        while fake.seen().len() <= earlier {
+            tokio::task::yield_now().await;
+        }
+        if half_close {
+            client.shutdown().await.unwrap();
+        } else {
+            drop(client);
+        }
+        fake.closed().await;
+        let record = gateway.record().await;
+        assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "headers"));
+        assert_eq!(gateway.pool.backends()[0].in_flight(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_during_its_upload_is_recorded_and_no_replica_is_bothered() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let gateway = start(&[fake.addr]).await;
+    let mut client = gateway.connect().await;
+    let half = post(CHAT, ASK);
+    client.write_all(&half.as_bytes()[..half.len() - 10]).await.unwrap();
+    drop(client);
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "upload"));
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_on_the_last_event_succeeded() {
+    let fake = Fake::start(|_| {
+        let all = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
+        let without_end = all[..all.len() - 5].to_vec();
+        vec![Step::Send(without_end), Step::AwaitClose]
+    })
+    .await;
+    let gateway = start(&[fake.addr]).await;
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    read_until(&mut client, "[DONE]").await;
+    drop(client);
+    assert_eq!(gateway.record().await.outcome, Outcome::Ok);
+}
+
+#[tokio::test]
+async fn a_replica_that_dies_mid_stream_is_a_cut_and_never_a_clean_end() {
+    for end in [|| Step::Close, || Step::Reset] {
+        let fake = Fake::start(move |_| {
+            vec![Step::Send([stream_head(), chunk(ROLE), chunk(WORD)].concat()), Step::Wait, end()]
+        })
+        .await;
+        let gateway = start(&[fake.addr]).await;
+        let mut client = gateway.connect().await;
+        client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+        let mut answer = read_until(&mut client, "Hi").await;
+        fake.go();
+        let _ = client.read_to_end(&mut answer).await;
+        let (_, whole) = body(&answer);
+        assert!(!whole, "a broken stream must not end cleanly");
+        assert!(!String::from_utf8_lossy(&answer).contains("[DONE]"));
+        let record = gateway.record().await;
+        assert_eq!((record.outcome, record.observed.output_events), (Outcome::Truncated, 1));
+        assert_eq!(record.error_type(), Some("incomplete_stream"));
+    }
+}
+
+#[tokio::test]
+async fn a_stream_without_its_last_event_is_truncated_although_http_ended() {
+    let fake = Fake::answering(stream_of(&[ROLE, WORD])).await;
+    let gateway = start(&[fake.addr]).await;
+    let (_, whole) = body(&gateway.post(CHAT, ASK).await);
+    assert!(whole);
+    assert_eq!(gateway.record().await.outcome, Outcome::Truncated);
+}
+
+#[tokio::test]
+async fn an_error_event_in_a_200_is_no_success() {
+    let error = r#"{"error": {"message": "boom", "type": "InternalServerError", "code": 500}}"#;
+    let fake = Fake::answering(stream_of(&[ROLE, error, "[DONE]"])).await;
+    let gateway = start(&[fake.addr]).await;
+    gateway.post(CHAT, ASK).await;
+    let record = gateway.record().await;
+    assert_eq!(record.outcome, Outcome::StreamError);
+    assert_eq!(record.ttft(), None, "no output, no time to it");
+}
+
+#[tokio::test]
+async fn an_abort_by_the_engine_is_no_success() {
+    let abort = FINISH.replace("stop", "abort");
+    let fake = Fake::answering(stream_of(&[ROLE, &abort, "[DONE]"])).await;
+    let gateway = start(&[fake.addr]).await;
+    gateway.post(CHAT, ASK).await;
+    assert_eq!(gateway.record().await.outcome, Outcome::Aborted);
+}
+
+#[tokio::test]
+async fn the_replicas_own_errors_pass_as_they_are() {
+    for (line, outcome) in [
+        ("400 Bad Request", Outcome::ClientError),
+        ("503 Service Unavailable", Outcome::UpstreamError),
+    ] {
+        let fake = Fake::answering(json(line, r#"{"error":"its own words"}"#)).await;
+        let gateway = start(&[fake.addr]).await;
+        let answer = gateway.post(CHAT, ASK).await;
+        assert_eq!(body(&answer).0, br#"{"error":"its own words"}"#);
+        assert!(!String::from_utf8_lossy(&answer).contains("x-gateway-error"));
+        assert_eq!(gateway.record().await.outcome, outcome);
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_refuses_connections_is_left_out_and_the_next_one_answers() {
+    let dead = Fake::answering(json("200 OK", "{}")).await;
+    let alive = Fake::answering(json("200 OK", "{\"id\":\"alive\"}")).await;
+    let gateway = start(&[dead.addr, alive.addr]).await;
+    drop(dead);
+    for _ in 0..4 {
+        let answer = gateway.post(CHAT, r#"{"model":"tiny"}"#).await;
+        assert_eq!(status(&answer), 200, "{}", String::from_utf8_lossy(&answer));
+        assert_eq!(gateway.record().await.outcome, Outcome::Ok);
+    }
+    assert_eq!(alive.seen().len(), 4);
+}
+
+#[tokio::test]
+async fn with_no_replica_left_the_answer_says_when_to_retry() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let gateway = start(&[fake.addr]).await;
+    drop(fake);
+    let answer = gateway.post(CHAT, ASK).await;
+    let head = String::from_utf8_lossy(&answer).to_ascii_lowercase();
+    assert_eq!(status(&answer), 503);
+    assert!(head.contains("retry-after: 1\r\n") && head.contains("x-gateway-error: no_backend"));
+    assert_eq!(envelope(&answer)["type"], "ServiceUnavailableError");
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("no_backend")));
+}
+
+#[tokio::test]
+async fn a_sick_replica_is_left_out_and_comes_back_by_itself() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let gateway = start(&[fake.addr]).await;
+    fake.set_healthy(false);
+    while gateway.pool.is_ready() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(status(&gateway.post(CHAT, ASK).await), 503);
+    fake.set_healthy(true);
+    while !gateway.pool.is_ready() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_had_died_is_replayed_and_nobody_is_blamed() {
+    // Answers once on a connection, then closes it when the next request has come.
+    let fake = Fake::start(|seen| match seen.earlier {
+        0 => vec![Step::Send(json("200 OK", "{}"))],
+        _ => vec![Step::Close],
+    })
+    .await;
+    let gateway = start(&[fake.addr]).await;
+    for _ in 0..3 {
+        assert_eq!(status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await), 200);
+        assert_eq!(gateway.record().await.outcome, Outcome::Ok);
+    }
+    assert!(gateway.pool.is_ready());
+    assert!(fake.connections() >= 2);
+}
+
+#[tokio::test]
+async fn a_replica_that_closes_resets_or_talks_garbage_before_the_head_is_a_502() {
+    let cases: [(fn() -> Vec<Step>, &str); 3] = [
+        (|| vec![Step::Close], "connection_reset"),
+        (|| vec![Step::Reset], "connection_reset"),
+        (|| vec![Step::Send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec()), Step::Close], "bad_response"),
+    ];
+    for (script, reason) in cases {
+        let fake = Fake::start(move |_| script()).await;
+        let gateway = start(&[fake.addr]).await;
+        let answer = gateway.post(CHAT, ASK).await;
+        assert_eq!(status(&answer), 502);
+        envelope(&answer);
+        let record = gateway.record().await;
+        assert_eq!((record.outcome, record.refusal), (Outcome::UpstreamError, Some(reason)));
+        assert_eq!(gateway.pool.backends()[0].in_flight(), 0);
+        gateway.assert_no_more_records().await;
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_hangs_is_a_504_and_its_connection_is_closed() {
+    let fake = Fake::start(|_| vec![Step::AwaitClose]).await;
+    let setup = Setup { header_timeout: Duration::from_millis(50), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let answer = gateway.post(CHAT, ASK).await;
+    assert_eq!(
+        (status(&answer), envelope(&answer)["type"].as_str()),
+        (504, Some("GatewayTimeoutError"))
+    );
+    fake.closed().await;
+    assert_eq!(gateway.record().await.outcome, Outcome::Timeout);
+}
+
+#[tokio::test]
+async fn bad_requests_get_a_clear_error_and_no_replica_sees_them() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let setup = Setup { max_body: 1_000, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let long = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(1_000));
+    let chunked = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: g\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{long}\r\n0\r\n\r\n",
+        long.len()
+    );
+    let encoded = post(CHAT, "{}")
+        .replace("connection: close", "connection: close\r\ncontent-encoding: gzip");
+    let cases = [
+        (post(CHAT, "not json"), 400, "bad_body"),
+        (post(CHAT, ""), 400, "bad_body"),
+        (post(CHAT, r#"{"model":"tiny","model":"x"}"#), 400, "bad_body"),
+        (post(CHAT, r#"{"model":"nope"}"#), 404, "unknown_model"),
+        (post("/v1/nothing", "{}"), 404, "not_found"),
+        (post("/v1/load_lora_adapter", "{}"), 404, "not_found"),
+        (post("/v1/../metrics", "{}"), 404, "not_found"),
+        (post(CHAT, "{}").replace("POST", "GET"), 405, "method_not_allowed"),
+        (post(CHAT, &long), 413, "body_too_large"),
+        (chunked, 413, "body_too_large"),
+        (encoded, 415, "encoded_body"),
+    ];
+    for (request, expected, reason) in cases {
+        let answer = gateway.raw(&request).await;
+        let line = request.lines().next().unwrap();
+        assert_eq!(status(&answer), expected, "{line}");
+        assert_eq!(envelope(&answer)["code"], expected, "{line}");
+        let record = gateway.record().await;
+        assert_eq!(
+            (record.refusal, record.outcome),
+            (Some(reason), Outcome::ClientError),
+            "{line}"
+        );
+    }
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn smuggling_attempts_never_become_two_requests() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let gateway = start(&[fake.addr]).await;
+    let second = format!("GET {CHAT} HTTP/1.1\r\nhost: g\r\n\r\n");
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: g\r\n");
+    let cases = [
+        format!("{head}content-length: 5\r\ncontent-length: 6\r\n\r\n{{}}{second}"),
+        format!("{head}content-length: +2\r\n\r\n{{}}{second}"),
+        format!("{head}content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{second}"),
+        format!("{head}transfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n0\r\n\r\n{second}"),
+        format!("{head}transfer-encoding: xchunked\r\n\r\n{second}"),
+        format!("{head}transfer-encoding : chunked\r\n\r\n0\r\n\r\n{second}"),
+        format!("{head}x: a\r\n b\r\ncontent-length: 2\r\n\r\n{{}}"),
+    ];
+    for case in cases {
+        let answer = gateway.raw(&case).await;
+        assert_eq!(status(&answer), 400, "{case}");
+        envelope(&answer);
+        let answers = String::from_utf8_lossy(&answer).matches("HTTP/1.1").count();
+        assert_eq!(answers, 1, "{case}");
+    }
+    assert!(fake.seen().is_empty());
+    let long = format!("{head}x: {}\r\n\r\n", "a".repeat(100_000));
+    let answer = gateway.raw(long).await;
+    assert_eq!(status(&answer), 431);
+    envelope(&answer);
+}
+
+#[tokio::test]
+async fn the_gateway_answers_health_version_and_models_itself() {
+    let fakes =
+        [Fake::answering(json("200 OK", "{}")).await, Fake::answering(json("200 OK", "{}")).await];
+    let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n");
+    assert_eq!(status(&gateway.raw(get("/health")).await), 200);
+    assert_eq!(status(&gateway.raw(get("/ping")).await), 200);
+    let models = gateway.raw(get("/v1/models")).await;
+    let models: Value = serde_json::from_slice(&body(&models).0).unwrap();
+    assert_eq!(models["data"].as_array().map(Vec::len), Some(1), "one entry for an id: {models}");
+    assert_eq!(models["data"][0]["owned_by"], "vllm");
+    let version = gateway.raw(get("/version")).await;
+    assert!(String::from_utf8_lossy(&version).contains(env!("CARGO_PKG_VERSION")));
+}
+
+#[tokio::test]
+async fn draining_lets_streams_end_and_refuses_new_connections() {
+    let fake = Fake::start(|_| {
+        let all = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
+        let begun = stream_head().len() + chunk(ROLE).len();
+        vec![Step::Send(all[..begun].to_vec()), Step::Wait, Step::Send(all[begun..].to_vec())]
+    })
+    .await;
+    let mut gateway = start(&[fake.addr]).await;
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    let mut answer = read_until(&mut client, "assistant").await;
+    gateway.begin_stop();
+    while TcpStream::connect(gateway.addr).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    fake.go();
+    client.read_to_end(&mut answer).await.unwrap();
+    assert!(body(&answer).1, "the stream ended whole");
+    assert_eq!(gateway.stop().await, tokenweir::server::Drained::Whole);
+    assert_eq!(gateway.record().await.outcome, Outcome::Ok);
+}
+
+#[tokio::test]
+async fn the_drain_deadline_cuts_what_does_not_end_and_its_record_goes_out() {
+    let fake =
+        Fake::start(|_| vec![Step::Send([stream_head(), chunk(ROLE)].concat()), Step::AwaitClose])
+            .await;
+    let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
+    let mut gateway = start_with(&[fake.addr], setup).await;
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    let mut answer = read_until(&mut client, "assistant").await;
+    assert_eq!(gateway.stop().await, tokenweir::server::Drained::Cut);
+    let _ = client.read_to_end(&mut answer).await;
+    assert!(!body(&answer).1);
+    fake.closed().await;
+    gateway.record().await;
+}
+
+async fn read_until(client: &mut TcpStream, wanted: &str) -> Vec<u8> {
+    read_until_times(client, wanted, 1).await
+}
+
+async fn read_until_times(client: &mut TcpStream, wanted: &str, times: usize) -> Vec<u8> {
+    let mut answer = Vec::new();
+    while String::from_utf8_lossy(&answer).matches(wanted).count() < times {
+        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "ended before {wanted}");
+    }
+    answer
+}

@@ -1,0 +1,244 @@
+//! A scripted replica on a raw socket, so that a test controls every byte, every pause and the
+//! way a connection ends. Its `/health`, `/metrics`, `/v1/models` and `/version` are those of a
+//! well vLLM.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, mpsc};
+
+/// What the replica does after it has read a request.
+pub(crate) enum Step {
+    /// Writes bytes.
+    Send(Vec<u8>),
+    /// Waits for the test to call [`Fake::go`].
+    Wait,
+    /// Waits until the gateway closes the connection, and tells the test.
+    AwaitClose,
+    /// Closes in the ordinary way (FIN).
+    Close,
+    /// Closes by reset.
+    Reset,
+}
+
+/// A request as it came over the wire.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    /// The head, up to and with the blank line.
+    pub head: String,
+    /// The body.
+    pub body: Vec<u8>,
+    /// How many requests came on this connection before it.
+    pub earlier: usize,
+}
+
+/// A running scripted replica.
+pub(crate) struct Fake {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    state: Arc<State>,
+    closes: tokio::sync::Mutex<mpsc::UnboundedReceiver<()>>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+struct State {
+    script: Box<dyn Fn(&Seen) -> Vec<Step> + Send + Sync>,
+    seen: Mutex<Vec<Seen>>,
+    go: Notify,
+    closed: mpsc::UnboundedSender<()>,
+    healthy: AtomicBool,
+    connections: AtomicUsize,
+}
+
+impl Fake {
+    /// Starts a replica that follows `script` for every inference request.
+    pub(crate) async fn start(script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (closed, closes) = mpsc::unbounded_channel();
+        let state = Arc::new(State {
+            script: Box::new(script),
+            seen: Mutex::default(),
+            go: Notify::new(),
+            closed,
+            healthy: AtomicBool::new(true),
+            connections: AtomicUsize::new(0),
+        });
+        let accepting = tokio::spawn({
+            let state = state.clone();
+            async move {
+                // Dropped with this task, so that a dropped replica is gone whole.
+                let mut connections = tokio::task::JoinSet::new();
+                while let Ok((stream, _)) = listener.accept().await {
+                    stream.set_nodelay(true).unwrap();
+                    connections.spawn(serve(stream, state.clone()));
+                }
+            }
+        });
+        Self { addr, state, closes: tokio::sync::Mutex::new(closes), accepting }
+    }
+
+    /// A replica that answers every inference request with these bytes.
+    pub(crate) async fn answering(bytes: impl Into<Vec<u8>>) -> Self {
+        let bytes = bytes.into();
+        Self::start(move |_| vec![Step::Send(bytes.clone())]).await
+    }
+
+    /// Lets one [`Step::Wait`] pass.
+    pub(crate) fn go(&self) {
+        self.state.go.notify_one();
+    }
+
+    /// Waits until an [`Step::AwaitClose`] has seen its connection close.
+    pub(crate) async fn closed(&self) {
+        self.closes.lock().await.recv().await.unwrap();
+    }
+
+    /// The inference requests so far.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.state.seen.lock().unwrap().clone()
+    }
+
+    /// Whether `/health` answers 200.
+    pub(crate) fn set_healthy(&self, healthy: bool) {
+        self.state.healthy.store(healthy, Ordering::SeqCst);
+    }
+
+    /// Connections that carried an inference request.
+    pub(crate) fn connections(&self) -> usize {
+        self.state.connections.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn serve(mut stream: TcpStream, state: Arc<State>) {
+    let mut buffer = Vec::new();
+    let mut inference = 0;
+    while let Some(seen) = read_request(&mut stream, &mut buffer, inference).await {
+        let path = seen.head.split(' ').nth(1).unwrap_or("").to_owned();
+        if let Some(answer) = own_answer(&path, state.healthy.load(Ordering::SeqCst)) {
+            if stream.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+            continue;
+        }
+        if inference == 0 {
+            state.connections.fetch_add(1, Ordering::SeqCst);
+        }
+        inference += 1;
+        state.seen.lock().unwrap().push(seen.clone());
+        for step in (state.script)(&seen) {
+            match step {
+                Step::Send(bytes) => {
+                    if stream.write_all(&bytes).await.is_err() {
+                        state.closed.send(()).unwrap();
+                        return;
+                    }
+                }
+                Step::Wait => state.go.notified().await,
+                Step::AwaitClose => {
+                    let mut rest = [0; 64];
+                    while matches!(stream.read(&mut rest).await, Ok(1..)) {}
+                    state.closed.send(()).unwrap();
+                    return;
+                }
+                Step::Close => return,
+                Step::Reset => {
+                    stream.set_zero_linger().unwrap();
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn read_request(
+    stream: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+    earlier: usize,
+) -> Option<Seen> {
+    loop {
+        if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
+            let head = String::from_utf8(buffer[..end + 4].to_vec()).unwrap();
+            let length = head
+                .lines()
+                .find_map(|line| {
+                    line.to_ascii_lowercase().strip_prefix("content-length:").map(str::to_owned)
+                })
+                .map_or(0, |length| length.trim().parse::<usize>().unwrap());
+            if buffer.len() >= end + 4 + length {
+                let body = buffer[end + 4..end + 4 + length].to_vec();
+                buffer.drain(..end + 4 + length);
+                return Some(Seen { head, body, earlier });
+            }
+        }
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+fn own_answer(path: &str, healthy: bool) -> Option<String> {
+    let (status, body) = match path {
+        "/health" if healthy => ("200 OK", String::new()),
+        "/health" => ("503 Service Unavailable", String::new()),
+        "/version" => ("200 OK", r#"{"version":"0.32.0"}"#.into()),
+        "/v1/models" => (
+            "200 OK",
+            r#"{"object":"list","data":[{"id":"tiny","object":"model","owned_by":"vllm"}]}"#.into(),
+        ),
+        "/metrics" => (
+            "200 OK",
+            "vllm:num_requests_running{engine=\"0\"} 1.0\nvllm:num_requests_waiting{engine=\"0\"} 0.0\n\
+             vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n"
+                .into(),
+        ),
+        _ => return None,
+    };
+    Some(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+}
+
+/// A chunked event stream of these events, whole.
+pub(crate) fn stream_of(events: &[&str]) -> Vec<u8> {
+    [stream_head(), events.iter().flat_map(|event| chunk(event)).collect(), b"0\r\n\r\n".to_vec()]
+        .concat()
+}
+
+/// The head of a chunked event stream.
+pub(crate) fn stream_head() -> Vec<u8> {
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
+      transfer-encoding: chunked\r\n\r\n"
+        .to_vec()
+}
+
+/// One event as one HTTP chunk.
+pub(crate) fn chunk(event: &str) -> Vec<u8> {
+    let data = format!("data: {event}\n\n");
+    format!("{:x}\r\n{data}\r\n", data.len()).into_bytes()
+}
+
+/// A whole JSON answer.
+pub(crate) fn json(status: &str, body: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+/// The role event of a chat stream.
+pub(crate) const ROLE: &str = r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
+/// A content event.
+pub(crate) const WORD: &str = r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}"#;
+/// The last event with a choice.
+pub(crate) const FINISH: &str =
+    r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+/// The usage event.
+pub(crate) const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;

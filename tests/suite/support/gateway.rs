@@ -1,0 +1,241 @@
+//! A gateway inside the test, on real sockets, whose records the test receives.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use tokenweir::admin::Admin;
+use tokenweir::backend::address::Address;
+use tokenweir::backend::client::{self, Client};
+use tokenweir::backend::pool::Pool;
+use tokenweir::backend::{Backend, watch};
+use tokenweir::observe::Sink;
+use tokenweir::proxy::Gateway;
+use tokenweir::record::RequestRecord;
+use tokenweir::routing::Policy;
+use tokenweir::server::{self, Drained, Limits, Server};
+use tokenweir::telemetry::Telemetry;
+use tokenweir::telemetry::metric::Known;
+use tokenweir::telemetry::prometheus::Prometheus;
+use tokenweir::telemetry::vitals::SpanCounts;
+use tokenweir::trace_context::Sampler;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+
+/// A running gateway.
+pub(crate) struct Running {
+    /// Where clients connect.
+    pub addr: SocketAddr,
+    /// Where operators connect.
+    pub admin: SocketAddr,
+    /// Its replicas.
+    pub pool: Arc<Pool>,
+    records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
+    stop: Option<oneshot::Sender<()>>,
+    serving: Option<JoinHandle<Drained>>,
+    _watchers: JoinSet<()>,
+}
+
+/// How a test's gateway differs from the default.
+pub(crate) struct Setup {
+    /// Longest wait for a response head.
+    pub header_timeout: Duration,
+    /// Longest request body.
+    pub max_body: usize,
+    /// Longest wait for streams at the end.
+    pub drain: Duration,
+    /// The policy.
+    pub policy: Policy,
+    /// Which traces are recorded.
+    pub sampler: Option<Sampler>,
+}
+
+struct Capture(mpsc::UnboundedSender<RequestRecord>);
+
+impl Sink for Capture {
+    fn finished(&self, record: &RequestRecord) {
+        // The test may have ended.
+        let _ = self.0.send(record.clone());
+    }
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            header_timeout: Duration::from_secs(20),
+            max_body: 1 << 20,
+            drain: Duration::from_secs(5),
+            policy: Policy::default(),
+            sampler: None,
+        }
+    }
+}
+
+/// Starts a gateway in front of these replicas and waits until it has looked at them.
+pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
+    start_with(backends, Setup::default()).await
+}
+
+/// Starts a gateway that differs from the default.
+pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
+    let backend = |addr: &SocketAddr| {
+        let address = Address::parse(&format!("http://{addr}")).unwrap();
+        Backend::new(address.default_id(), address, None)
+    };
+    let pool = Arc::new(Pool::new(backends.iter().map(backend).collect(), setup.policy));
+    let client = Client::new(client::Limits {
+        connect: Duration::from_secs(2),
+        headers: setup.header_timeout,
+        idle: Duration::from_secs(3),
+    });
+    let (sender, records) = mpsc::unbounded_channel();
+    let prometheus = Prometheus::new(Known::default()).unwrap();
+    let telemetry = Arc::new(Telemetry::new(prometheus, vec![Arc::new(Capture(sender))]));
+    let settings = watch::Settings {
+        busy: Duration::from_millis(20),
+        idle: Duration::from_millis(20),
+        timeout: Duration::from_secs(1),
+        max_page: 1 << 20,
+    };
+    let watchers =
+        server::watch_all(&pool, &client, settings, &telemetry, Duration::from_secs(10)).await;
+    let presence = Arc::new(());
+    let local = SocketAddr::from(([127, 0, 0, 1], 0));
+    let server = Server {
+        clients: server::bind(local, "clients").unwrap(),
+        operators: server::bind(local, "operators").unwrap(),
+        gateway: Arc::new(Gateway {
+            pool: pool.clone(),
+            client,
+            sink: telemetry.clone(),
+            max_body: setup.max_body,
+            sampler: setup.sampler,
+            presence: presence.clone(),
+        }),
+        admin: Arc::new(Admin {
+            pool: pool.clone(),
+            telemetry,
+            presence,
+            draining: Arc::new(AtomicBool::new(false)),
+            spans: Box::new(SpanCounts::default),
+            config: serde_json::Value::Null,
+        }),
+        limits: Limits {
+            head: 64 << 10,
+            headers: 100,
+            head_timeout: Duration::from_secs(30),
+            drain: setup.drain,
+        },
+    };
+    let (addr, admin) =
+        (server.clients.local_addr().unwrap(), server.operators.local_addr().unwrap());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(server.run(async {
+        let _ = stopped.await;
+    }));
+    Running {
+        addr,
+        admin,
+        pool,
+        records: Mutex::new(records),
+        stop: Some(stop),
+        serving: Some(serving),
+        _watchers: watchers,
+    }
+}
+
+impl Running {
+    /// The record of the next request that ends.
+    pub(crate) async fn record(&self) -> RequestRecord {
+        self.records.lock().await.recv().await.expect("a request ends")
+    }
+
+    /// Fails if a record is there that no test step has taken.
+    pub(crate) async fn assert_no_more_records(&self) {
+        assert!(self.records.lock().await.try_recv().is_err(), "one record for each request");
+    }
+
+    /// Sends raw bytes and reads until the gateway closes the connection.
+    pub(crate) async fn raw(&self, request: impl AsRef<[u8]>) -> Vec<u8> {
+        let mut stream = self.connect().await;
+        stream.write_all(request.as_ref()).await.unwrap();
+        let mut answer = Vec::new();
+        // A cut connection may end in a reset; what came before it counts.
+        let _ = stream.read_to_end(&mut answer).await;
+        answer
+    }
+
+    /// A connection to the clients' port.
+    pub(crate) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.addr).await.unwrap()
+    }
+
+    /// Posts JSON on a connection of its own.
+    pub(crate) async fn post(&self, path: &str, body: &str) -> Vec<u8> {
+        self.raw(post(path, body)).await
+    }
+
+    /// Gets a page of the admin port as text.
+    pub(crate) async fn admin(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).await.unwrap();
+        page
+    }
+
+    /// Tells the gateway to stop and waits until it has.
+    pub(crate) async fn stop(&mut self) -> Drained {
+        self.begin_stop();
+        self.serving.take().unwrap().await.unwrap()
+    }
+
+    /// Tells the gateway to stop.
+    pub(crate) fn begin_stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+}
+
+/// A JSON POST that asks for the connection to be closed after it.
+pub(crate) fn post(path: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// The status of a raw answer.
+pub(crate) fn status(answer: &[u8]) -> u16 {
+    let head = String::from_utf8_lossy(answer);
+    head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+}
+
+/// The body of a raw answer, without chunk framing, and whether it ended as HTTP says.
+pub(crate) fn body(answer: &[u8]) -> (Vec<u8>, bool) {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a head") + 4;
+    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+    let mut rest = &answer[end..];
+    if !head.contains("transfer-encoding: chunked") {
+        let length = head.split("content-length: ").nth(1);
+        let length = length.and_then(|rest| rest.split("\r\n").next()?.parse::<usize>().ok());
+        return (rest.to_vec(), length.is_none_or(|length| length == rest.len()));
+    }
+    let mut body = Vec::new();
+    while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {
+        let size = std::str::from_utf8(&rest[..line]).unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 {
+            return (body, true);
+        }
+        let data = &rest[line + 2..];
+        body.extend_from_slice(&data[..size.min(data.len())]);
+        rest = data.get(size + 2..).unwrap_or_default();
+    }
+    (body, false)
+}
