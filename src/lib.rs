@@ -1,19 +1,65 @@
-//! tokenweir
-pub mod admin;
-pub mod backend;
+//! The gateway forwards OpenAI-style requests to vLLM replicas, chooses the replica whose KV cache
+//! can take them, and measures every stream it carries.
+//!
+//! Read the modules in the order they are declared. Each floor uses only the floors before it; a
+//! test keeps it so. Up to `observe` nothing does I/O, reads a clock or draws luck: bytes, time
+//! and randomness are arguments.
+//!
+//! ```text
+//! client ─► server ─► proxy::handle                        Exchange::open ──┐ one guard,
+//!             │         ├ openai::route    is it inference?                 │ moved along
+//!             │         ├ openai::request  model, stream; the bytes stay    │
+//!             │         ├ pool.lease       routing::Policy over a snapshot  │
+//!             │         ├ client.send      ↺ another replica if none heard  │
+//!             │         └ ObservedBody { replica's body, exchange, lease } ◄┘
+//!             │                each frame: Observer; the frame passes untouched
+//!             │                its end, however it comes ─► RequestRecord, once
+//!             │                                             ├► prometheus ├► spans ├► access log
+//!           admin ◄── gauges, read when asked
+//! watch ─► /health, /metrics, /v1/models of each replica ─► what the pool believes
+//! ```
+
+// Floor 0: time, and the shapes of bytes.
 pub mod clock;
-pub mod error;
 pub mod gaps;
-pub mod headers;
 pub mod json;
-pub mod observe;
+pub mod sse;
+pub mod trace_context;
+pub mod units;
+
+// Floor 1: what the wire means.
+pub mod headers;
 pub mod openai;
+
+// Floor 2: what a request was, and why it was refused.
+pub mod record;
+
+pub mod error;
+
+// Floor 3: choosing and watching, without I/O.
+pub mod observe;
+pub mod routing;
+
+// Floor 4: the replicas.
+pub mod backend;
+
+// Floor 5: the record, told.
+pub mod telemetry;
+
+// Floor 6: the story of a request.
 pub mod own;
 pub mod proxy;
-pub mod record;
-pub mod routing;
+
+// Floor 7: what it is told to do.
+pub mod config;
+
+// Floor 8: two ports.
+pub mod admin;
 pub mod server;
+
+// Beside the house: simulated replicas to try it with.
 pub mod sim;
-pub mod sse;
-pub mod telemetry;
-pub mod trace_context;
+
+// The roof: commands.
+pub mod app;
+pub mod cli;

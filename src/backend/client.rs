@@ -1,6 +1,7 @@
 //! The HTTP client towards the replicas: HTTP/1.1, pooled, no Nagle delay. It tells a replica that
 //! is down from a kept connection that had died, which is nobody's fault and worth one replay.
 
+use crate::units;
 use bytes::Bytes;
 use http::{Extensions, Request, Response};
 use http_body_util::Full;
@@ -9,6 +10,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::client::legacy::{Client as Pooled, Error as PoolError};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use serde::{Deserialize, Serialize};
 use std::error::Error as StdError;
 use std::future::Future;
 use std::io;
@@ -28,14 +30,18 @@ pub struct Client {
 }
 
 /// The limits of the client.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Longest wait for a connection.
+    #[serde(with = "units::duration")]
     pub connect: Duration,
     /// Longest wait for a response head. vLLM sends that of a whole answer when it is generated.
+    #[serde(rename = "response_headers", with = "units::duration")]
     pub headers: Duration,
     /// How long an unused connection is kept. Keep it below the replicas' own limit: vLLM closes
     /// after 5 s.
+    #[serde(rename = "idle_connection", with = "units::duration")]
     pub idle: Duration,
 }
 
@@ -82,6 +88,19 @@ struct Connector(HttpConnector);
 struct Stream {
     io: TokioIo<TcpStream>,
     uses: Uses,
+}
+
+// === impl Limits ===
+
+impl Default for Limits {
+    /// 2 s to connect, 10 min for a response head, 3 s of idleness.
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            headers: Duration::from_mins(10),
+            idle: Duration::from_secs(3),
+        }
+    }
 }
 
 // === impl Client ===

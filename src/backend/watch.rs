@@ -5,26 +5,44 @@
 use super::client::{Client, SendError};
 use super::dialect::Load;
 use super::{Backend, Health, Model, Sample, ScrapeError};
-use crate::clock;
+use crate::{clock, units};
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HOST};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How a replica is watched.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Time between two looks while requests are in flight.
+    #[serde(rename = "busy_interval", with = "units::duration")]
     pub busy: Duration,
     /// Time between two looks while there are none.
+    #[serde(rename = "idle_interval", with = "units::duration")]
     pub idle: Duration,
     /// Longest wait for an answer.
+    #[serde(with = "units::duration")]
     pub timeout: Duration,
     /// Longest page, in bytes.
+    #[serde(with = "units::bytes")]
     pub max_page: usize,
+}
+
+impl Default for Settings {
+    /// Every 250 ms when busy, every 2 s when idle; 1 s and 4 MiB for an answer.
+    fn default() -> Self {
+        Self {
+            busy: Duration::from_millis(250),
+            idle: Duration::from_secs(2),
+            timeout: Duration::from_secs(1),
+            max_page: 4 << 20,
+        }
+    }
 }
 
 /// Counts of what a watcher did, for metrics.

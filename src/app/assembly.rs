@@ -1,0 +1,196 @@
+//! A valid configuration becomes a gateway that is ready to serve.
+
+use super::logs::Logs;
+use crate::admin::Admin;
+use crate::backend::Backend;
+use crate::backend::client::Client;
+use crate::backend::pool::Pool;
+use crate::config::{self, BackendConfig, Config, Loaded, SecretError, Source};
+use crate::observe::Sink;
+use crate::proxy::Gateway;
+use crate::server::{self, BindError, Drained, Limits, Server};
+use crate::telemetry::Telemetry;
+use crate::telemetry::metric::Known;
+use crate::telemetry::otel::{self, Otel};
+use crate::telemetry::prometheus::Prometheus;
+use crate::telemetry::vitals::SpanCounts;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// A gateway with its ports bound and its replicas looked at.
+pub(super) struct Assembly {
+    /// Where clients connect.
+    pub(super) listen: SocketAddr,
+    /// Where operators connect.
+    pub(super) operators: SocketAddr,
+    /// Where traces go.
+    pub(super) traces: Option<String>,
+    /// The replicas.
+    pub(super) pool: Arc<Pool>,
+    server: Server,
+    otel: Option<Otel>,
+    /// Watches while it lives.
+    _watchers: JoinSet<()>,
+}
+
+/// Why a valid configuration cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AssemblyError {
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error("the key of backend `{backend}` cannot be had")]
+    Secret { backend: String, source: SecretError },
+    #[error(transparent)]
+    TraceSettings(#[from] otel::SettingsError),
+    #[error(transparent)]
+    Traces(#[from] otel::StartError),
+    #[error("the metrics cannot be set up")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// How long the start waits for replicas, so that the banner can tell what they are.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+/// Longest wait for the head of a request on an open connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+impl Assembly {
+    /// Binds the ports, starts the exporters and looks at the replicas.
+    pub(super) async fn new(
+        loaded: &Loaded,
+        logs: &Logs,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, AssemblyError> {
+        let config = &loaded.config;
+        let clients = server::bind(config.listen, "for clients")?;
+        let operators = server::bind(config.admin, "for operators")?;
+        let (listen, admin_addr) =
+            (local(&clients, config.listen), local(&operators, config.admin));
+        raise_file_limit();
+        let pool = Arc::new(Pool::new(backends(config, &env)?, config.routing.policy()));
+        let settings = otel::Settings::read(configured(loaded, &env), &env)?;
+        let otel = settings.endpoint.is_some().then(|| Otel::start(&settings)).transpose()?;
+        let telemetry = Arc::new(telemetry(&pool, logs, otel.as_ref())?);
+        let client = Client::new(config.timeouts);
+        let watchers =
+            server::watch_all(&pool, &client, config.watch, &telemetry, FIRST_LOOK).await;
+        let presence = Arc::new(());
+        let admin = Arc::new(Admin {
+            pool: pool.clone(),
+            telemetry: telemetry.clone(),
+            presence: presence.clone(),
+            draining: Arc::new(AtomicBool::new(false)),
+            spans: span_counts(otel.as_ref()),
+            config: loaded.view(),
+        });
+        let gateway = Arc::new(Gateway {
+            pool: pool.clone(),
+            client,
+            sink: telemetry,
+            max_body: config.limits.body,
+            sampler: otel.is_some().then_some(settings.sampler),
+            presence,
+        });
+        let limits = Limits {
+            head: config.limits.header,
+            headers: config.limits.headers_count,
+            head_timeout: HEAD_TIMEOUT,
+            drain: config.drain.timeout,
+        };
+        let server = Server { clients, operators, gateway, admin, limits };
+        Ok(Self {
+            listen,
+            operators: admin_addr,
+            traces: settings.endpoint.filter(|_| otel.is_some()),
+            pool,
+            server,
+            otel,
+            _watchers: watchers,
+        })
+    }
+
+    /// Serves until `shutdown`, drains, and sends what is left of the spans.
+    pub(super) async fn run(self, shutdown: impl Future<Output = ()>) {
+        let drained = self.server.run(shutdown).await;
+        if let Some(otel) = self.otel {
+            otel.shutdown().await;
+        }
+        match drained {
+            Drained::Whole => tracing::info!("drained"),
+            Drained::Cut => tracing::warn!("the drain deadline has cut requests"),
+        }
+    }
+}
+
+fn backends(
+    config: &Config,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<Backend>, AssemblyError> {
+    let backend = |configured: &BackendConfig| {
+        let secret = configured.api_key.as_ref().map(|key| key.resolve(&env)).transpose();
+        let failed =
+            |source| AssemblyError::Secret { backend: configured.id().to_string(), source };
+        let authorization = secret.map_err(failed)?.map(|secret| secret.bearer().clone());
+        Ok(Backend::new(configured.id(), configured.url.clone(), authorization))
+    };
+    config.backends.iter().map(backend).collect()
+}
+
+/// The standard variables win over the file, and our own flag and variable over both.
+fn configured(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> otel::Configured {
+    let tracing = &loaded.config.tracing;
+    let is_overridden = loaded.sources.of("tracing.endpoint") == Source::File
+        && ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"]
+            .iter()
+            .any(|name| env(name).is_some_and(|value| !value.is_empty()));
+    otel::Configured {
+        endpoint: tracing.endpoint.clone().filter(|_| !is_overridden),
+        protocol: tracing.protocol.map(|protocol| match protocol {
+            config::Protocol::Grpc => otel::Protocol::Grpc,
+            config::Protocol::HttpProtobuf => otel::Protocol::HttpProtobuf,
+        }),
+        ratio: tracing.ratio,
+    }
+}
+
+fn telemetry(pool: &Pool, logs: &Logs, otel: Option<&Otel>) -> Result<Telemetry, AssemblyError> {
+    let known = Known {
+        models: Vec::new(),
+        backends: pool.backends().iter().map(|backend| backend.id.to_string()).collect(),
+    };
+    let mut sinks: Vec<Arc<dyn Sink>> = Vec::new();
+    if let Some(access_log) = logs.access_log() {
+        sinks.push(Arc::new(access_log));
+    }
+    if let Some(otel) = otel {
+        sinks.push(Arc::new(otel.clone()));
+    }
+    Ok(Telemetry::new(Prometheus::new(known)?, sinks))
+}
+
+fn span_counts(otel: Option<&Otel>) -> Box<dyn Fn() -> SpanCounts + Send + Sync> {
+    let Some(counts) = otel.map(|otel| otel.counts().clone()) else {
+        return Box::new(SpanCounts::default);
+    };
+    Box::new(move || SpanCounts {
+        queued: counts.queued(),
+        exported: counts.exported(),
+        failed: counts.failed(),
+        filtered: counts.filtered(),
+    })
+}
+
+/// Every stream takes two descriptors, so the soft limit is raised as far as the system allows.
+fn raise_file_limit() {
+    match rlimit::increase_nofile_limit(u64::MAX) {
+        Ok(limit) => tracing::debug!(limit, streams = limit.saturating_sub(64) / 2, "open files"),
+        Err(error) => tracing::warn!(%error, "the limit of open files cannot be raised"),
+    }
+}
+
+fn local(listener: &tokio::net::TcpListener, configured: SocketAddr) -> SocketAddr {
+    listener.local_addr().unwrap_or(configured)
+}

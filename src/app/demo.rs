@@ -1,0 +1,107 @@
+//! The whole thing on one machine without a GPU: simulated replicas, a gateway and a light load.
+
+use super::assembly::Assembly;
+use super::load::{self, Tally};
+use super::{banner, failed, logs, signals, variable, wrong};
+use crate::backend::address::Address;
+use crate::backend::client::{Client, Limits};
+use crate::cli::Demo;
+use crate::config::{Config, Given, Log, Overrides, Source};
+use crate::sim::{self, Sim};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Runs until Ctrl-C, or for the time asked for.
+pub(super) async fn run(demo: Demo) -> ExitCode {
+    let settings = sim::Settings {
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        replicas: demo.replicas,
+        ..sim::Settings::default()
+    };
+    let model = settings.models.first().cloned().unwrap_or_default();
+    let sim = match Sim::bind(&settings).await {
+        Ok(sim) => sim,
+        Err(error) => return failed(&error),
+    };
+    let overrides = overrides(&demo, sim.addrs());
+    let replicas = tokio::spawn(sim.run(std::future::pending()));
+    let loaded = match Config::load(None, overrides) {
+        Ok(loaded) => loaded,
+        Err(error) => return wrong(&error),
+    };
+    let logs = logs::start(&Log { access: false, ..loaded.config.log });
+    let assembly = match Assembly::new(&loaded, &logs, variable).await {
+        Ok(assembly) => assembly,
+        Err(error) => return failed(&error),
+    };
+    banner::show(&assembly);
+    show_what_to_try(&assembly, &model, &demo);
+    let Ok(gateway) = Address::parse(&format!("http://{}", assembly.listen)) else {
+        return ExitCode::FAILURE;
+    };
+    let tally = Arc::new(Tally::default());
+    let client = Client::new(Limits::default());
+    let (stop_load, stopped) = oneshot::channel();
+    let load = tokio::spawn(load::run(gateway, client, model, demo.rate, tally.clone(), stopped));
+    assembly
+        .run(async move {
+            stop(demo.duration).await;
+            // Requests under way end in the drain; no new ones begin.
+            let _ = stop_load.send(());
+        })
+        .await;
+    if let Err(error) = load.await {
+        return failed(&error);
+    }
+    replicas.abort();
+    summary(&tally)
+}
+
+async fn stop(after: Option<Duration>) {
+    match after {
+        None => signals::stop().await,
+        Some(time) => tokio::select! {
+            () = tokio::time::sleep(time) => {}
+            () = signals::stop() => {}
+        },
+    }
+}
+
+fn overrides(demo: &Demo, replicas: &[SocketAddr]) -> Overrides {
+    let flag = |name: &str| Source::Flag(name.to_owned());
+    let urls = replicas.iter().filter_map(|addr| Address::parse(&format!("http://{addr}")).ok());
+    Overrides {
+        backends: Some(Given { value: urls.collect(), source: flag("demo") }),
+        listen: Some(Given { value: demo.listen, source: flag("--listen") }),
+        admin: Some(Given { value: demo.admin, source: flag("--admin") }),
+        ..Overrides::default()
+    }
+}
+
+fn show_what_to_try(assembly: &Assembly, model: &str, demo: &Demo) {
+    let body = format!(
+        r#"{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}"#
+    );
+    eprintln!();
+    eprintln!("{} requests per second are under way. Try:", demo.rate);
+    eprintln!();
+    eprintln!(
+        "  curl -N http://{}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+        assembly.listen
+    );
+    eprintln!("  curl http://{}/metrics", assembly.operators);
+    eprintln!("  curl http://{}/status", assembly.operators);
+    eprintln!();
+    eprintln!("Stop with Ctrl-C.");
+}
+
+fn summary(tally: &Tally) -> ExitCode {
+    let (served, failed) =
+        (tally.served.load(Ordering::Relaxed), tally.failed.load(Ordering::Relaxed));
+    eprintln!("served {served} requests, {failed} failed");
+    if served > 0 && failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,89 @@
+//! The light load of the demo: short and long chats at a steady rate, some streamed, each checked
+//! to its end.
+
+use crate::backend::address::Address;
+use crate::backend::client::Client;
+use crate::clock;
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Method, Request, header};
+use http_body_util::{BodyExt, Full};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// What came of the load so far.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// Requests answered whole.
+    pub(super) served: AtomicU64,
+    /// Requests that were not.
+    pub(super) failed: AtomicU64,
+}
+
+const TOPICS: [&str; 4] = ["weirs", "rivers", "token streams", "prefix caches"];
+
+/// Sends `rate` requests per second to the gateway until `stop`, and waits for the last to end.
+pub(super) async fn run(
+    gateway: Address,
+    client: Client,
+    model: String,
+    rate: f64,
+    tally: Arc<Tally>,
+    mut stop: oneshot::Receiver<()>,
+) {
+    let mut requests = JoinSet::new();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut due = clock::now();
+    for number in 0_u64.. {
+        due += Duration::from_secs_f64(1.0 / rate);
+        tokio::select! {
+            () = tokio::time::sleep_until(due.into()) => {}
+            _ = &mut stop => break,
+        }
+        while requests.try_join_next().is_some() {}
+        let request = request(&gateway, &model, number, &mut random);
+        let (client, tally) = (client.clone(), tally.clone());
+        requests.spawn(async move {
+            let count =
+                if is_whole(&client, request).await { &tally.served } else { &tally.failed };
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    while requests.join_next().await.is_some() {}
+}
+
+async fn is_whole(client: &Client, request: Request<Full<Bytes>>) -> bool {
+    let Ok(response) = client.send(request).await else { return false };
+    response.status().is_success() && response.into_body().collect().await.is_ok()
+}
+
+/// Conversations of four topics share their first message, so that prefix caches have work.
+fn request(
+    gateway: &Address,
+    model: &str,
+    number: u64,
+    random: &mut fastrand::Rng,
+) -> Request<Full<Bytes>> {
+    let topic = TOPICS[(number % 4) as usize];
+    let system = format!("You know everything about {topic}. ").repeat(random.usize(4..40));
+    let body = serde_json::json!({
+        "model": model,
+        "stream": number % 5 != 0,
+        "stream_options": if number % 5 != 0 { serde_json::json!({"include_usage": true}) } else { serde_json::Value::Null },
+        "max_tokens": random.u32(16..128),
+        "messages": [
+            {"role": "system", "content": system},
+            {"role": "user", "content": format!("Tell me about {topic}, number {number}.")},
+        ],
+    });
+    let mut request = Request::new(Full::new(Bytes::from(body.to_string())));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = gateway.uri(&PathAndQuery::from_static("/v1/chat/completions"));
+    let headers = request.headers_mut();
+    headers.insert(header::HOST, gateway.host_header().clone());
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    request
+}

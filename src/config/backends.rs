@@ -1,0 +1,60 @@
+//! The replicas in the configuration: where each is, what it is called, and how it knows us.
+
+use super::secret::Secret;
+use crate::backend::address::{Address, AddressError};
+use crate::record::BackendId;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+/// A replica.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackendConfig {
+    /// Where it is.
+    #[serde(serialize_with = "write_address", deserialize_with = "read_address")]
+    pub url: Address,
+    /// What it is called in metrics, traces and logs. Its host and port, if it has none.
+    #[serde(default, deserialize_with = "read_name")]
+    pub name: Option<String>,
+    /// The token that it wants, instead of the client's.
+    #[serde(default)]
+    pub api_key: Option<Secret>,
+}
+
+/// Longest name, in bytes.
+const MAX_NAME: usize = 64;
+
+impl BackendConfig {
+    /// A replica of which only the address is known.
+    pub fn at(url: Address) -> Self {
+        Self { url, name: None, api_key: None }
+    }
+
+    /// Its name, or its host and port.
+    pub fn id(&self) -> BackendId {
+        self.name.as_deref().map_or_else(|| self.url.default_id(), BackendId::new)
+    }
+}
+
+fn write_address<S: Serializer>(address: &Address, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(address)
+}
+
+fn read_address<'de, D: Deserializer<'de>>(from: D) -> Result<Address, D::Error> {
+    let url = String::deserialize(from)?;
+    Address::parse(&url).map_err(|error| match error {
+        // The other messages quote the URL.
+        _ if url.contains('@') => D::Error::custom(AddressError::Credentials),
+        error => D::Error::custom(error),
+    })
+}
+
+/// Names are labels of metrics: short, and without what would need escapes.
+fn read_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let Some(name) = Option::<String>::deserialize(from)? else { return Ok(None) };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/".contains(c);
+    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_plain) {
+        let problem = "a name has 1 to 64 letters, digits and any of `-_.:/`";
+        return Err(D::Error::custom(problem));
+    }
+    Ok(Some(name))
+}

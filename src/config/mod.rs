@@ -1,0 +1,173 @@
+//! One configuration, from four sources: flags, environment, file, defaults. Whatever is read is
+//! either a whole valid [`Config`] or an error that says where it is wrong; there is nothing in
+//! between. Each room owns its settings; here they are put together.
+
+mod backends;
+mod check;
+mod error;
+mod file;
+mod rules;
+mod secret;
+mod settings;
+mod sources;
+#[cfg(test)]
+mod tests;
+mod yaml;
+
+pub use backends::BackendConfig;
+pub use check::{Check, check};
+pub use error::{ConfigError, Place, Position};
+pub use secret::{Secret, SecretError, SecretValue};
+pub use settings::{Drain, Format, Level, Limits, Log, Protocol, Routing, Tracing};
+pub use sources::{Given, Overrides, Source, Sources};
+
+use crate::backend::{client, watch};
+use error::Cut;
+use rules::Broken;
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde_json::{Map, Value, json};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// Everything that can be configured. Made by [`Config::load`], which checks it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where clients are served.
+    #[serde(deserialize_with = "read_socket")]
+    pub listen: SocketAddr,
+    /// Where metrics, health and this configuration are served.
+    #[serde(deserialize_with = "read_socket")]
+    pub admin: SocketAddr,
+    /// The replicas. No two have the same name or address.
+    pub backends: Vec<BackendConfig>,
+    /// How one of them is chosen.
+    pub routing: Routing,
+    /// The largest request.
+    pub limits: Limits,
+    /// How long the replicas are waited for.
+    pub timeouts: client::Limits,
+    /// How the replicas are watched.
+    pub watch: watch::Settings,
+    /// How the gateway ends.
+    pub drain: Drain,
+    /// What is logged.
+    pub log: Log,
+    /// Where traces go.
+    pub tracing: Tracing,
+}
+
+/// A configuration, and where each of its values comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// The source of every value.
+    pub sources: Sources,
+    /// The file, if there was one.
+    pub file: Option<PathBuf>,
+}
+
+// === impl Config ===
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 8080).into(),
+            admin: (Ipv4Addr::LOCALHOST, 9090).into(),
+            backends: Vec::new(),
+            routing: Routing::default(),
+            limits: Limits::default(),
+            timeouts: client::Limits::default(),
+            watch: watch::Settings::default(),
+            drain: Drain::default(),
+            log: Log::default(),
+            tracing: Tracing::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads a file, if there is one, puts the overrides over it and checks the whole. There may
+    /// be no backend: see [`Loaded::require_backend`].
+    pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Loaded, ConfigError> {
+        let Some(file) = file else {
+            let loaded = Self::parse("", Path::new(""), overrides)?;
+            return Ok(Loaded { file: None, ..loaded });
+        };
+        Self::parse(&file::read(file)?, file, overrides)
+    }
+
+    /// As [`Config::load`], of a text that stands in `file`.
+    pub fn parse(text: &str, file: &Path, overrides: Overrides) -> Result<Loaded, ConfigError> {
+        let (mut config, outline) = yaml::parse::<Self>(text, file)?;
+        let sources = overrides.apply(&mut config, outline);
+        rules::check(&config).map_err(|broken| locate(&broken, &sources, text, file))?;
+        Ok(Loaded { config, sources, file: Some(file.to_owned()) })
+    }
+}
+
+/// Finds the value that breaks a rule: at a flag, in a variable or in the file.
+fn locate(broken: &Broken, sources: &Sources, text: &str, file: &Path) -> ConfigError {
+    let error = ConfigError::new(&broken.problem);
+    let given = broken.paths.iter().find(|path| sources.of(path) != Source::Default);
+    let Some(path) = given.or(broken.paths.first()) else { return error };
+    match sources.of(path) {
+        source @ (Source::Flag(_) | Source::Environment(_)) => error.given_by(source),
+        Source::File | Source::Default => match sources.outline().position(path) {
+            Some(position) => error.at(file, position, text, Cut::Nothing),
+            None => error,
+        },
+    }
+}
+
+fn read_socket<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(from)?;
+    let problem =
+        || format!("`{text}` is not an IP address and a port; write 127.0.0.1:8080 or [::1]:8080");
+    text.parse().map_err(|_| D::Error::custom(problem()))
+}
+
+// === impl Loaded ===
+
+impl Loaded {
+    /// Refuses a configuration that names no replica: nothing could be served.
+    pub fn require_backend(&self) -> Result<(), ConfigError> {
+        if !self.config.backends.is_empty() {
+            return Ok(());
+        }
+        let error = match &self.file {
+            Some(file) => ConfigError::new("no backend is configured").in_file(file),
+            None => ConfigError::new("no backend is configured"),
+        };
+        let help = "give --backend http://HOST:PORT, set TOKENWEIR_BACKEND or add `backends` to \
+                    the configuration file";
+        Err(error.with_help(Some(help)))
+    }
+
+    /// Every value with its source, for people and for the admin port. Secrets are references.
+    pub fn view(&self) -> Value {
+        let values = serde_json::to_value(&self.config).unwrap_or_default();
+        let file = self.file.as_ref().map(|file| file.display().to_string());
+        json!({ "file": file, "config": self.annotate("", values) })
+    }
+
+    fn annotate(&self, path: &str, value: Value) -> Value {
+        let below =
+            |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        match value {
+            Value::Object(fields) if !fields.is_empty() => {
+                let annotate = |(key, value): (String, Value)| {
+                    let value = self.annotate(&below(&key), value);
+                    (key, value)
+                };
+                Value::Object(fields.into_iter().map(annotate).collect::<Map<_, _>>())
+            }
+            Value::Array(items) if !items.is_empty() => {
+                let items = items.into_iter().enumerate();
+                items.map(|(index, item)| self.annotate(&below(&index.to_string()), item)).collect()
+            }
+            value => json!({ "value": value, "source": self.sources.of(path).to_string() }),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What types cannot say: rules about the size of a value, and about values that must agree. A
+//! broken rule names the value by its path, wherever it came from.
+
+use super::{Config, backends::BackendConfig};
+use crate::backend::address::Address;
+use http::Uri;
+use std::time::Duration;
+
+/// A rule that is broken.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Broken {
+    /// The values that break it. The first one that is no default is at fault.
+    pub(super) paths: Vec<String>,
+    /// What is wrong.
+    pub(super) problem: String,
+}
+
+/// Shortest buffer for a request head that the HTTP server can work with, in bytes.
+const MIN_HEADER: usize = 8 << 10;
+
+/// The first rule that is broken.
+pub(super) fn check(config: &Config) -> Result<(), Broken> {
+    backends_differ(&config.backends)?;
+    listeners_differ(config)?;
+    durations_are_positive(config)?;
+    sizes_are_usable(config)?;
+    weights_are_usable(config)?;
+    tracing_is_usable(config)
+}
+
+fn broken(path: &str, problem: impl Into<String>) -> Broken {
+    Broken { paths: vec![path.to_owned()], problem: problem.into() }
+}
+
+fn backends_differ(backends: &[BackendConfig]) -> Result<(), Broken> {
+    for (index, backend) in backends.iter().enumerate() {
+        for (earlier_index, earlier) in backends.iter().take(index).enumerate() {
+            let also = format!("backends[{earlier_index}]");
+            if is_same_place(&earlier.url, &backend.url) {
+                let problem = format!("{} is already the url of {also}", backend.url);
+                return Err(broken(&format!("backends.{index}.url"), problem));
+            }
+            if earlier.id() == backend.id() {
+                let problem = format!("`{}` is already the name of {also}", backend.id());
+                let paths = [index, earlier_index].map(|index| format!("backends.{index}.name"));
+                return Err(Broken { paths: paths.into(), problem });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `http://vllm` and `http://VLLM:80` are one place.
+fn is_same_place(a: &Address, b: &Address) -> bool {
+    let ((a_host, a_port), (b_host, b_port)) = (a.host_and_port(), b.host_and_port());
+    a_port == b_port && a_host.eq_ignore_ascii_case(&b_host)
+}
+
+fn listeners_differ(config: &Config) -> Result<(), Broken> {
+    // Port 0 is any free port.
+    if config.listen != config.admin || config.listen.port() == 0 {
+        return Ok(());
+    }
+    let problem = format!("listen and admin cannot both be {}", config.admin);
+    Err(Broken { paths: vec!["admin".to_owned(), "listen".to_owned()], problem })
+}
+
+fn durations_are_positive(config: &Config) -> Result<(), Broken> {
+    let positive = [
+        ("timeouts.connect", config.timeouts.connect),
+        ("timeouts.response_headers", config.timeouts.headers),
+        ("timeouts.idle_connection", config.timeouts.idle),
+        ("watch.busy_interval", config.watch.busy),
+        ("watch.idle_interval", config.watch.idle),
+        ("watch.timeout", config.watch.timeout),
+    ];
+    match positive.iter().find(|(_, duration)| *duration < Duration::from_millis(1)) {
+        Some((path, _)) => Err(broken(path, "this must be 1ms or more")),
+        None => Ok(()),
+    }
+}
+
+fn sizes_are_usable(config: &Config) -> Result<(), Broken> {
+    let limits = &config.limits;
+    if limits.header < MIN_HEADER {
+        return Err(broken("limits.header", "this must be 8KiB or more"));
+    }
+    let positive = [
+        ("limits.body", limits.body),
+        ("limits.headers_count", limits.headers_count),
+        ("watch.max_page", config.watch.max_page),
+    ];
+    match positive.iter().find(|(_, size)| *size == 0) {
+        Some((path, _)) => Err(broken(path, "this must be more than 0")),
+        None => Ok(()),
+    }
+}
+
+fn weights_are_usable(config: &Config) -> Result<(), Broken> {
+    let kv_aware = &config.routing.kv_aware;
+    let weights = [
+        ("routing.kv_aware.waiting", kv_aware.waiting),
+        ("routing.kv_aware.running", kv_aware.running),
+        ("routing.kv_aware.pressure", kv_aware.pressure),
+    ];
+    let is_weight = |weight: f64| weight.is_finite() && weight >= 0.0;
+    if let Some((path, _)) = weights.iter().find(|(_, weight)| !is_weight(*weight)) {
+        return Err(broken(path, "a weight must be 0 or more"));
+    }
+    let horizon = kv_aware.horizon_seconds;
+    if !(horizon.is_finite() && horizon > 0.0) {
+        return Err(broken("routing.kv_aware.horizon_seconds", "this must be more than 0"));
+    }
+    Ok(())
+}
+
+fn tracing_is_usable(config: &Config) -> Result<(), Broken> {
+    if config.tracing.ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
+        return Err(broken("tracing.ratio", "a ratio is between 0 and 1"));
+    }
+    match config.tracing.endpoint.as_deref().map(collector) {
+        Some(Err(problem)) => Err(broken("tracing.endpoint", problem)),
+        _ => Ok(()),
+    }
+}
+
+fn collector(endpoint: &str) -> Result<(), &'static str> {
+    const NOT_URL: &str = "this is not a URL; write http://host:4317";
+    let uri: Uri = endpoint.parse().map_err(|_| NOT_URL)?;
+    let authority = uri.authority().ok_or(NOT_URL)?;
+    if authority.as_str().contains('@') {
+        return Err(
+            "a user name or password in a URL would be shown; use OTEL_EXPORTER_OTLP_HEADERS",
+        );
+    }
+    match uri.scheme_str() {
+        None | Some("http" | "https") => Ok(()),
+        Some(_) => Err("only http:// and https:// can be spoken to a collector"),
+    }
+}

@@ -1,0 +1,246 @@
+//! A secret, by reference. The configuration says where it is and never what it is, so that a
+//! configuration can be shown, logged and committed.
+
+use http::HeaderValue;
+use serde::de::{Deserialize, Deserializer, Error as DeError, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Where a secret is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Secret {
+    /// In this environment variable.
+    Env(String),
+    /// In this file. A line break at its end does not count.
+    File(PathBuf),
+}
+
+/// A secret itself: a token as `Authorization: Bearer` carries it. Shown as `[redacted]`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretValue(HeaderValue);
+
+/// Why a secret cannot be had. Never holds any of it.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// The variable does not exist.
+    #[error("the environment variable {0} is not set")]
+    Unset(String),
+    /// The file cannot be read.
+    #[error("the file {0} cannot be read: {1}")]
+    File(PathBuf, io::Error),
+    /// It is there and empty.
+    #[error("{0} is empty")]
+    Empty(Secret),
+    /// It cannot be a header.
+    #[error("{0} holds characters that a token cannot have, such as a blank or a line break")]
+    Characters(Secret),
+}
+
+const LITERAL: &str =
+    "a secret is never written here; write `{ env: NAME }` or `{ file: PATH }` for where it is";
+const ONE: &str = "a secret is in one place; write either `{ env: NAME }` or `{ file: PATH }`";
+const NAME: &str =
+    "this is not the name of an environment variable; names have letters, digits and `_`";
+const PATH: &str = "the path of the file is missing";
+
+/// Whether a problem is about a secret, so that what it points at must not be shown.
+pub(super) fn is_complaint(problem: &str) -> bool {
+    [LITERAL, ONE, NAME, PATH].contains(&problem)
+}
+
+// === impl Secret ===
+
+impl Secret {
+    /// Looks it up, with `env` as the environment.
+    pub fn resolve(
+        &self,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<SecretValue, SecretError> {
+        let text = match self {
+            Self::Env(name) => env(name).ok_or_else(|| SecretError::Unset(name.clone()))?,
+            Self::File(path) => std::fs::read_to_string(path)
+                .map_err(|error| SecretError::File(path.clone(), error))?,
+        };
+        let token = text.trim_end_matches(['\r', '\n']);
+        if token.is_empty() {
+            return Err(SecretError::Empty(self.clone()));
+        }
+        let is_token = token.bytes().all(|byte| byte.is_ascii_graphic());
+        let bearer = HeaderValue::try_from(format!("Bearer {token}"));
+        match bearer.ok().filter(|_| is_token) {
+            Some(mut bearer) => {
+                bearer.set_sensitive(true);
+                Ok(SecretValue(bearer))
+            }
+            None => Err(SecretError::Characters(self.clone())),
+        }
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Env(name) => write!(f, "the environment variable {name}"),
+            Self::File(path) => write!(f, "the file {}", path.display()),
+        }
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut reference = to.serialize_map(Some(1))?;
+        match self {
+            Self::Env(name) => reference.serialize_entry("env", name)?,
+            Self::File(path) => reference.serialize_entry("file", path)?,
+        }
+        reference.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(SecretVisitor)
+    }
+}
+
+/// Its own visitor, because serde's messages quote what they refuse.
+struct SecretVisitor;
+
+impl<'de> Visitor<'de> for SecretVisitor {
+    type Value = Secret;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`{ env: NAME }` or `{ file: PATH }`")
+    }
+
+    fn visit_bool<E: DeError>(self, _: bool) -> Result<Secret, E> {
+        Err(E::custom(LITERAL))
+    }
+
+    fn visit_i64<E: DeError>(self, _: i64) -> Result<Secret, E> {
+        Err(E::custom(LITERAL))
+    }
+
+    fn visit_i128<E: DeError>(self, _: i128) -> Result<Secret, E> {
+        Err(E::custom(LITERAL))
+    }
+
+    fn visit_u64<E: DeError>(self, _: u64) -> Result<Secret, E> {
+        Err(E::custom(LITERAL))
+    }
+
+    fn visit_u128<E: DeError>(self, _: u128) -> Result<Secret, E> {
+        Err(E::custom(LITERAL))
+    }
+
+    fn visit_f64<E: DeError>(self, _: f64) -> Result<Secret, E> {
+        Err(E::custom(LITERAL))
+    }
+
+    fn visit_str<E: DeError>(self, _: &str) -> Result<Secret, E> {
+        Err(E::custom(LITERAL))
+    }
+
+    fn visit_bytes<E: DeError>(self, _: &[u8]) -> Result<Secret, E> {
+        Err(E::custom(LITERAL))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Secret, A::Error> {
+        Err(A::Error::custom(LITERAL))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut reference: A) -> Result<Secret, A::Error> {
+        let secret = match reference.next_key::<String>()?.as_deref() {
+            Some("env") => Secret::Env(reference.next_value::<VariableName>()?.0),
+            Some("file") => Secret::File(reference.next_value::<FilePath>()?.0),
+            _ => return Err(A::Error::custom(LITERAL)),
+        };
+        match reference.next_key::<String>()? {
+            None => Ok(secret),
+            Some(_) => Err(A::Error::custom(ONE)),
+        }
+    }
+}
+
+/// Checked where it stands, so that the mistake is found there.
+#[derive(serde::Deserialize)]
+#[serde(try_from = "String")]
+struct VariableName(String);
+
+impl TryFrom<String> for VariableName {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let begins_well = name.starts_with(|first: char| !first.is_ascii_digit());
+        if begins_well && name.chars().all(is_name) { Ok(Self(name)) } else { Err(NAME) }
+    }
+}
+
+#[derive(serde::Deserialize)]
+#[serde(try_from = "String")]
+struct FilePath(PathBuf);
+
+impl TryFrom<String> for FilePath {
+    type Error = &'static str;
+
+    fn try_from(path: String) -> Result<Self, Self::Error> {
+        if path.is_empty() { Err(PATH) } else { Ok(Self(path.into())) }
+    }
+}
+
+// === impl SecretValue ===
+
+impl SecretValue {
+    /// The value of an `Authorization` header, marked as sensitive.
+    pub fn bearer(&self) -> &HeaderValue {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(name: &str) -> Option<String> {
+        match name {
+            "KEY" => Some("sk-123".to_owned()),
+            "EMPTY" => Some("\n".to_owned()),
+            "TWO_LINES" => Some("sk-123\nx: y".to_owned()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_secret_is_found_in_the_environment_and_never_shown() {
+        let value = Secret::Env("KEY".to_owned()).resolve(env).unwrap();
+        assert_eq!(value.bearer(), "Bearer sk-123");
+        assert_eq!(format!("{value:?} {:?}", value.bearer()), "[redacted] Sensitive");
+    }
+
+    #[test]
+    fn a_secret_that_cannot_be_used_is_refused_without_being_shown() {
+        for (name, problem) in [
+            ("NONE", "the environment variable NONE is not set"),
+            ("EMPTY", "the environment variable EMPTY is empty"),
+            (
+                "TWO_LINES",
+                "the environment variable TWO_LINES holds characters that a token cannot have, \
+                 such as a blank or a line break",
+            ),
+        ] {
+            let error = Secret::Env(name.to_owned()).resolve(env).unwrap_err();
+            assert_eq!(error.to_string(), problem);
+        }
+        let absent = Secret::File("no/such/file".into()).resolve(env).unwrap_err();
+        assert!(absent.to_string().starts_with("the file no/such/file cannot be read: "));
+    }
+}

@@ -1,0 +1,146 @@
+//! The settings that belong to no other room: routing's choice of policy, the limits of the
+//! listeners, draining, logs and traces.
+
+use crate::routing::{Policy, PolicyKind, kv_aware};
+use crate::units;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How a replica is chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Routing {
+    /// The policy.
+    pub policy: PolicyKind,
+    /// For [`PolicyKind::KvAware`].
+    pub kv_aware: kv_aware::Settings,
+}
+
+/// The largest request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Longest body, in bytes.
+    #[serde(with = "units::bytes")]
+    pub body: usize,
+    /// Longest request line and headers together, in bytes.
+    #[serde(with = "units::bytes")]
+    pub header: usize,
+    /// Most headers.
+    pub headers_count: usize,
+}
+
+/// How the gateway ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Drain {
+    /// How long running requests may go on after the signal to end.
+    #[serde(with = "units::duration")]
+    pub timeout: Duration,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// The least important events that are logged.
+    pub level: Level,
+    /// The form of a line.
+    pub format: Format,
+    /// Whether each request gets a line when it ends.
+    pub access: bool,
+}
+
+/// The importance of a logged event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// What failed.
+    Error,
+    /// What may fail soon.
+    Warn,
+    /// Changes of state.
+    #[default]
+    Info,
+    /// Steps on the way.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// For people on a terminal, JSON elsewhere.
+    #[default]
+    Auto,
+    /// For people.
+    Human,
+    /// One JSON object.
+    Json,
+}
+
+/// Where traces go. What is `None` here is decided by the standard `OTEL_*` variables.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tracing {
+    /// The URL of an OTLP collector.
+    pub endpoint: Option<String>,
+    /// How it is spoken to.
+    pub protocol: Option<Protocol>,
+    /// Share of traces that are recorded, from 0 to 1.
+    pub ratio: Option<f64>,
+}
+
+/// How a collector is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    /// OTLP over gRPC, usually on port 4317.
+    #[serde(rename = "grpc")]
+    Grpc,
+    /// OTLP over HTTP, usually on port 4318.
+    #[serde(rename = "http/protobuf")]
+    HttpProtobuf,
+}
+
+impl Routing {
+    /// The policy with its settings.
+    pub const fn policy(&self) -> Policy {
+        Policy { kind: self.policy, kv_aware: self.kv_aware }
+    }
+}
+
+impl Default for Limits {
+    /// Bodies of 64 MiB, heads of 64 KiB and 100 headers.
+    fn default() -> Self {
+        Self { body: 64 << 20, header: 64 << 10, headers_count: 100 }
+    }
+}
+
+impl Default for Drain {
+    /// 30 s, which is what Kubernetes grants.
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(30) }
+    }
+}
+
+impl Default for Log {
+    /// Changes of state and a line for each request.
+    fn default() -> Self {
+        Self { level: Level::default(), format: Format::default(), access: true }
+    }
+}
+
+impl Level {
+    /// The name, as filters of log events have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What people read when a configuration is wrong, word for word, and what they must never read:
+//! a secret.
+
+use super::{Config, ConfigError, Loaded, Overrides};
+use proptest::prelude::*;
+use serde_json::json;
+use std::path::Path;
+
+fn parse(text: &str) -> Result<Loaded, ConfigError> {
+    Config::parse(text, Path::new("gateway.yaml"), Overrides::default())
+}
+
+/// A bad file, and what is said of it.
+const BAD: &[(&str, &str)] = &[
+    (
+        "routing:\n  polcy: kv_aware\n",
+        "gateway.yaml:2:3: unknown key `polcy`
+  |
+2 |   polcy: …
+  |   ^^^^^
+  = help: did you mean `policy`?",
+    ),
+    (
+        "listen: 127.0.0.1:8080\nbackend:\n  - url: http://vllm-0:8000\n",
+        "gateway.yaml:2:1: unknown key `backend`
+  |
+2 | backend:
+  | ^^^^^^^
+  = help: did you mean `backends`?",
+    ),
+    (
+        "drain: { grace: 30s }\n",
+        "gateway.yaml:1:10: unknown key `grace`
+  |
+1 | drain: { grace: …
+  |          ^^^^^
+  = help: valid here: timeout",
+    ),
+    (
+        "routing:\n  policy: round_robbin\n",
+        "gateway.yaml:2:11: unknown value `round_robbin`
+  |
+2 |   policy: round_robbin
+  |           ^^^^^^^^^^^^
+  = help: did you mean `round_robin`?",
+    ),
+    (
+        "drain:\n  timeout: 30\n",
+        "gateway.yaml:2:12: `30` is not a duration; write a number and its unit, such as 250ms, \
+         2s or 10m
+  |
+2 |   timeout: 30
+  |            ^^",
+    ),
+    (
+        "limits:\n  body: 64K\n",
+        "gateway.yaml:2:9: `64K` is not a size; write whole bytes or a unit, such as 65536, 64KiB \
+         or 4MB
+  |
+2 |   body: 64K
+  |         ^^^",
+    ),
+    (
+        "listen: localhost:8080\n",
+        "gateway.yaml:1:9: `localhost:8080` is not an IP address and a port; write \
+         127.0.0.1:8080 or [::1]:8080
+  |
+1 | listen: localhost:8080
+  |         ^^^^^^^^^^^^^^",
+    ),
+    (
+        "backends:\n  - url: http://vllm-0:8000/v1\n",
+        "gateway.yaml:2:10: `http://vllm-0:8000/v1`: leave out the path; clients' paths, such as \
+         /v1/models, are appended
+  |
+2 |   - url: http://vllm-0:8000/v1
+  |          ^^^^^^^^^^^^^^^^^^^^^",
+    ),
+    (
+        "backends:\n  - name: a\n",
+        "gateway.yaml:2:5: the key `url` is missing
+  |
+2 |   - name: a
+  |     ^^^^",
+    ),
+    (
+        "backends:\n  - url: vllm-0:80\n  - url: http://VLLM-0\n",
+        "gateway.yaml:3:10: http://VLLM-0 is already the url of backends[0]
+  |
+3 |   - url: http://VLLM-0
+  |          ^^^^^^^^^^^^^",
+    ),
+    (
+        "backends:\n  - { url: a:1, name: x }\n  - { url: a:2, name: x }\n",
+        "gateway.yaml:3:23: `x` is already the name of backends[0]
+  |
+3 |   - { url: a:2, name: x }
+  |                       ^",
+    ),
+    (
+        "backends:\n  - url: http://vllm-0:8000\n    api_key: sk-hunter2\n",
+        "gateway.yaml:3:14: a secret is never written here; write `{ env: NAME }` or \
+         `{ file: PATH }` for where it is
+  |
+3 |     api_key: [redacted]
+  |              ^",
+    ),
+    (
+        "tracing:\n  ratio: 1.5\n",
+        "gateway.yaml:2:10: a ratio is between 0 and 1
+  |
+2 |   ratio: 1.5
+  |          ^^^",
+    ),
+    (
+        "admin: 127.0.0.1:8080\n",
+        "gateway.yaml:1:8: listen and admin cannot both be 127.0.0.1:8080
+  |
+1 | admin: 127.0.0.1:8080
+  |        ^^^^^^^^^^^^^^",
+    ),
+    (
+        "log:\n  access: yes\n",
+        "gateway.yaml:2:11: expected true or false
+  |
+2 |   access: yes
+  |           ^^^",
+    ),
+    (
+        "log: {}\n\nlog: {}\n",
+        "gateway.yaml:3:1: the key `log` is given twice
+  |
+3 | log: {}
+  | ^^^",
+    ),
+    (
+        "log: {}\n---\nlog: {}\n",
+        "gateway.yaml:3:1: a second document begins here
+  |
+3 | log: {}
+  | ^
+  = help: a configuration is one document; remove the `---`",
+    ),
+    (
+        "log: [level\n",
+        "gateway.yaml:1:6: unclosed bracket '['
+  |
+1 | log: [level
+  |      ^",
+    ),
+];
+
+#[test]
+fn a_mistake_is_shown_where_it_is_with_what_would_be_right() {
+    for (text, message) in BAD {
+        assert_eq!(parse(text).unwrap_err().to_string(), *message, "{text}");
+    }
+}
+
+// === secrets ===
+
+#[test]
+fn a_secret_written_by_mistake_is_never_repeated() {
+    let values = [
+        "sk-hunter2",
+        "'sk-hunter2'",
+        "|\n      sk-hunter2",
+        "\n      sk-hunter2",
+        "[sk-hunter2]",
+        "{ value: sk-hunter2 }",
+        "{ env: sk-hunter2 }",
+        "{ env: KEY, value: sk-hunter2 }",
+        "!!binary sk-hunter2",
+        "sk-hunter2: x",
+        "\n      env: KEY\n      value: sk-hunter2",
+    ];
+    let keyed = values.map(|value| format!("backends:\n  - url: a:1\n    api_key: {value}\n"));
+    let others = [
+        "backends:\n  - url: a:1\n    api_kye: sk-hunter2\n",
+        "backends:\n  - url: http://user:sk-hunter2@a:1/v1\n",
+        "tracing:\n  endpoint: https://user:sk-hunter2@collector\n",
+    ];
+    for text in keyed.iter().map(String::as_str).chain(others) {
+        let error = parse(text).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{text}\n{error}");
+    }
+}
+
+#[test]
+fn a_secret_is_shown_by_reference_only() {
+    let text = "backends:\n  - { url: a:1, api_key: { env: KEY } }\n  \
+                - { url: a:2, api_key: { file: /run/secrets/key } }\n";
+    let loaded = parse(text).unwrap();
+    let keys: Vec<_> = loaded.config.backends.iter().map(|backend| &backend.api_key).collect();
+    assert_eq!(format!("{keys:?}"), r#"[Some(Env("KEY")), Some(File("/run/secrets/key"))]"#);
+    let api_key = &loaded.view()["config"]["backends"][0]["api_key"];
+    assert_eq!(*api_key, json!({ "env": { "value": "KEY", "source": "file" } }));
+    let value = keys[0].as_ref().unwrap().resolve(|_| Some("sk-hunter2".to_owned())).unwrap();
+    assert_eq!(format!("{value:?}"), "[redacted]");
+}
+
+// === anything ===
+
+proptest! {
+    #[test]
+    fn any_text_is_a_configuration_or_an_error_that_can_be_shown(
+        text in "([a-z_]{1,8}|listen|backends|api_key|log|url|[-:#&*!|>%@`'\"{}\\[\\], \n\té\u{1b}0-9]){0,40}",
+    ) {
+        if let Err(error) = parse(&text) {
+            prop_assert!(error.to_string().starts_with("gateway.yaml"));
+        }
+    }
+}

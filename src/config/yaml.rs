@@ -1,0 +1,303 @@
+//! YAML, behind one door: text becomes a value, or a problem at a position. Only this file knows
+//! the parser. A file is read twice: once as an outline, which remembers where each key stands,
+//! and once into its types.
+
+use super::error::{ConfigError, Cut, Position};
+use super::secret;
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Error, Location, MergeKeyPolicy, NonFiniteFloatPolicy, Options, Spanned};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+/// Where each key stands, by its path, such as `backends.0.url`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Outline(BTreeMap<String, Position>);
+
+/// Reads one document. `file` is for messages only.
+pub(super) fn parse<T: for<'de> Deserialize<'de>>(
+    text: &str,
+    file: &Path,
+) -> Result<(T, Outline), ConfigError> {
+    let locate = |error: Error| describe(&error, text, file);
+    let tree: Spanned<Node> =
+        serde_saphyr::from_str_with_options(text, options()).map_err(locate)?;
+    let mut outline = Outline::default();
+    outline.add(String::new(), &tree);
+    let value = serde_saphyr::from_str_with_options(text, options()).map_err(locate)?;
+    Ok((value, outline))
+}
+
+/// Far more than a configuration needs, and far less than a bomb.
+fn options() -> Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: 16,
+            max_nodes: 20_000,
+            max_aliases: 100,
+            max_anchors: 100,
+        },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 10_000 },
+        // A merged key would have no place of its own.
+        merge_keys: MergeKeyPolicy::Error,
+        non_finite_float_policy: NonFiniteFloatPolicy::AsString,
+        strict_booleans: true,
+        reject_unsupported_tags: true,
+        with_snippet: false,
+    }
+}
+
+// === impl Outline ===
+
+impl Outline {
+    /// Where the value at a path stands, or the nearest value around it.
+    pub(super) fn position(&self, path: &str) -> Option<Position> {
+        let mut path = path;
+        loop {
+            if let Some(position) = self.0.get(path) {
+                return Some(*position);
+            }
+            path =
+                path.rsplit_once('.').map(|(parent, _)| parent).filter(|path| !path.is_empty())?;
+        }
+    }
+
+    /// Whether the file gives this value.
+    pub(super) fn contains(&self, path: &str) -> bool {
+        self.0.contains_key(path)
+    }
+
+    fn add(&mut self, path: String, tree: &Spanned<Node>) {
+        let below =
+            |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        match &tree.value {
+            Node::Leaf => {}
+            Node::Sequence(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.add(below(&index.to_string()), item);
+                }
+            }
+            Node::Mapping(entries) => {
+                for (key, value) in entries {
+                    self.add(below(key), value);
+                }
+            }
+        }
+        self.0.insert(path, tree.referenced.into());
+    }
+}
+
+/// Any YAML, for its shape alone.
+enum Node {
+    Leaf,
+    Sequence(Vec<Spanned<Node>>),
+    Mapping(Vec<(String, Spanned<Node>)>),
+}
+
+struct NodeVisitor;
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(NodeVisitor)
+    }
+}
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("YAML")
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_i128<E>(self, _: i128) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_u128<E>(self, _: u128) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        let mut sequence = Vec::new();
+        while let Some(item) = items.next_element()? {
+            sequence.push(item);
+        }
+        Ok(Node::Sequence(sequence))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+        let mut mapping = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            mapping.push(entry);
+        }
+        Ok(Node::Mapping(mapping))
+    }
+}
+
+// === problems ===
+
+impl From<Location> for Position {
+    fn from(location: Location) -> Self {
+        Self {
+            line: location.line() as usize,
+            column: location.column() as usize,
+            len: location.span().len() as usize,
+        }
+    }
+}
+
+fn describe(error: &Error, text: &str, file: &Path) -> ConfigError {
+    let location = error.location().filter(|location| location.line() > 0);
+    let (problem, help) = explain(error);
+    let cut = match error {
+        _ if secret::is_complaint(&problem) => Cut::Here,
+        Error::SerdeUnknownField { .. } => Cut::AfterKey,
+        _ => Cut::Nothing,
+    };
+    let described = ConfigError::new(&problem).with_help(help.as_deref());
+    match location {
+        Some(location) => described.at(file, location.into(), text, cut),
+        None => described.in_file(file),
+    }
+}
+
+/// What is wrong, and what would be right, in the words of this project.
+fn explain(error: &Error) -> (String, Option<String>) {
+    let plain = |problem: &str| (problem.to_owned(), None);
+    match error {
+        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => explain(error),
+        Error::Message { msg, .. } => plain(msg),
+        Error::SerdeUnknownField { field, expected, .. } => {
+            (format!("unknown key `{field}`"), Some(suggest(field, expected)))
+        }
+        Error::SerdeUnknownVariant { variant, expected, .. } => {
+            (format!("unknown value `{variant}`"), Some(suggest(variant, expected)))
+        }
+        Error::SerdeMissingField { field, .. } => plain(&format!("the key `{field}` is missing")),
+        Error::DuplicateMappingKey { key, .. } => {
+            plain(&format!("the key `{}` is given twice", key.as_deref().unwrap_or("?")))
+        }
+        Error::MultipleDocuments { .. } => (
+            "a second document begins here".to_owned(),
+            Some("a configuration is one document; remove the `---`".to_owned()),
+        ),
+        Error::Unexpected { expected, .. } => plain(&format!("expected {}", shape(expected))),
+        Error::InvalidScalar { ty, .. } => plain(&format!("expected {}", shape(ty))),
+        Error::InvalidBooleanStrict { .. } => plain("expected true or false"),
+        Error::NullIntoString { .. } => plain("a value is missing here"),
+        Error::MergeKeyNotAllowed { .. } => plain("merge keys (`<<`) are not read"),
+        Error::Budget { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => {
+            plain("too many values, too many aliases or too deep for a configuration")
+        }
+        other => {
+            let words: &dyn serde_saphyr::MessageFormatter = &serde_saphyr::UserMessageFormatter;
+            plain(&words.format_message(other))
+        }
+    }
+}
+
+/// The parser's names of shapes, in plain words.
+fn shape(expected: &'static str) -> &'static str {
+    match expected {
+        "mapping start" => "keys and values here",
+        "sequence start" => "a list here",
+        "string scalar" | "scalar" => "a single value here",
+        "floating point" => "a number",
+        "u8" | "u16" | "u32" | "u64" => "a whole number, 0 or more",
+        other => other,
+    }
+}
+
+/// The nearest valid name, or all of them if none is near.
+fn suggest(name: &str, valid: &[&'static str]) -> String {
+    let similarity = |candidate: &&&str| strsim::jaro_winkler(&name.to_lowercase(), candidate);
+    let nearest = valid.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    match nearest.filter(|nearest| similarity(nearest) > 0.75) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => format!("valid here: {}", valid.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outline(text: &str) -> Outline {
+        let (_, outline) = parse::<serde::de::IgnoredAny>(text, Path::new("a.yaml")).unwrap();
+        outline
+    }
+
+    #[test]
+    fn an_outline_knows_where_each_value_stands() {
+        let outline = outline("a: 1\nb:\n  - c: x\n    d: {e: null}\n  - 2.5\n");
+        let at =
+            |path: &str| outline.position(path).map(|position| (position.line, position.column));
+        assert_eq!(at("a"), Some((1, 4)));
+        assert_eq!(at("b.0.c"), Some((3, 8)));
+        assert_eq!(at("b.0.d.e"), Some((4, 12)));
+        assert_eq!(at("b.1"), Some((5, 5)));
+        assert_eq!(at("b.0.absent"), at("b.0"), "the nearest value around it");
+        assert!(outline.contains("b.0.d.e") && !outline.contains("b.0.absent"));
+    }
+
+    #[test]
+    fn an_empty_file_is_an_empty_outline() {
+        assert!(!outline("").contains("a"));
+        assert!(!outline("# nothing\n").contains("a"));
+    }
+
+    #[test]
+    fn a_bomb_is_refused_before_it_grows() {
+        let mut levels = vec!["a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned()];
+        for level in 1..10 {
+            let previous = format!("*a{}", level - 1);
+            let items = [previous.as_str(); 10].join(", ");
+            levels.push(format!("a{level}: &a{level} [{items}]\n"));
+        }
+        let bomb = levels.concat();
+        let deep = "[".repeat(100) + &"]".repeat(100);
+        for text in [bomb, deep, format!("[{}]", "1,".repeat(50_000))] {
+            let error = parse::<serde::de::IgnoredAny>(&text, Path::new("a.yaml")).unwrap_err();
+            assert_eq!(
+                error.problem(),
+                "too many values, too many aliases or too deep for a configuration"
+            );
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_is_suggested_if_one_is_near() {
+        let keys = ["backends", "listen", "log"];
+        assert_eq!(suggest("backend", &keys), "did you mean `backends`?");
+        assert_eq!(suggest("Listen", &keys), "did you mean `listen`?");
+        assert_eq!(suggest("zzz", &keys), "valid here: backends, listen, log");
+    }
+}
