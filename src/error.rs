@@ -128,6 +128,8 @@ struct Row {
 
 impl Error {
     fn row(&self) -> Row {
+        use Fault::{Backend, Client, Gateway};
+        use StatusCode as S;
         let row = |status, fault, kind, reason| Row {
             status,
             fault,
@@ -136,8 +138,6 @@ impl Error {
             param: None,
             retry_after: None,
         };
-        use Fault::{Backend, Client, Gateway};
-        use StatusCode as S;
         match self {
             Self::NotFound { .. } => row(S::NOT_FOUND, Client, "NotFoundError", "not_found"),
             Self::MethodNotAllowed { .. } => {

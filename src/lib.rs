@@ -48,6 +48,7 @@ pub mod telemetry;
 
 // Floor 6: the story of a request.
 pub mod own;
+
 pub mod proxy;
 
 // Floor 7: what it is told to do.
@@ -55,11 +56,13 @@ pub mod config;
 
 // Floor 8: two ports.
 pub mod admin;
+
 pub mod server;
 
 // Beside the house: simulated replicas to try it with.
 pub mod sim;
 
 // The roof: commands.
-pub mod app;
 pub mod cli;
+
+pub mod app;

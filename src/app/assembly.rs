@@ -55,7 +55,7 @@ pub(super) enum AssemblyError {
 /// How long the start waits for replicas, so that the banner can tell what they are.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Longest wait for the head of a request on an open connection.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+const HEAD_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl Assembly {
     /// Binds the ports, starts the exporters and looks at the replicas.

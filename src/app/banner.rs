@@ -40,21 +40,20 @@ fn text(assembly: &Assembly) -> String {
 }
 
 /// One replica on one line.
-pub(super) fn describe(backend: &BackendVitals) -> String {
-    let mut line = format!("{}  {}", backend.url, backend.health);
+fn describe(backend: &BackendVitals) -> String {
+    let mut parts = vec![backend.url.clone(), backend.health.into()];
     if let Some(reason) = &backend.reason {
-        return format!("{line}  {reason}");
+        parts.push(reason.clone());
+        return parts.join("  ");
     }
-    if let Some(version) = &backend.version {
-        line += &format!("  vLLM {version}");
-    }
+    parts.extend(backend.version.as_ref().map(|version| format!("vLLM {version}")));
     if !backend.models.is_empty() {
-        line += &format!("  serves {}", backend.models.join(", "));
+        parts.push(format!("serves {}", backend.models.join(", ")));
     }
-    match (backend.metrics_error, backend.kv_capacity_tokens) {
-        (Some(error), _) => line += &format!("  metrics: {error}, routed by requests in flight"),
-        (None, Some(tokens)) => line += &format!("  metrics ok, {tokens} tokens of KV cache"),
-        (None, None) => line += "  metrics ok",
-    }
-    line
+    parts.push(match (backend.metrics_error, backend.kv_capacity_tokens) {
+        (Some(error), _) => format!("metrics: {error}, routed by requests in flight"),
+        (None, Some(tokens)) => format!("metrics ok, {tokens} tokens of KV cache"),
+        (None, None) => "metrics ok".into(),
+    });
+    parts.join("  ")
 }

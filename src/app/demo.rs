@@ -33,7 +33,7 @@ pub(super) async fn run(demo: Demo) -> ExitCode {
         Ok(loaded) => loaded,
         Err(error) => return wrong(&error),
     };
-    let logs = logs::start(&Log { access: false, ..loaded.config.log });
+    let logs = logs::start(Log { access: false, ..loaded.config.log });
     let assembly = match Assembly::new(&loaded, &logs, variable).await {
         Ok(assembly) => assembly,
         Err(error) => return failed(&error),

@@ -69,16 +69,19 @@ fn request(
 ) -> Request<Full<Bytes>> {
     let topic = TOPICS[(number % 4) as usize];
     let system = format!("You know everything about {topic}. ").repeat(random.usize(4..40));
-    let body = serde_json::json!({
+    let is_stream = !number.is_multiple_of(5);
+    let mut body = serde_json::json!({
         "model": model,
-        "stream": number % 5 != 0,
-        "stream_options": if number % 5 != 0 { serde_json::json!({"include_usage": true}) } else { serde_json::Value::Null },
+        "stream": is_stream,
         "max_tokens": random.u32(16..128),
         "messages": [
             {"role": "system", "content": system},
             {"role": "user", "content": format!("Tell me about {topic}, number {number}.")},
         ],
     });
+    if is_stream {
+        body["stream_options"] = serde_json::json!({ "include_usage": true });
+    }
     let mut request = Request::new(Full::new(Bytes::from(body.to_string())));
     *request.method_mut() = Method::POST;
     *request.uri_mut() = gateway.uri(&PathAndQuery::from_static("/v1/chat/completions"));

@@ -22,7 +22,7 @@ struct AccessLogWriter {
 const QUEUE: usize = 8_192;
 
 /// Starts the log of the process. `RUST_LOG` wins over the level.
-pub(super) fn start(log: &Log) -> Logs {
+pub(super) fn start(log: Log) -> Logs {
     let builder = || NonBlockingBuilder::default().buffered_lines_limit(QUEUE).lossy(true);
     let (own, own_guard) = builder().finish(std::io::stderr());
     let filter = EnvFilter::try_from_default_env()

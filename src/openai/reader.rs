@@ -327,7 +327,7 @@ impl Status {
 
 fn keep_first(kept: &mut Option<Box<str>>, value: Value<'_>) {
     if kept.is_none() {
-        *kept = value.as_text().filter(|text| !text.is_empty()).map(|text| text.into());
+        *kept = value.as_text().filter(|text| !text.is_empty()).map(Into::into);
     }
 }
 

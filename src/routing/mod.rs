@@ -118,8 +118,8 @@ fn lowest(costs: impl Iterator<Item = f64> + Clone, turn: u64) -> usize {
     let least = costs.clone().fold(f64::INFINITY, f64::min);
     let ties = costs.clone().filter(|cost| *cost <= least).count().max(1);
     let wanted = (turn % ties as u64) as usize;
-    let mut tied = costs.enumerate().filter(|(_, cost)| *cost <= least);
-    tied.nth(wanted).map_or(0, |(index, _)| index)
+    let mut best = costs.enumerate().filter(|(_, cost)| *cost <= least);
+    best.nth(wanted).map_or(0, |(index, _)| index)
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+//! The scheduler does what vLLM's does.
+
 use std::collections::{BTreeMap, HashSet};
 
 use proptest::prelude::*;

@@ -146,7 +146,8 @@ impl Label {
             Self::Backend => known.backends.clone(),
             Self::Operation => {
                 let mut operations = Api::ALL.map(Api::operation).to_vec();
-                operations.dedup();
+                // Requests that are no inference.
+                operations.push("none");
                 operations.sort_unstable();
                 operations.dedup();
                 own(&operations)
@@ -177,7 +178,8 @@ impl Row {
         for label in self.labels {
             let values = label.values(known);
             let extend = |seed: &Vec<String>| {
-                let longer = |value: &String| [seed.as_slice(), &[value.clone()]].concat();
+                let longer =
+                    |value: &String| [seed.as_slice(), std::slice::from_ref(value)].concat();
                 values.iter().map(longer).collect::<Vec<_>>()
             };
             seeds = seeds.iter().flat_map(extend).collect();

@@ -2,7 +2,7 @@
 //! they end; gauges are read when somebody scrapes.
 
 use super::catalog::CATALOG;
-use super::metric::{Kind, Known, Read, Row, Scrape};
+use super::metric::{Emit, Kind, Known, Label, Read, Row, Scrape};
 use super::vitals::Vitals;
 use crate::gaps::{self, Gaps};
 use crate::observe::Sink;
@@ -217,11 +217,7 @@ impl GapTotals {
 
 // === building families ===
 
-fn live(
-    row: &Row,
-    read: fn(&Vitals, &mut dyn FnMut(&[&str], f64)),
-    vitals: &Vitals,
-) -> MetricFamily {
+fn live(row: &Row, read: fn(&Vitals, Emit<'_>), vitals: &Vitals) -> MetricFamily {
     let mut metrics = Vec::new();
     read(vitals, &mut |labels, value| {
         let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
@@ -242,7 +238,7 @@ fn live(
 }
 
 fn pairs(row: &Row, values: &[String]) -> Vec<LabelPair> {
-    let pair = |(label, value): (&super::metric::Label, &String)| {
+    let pair = |(label, value): (&Label, &String)| {
         let mut pair = LabelPair::default();
         pair.set_name(label.name().to_owned());
         pair.set_value(value.clone());

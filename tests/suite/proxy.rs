@@ -32,7 +32,7 @@ async fn a_stream_passes_byte_for_byte_and_leaves_one_record() {
     let fake = Fake::answering(stream_of(&events)).await;
     let gateway = start(&[fake.addr]).await;
     let answer = gateway.post(CHAT, ASK).await;
-    let expected: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    let expected = events.map(|event| format!("data: {event}\n\n")).concat();
     assert_eq!(body(&answer), (expected.into_bytes(), true));
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.status), (Outcome::Ok, Some(200)));
@@ -304,7 +304,8 @@ async fn a_kept_connection_that_had_died_is_replayed_and_nobody_is_blamed() {
 
 #[tokio::test]
 async fn a_replica_that_closes_resets_or_talks_garbage_before_the_head_is_a_502() {
-    let cases: [(fn() -> Vec<Step>, &str); 3] = [
+    type Script = fn() -> Vec<Step>;
+    let cases: [(Script, &str); 3] = [
         (|| vec![Step::Close], "connection_reset"),
         (|| vec![Step::Reset], "connection_reset"),
         (|| vec![Step::Send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec()), Step::Close], "bad_response"),
@@ -471,4 +472,32 @@ async fn read_until_times(client: &mut TcpStream, wanted: &str, times: usize) ->
         assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "ended before {wanted}");
     }
     answer
+}
+
+#[tokio::test]
+async fn the_callers_trace_goes_on_upstream_under_the_span_of_the_attempt() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let sampler = Some(tokenweir::trace_context::Sampler { is_parent_based: true, ratio: 0.0 });
+    let gateway = start_with(&[fake.addr], Setup { sampler, ..Setup::default() }).await;
+    let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let request = post(CHAT, r#"{"model":"tiny"}"#)
+        .replace("host: gateway", &format!("host: g\r\ntraceparent: {theirs}\r\ntracestate: a=1"));
+    gateway.raw(request).await;
+    let record = gateway.record().await;
+    let span = record.attempts[0].span;
+    let head = fake.seen()[0].head.clone();
+    let ours = format!("traceparent: 00-0af7651916cd43dd8448eb211c80319c-{span:016x}-01\r\n");
+    assert!(head.contains(&ours) && head.contains("tracestate: a=1\r\n"), "{head}");
+    assert_eq!(record.trace.unwrap().parent, Some(0xb7ad_6b71_6920_3331));
+}
+
+#[tokio::test]
+async fn without_traces_the_callers_context_passes_through() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let gateway = start(&[fake.addr]).await;
+    let theirs = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
+    let request = post(CHAT, r#"{"model":"tiny"}"#)
+        .replace("host: gateway\r\n", &format!("host: g\r\n{theirs}"));
+    gateway.raw(request).await;
+    assert!(fake.seen()[0].head.contains(theirs));
 }

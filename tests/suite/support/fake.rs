@@ -43,8 +43,10 @@ pub(crate) struct Fake {
     accepting: tokio::task::JoinHandle<()>,
 }
 
+type Script = Box<dyn Fn(&Seen) -> Vec<Step> + Send + Sync>;
+
 struct State {
-    script: Box<dyn Fn(&Seen) -> Vec<Step> + Send + Sync>,
+    script: Script,
     seen: Mutex<Vec<Seen>>,
     go: Notify,
     closed: mpsc::UnboundedSender<()>,

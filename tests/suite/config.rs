@@ -11,7 +11,7 @@ use std::process::Command;
 use tokenweir::cli::{self, Cli};
 use tokenweir::config::{Config, ConfigError, Loaded, Overrides, check};
 
-const REFERENCE: &str = include_str!("../config/tokenweir.yaml");
+const REFERENCE: &str = include_str!("../../config/tokenweir.yaml");
 
 fn parse(text: &str) -> Result<Loaded, ConfigError> {
     Config::parse(text, Path::new("gateway.yaml"), Overrides::default())

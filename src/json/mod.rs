@@ -5,53 +5,18 @@
 //! more room than one of ten bytes. The scanner checks the structure around the values it
 //! reports and only counts the nesting inside the values it skips: it is an observer, not a validator.
 
+mod carry;
+mod paths;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub use paths::Paths;
+pub use value::{Text, Value};
+
+use carry::Carry;
 use memchr::memchr2;
-use std::borrow::Cow;
-
-/// The paths worth reporting, compiled to a trie, each with the signal it raises.
-///
-/// A path is member names joined by `.`; `[]` after a name means every element of that array:
-/// `choices[].delta.content`.
-#[derive(Debug)]
-pub struct Paths<S> {
-    nodes: Vec<Node<S>>,
-}
-
-#[derive(Debug)]
-struct Node<S> {
-    members: Vec<(&'static str, NodeId)>,
-    elements: Option<NodeId>,
-    signal: Option<S>,
-}
-
-type NodeId = u8;
-
-/// A value that a path of the table names, or the end of a container that one names.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Value<'a> {
-    /// `null`
-    Null,
-    /// `true` or `false`
-    Bool(bool),
-    /// A number as it was written.
-    Number(&'a [u8]),
-    /// A string.
-    Text(Text<'a>),
-    /// An object begins; its members follow.
-    Object,
-    /// An array begins; its elements follow.
-    Array,
-    /// The object or array that was reported last at this path ends.
-    End,
-}
-
-/// A string value: all of it when short, its beginning when long.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Text<'a> {
-    /// The bytes between the quotes, still escaped. Invariant: `raw.len() <= len`.
-    raw: &'a [u8],
-    len: usize,
-}
+use paths::NodeId;
 
 /// The state of one document between two pieces of it.
 #[derive(Debug, Clone)]
@@ -101,112 +66,8 @@ enum State {
     Failed,
 }
 
-/// A name or scalar cut by the end of a piece: its first bytes and its whole length.
-#[derive(Debug, Clone)]
-struct Carry {
-    bytes: [u8; CARRY],
-    len: usize,
-}
-
 /// Deepest nesting that a table may name.
 const MAX_DEPTH: usize = 12;
-/// Longest name or scalar that survives being cut. Longer ones are reported truncated.
-const CARRY: usize = 256;
-
-// === impl Paths ===
-
-impl<S: Copy> Paths<S> {
-    /// Compiles a table.
-    pub fn new(table: &[(&'static str, S)]) -> Self {
-        let mut paths = Self { nodes: vec![Node::empty()] };
-        for &(path, signal) in table {
-            let mut at = 0;
-            for segment in path.split('.') {
-                let name = segment.trim_end_matches("[]");
-                at = paths.child(at, Some(name));
-                for _ in 0..(segment.len() - name.len()) / 2 {
-                    at = paths.child(at, None);
-                }
-            }
-            paths.nodes[usize::from(at)].signal = Some(signal);
-        }
-        paths
-    }
-
-    fn child(&mut self, parent: NodeId, name: Option<&'static str>) -> NodeId {
-        let known = match name {
-            Some(name) => self.member(parent, name.as_bytes()),
-            None => self.nodes[usize::from(parent)].elements,
-        };
-        known.unwrap_or_else(|| {
-            let id = self.nodes.len() as NodeId;
-            debug_assert!(self.nodes.len() <= usize::from(NodeId::MAX), "table too large");
-            self.nodes.push(Node::empty());
-            match name {
-                Some(name) => self.nodes[usize::from(parent)].members.push((name, id)),
-                None => self.nodes[usize::from(parent)].elements = Some(id),
-            }
-            id
-        })
-    }
-
-    fn member(&self, object: NodeId, name: &[u8]) -> Option<NodeId> {
-        let members = &self.nodes[usize::from(object)].members;
-        members.iter().find(|(known, _)| known.as_bytes() == name).map(|&(_, id)| id)
-    }
-
-    fn signal(&self, node: Option<NodeId>) -> Option<S> {
-        self.nodes[usize::from(node?)].signal
-    }
-
-    fn is_entered(&self, node: NodeId, is_object: bool) -> bool {
-        let node = &self.nodes[usize::from(node)];
-        if is_object { !node.members.is_empty() } else { node.elements.is_some() }
-    }
-}
-
-impl<S> Node<S> {
-    fn empty() -> Self {
-        Self { members: Vec::new(), elements: None, signal: None }
-    }
-}
-
-// === impl Value, Text ===
-
-impl<'a> Value<'a> {
-    /// The number as a count. `None` if it is not a whole number from 0 to 2⁶³ − 1.
-    pub fn as_count(self) -> Option<u64> {
-        let Value::Number(digits) = self else { return None };
-        std::str::from_utf8(digits).ok()?.parse().ok().filter(|n| i64::try_from(*n).is_ok())
-    }
-
-    /// The text, unescaped. `None` for anything else, and for a text that was cut short.
-    pub fn as_text(self) -> Option<Cow<'a, str>> {
-        match self {
-            Value::Text(text) => text.decode(),
-            _ => None,
-        }
-    }
-}
-
-impl<'a> Text<'a> {
-    /// Whether nothing stands between the quotes.
-    pub fn is_empty(self) -> bool {
-        self.len == 0
-    }
-
-    /// The text, unescaped. `None` if it is not valid or too long to have been kept.
-    pub fn decode(self) -> Option<Cow<'a, str>> {
-        if self.raw.len() < self.len {
-            return None;
-        }
-        let raw = std::str::from_utf8(self.raw).ok()?;
-        if memchr::memchr(b'\\', self.raw).is_none() {
-            return Some(Cow::Borrowed(raw));
-        }
-        serde_json::from_str(&format!("\"{raw}\"")).ok().map(Cow::Owned)
-    }
-}
 
 // === impl Scanner ===
 
@@ -218,7 +79,7 @@ impl Default for Scanner {
             depth: 0,
             skipping: 0,
             next: Some(0),
-            carry: Carry { bytes: [0; CARRY], len: 0 },
+            carry: Carry::default(),
         }
     }
 }
@@ -230,7 +91,7 @@ impl Scanner {
         self.depth = 0;
         self.skipping = 0;
         self.next = Some(0);
-        self.carry.len = 0;
+        self.carry.clear();
     }
 
     /// Whether a whole document has been read.
@@ -323,7 +184,7 @@ impl Scanner {
                 self.state = if is_object {
                     State::Key { or_end: true }
                 } else {
-                    self.next = paths.nodes[usize::from(node)].elements;
+                    self.next = paths.element(node);
                     State::Value { or_end: true }
                 };
             }
@@ -352,7 +213,7 @@ impl Scanner {
         self.state = if frame.is_object {
             State::Key { or_end: false }
         } else {
-            self.next = paths.nodes[usize::from(frame.node)].elements;
+            self.next = paths.element(frame.node);
             State::Value { or_end: false }
         };
     }
@@ -379,18 +240,18 @@ impl Scanner {
         let (raw, len) = self.carry.finish(&piece[start..end]);
         if is_key {
             let object = self.stack[self.depth - 1].node;
-            self.next = match (Text { raw, len }).decode() {
+            self.next = match (Text::new(raw, len)).decode() {
                 Some(name) => paths.member(object, name.as_bytes()),
                 None => None,
             };
             self.state = State::Colon;
         } else {
             if let Some(signal) = paths.signal(self.next) {
-                on(signal, Value::Text(Text { raw, len }));
+                on(signal, Value::Text(Text::new(raw, len)));
             }
             self.value_ended();
         }
-        self.carry.len = 0;
+        self.carry.clear();
         end + 1
     }
 
@@ -421,7 +282,7 @@ impl Scanner {
         if let Some(signal) = paths.signal(self.next) {
             on(signal, value);
         }
-        self.carry.len = 0;
+        self.carry.clear();
         self.value_ended();
         end
     }
@@ -476,144 +337,4 @@ fn find_quote(piece: &[u8], start: usize, escaped: bool) -> Result<usize, bool> 
         }
     }
     Err(at > piece.len())
-}
-
-// === impl Carry ===
-
-impl Carry {
-    fn extend(&mut self, bytes: &[u8]) {
-        let kept = self.len.min(CARRY);
-        let room = bytes.len().min(CARRY - kept);
-        self.bytes[kept..kept + room].copy_from_slice(&bytes[..room]);
-        self.len += bytes.len();
-    }
-
-    /// The whole token, given its last bytes: uncopied unless it was cut.
-    fn finish<'a>(&'a mut self, last: &'a [u8]) -> (&'a [u8], usize) {
-        if self.len == 0 {
-            return (last, last.len());
-        }
-        self.extend(last);
-        (&self.bytes[..self.len.min(CARRY)], self.len)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn seen(paths: &Paths<&'static str>, pieces: &[&[u8]]) -> (Vec<String>, bool) {
-        let mut scanner = Scanner::default();
-        let mut seen = Vec::new();
-        for piece in pieces {
-            scanner.push(paths, piece, |signal, value| {
-                seen.push(match value {
-                    Value::Text(text) => format!("{signal}={:?}", text.decode()),
-                    Value::Number(raw) => format!("{signal}={}", String::from_utf8_lossy(raw)),
-                    other => format!("{signal}={other:?}"),
-                });
-            });
-        }
-        (seen, scanner.is_complete())
-    }
-
-    fn table() -> Paths<&'static str> {
-        Paths::new(&[
-            ("choices[]", "choice"),
-            ("choices[].delta.content", "content"),
-            ("choices[].token_ids[]", "token"),
-            ("usage.total", "total"),
-            ("error", "error"),
-        ])
-    }
-
-    #[test]
-    fn only_the_named_values_are_reported() {
-        let document = br#"{"id":"x","choices":[{"delta":{"role":"a","content":"Hi \"you\""},
-            "token_ids":[1,22],"logprobs":{"content":[{"a":[]}]}}],"usage":{"total":12}}"#;
-        let (seen, complete) = seen(&table(), &[document]);
-        assert!(complete);
-        assert_eq!(
-            seen,
-            [
-                "choice=Object",
-                "content=Some(\"Hi \\\"you\\\"\")",
-                "token=1",
-                "token=22",
-                "choice=End",
-                "total=12"
-            ]
-        );
-    }
-
-    #[test]
-    fn an_escaped_name_is_the_name_it_spells() {
-        let (seen, _) = seen(&table(), &[br#"{"err\u006fr":{"a":1}}"#]);
-        assert_eq!(seen, ["error=Object", "error=End"]);
-    }
-
-    #[test]
-    fn a_long_text_is_reported_truncated_and_still_measured() {
-        let long = format!(r#"{{"error":"{}"}}"#, "a".repeat(10_000));
-        let mut scanner = Scanner::default();
-        let mut lengths = Vec::new();
-        for piece in long.as_bytes().chunks(100) {
-            scanner.push(&table(), piece, |_, value| {
-                let Value::Text(text) = value else { panic!("not a text") };
-                lengths.push((text.len, text.decode().map(Cow::into_owned)));
-            });
-        }
-        assert_eq!(lengths, [(10_000, None)]);
-    }
-
-    #[test]
-    fn what_is_not_json_fails_and_stays_failed() {
-        for bad in ["[DONE]", "{\"a\" 1}", "{]", "}", "{\"a\":1,}", "nul", "{\"usage\":{]"] {
-            let mut scanner = Scanner::default();
-            scanner.push(&table(), bad.as_bytes(), |_, _| {});
-            assert!(!scanner.is_complete(), "{bad}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn splitting_the_document_never_changes_what_is_seen(
-            cuts in proptest::collection::vec(0_usize..200, 0..6),
-        ) {
-            let document: &[u8] = "{\"choices\":[{\"delta\":{\"content\":\"a\\\\\\\"é\\n\"}},{\"token_ids\":[10,-2.5e3]}],\
-                \"x\":[[\"}\\\"\"],{}],\"usage\":{\"total\":null},\"error\":true}".as_bytes();
-            let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(document.len())).collect();
-            cuts.sort_unstable();
-            let mut pieces = Vec::new();
-            let mut from = 0;
-            for cut in cuts {
-                pieces.push(&document[from..cut]);
-                from = cut;
-            }
-            pieces.push(&document[from..]);
-            prop_assert_eq!(seen(&table(), &pieces), seen(&table(), &[document]));
-            prop_assert!(seen(&table(), &pieces).1);
-        }
-
-        #[test]
-        fn it_agrees_with_serde_json_about_every_number(total in any::<u64>(), cut in 0_usize..40) {
-            let document = serde_json::json!({"z": [{"usage": {"total": 1}}], "usage": {"total": total}});
-            let bytes = document.to_string().into_bytes();
-            let cut = cut.min(bytes.len());
-            let (seen, complete) = seen(&table(), &[&bytes[..cut], &bytes[cut..]]);
-            prop_assert!(complete);
-            prop_assert_eq!(seen, vec![format!("total={total}")]);
-        }
-
-        #[test]
-        fn no_input_makes_it_panic(pieces in proptest::collection::vec(
-            proptest::collection::vec(prop_oneof![
-                Just(b'{'), Just(b'}'), Just(b'['), Just(b']'), Just(b'"'), Just(b'\\'), Just(b':'),
-                Just(b','), Just(b'e'), Just(b'1'), Just(b' '), any::<u8>()
-            ], 0..40), 0..6)) {
-            let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
-            seen(&table(), &pieces);
-        }
-    }
 }

@@ -13,22 +13,25 @@
 //! replica's. Back-pressure and cancellation follow from that. A client that leaves drops the
 //! future or the body, and with it the connection to the replica.
 
+mod attempt;
+mod opening;
+
 use crate::backend::client::{Client, SendError};
 use crate::backend::pool::{Need, Pool};
 use crate::backend::{Backend, Lease};
 use crate::clock;
 use crate::error::Error;
-use crate::headers::{self, Outbound, TRACEPARENT, TRACESTATE};
+use crate::headers;
 use crate::observe::{Exchange, ObservedBody, Sink};
 use crate::openai::Api;
 use crate::openai::request::Peek;
 use crate::openai::route::{NoRoute, Route};
 use crate::own;
-use crate::record::{Asked, Attempt, ModelLabel, Observed, Outcome, RequestRecord, Timings};
-use crate::trace_context::{Sampler, TraceContext};
+use crate::record::Asked;
+use crate::trace_context::Sampler;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH};
-use http::{HeaderName, HeaderValue, Method, Request, Response, request};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::{HeaderValue, Request, Response, request};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use std::net::IpAddr;
@@ -59,8 +62,6 @@ pub struct Held {
     _presence: Arc<()>,
 }
 
-/// Replays of a request whose kept connection was found dead, before it counts as a failure.
-const MAX_REPLAYS: u32 = 3;
 /// Output tokens that a request is expected to hold in a KV cache, if it does not say less.
 const EXPECTED_OUTPUT: u64 = 256;
 /// Bytes of JSON for a token of prompt: what English text in chat messages comes to.
@@ -78,7 +79,8 @@ pub async fn handle(
         Ok((own, _)) => return own::answer(*own, &gateway.pool).map(Either::Left),
         Err(_) => None,
     };
-    let record = open_record(gateway, client, &request, api, route.ok().map(|(_, path)| path));
+    let path = route.ok().map(|(_, path)| path);
+    let record = opening::record(&request, client, api, path, gateway.sampler);
     let request_id = HeaderValue::from_str(&record.request_id);
     let mut exchange = Exchange::open(record, gateway.sink.clone());
     let presence = gateway.presence.clone();
@@ -130,7 +132,7 @@ async fn forward(
         let record = exchange.record();
         record.decision = Some(decision);
         record.timings.routed = Some(now);
-        match attempt(gateway, record, lease.backend(), &head, &body).await {
+        match attempt::send(&gateway.client, record, lease.backend(), &head, &body).await {
             Ok(response) => return Ok((response, lease)),
             // The request has not been sent, so another replica may have it.
             Err(SendError::Connect(reason)) => {
@@ -170,134 +172,6 @@ fn peek(head: &request::Parts, body: &Bytes, api: Option<Api>) -> Result<Peek, E
             tracing::debug!(path = head.uri.path(), %error, "body refused");
             Err(error.into())
         }
-    }
-}
-
-/// Sends the request to one replica and waits for the head of its answer.
-async fn attempt(
-    gateway: &Gateway,
-    record: &mut RequestRecord,
-    backend: &Backend,
-    head: &request::Parts,
-    body: &Bytes,
-) -> Result<Response<Incoming>, SendError> {
-    for _ in 0..=MAX_REPLAYS {
-        let span = fastrand::u64(1..);
-        let request = outbound(record, backend, head, body, span);
-        let started = clock::now();
-        record.timings.sent = Some(started);
-        record.attempts.push(Attempt {
-            backend: backend.id.clone(),
-            address: backend.address.host_and_port(),
-            span,
-            started,
-            ended: None,
-            status: None,
-            failure: None,
-        });
-        let result = gateway.client.send(request).await;
-        if let (Err(error), Some(attempt)) = (&result, record.attempts.last_mut()) {
-            tracing::debug!(backend = %backend.id, %error, "attempt failed");
-            attempt.ended = Some(clock::now());
-            attempt.failure = Some(error.reason());
-        }
-        match result {
-            // The replica has not seen it: the connection had died while it was kept.
-            Err(SendError::Stale) => {}
-            result => return result,
-        }
-    }
-    Err(SendError::Stale)
-}
-
-/// The client's request as the replica gets it: the same bytes, with headers for the next hop.
-fn outbound(
-    record: &RequestRecord,
-    backend: &Backend,
-    head: &request::Parts,
-    body: &Bytes,
-    span: u64,
-) -> Request<Full<Bytes>> {
-    let mut request = Request::new(Full::new(body.clone()));
-    *request.method_mut() = head.method.clone();
-    if let Some(path) = head.uri.path_and_query() {
-        *request.uri_mut() = backend.address.uri(path);
-    }
-    let mut map = head.headers.clone();
-    let request_id = HeaderValue::from_str(&record.request_id);
-    headers::outbound(
-        &mut map,
-        &Outbound {
-            host: backend.address.host_header(),
-            request_id: request_id.as_ref().unwrap_or(backend.address.host_header()),
-            client: record.client,
-            content_length: body.len(),
-        },
-    );
-    if let Some(key) = &backend.authorization {
-        map.insert(AUTHORIZATION, key.clone());
-    }
-    if let Some(trace) = &record.trace {
-        map.remove(TRACESTATE);
-        let state = trace.state.as_deref().and_then(|state| HeaderValue::from_str(state).ok());
-        state.map(|state| map.insert(TRACESTATE, state));
-        if let Ok(parent) = HeaderValue::from_str(&trace.header(span).to_string()) {
-            map.insert(TRACEPARENT, parent);
-        }
-    }
-    *request.headers_mut() = map;
-    request
-}
-
-fn open_record(
-    gateway: &Gateway,
-    client: IpAddr,
-    request: &Request<Incoming>,
-    api: Option<Api>,
-    route: Option<&'static str>,
-) -> RequestRecord {
-    let header =
-        |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
-    let request_id = headers::request_id(request.headers()).and_then(|id| id.to_str().ok());
-    let trace = gateway.sampler.map(|sampler| {
-        TraceContext::begin(header(TRACEPARENT), header(TRACESTATE), sampler, fastrand::u128(1..))
-    });
-    RequestRecord {
-        request_id: request_id
-            .map_or_else(|| format!("{:032x}", fastrand::u128(..)).into(), Into::into),
-        trace,
-        spans: [fastrand::u64(1..), fastrand::u64(1..)],
-        client,
-        method: method_name(request.method()),
-        route,
-        api,
-        asked: Asked::default(),
-        model: ModelLabel::other(),
-        decision: None,
-        attempts: Vec::new(),
-        status: None,
-        refusal: None,
-        outcome: Outcome::Cancelled,
-        started: clock::wall(),
-        timings: Timings::begin(clock::now()),
-        observed: Observed::default(),
-        bytes_in: 0,
-        bytes_out: 0,
-    }
-}
-
-fn method_name(method: &Method) -> &'static str {
-    match *method {
-        Method::GET => "GET",
-        Method::HEAD => "HEAD",
-        Method::POST => "POST",
-        Method::PUT => "PUT",
-        Method::DELETE => "DELETE",
-        Method::OPTIONS => "OPTIONS",
-        Method::PATCH => "PATCH",
-        Method::CONNECT => "CONNECT",
-        Method::TRACE => "TRACE",
-        _ => "_OTHER",
     }
 }
 

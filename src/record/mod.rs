@@ -2,10 +2,17 @@
 //! spans, logs and the router all read. Derived figures are methods here, with their formula, so
 //! that no sink computes its own.
 
+mod labels;
+mod outcome;
+mod timings;
+
+pub use labels::{BackendId, ModelLabel};
+pub use outcome::{EndedBy, Lost, Outcome, UsageSource};
+pub use timings::Timings;
+
 use crate::gaps::Gaps;
 use crate::openai::{Api, Finish, InBandError, Usage};
 use crate::trace_context::TraceContext;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -64,14 +71,6 @@ pub struct Asked {
     pub n: Option<u64>,
 }
 
-/// A label value for a model: from a closed set, so that no client can make new series.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ModelLabel(Arc<str>);
-
-/// The name of a replica in the configuration, by default its host and port.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BackendId(Arc<str>);
-
 /// Why a replica was chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
@@ -106,67 +105,6 @@ pub struct Attempt {
     pub failure: Option<&'static str>,
 }
 
-/// How a request ended. A request that is dropped was left by its client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The answer was whole.
-    Ok,
-    /// The client left before the answer was whole.
-    Cancelled,
-    /// The request was at fault: a 4xx of the replica or of the gateway.
-    ClientError,
-    /// The gateway could not take it: no replica, no room.
-    Rejected,
-    /// The replica answered with a 5xx, or could not be reached.
-    UpstreamError,
-    /// The replica reported an error inside a 200.
-    StreamError,
-    /// The answer ended early: cut, or without its last event.
-    Truncated,
-    /// The engine gave the request up although the client was there.
-    Aborted,
-    /// The replica was silent for too long.
-    Timeout,
-}
-
-/// Who brought the end about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EndedBy {
-    /// The client.
-    Client,
-    /// The replica.
-    Backend,
-    /// The gateway.
-    Gateway,
-}
-
-/// The moments of a request. Absent ones did not come.
-#[derive(Debug, Clone, Copy)]
-pub struct Timings {
-    /// The request head was read.
-    pub accepted: Instant,
-    /// The request body was read.
-    pub received: Option<Instant>,
-    /// A replica was chosen, the last time if more than once.
-    pub routed: Option<Instant>,
-    /// The request was given to a connection, the last time if more than once.
-    pub sent: Option<Instant>,
-    /// The response head came.
-    pub headers: Option<Instant>,
-    /// The first event of any kind, such as the role.
-    pub first_event: Option<Instant>,
-    /// The first generated output, in whatever channel.
-    pub first_output: Option<Instant>,
-    /// The first output that is not reasoning.
-    pub first_answer: Option<Instant>,
-    /// The last generated output.
-    pub last_output: Option<Instant>,
-    /// The answer's own last event.
-    pub terminal: Option<Instant>,
-    /// The exchange was over.
-    pub ended: Option<Instant>,
-}
-
 /// What was seen of an answer as it passed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observed {
@@ -198,27 +136,6 @@ pub struct Observed {
     pub response_id: Option<Box<str>>,
     /// The answer's `model`.
     pub response_model: Option<Box<str>>,
-}
-
-/// How far token counts can be trusted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum UsageSource {
-    /// The engine's final count.
-    Exact,
-    /// The engine's count so far, from an answer that did not end.
-    Continuous,
-    /// There was none; events were counted.
-    #[default]
-    Missing,
-}
-
-/// Why an observer could not read all of an answer. The bytes flowed on regardless.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Lost {
-    /// The answer was compressed although `identity` was asked for.
-    Encoded,
-    /// Data that this shape does not send.
-    Malformed,
 }
 
 // === impl RequestRecord ===
@@ -334,150 +251,4 @@ fn status_name(status: u16) -> Option<&'static str> {
         504 => "504",
         _ => return None,
     })
-}
-
-// === impl ModelLabel, BackendId ===
-
-impl ModelLabel {
-    /// The label of a model that a replica serves.
-    pub fn known(model: Arc<str>) -> Self {
-        Self(model)
-    }
-
-    /// The label of everything else.
-    pub fn other() -> Self {
-        Self("_other".into())
-    }
-
-    /// The label value.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl BackendId {
-    /// A name.
-    pub fn new(name: &str) -> Self {
-        Self(name.into())
-    }
-
-    /// The label value.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for BackendId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-// === impl Outcome ===
-
-impl Outcome {
-    /// All of them, for tables and tests.
-    pub const ALL: [Self; 9] = [
-        Self::Ok,
-        Self::Cancelled,
-        Self::ClientError,
-        Self::Rejected,
-        Self::UpstreamError,
-        Self::StreamError,
-        Self::Truncated,
-        Self::Aborted,
-        Self::Timeout,
-    ];
-
-    /// The name in metrics, logs and spans.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Cancelled => "cancelled",
-            Self::ClientError => "client_error",
-            Self::Rejected => "rejected",
-            Self::UpstreamError => "upstream_error",
-            Self::StreamError => "stream_error",
-            Self::Truncated => "truncated",
-            Self::Aborted => "aborted",
-            Self::Timeout => "timeout",
-        }
-    }
-
-    /// Who brought it about.
-    pub const fn ended_by(self) -> EndedBy {
-        match self {
-            Self::Cancelled | Self::ClientError => EndedBy::Client,
-            Self::Rejected | Self::Timeout => EndedBy::Gateway,
-            _ => EndedBy::Backend,
-        }
-    }
-
-    /// Whether the replica failed this request.
-    pub const fn is_backend_failure(self) -> bool {
-        matches!(
-            self,
-            Self::UpstreamError
-                | Self::StreamError
-                | Self::Truncated
-                | Self::Aborted
-                | Self::Timeout
-        )
-    }
-}
-
-impl EndedBy {
-    /// The name in logs and spans.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Backend => "backend",
-            Self::Gateway => "gateway",
-        }
-    }
-}
-
-impl Lost {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Encoded, Self::Malformed];
-
-    /// The name in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Encoded => "encoded",
-            Self::Malformed => "malformed",
-        }
-    }
-}
-
-impl UsageSource {
-    /// The name in logs and spans.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Continuous => "continuous",
-            Self::Missing => "missing",
-        }
-    }
-}
-
-// === impl Timings ===
-
-impl Timings {
-    /// The request head was read at `accepted`; nothing else has happened.
-    pub fn begin(accepted: Instant) -> Self {
-        Self {
-            accepted,
-            received: None,
-            routed: None,
-            sent: None,
-            headers: None,
-            first_event: None,
-            first_output: None,
-            first_answer: None,
-            last_output: None,
-            terminal: None,
-            ended: None,
-        }
-    }
 }

@@ -1,0 +1,136 @@
+//! What each part of the hot path costs, over bytes recorded from a real vLLM.
+#![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use std::fs;
+use std::hint::black_box;
+use std::path::Path;
+use std::time::Duration;
+use tokenweir::backend::dialect::Load;
+use tokenweir::clock;
+use tokenweir::observe::Observer;
+use tokenweir::openai::Api;
+use tokenweir::openai::request::Peek;
+use tokenweir::record::Timings;
+use tokenweir::routing::{Ask, Candidate, Policy, PolicyKind, Report};
+use tokenweir::sse::Decoder;
+
+fn recorded(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire").join(name);
+    fs::read(path).unwrap()
+}
+
+/// The HTTP chunks of a recorded stream: one event each, as a gateway receives them.
+fn chunks(name: &str) -> Vec<Vec<u8>> {
+    let raw = recorded(name);
+    let head = raw.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
+    let mut rest = &raw[head..];
+    let mut chunks = Vec::new();
+    while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {
+        let size = usize::from_str_radix(std::str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
+        if size == 0 {
+            break;
+        }
+        chunks.push(rest[line + 2..line + 2 + size].to_vec());
+        rest = &rest[line + size + 4..];
+    }
+    chunks
+}
+
+fn bytes(chunks: &[Vec<u8>]) -> Throughput {
+    Throughput::Bytes(chunks.iter().map(|chunk| chunk.len() as u64).sum())
+}
+
+fn streams(c: &mut Criterion) {
+    for name in ["python/chat-stream-long.http", "rust/chat-stream-long.http"] {
+        let chunks = chunks(name);
+        let mut group = c.benchmark_group(format!("stream of {} chunks, {name}", chunks.len()));
+        group.throughput(bytes(&chunks));
+        group.bench_function("decode", |b| {
+            b.iter(|| {
+                let mut decoder = Decoder::new();
+                for chunk in &chunks {
+                    let mut rest = &chunk[..];
+                    while let Some(piece) = decoder.next(&mut rest) {
+                        black_box(piece);
+                    }
+                }
+            });
+        });
+        group.bench_function("observe", |b| {
+            let now = clock::now();
+            b.iter(|| {
+                let mut observer = Observer::new(Api::Chat);
+                observer.on_head("text/event-stream", false);
+                let mut timings = Timings::begin(now);
+                for chunk in &chunks {
+                    observer.on_data(black_box(chunk), now, &mut timings);
+                }
+                observer.into_observed()
+            });
+        });
+        group.finish();
+    }
+}
+
+fn requests(c: &mut Criterion) {
+    let mut group = c.benchmark_group("peek");
+    for size in [300, 220_000, 2_000_000] {
+        let body = format!(
+            r#"{{"model":"m","messages":[{{"role":"user","content":"{}"}}],"stream":true}}"#,
+            "word ".repeat(size / 5)
+        );
+        group.throughput(Throughput::Bytes(body.len() as u64));
+        group.bench_function(format!("{size} bytes"), |b| {
+            b.iter(|| Peek::of(black_box(body.as_bytes())));
+        });
+    }
+    group.finish();
+}
+
+fn routing(c: &mut Criterion) {
+    let mut group = c.benchmark_group("pick");
+    for count in [2_u32, 16, 1_000] {
+        let candidate = |index: u32| Candidate {
+            in_flight: index % 7,
+            tokens_in_flight: u64::from(index % 7) * 900,
+            report: Some(Report {
+                age: Duration::from_millis(u64::from(index % 250)),
+                kv_usage: f64::from(index % 100) / 100.0,
+                waiting: index % 3,
+                running: index % 40,
+                capacity: Some(100_000),
+                in_flight_then: index % 5,
+                tokens_then: 2_000,
+            }),
+        };
+        let candidates: Vec<Candidate> = (0..count).map(candidate).collect();
+        let policy = Policy { kind: PolicyKind::KvAware, ..Policy::default() };
+        let ask = Ask { sequence: 5, seed: 7, tokens: 1_000 };
+        group.bench_function(format!("kv_aware, {count} replicas"), |b| {
+            b.iter(|| policy.pick(black_box(&candidates), &ask));
+        });
+    }
+    group.finish();
+}
+
+fn pages(c: &mut Criterion) {
+    let mut group = c.benchmark_group("scrape");
+    for name in ["metrics/python-metrics-after.http", "metrics/rust-metrics-after.http"] {
+        let page = recorded(name);
+        group.throughput(Throughput::Bytes(page.len() as u64));
+        group.bench_function(name, |b| b.iter(|| Load::read(black_box(&page))));
+    }
+    group.finish();
+}
+
+fn config() -> Criterion {
+    // Short: these are for comparing before and after a change, in one sitting.
+    Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .sample_size(30)
+}
+
+criterion_group!(name = parts; config = config(); targets = streams, requests, routing, pages);
+criterion_main!(parts);

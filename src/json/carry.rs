@@ -1,0 +1,41 @@
+//! What is kept of a token that a piece of the document cuts in two.
+
+/// A name or scalar cut by the end of a piece: its first bytes and its whole length.
+#[derive(Debug, Clone)]
+pub(super) struct Carry {
+    bytes: [u8; CARRY],
+    len: usize,
+}
+
+/// Longest name or scalar that survives being cut. Longer ones are reported truncated.
+const CARRY: usize = 256;
+
+// === impl Carry ===
+
+impl Default for Carry {
+    fn default() -> Self {
+        Self { bytes: [0; CARRY], len: 0 }
+    }
+}
+
+impl Carry {
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    pub(super) fn extend(&mut self, bytes: &[u8]) {
+        let kept = self.len.min(CARRY);
+        let room = bytes.len().min(CARRY - kept);
+        self.bytes[kept..kept + room].copy_from_slice(&bytes[..room]);
+        self.len += bytes.len();
+    }
+
+    /// The whole token, given its last bytes: uncopied unless it was cut.
+    pub(super) fn finish<'a>(&'a mut self, last: &'a [u8]) -> (&'a [u8], usize) {
+        if self.len == 0 {
+            return (last, last.len());
+        }
+        self.extend(last);
+        (&self.bytes[..self.len.min(CARRY)], self.len)
+    }
+}

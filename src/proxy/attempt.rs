@@ -1,0 +1,91 @@
+//! One attempt: the client's request goes to one replica, with headers for the next hop.
+
+use crate::backend::Backend;
+use crate::backend::client::{Client, SendError};
+use crate::clock;
+use crate::headers::{self, Outbound, TRACEPARENT, TRACESTATE};
+use crate::record::{Attempt, RequestRecord};
+use bytes::Bytes;
+use http::header::AUTHORIZATION;
+use http::{HeaderValue, Request, Response, request};
+use http_body_util::Full;
+use hyper::body::Incoming;
+
+/// Replays of a request whose kept connection was found dead, before it counts as a failure.
+const MAX_REPLAYS: u32 = 3;
+
+/// Sends the request to one replica and waits for the head of its answer.
+pub(super) async fn send(
+    client: &Client,
+    record: &mut RequestRecord,
+    backend: &Backend,
+    head: &request::Parts,
+    body: &Bytes,
+) -> Result<Response<Incoming>, SendError> {
+    for _ in 0..=MAX_REPLAYS {
+        let span = fastrand::u64(1..);
+        let request = outbound(record, backend, head, body, span);
+        let started = clock::now();
+        record.timings.sent = Some(started);
+        record.attempts.push(Attempt {
+            backend: backend.id.clone(),
+            address: backend.address.host_and_port(),
+            span,
+            started,
+            ended: None,
+            status: None,
+            failure: None,
+        });
+        let result = client.send(request).await;
+        if let (Err(error), Some(attempt)) = (&result, record.attempts.last_mut()) {
+            tracing::debug!(backend = %backend.id, %error, "attempt failed");
+            attempt.ended = Some(clock::now());
+            attempt.failure = Some(error.reason());
+        }
+        match result {
+            // The replica has not seen it: the connection had died while it was kept.
+            Err(SendError::Stale) => {}
+            result => return result,
+        }
+    }
+    Err(SendError::Stale)
+}
+
+/// The client's request as the replica gets it: the same bytes, with headers for the next hop.
+fn outbound(
+    record: &RequestRecord,
+    backend: &Backend,
+    head: &request::Parts,
+    body: &Bytes,
+    span: u64,
+) -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::new(body.clone()));
+    *request.method_mut() = head.method.clone();
+    if let Some(path) = head.uri.path_and_query() {
+        *request.uri_mut() = backend.address.uri(path);
+    }
+    let mut map = head.headers.clone();
+    let request_id = HeaderValue::from_str(&record.request_id);
+    headers::outbound(
+        &mut map,
+        &Outbound {
+            host: backend.address.host_header(),
+            request_id: request_id.as_ref().unwrap_or(backend.address.host_header()),
+            client: record.client,
+            content_length: body.len(),
+        },
+    );
+    if let Some(key) = &backend.authorization {
+        map.insert(AUTHORIZATION, key.clone());
+    }
+    if let Some(trace) = &record.trace {
+        map.remove(TRACESTATE);
+        let state = trace.state.as_deref().and_then(|state| HeaderValue::from_str(state).ok());
+        state.map(|state| map.insert(TRACESTATE, state));
+        if let Ok(parent) = HeaderValue::from_str(&trace.header(span).to_string()) {
+            map.insert(TRACEPARENT, parent);
+        }
+    }
+    *request.headers_mut() = map;
+    request
+}

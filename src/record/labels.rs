@@ -1,0 +1,49 @@
+//! Names that are labels: from closed sets, so that no client can make new series.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A label value for a model.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModelLabel(Arc<str>);
+
+/// The name of a replica in the configuration, by default its host and port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackendId(Arc<str>);
+
+// === impl ModelLabel, BackendId ===
+
+impl ModelLabel {
+    /// The label of a model that a replica serves.
+    pub fn known(model: Arc<str>) -> Self {
+        Self(model)
+    }
+
+    /// The label of everything else.
+    pub fn other() -> Self {
+        Self("_other".into())
+    }
+
+    /// The label value.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl BackendId {
+    /// A name.
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The label value.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for BackendId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,171 @@
+//! The metrics page: lawful names, a form that Prometheus reads, every series from the start, and
+//! none that a client could make.
+
+use crate::support::fake::{FINISH, Fake, ROLE, USAGE, WORD, json, stream_of};
+use crate::support::gateway::start;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use tokenweir::telemetry::catalog::CATALOG;
+use tokenweir::telemetry::metric::Kind;
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// The samples of a page as (series, value); fails on a line that is not lawful.
+fn samples(page: &str) -> Vec<(String, f64)> {
+    let body = page.split("\r\n\r\n").nth(1).unwrap();
+    let mut typed = BTreeSet::new();
+    let mut samples = Vec::new();
+    for line in body.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let name = rest.split(' ').next().unwrap();
+            assert!(typed.insert(name.to_owned()), "{name} stands twice");
+            continue;
+        }
+        if line.starts_with("# HELP ") {
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let name = series.split('{').next().unwrap();
+        let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let is_typed = typed.contains(name) || family.is_some_and(|family| typed.contains(family));
+        assert!(is_typed, "{name} has no type");
+        assert_eq!(series.contains('{'), series.ends_with('}'), "{line}");
+        samples.push((series.to_owned(), value.parse().unwrap()));
+    }
+    let distinct: BTreeSet<&String> = samples.iter().map(|(series, _)| series).collect();
+    assert_eq!(distinct.len(), samples.len(), "a series stands twice");
+    samples
+}
+
+fn value(page: &str, series: &str) -> f64 {
+    let samples = samples(page);
+    let found = samples.iter().find(|(known, _)| known == series);
+    assert!(found.is_some(), "no {series} in\n{page}");
+    found.unwrap().1
+}
+
+#[test]
+fn names_units_and_helps_are_lawful() {
+    let mut names = BTreeSet::new();
+    for row in CATALOG {
+        assert!(names.insert(row.name), "{} stands twice", row.name);
+        let is_counter = row.kind == Kind::Counter;
+        assert_eq!(row.name.ends_with("_total"), is_counter, "{}", row.name);
+        if matches!(row.kind, Kind::Histogram(_)) {
+            assert!(row.name.ends_with("_seconds"), "{}", row.name);
+        }
+        assert!(row.help.ends_with('.') && row.help.len() > 10, "{}", row.name);
+        let labels: BTreeSet<&str> = row.labels.iter().map(|label| label.name()).collect();
+        assert_eq!(labels.len(), row.labels.len(), "{} has a label twice", row.name);
+        if let Kind::Histogram(bounds) = row.kind {
+            assert!(bounds.windows(2).all(|pair| pair[0] < pair[1]), "{}", row.name);
+        }
+    }
+}
+
+#[test]
+fn the_table_in_the_readme_is_the_catalogue() {
+    let readme = include_str!("../../README.md");
+    let mut table = String::from("| metric | kind | labels | what |\n|---|---|---|---|\n");
+    for row in CATALOG {
+        let kind = match row.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        };
+        let labels: Vec<String> =
+            row.labels.iter().map(|label| format!("`{}`", label.name())).collect();
+        let line = format!("| `{}` | {kind} | {} | {} |\n", row.name, labels.join(" "), row.help);
+        table.push_str(&line);
+    }
+    assert!(readme.contains(&table), "put this table into README.md:\n\n{table}");
+}
+
+#[tokio::test]
+async fn every_row_has_its_series_from_the_start_although_no_replica_is_up() {
+    let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
+    let gateway = start(&[nobody]).await;
+    let page = gateway.admin("/metrics").await;
+    assert!(page.contains("content-type: text/plain; version=0.0.4"));
+    let samples = samples(&page);
+    for row in CATALOG {
+        let is_of_row = |series: &str| {
+            let name = series.split('{').next().unwrap();
+            name.strip_prefix(row.name).is_some_and(|rest| rest.is_empty() || rest == "_count")
+        };
+        assert!(samples.iter().any(|(series, _)| is_of_row(series)), "{} has no series", row.name);
+    }
+    assert!(page.contains("process_resident_memory_bytes"));
+}
+
+#[tokio::test]
+async fn a_request_is_told_once_in_every_row_that_it_concerns() {
+    let fake = Fake::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
+    let gateway = start(&[fake.addr]).await;
+    gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
+    gateway.record().await;
+    let page = gateway.admin("/metrics").await;
+    let model = "gen_ai_request_model=\"tiny\"";
+    let backend = format!("backend=\"{}\"", fake.addr);
+    let expected = [
+        (format!("tokenweir_requests_total{{{model},operation=\"chat\",outcome=\"ok\"}}"), 1.0),
+        (format!("tokenweir_finish_total{{{model},reason=\"stop\"}}"), 1.0),
+        (format!("tokenweir_tokens_total{{{model},type=\"input\"}}"), 9.0),
+        (format!("tokenweir_tokens_total{{{model},type=\"output\"}}"), 3.0),
+        (format!("tokenweir_attempts_total{{{backend},result=\"ok\"}}"), 1.0),
+        (format!("tokenweir_inter_chunk_seconds_count{{{backend},{model}}}"), 1.0),
+        (format!("gen_ai_server_time_to_first_token_seconds_count{{{backend},{model}}}"), 1.0),
+        (format!("tokenweir_backend_kv_usage_ratio{{{backend}}}"), 0.25),
+        (format!("tokenweir_backend_requests_in_flight{{{backend}}}"), 0.0),
+        ("tokenweir_requests_in_flight".into(), 0.0),
+        ("tokenweir_label_overflow_total".into(), 0.0),
+    ];
+    for (series, expected) in expected {
+        // Labels are written in the order of their names.
+        let other = series.replace(&format!("{backend},{model}"), &format!("{model},{backend}"));
+        let found = if page.contains(&series) { series } else { other };
+        assert!((value(&page, &found) - expected).abs() < 1e-9, "{found} {}", value(&page, &found));
+    }
+}
+
+#[tokio::test]
+async fn no_client_can_make_a_series() {
+    let fake = Fake::answering(json("404 Not Found", r#"{"error":{"message":"no"}}"#)).await;
+    let gateway = start(&[fake.addr]).await;
+    let mut counts = BTreeSet::new();
+    for round in 0..3 {
+        for number in 0..50 {
+            let path =
+                if number % 2 == 0 { CHAT.to_owned() } else { format!("/v1/{round}/{number}") };
+            let model = format!("evil \\\"{{}},\\n {round} {number}");
+            gateway.post(&path, &format!(r#"{{"model":"{model}"}}"#)).await;
+            gateway.record().await;
+        }
+        counts.insert(samples(&gateway.admin("/metrics").await).len());
+    }
+    assert_eq!(counts.len(), 1, "series grow with what clients send: {counts:?}");
+    let page = gateway.admin("/metrics").await;
+    assert!((value(&page, "tokenweir_label_overflow_total") - 75.0).abs() < 1e-9);
+    assert!(!page.contains("evil"));
+}
+
+#[tokio::test]
+async fn the_admin_port_tells_the_state_of_the_replicas() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let gateway = start(&[fake.addr]).await;
+    let page = gateway.admin("/status").await;
+    let status: serde_json::Value =
+        serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    assert_eq!(status["ready"], true);
+    assert_eq!(status["backends"][0]["health"], "up");
+    assert_eq!(status["backends"][0]["version"], "0.32.0");
+    assert_eq!(status["backends"][0]["models"][0], "tiny");
+    assert!(gateway.admin("/livez").await.starts_with("HTTP/1.1 200"));
+    assert!(gateway.admin("/readyz").await.starts_with("HTTP/1.1 200"));
+    assert!(gateway.admin("/nothing").await.starts_with("HTTP/1.1 404"));
+    fake.set_healthy(false);
+    while gateway.pool.is_ready() {
+        tokio::task::yield_now().await;
+    }
+    assert!(gateway.admin("/readyz").await.starts_with("HTTP/1.1 503"));
+}

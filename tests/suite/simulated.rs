@@ -1,0 +1,158 @@
+//! The gateway in front of simulated replicas: real engines' behaviour without a GPU.
+
+use crate::support::gateway::{Running, post, start};
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir::record::Outcome;
+use tokenweir::sim::{Replica, Settings, Sim};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinHandle;
+
+const CHAT: &str = "/v1/chat/completions";
+const LONG: &str = r#"{"model":"sim-model","stream":true,"max_tokens":1000,"ignore_eos":true,"messages":[{"role":"user","content":"go on"}]}"#;
+
+struct Fleet {
+    gateway: Running,
+    replicas: Vec<Arc<Replica>>,
+    serving: JoinHandle<()>,
+}
+
+impl Fleet {
+    async fn start(count: u16) -> Self {
+        let settings = Settings {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            replicas: count,
+            ..Settings::default()
+        };
+        let sim = Sim::bind(&settings).await.unwrap();
+        let addrs = sim.addrs().to_vec();
+        let replicas = (0..usize::from(count)).map(|index| sim.replica(index).unwrap()).collect();
+        let serving = tokio::spawn(sim.run(std::future::pending()));
+        Self { gateway: start(&addrs).await, replicas, serving }
+    }
+
+    fn aborts(&self) -> u64 {
+        self.replicas.iter().map(|replica| replica.stats().aborts).sum()
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// A client that reads the beginning of an answer and leaves; how long the engine took to know.
+async fn leave_mid_stream(fleet: &Fleet) -> Duration {
+    let mut client = fleet.gateway.connect().await;
+    client.write_all(post(CHAT, LONG).as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while String::from_utf8_lossy(&answer).matches("data: ").count() < 3 {
+        client.read_buf(&mut answer).await.unwrap();
+    }
+    let before = fleet.aborts();
+    let left = Instant::now();
+    drop(client);
+    while fleet.aborts() == before {
+        tokio::task::yield_now().await;
+    }
+    left.elapsed()
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_aborted_in_the_engine_and_its_tokens_are_kept() {
+    let fleet = Fleet::start(2).await;
+    leave_mid_stream(&fleet).await;
+    let record = fleet.gateway.record().await;
+    assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "decode"));
+    assert!(record.output_tokens() > 0);
+}
+
+#[tokio::test]
+#[ignore = "a measurement, not a test: cargo test --release -- --ignored --nocapture abort"]
+async fn how_long_an_abort_takes_to_reach_the_engine() {
+    let fleet = Fleet::start(1).await;
+    let mut took = Vec::new();
+    for _ in 0..200 {
+        took.push(leave_mid_stream(&fleet).await);
+        fleet.gateway.record().await;
+    }
+    took.sort_unstable();
+    println!(
+        "client gone to engine abort: p50 {:?}, p99 {:?}, max {:?}",
+        took[100], took[198], took[199]
+    );
+}
+
+#[tokio::test]
+async fn tokens_and_finish_reasons_are_those_of_the_engine() {
+    let fleet = Fleet::start(2).await;
+    let asks = [
+        (
+            CHAT,
+            r#"{"model":"sim-model","stream":true,"max_tokens":20,"ignore_eos":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"a"}]}"#,
+        ),
+        (
+            CHAT,
+            r#"{"model":"sim-model","max_tokens":20,"ignore_eos":true,"messages":[{"role":"user","content":"a"}]}"#,
+        ),
+        (
+            "/v1/completions",
+            r#"{"model":"sim-model","prompt":"a","max_tokens":20,"ignore_eos":true}"#,
+        ),
+        (
+            "/v1/responses",
+            r#"{"model":"sim-model","input":"a","stream":true,"max_output_tokens":20,"ignore_eos":true}"#,
+        ),
+        (
+            "/v1/messages",
+            r#"{"model":"sim-model","stream":true,"max_tokens":20,"ignore_eos":true,"messages":[{"role":"user","content":"a"}]}"#,
+        ),
+    ];
+    let mut generated = 0;
+    for (path, ask) in asks {
+        fleet.gateway.post(path, ask).await;
+        let record = fleet.gateway.record().await;
+        assert_eq!(record.outcome, Outcome::Ok, "{path}");
+        assert_eq!(record.observed.usage.output, Some(20), "{path}");
+        assert_eq!(record.observed.finish_reasons.len(), 1, "{path}");
+        generated += 20;
+    }
+    let metrics: f64 = fleet
+        .replicas
+        .iter()
+        .map(|replica| tokenweir::backend::dialect::Load::read(replica.metrics().as_bytes()))
+        .filter_map(|load| load.generation_tokens)
+        .sum();
+    assert!((metrics - f64::from(generated)).abs() < 1e-9, "{metrics}");
+}
+
+#[tokio::test]
+async fn http_2_clients_share_a_connection_and_stream() {
+    let fleet = Fleet::start(2).await;
+    let client: Client<_, Full<Bytes>> =
+        Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    let ask = |number: usize| {
+        let body = LONG.replace("1000", &format!("{}", 5 + number));
+        Request::post(format!("http://{}{CHAT}", fleet.gateway.addr))
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .unwrap()
+    };
+    let answers = (0..8).map(|number| client.request(ask(number)));
+    for answer in futures_util::future::join_all(answers).await {
+        let answer = answer.unwrap();
+        assert_eq!(answer.version(), http::Version::HTTP_2);
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert!(body.ends_with(b"data: [DONE]\n\n"));
+    }
+    for _ in 0..8 {
+        assert_eq!(fleet.gateway.record().await.outcome, Outcome::Ok);
+    }
+}
