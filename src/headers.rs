@@ -44,17 +44,39 @@ const TRUSTED_BY_VLLM: [&str; 3] =
     ["x-data-parallel-rank", "x-vllm-priority", "endpoint-load-metrics-format"];
 const SAGEMAKER_PREFIX: &str = "x-amzn-sagemaker-";
 
+/// The name of a request in headers, logs and spans: 1 to 128 visible ASCII characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestId(HeaderValue);
+
 /// What the gateway adds to a request for a replica.
 #[derive(Debug)]
 pub struct Outbound<'a> {
     /// The replica's authority, for `Host`.
     pub host: &'a HeaderValue,
     /// The request id.
-    pub request_id: &'a HeaderValue,
+    pub request_id: &'a RequestId,
     /// The peer that the request came from.
     pub client: IpAddr,
     /// Length of the body in bytes.
     pub content_length: usize,
+}
+
+impl RequestId {
+    /// The client's, if it is fit to be used; else one made of `random`.
+    pub fn of(headers: &HeaderMap, random: u128) -> Self {
+        let is_fit = |value: &&HeaderValue| {
+            (1..=128).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
+        };
+        let theirs = headers.get(X_REQUEST_ID).filter(is_fit).cloned();
+        let ours = || HeaderValue::try_from(format!("{random:032x}"));
+        // Hexadecimal digits are always a header value.
+        Self(theirs.or_else(|| ours().ok()).unwrap_or(HeaderValue::from_static("0")))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        self.0.to_str().unwrap_or_default()
+    }
 }
 
 /// Turns a client's headers into those for a replica.
@@ -68,7 +90,7 @@ pub fn outbound(headers: &mut HeaderMap, add: &Outbound<'_>) {
     }
     strip_prefixed(headers);
     headers.insert(HOST, add.host.clone());
-    headers.insert(X_REQUEST_ID, add.request_id.clone());
+    headers.insert(X_REQUEST_ID, add.request_id.0.clone());
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(CONTENT_LENGTH, HeaderValue::from(add.content_length));
     let forwarded_for = match headers.get(X_FORWARDED_FOR).map(HeaderValue::to_str) {
@@ -84,9 +106,9 @@ pub fn outbound(headers: &mut HeaderMap, add: &Outbound<'_>) {
 ///
 /// Event streams get the headers that keep proxies in between from buffering them, unless the
 /// replica sent its own.
-pub fn inbound(headers: &mut HeaderMap, request_id: &HeaderValue) {
+pub fn inbound(headers: &mut HeaderMap, request_id: &RequestId) {
     strip_hop_by_hop(headers);
-    headers.entry(X_REQUEST_ID).or_insert_with(|| request_id.clone());
+    headers.entry(X_REQUEST_ID).or_insert_with(|| request_id.0.clone());
     if media_type(headers).eq_ignore_ascii_case("text/event-stream") {
         headers.entry(X_ACCEL_BUFFERING).or_insert(HeaderValue::from_static("no"));
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache"));
@@ -97,14 +119,6 @@ pub fn inbound(headers: &mut HeaderMap, request_id: &HeaderValue) {
 pub fn media_type(headers: &HeaderMap) -> &str {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     value.split(';').next().unwrap_or("").trim()
-}
-
-/// The client's request id if it is fit to be used: 1 to 128 visible ASCII characters.
-pub fn request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
-    let value = headers.get(X_REQUEST_ID)?;
-    let is_fit =
-        (1..=128).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic);
-    is_fit.then_some(value)
 }
 
 /// Removes what is meant for this hop only, and first what `Connection` nominates.
@@ -143,11 +157,15 @@ mod tests {
             .collect()
     }
 
+    fn id() -> RequestId {
+        RequestId::of(&map(&[("x-request-id", "r1")]), 1)
+    }
+
     fn sent(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = map(pairs);
         let add = Outbound {
             host: &HeaderValue::from_static("replica:8000"),
-            request_id: &HeaderValue::from_static("r1"),
+            request_id: &id(),
             client: IpAddr::from([127, 0, 0, 1]),
             content_length: 7,
         };
@@ -203,11 +221,11 @@ mod tests {
     #[test]
     fn a_stream_is_marked_against_buffering_unless_the_replica_did() {
         let mut headers = map(&[("content-type", "Text/Event-Stream; charset=utf-8")]);
-        inbound(&mut headers, &HeaderValue::from_static("r1"));
+        inbound(&mut headers, &id());
         assert_eq!(headers["x-accel-buffering"], "no");
         assert_eq!(headers["cache-control"], "no-cache");
         let mut headers = map(&[("content-type", "application/json"), ("x-request-id", "theirs")]);
-        inbound(&mut headers, &HeaderValue::from_static("r1"));
+        inbound(&mut headers, &id());
         assert_eq!(headers.len(), 2);
         assert_eq!(headers["x-request-id"], "theirs");
     }
@@ -217,7 +235,7 @@ mod tests {
         let of = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(X_REQUEST_ID, HeaderValue::from_str(value).unwrap());
-            request_id(&headers).is_some()
+            RequestId::of(&headers, 1).as_str() == value
         };
         assert!(of("bench-01-7"));
         assert!(!of("a b") && !of("") && !of(&"x".repeat(129)));

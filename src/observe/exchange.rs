@@ -124,6 +124,10 @@ impl Drop for Exchange {
         } else if let Some(observer) = inner.observer.take() {
             inner.record.observed = observer.into_observed();
         }
+        if std::thread::panicking() {
+            inner.record.outcome = Outcome::Rejected;
+            inner.record.refusal = Some("internal");
+        }
         inner.record.timings.ended = Some(now);
         if let Some(attempt) = inner.record.attempts.last_mut() {
             attempt.ended.get_or_insert(now);

@@ -79,6 +79,8 @@ enum Done {
 const DONE: &[u8] = b"[DONE]";
 /// More choices than this are not told apart.
 const MAX_CHOICES: usize = 128;
+/// Longest id or model name that is kept, in bytes.
+const MAX_KEPT: usize = 256;
 
 // === impl Reader ===
 
@@ -327,7 +329,8 @@ impl Status {
 
 fn keep_first(kept: &mut Option<Box<str>>, value: Value<'_>) {
     if kept.is_none() {
-        *kept = value.as_text().filter(|text| !text.is_empty()).map(Into::into);
+        let is_fit = |text: &std::borrow::Cow<'_, str>| (1..=MAX_KEPT).contains(&text.len());
+        *kept = value.as_text().filter(is_fit).map(Into::into);
     }
 }
 

@@ -65,12 +65,11 @@ fn outbound(
         *request.uri_mut() = backend.address.uri(path);
     }
     let mut map = head.headers.clone();
-    let request_id = HeaderValue::from_str(&record.request_id);
     headers::outbound(
         &mut map,
         &Outbound {
             host: backend.address.host_header(),
-            request_id: request_id.as_ref().unwrap_or(backend.address.host_header()),
+            request_id: &record.request_id,
             client: record.client,
             content_length: body.len(),
         },

@@ -31,7 +31,7 @@ use crate::record::Asked;
 use crate::trace_context::Sampler;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
-use http::{HeaderValue, Request, Response, request};
+use http::{Request, Response, request};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use std::net::IpAddr;
@@ -81,7 +81,7 @@ pub async fn handle(
     };
     let path = route.ok().map(|(_, path)| path);
     let record = opening::record(&request, client, api, path, gateway.sampler);
-    let request_id = HeaderValue::from_str(&record.request_id);
+    let request_id = record.request_id.clone();
     let mut exchange = Exchange::open(record, gateway.sink.clone());
     let presence = gateway.presence.clone();
     let result = match route {
@@ -99,9 +99,7 @@ pub async fn handle(
             error.response().map(Either::Left)
         }
     };
-    if let Ok(request_id) = request_id {
-        headers::inbound(response.headers_mut(), &request_id);
-    }
+    headers::inbound(response.headers_mut(), &request_id);
     response
 }
 

@@ -1,7 +1,7 @@
 //! What is known of a request when its head has been read.
 
 use crate::clock;
-use crate::headers::{self, TRACEPARENT, TRACESTATE};
+use crate::headers::{RequestId, TRACEPARENT, TRACESTATE};
 use crate::openai::Api;
 use crate::record::{Asked, ModelLabel, Observed, Outcome, RequestRecord, Timings};
 use crate::trace_context::{Sampler, TraceContext};
@@ -20,13 +20,11 @@ pub(super) fn record(
 ) -> RequestRecord {
     let header =
         |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
-    let request_id = headers::request_id(request.headers()).and_then(|id| id.to_str().ok());
     let trace = sampler.map(|sampler| {
         TraceContext::begin(header(TRACEPARENT), header(TRACESTATE), sampler, fastrand::u128(1..))
     });
     RequestRecord {
-        request_id: request_id
-            .map_or_else(|| format!("{:032x}", fastrand::u128(..)).into(), Into::into),
+        request_id: RequestId::of(request.headers(), fastrand::u128(..)),
         trace,
         spans: [fastrand::u64(1..), fastrand::u64(1..)],
         client,

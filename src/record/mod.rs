@@ -11,6 +11,7 @@ pub use outcome::{EndedBy, Lost, Outcome, UsageSource};
 pub use timings::Timings;
 
 use crate::gaps::Gaps;
+use crate::headers::RequestId;
 use crate::openai::{Api, Finish, InBandError, Usage};
 use crate::trace_context::TraceContext;
 use std::net::IpAddr;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 #[derive(Debug, Clone)]
 pub struct RequestRecord {
     /// The `x-request-id`, the client's or ours.
-    pub request_id: Box<str>,
+    pub request_id: RequestId,
     /// The trace it belongs to. `None` if traces are off.
     pub trace: Option<TraceContext>,
     /// Our span for the request as the client sees it, and the one for the inference.

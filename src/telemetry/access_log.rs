@@ -79,7 +79,7 @@ impl<'a> Line<'a> {
         let is_cut = record.phase() != "done" && record.status.is_none_or(|status| status < 400);
         Self {
             ts: humantime::format_rfc3339_millis(record.started).to_string(),
-            request_id: &record.request_id,
+            request_id: record.request_id.as_str(),
             trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
             client: record.client.to_string(),
             method: record.method,

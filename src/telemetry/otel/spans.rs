@@ -104,7 +104,7 @@ impl<'a> Tree<'a> {
             .put_some("http.response.status_code", record.status.map(i64::from))
             .put_some("http.response.body.size", has_head.then(|| number(record.bytes_out)))
             .put_some("error.type", is_told.then(|| server_error_type(record)))
-            .put("tokenweir.request_id", text(&record.request_id))
+            .put("tokenweir.request_id", text(record.request_id.as_str()))
             .put("tokenweir.outcome", record.outcome.as_str());
         let method = method_name(record.method);
         self.span(Part {

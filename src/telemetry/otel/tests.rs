@@ -3,9 +3,11 @@
 use super::spans;
 use crate::clock;
 use crate::gaps::Gaps;
+use crate::headers::{RequestId, X_REQUEST_ID};
 use crate::openai::{Api, Finish, InBandError, Usage};
 use crate::record::*;
 use crate::trace_context::TraceContext;
+use http::{HeaderMap, HeaderValue};
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
@@ -149,7 +151,10 @@ pub(super) fn streamed() -> RequestRecord {
     let mut gaps = Gaps::default();
     (0..15).for_each(|_| gaps.add(Duration::from_millis(20)));
     RequestRecord {
-        request_id: "r-1".into(),
+        request_id: RequestId::of(
+            &HeaderMap::from_iter([(X_REQUEST_ID, HeaderValue::from_static("r-1"))]),
+            1,
+        ),
         trace: Some(TraceContext {
             trace_id: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,
             parent: Some(PARENT),
