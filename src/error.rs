@@ -13,7 +13,7 @@ use http_body_util::Full;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No such path.
-    #[error("there is no `{path}` here; the gateway serves inference paths under /v1 only")]
+    #[error("there is no `{path}` here; the gateway serves inference only")]
     NotFound {
         /// As the client sent it.
         path: String,

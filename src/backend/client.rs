@@ -78,6 +78,10 @@ impl SendError {
     }
 }
 
+/// What is read ahead of a client that reads slowly, in bytes; also the longest response head.
+/// Some answers have heads of over 100 KB: embeddings in bytes carry their usage there.
+const MAX_BUFFER: usize = 256 << 10;
+
 /// Counts how many answers a connection has carried.
 #[derive(Debug, Clone, Default)]
 struct Uses(Arc<AtomicU32>);
@@ -116,6 +120,7 @@ impl Client {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(limits.idle)
             .set_host(false)
+            .http1_max_buf_size(MAX_BUFFER)
             .build(Connector(connector));
         Self { pooled, header_timeout: limits.headers }
     }

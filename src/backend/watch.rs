@@ -34,12 +34,12 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Every 250 ms when busy, every 2 s when idle; 1 s and 4 MiB for an answer.
+    /// Every 250 ms when busy, every 2 s when idle; 2 s and 4 MiB for an answer.
     fn default() -> Self {
         Self {
             busy: Duration::from_millis(250),
             idle: Duration::from_secs(2),
-            timeout: Duration::from_secs(1),
+            timeout: Duration::from_secs(2),
             max_page: 4 << 20,
         }
     }
@@ -53,9 +53,9 @@ pub trait Tally: Send + Sync + 'static {
 
 /// How often the models and the version are asked for again.
 const MODELS_EVERY: Duration = Duration::from_secs(10);
-/// Failed looks in a row after which a replica that was up is down. A refused connection is
-/// believed at once.
-const PATIENCE: u32 = 2;
+/// Looks in a row without an answer in time after which a replica that was up is down: an engine
+/// under load may be slow to say that it is well. A refused connection is believed at once.
+const PATIENCE: u32 = 3;
 
 /// Watches until it is dropped.
 pub async fn watch(
