@@ -5,12 +5,12 @@
 #   tests/real_vllm.sh [--traces] [--kill]
 #
 #   --traces   also checks that the engine's spans are children of the gateway's
-#   --kill     also kills a replica under load and starts it again
+#   --kill     also kills a replica under load and starts it again, twice
 #
 # The engine comes with three things, and without them the check is skipped:
 #   REAL_VLLM  a folder with serve.sh PORT [vLLM arguments] and stop.sh PORT, which start and stop
 #              a replica of the model `tiny` on 127.0.0.1, and keep PORT.pid and PORT.log in $RUN
-#              (default: a folder real-vllm, one or two levels below the folder of this repository)
+#              (default: a folder real-vllm beside this repository, or in a folder beside it)
 #   VENV       the Python environment of these scripts   (default: $REAL_VLLM/.venv-vllm)
 #   VENV/tiny  the model
 # Replicas that run already are used and left running.

@@ -76,8 +76,8 @@ class Try:
 class Load:
     """Clients that go on whatever happens."""
 
-    def __init__(self, fleet: Fleet, clients: int):
-        self.sdk = Sdk(fleet.gateway, "outage")
+    def __init__(self, fleet: Fleet, name: str, clients: int):
+        self.sdk = Sdk(fleet.gateway, name)
         self.tries = []
         self.tasks = [asyncio.create_task(self._client()) for _ in range(clients)]
         self.pause = 0.0
@@ -103,50 +103,62 @@ class Load:
 
 
 async def check_kill(fleet: Fleet, report: Report, engine: Path, run: Path) -> None:
-    """A replica is killed under load and started again."""
-    replica = fleet.replicas[-1]
-    backend = urlsplit(replica).netloc
-    port = backend.rpartition(":")[2]
-    load = Load(fleet, 6)
+    """The last replica is killed under load and started again: once only its engine, which the
+    server in front of it reports inside the streams, and once both."""
+    port = fleet.replicas[-1].rpartition(":")[2]
+    for victim in ("engine", "replica"):
+        pid = int((run / f"{port}.pid").read_text())
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        pids = [int(each) for each in children] + [pid] * (victim == "replica")
+        await outage(fleet, report, f"kill {victim}", pids, [str(engine / "serve.sh"), port])
+
+
+async def outage(fleet, report, step: str, pids: list[int], start: list[str]) -> None:
+    """From the kill until requests go to the replica again."""
+    backend = urlsplit(fleet.replicas[-1]).netloc
+    load = Load(fleet, step.replace(" ", "-"), 6)
     await asyncio.sleep(3)
-    kill(int((run / f"{port}.pid").read_text()))
     killed = time.monotonic()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
     took = await until(lambda: not is_up(fleet, backend), DOWN_SECONDS)
-    report.check("kill", f"down within {DOWN_SECONDS:g} s", took is not None, seconds(took))
+    report.check(step, f"down within {DOWN_SECONDS:g} s", took is not None, seconds(took))
     down = time.monotonic()
     await asyncio.sleep(5)
     # The other replica starts on the same processors.
     load.pause = 0.5
-    starting = await asyncio.create_subprocess_exec(str(engine / "serve.sh"), port)
+    starting = await asyncio.create_subprocess_exec(*start)
     status = await starting.wait()
     took = await until(lambda: is_up(fleet, backend), UP_SECONDS)
     is_back = status == 0 and took is not None
-    report.check("kill", f"up again within {UP_SECONDS:g} s", is_back, seconds(took))
+    report.check(step, f"up again within {UP_SECONDS:g} s", is_back, seconds(took))
     back = time.monotonic()
     load.pause = 0.0
     await asyncio.sleep(5)
     await load.stop()
     lines = await fleet.log.of([one.request_id for one in load.tries])
-    check_tries(report, load.tries, lines, killed, down)
-    later = Counter(lines[one.request_id]["backend"] for one in load.tries if one.begin > back)
-    report.check("kill", "requests go to it again", later[backend] > 0, show(later))
-
-
-def check_tries(report: Report, tries: list[Try], lines: dict, killed: float, down: float) -> None:
-    """Who failed, and whether the gateway says so."""
-    failed = [one for one in tries if one.error]
-    ends = Counter(f"{one.error}: {lines[one.request_id]['outcome']}" for one in failed)
-    report.note("kill", "requests that it broke", f"{len(failed)} of {len(tries)} ({show(ends)})")
-    late = Counter(one.error for one in failed if one.begin > down)
-    report.check("kill", "none fails once it is down", not late, show(late))
-    between = [one for one in tries if killed < one.begin <= down]
+    check_tries(report, step, load.tries, lines, down)
+    between = [one for one in load.tries if killed < one.begin <= down]
     again = sum(lines[one.request_id]["attempts"] > 1 for one in between)
     broken = sum(bool(one.error) for one in between)
     shown = f"{len(between)}, {again} of them sent again, {broken} failed"
-    report.check("kill", "none fails that was sent after the kill", not broken, shown)
+    report.note(step, "sent after the kill, before it was down", shown)
+    later = Counter(lines[one.request_id]["backend"] for one in load.tries if one.begin > back)
+    report.check(step, "requests go to it again", later[backend] > 0, show(later))
+
+
+def check_tries(report: Report, step: str, tries: list[Try], lines: dict, down: float) -> None:
+    """Who failed, and whether the gateway says so."""
+    failed = [one for one in tries if one.error]
+    ends = Counter(f"{one.error}: {lines[one.request_id]['outcome']}" for one in failed)
+    report.note(step, "requests that it broke", f"{len(failed)} of {len(tries)} ({show(ends)})")
+    late = Counter(one.error for one in failed if one.begin > down)
+    report.check(step, "none fails once it is down", not late, show(late))
     is_ok = {one.request_id: lines[one.request_id]["outcome"] == "ok" for one in tries}
     silent = [one.request_id for one in tries if is_ok[one.request_id] == bool(one.error)]
-    report.check("kill", "line and client agree on each", not silent, silent[:3] or len(tries))
+    report.check(step, "line and client agree on each", not silent, silent[:3] or len(tries))
+    blamed = Counter(lines[one.request_id]["ended_by"] for one in failed)
+    report.check(step, "none is put down to the client", not blamed["client"], show(blamed))
 
 
 def seconds(took: float | None) -> str:
@@ -157,10 +169,3 @@ def seconds(took: float | None) -> str:
 def is_up(fleet: Fleet, backend: str) -> bool:
     """Whether the gateway may send requests to a replica."""
     return fleet.page().by("tokenweir_backend_up", "backend")[backend] == 1
-
-
-def kill(pid: int) -> None:
-    """Ends a replica's processes as the kernel does when memory is short."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    for each in [pid, *map(int, children)]:
-        os.kill(each, signal.SIGKILL)

@@ -501,3 +501,115 @@ async fn without_traces_the_callers_context_passes_through() {
     gateway.raw(request).await;
     assert!(fake.seen()[0].head.contains(theirs));
 }
+
+#[tokio::test]
+async fn requests_one_after_the_other_and_pipelined_share_a_connection() {
+    let fake = Fake::start(|seen| {
+        let body = String::from_utf8_lossy(&seen.body).into_owned();
+        vec![Step::Send(json("200 OK", &body))]
+    })
+    .await;
+    let gateway = start(&[fake.addr]).await;
+    let keep = |number: usize| {
+        post(CHAT, &format!(r#"{{"model":"tiny","n":{number}}}"#))
+            .replace("connection: close\r\n", "")
+    };
+    let mut client = gateway.connect().await;
+    for number in 0..3 {
+        client.write_all(keep(number).as_bytes()).await.unwrap();
+        read_until(&mut client, &format!("\"n\":{number}}}")).await;
+    }
+    client.write_all([keep(3), keep(4)].concat().as_bytes()).await.unwrap();
+    read_until(&mut client, "\"n\":4}").await;
+    for _ in 0..5 {
+        assert_eq!(gateway.record().await.outcome, Outcome::Ok);
+    }
+    assert_eq!(fake.connections(), 1, "and so do they towards the replica");
+}
+
+#[tokio::test]
+async fn an_http_1_0_client_gets_the_stream_until_the_connection_closes() {
+    let fake = Fake::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+    let gateway = start(&[fake.addr]).await;
+    let request = post(CHAT, ASK).replace("HTTP/1.1", "HTTP/1.0");
+    let answer = gateway.raw(request).await;
+    let text = String::from_utf8_lossy(&answer);
+    assert!(!text.contains("transfer-encoding") && text.ends_with("data: [DONE]\n\n"), "{text}");
+    assert_eq!(gateway.record().await.outcome, Outcome::Ok);
+}
+
+#[tokio::test]
+async fn a_client_that_expects_100_continue_is_told_to_go_on() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let gateway = start(&[fake.addr]).await;
+    let request = post(CHAT, ASK).replace("host: gateway", "host: g\r\nexpect: 100-continue");
+    let (head, rest) = request.split_at(request.find("\r\n\r\n").unwrap() + 4);
+    let mut client = gateway.connect().await;
+    client.write_all(head.as_bytes()).await.unwrap();
+    read_until(&mut client, "100 Continue").await;
+    client.write_all(rest.as_bytes()).await.unwrap();
+    read_until(&mut client, "200 OK").await;
+    assert!(!fake.seen()[0].head.to_ascii_lowercase().contains("expect"));
+}
+
+#[tokio::test]
+async fn a_reader_that_stops_stops_the_replica_and_not_the_gateway() {
+    const FLOOD: usize = 64 << 20;
+    let fake = Fake::start(|_| {
+        let flood = vec![b'x'; FLOOD];
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {FLOOD}\r\n\r\n");
+        vec![Step::Send([head.as_bytes(), &flood].concat()), Step::AwaitClose]
+    })
+    .await;
+    let gateway = start(&[fake.addr]).await;
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    read_until(&mut client, "xxxx").await;
+    // Another client is served although this one does not read.
+    assert_eq!(status(&gateway.post("/v1/nothing", "{}").await), 404);
+    gateway.record().await;
+    drop(client);
+    fake.closed().await;
+    let record = gateway.record().await;
+    assert_eq!(record.outcome, Outcome::Cancelled);
+    // What had passed is what sockets and buffers hold, not what the replica had to say.
+    assert!(record.bytes_out < 16 << 20, "{} bytes were read ahead", record.bytes_out);
+}
+
+#[tokio::test]
+async fn a_body_of_many_megabytes_reaches_the_replica_whole() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let setup = Setup { max_body: 64 << 20, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let body = format!(r#"{{"messages":"{}","model":"tiny"}}"#, "image ".repeat(4 << 20));
+    assert_eq!(status(&gateway.post(CHAT, &body).await), 200);
+    assert_eq!(fake.seen()[0].body, body.as_bytes());
+    assert_eq!(gateway.record().await.bytes_in, body.len() as u64);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_compressed_all_the_same_passes_unread_and_is_counted() {
+    let answer =
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n\
+        content-length: 4\r\n\r\n\x1f\x8b\x08\x00";
+    let fake = Fake::answering(*answer).await;
+    let gateway = start(&[fake.addr]).await;
+    let (bytes, whole) = body(&gateway.post(CHAT, ASK).await);
+    assert_eq!((bytes, whole), (b"\x1f\x8b\x08\x00".to_vec(), true));
+    let record = gateway.record().await;
+    assert_eq!(record.outcome, Outcome::Ok);
+    assert_eq!(record.observed.lost, Some(tokenweir::record::Lost::Encoded));
+}
+
+#[tokio::test]
+async fn an_endless_response_head_is_a_502() {
+    let fake = Fake::start(|_| {
+        let head = format!("HTTP/1.1 200 OK\r\nx: {}\r\n", "a".repeat(1 << 20));
+        vec![Step::Send(head.into_bytes()), Step::AwaitClose]
+    })
+    .await;
+    let gateway = start(&[fake.addr]).await;
+    assert_eq!(status(&gateway.post(CHAT, ASK).await), 502);
+    fake.closed().await;
+    assert_eq!(gateway.record().await.outcome, Outcome::UpstreamError);
+}

@@ -156,3 +156,52 @@ async fn http_2_clients_share_a_connection_and_stream() {
         assert_eq!(fleet.gateway.record().await.outcome, Outcome::Ok);
     }
 }
+
+#[tokio::test]
+async fn an_http_2_client_that_resets_its_stream_is_aborted_in_the_engine() {
+    let fleet = Fleet::start(1).await;
+    let client: Client<_, Full<Bytes>> =
+        Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    let request = Request::post(format!("http://{}{CHAT}", fleet.gateway.addr))
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(LONG)))
+        .unwrap();
+    let mut body = client.request(request).await.unwrap().into_body();
+    body.frame().await.unwrap().unwrap();
+    drop(body);
+    while fleet.aborts() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(fleet.gateway.record().await.outcome, Outcome::Cancelled);
+}
+
+#[tokio::test]
+async fn a_storm_of_clients_that_leave_at_random_leaves_nothing_behind() {
+    let fleet = Fleet::start(2).await;
+    let mut random = fastrand::Rng::with_seed(3);
+    let count = 60;
+    let storm = (0..count).map(|_| {
+        let events = random.usize(0..6);
+        let gateway = &fleet.gateway;
+        async move {
+            let mut client = gateway.connect().await;
+            client.write_all(post(CHAT, LONG).as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            while String::from_utf8_lossy(&answer).matches("data: ").count() < events {
+                client.read_buf(&mut answer).await.unwrap();
+            }
+        }
+    });
+    futures_util::future::join_all(storm).await;
+    for _ in 0..count {
+        assert_eq!(fleet.gateway.record().await.outcome, Outcome::Cancelled);
+    }
+    fleet.gateway.assert_no_more_records().await;
+    for backend in fleet.gateway.pool.backends() {
+        while backend.in_flight() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(backend.tokens_in_flight(), 0);
+    }
+    assert!(fleet.gateway.admin("/metrics").await.contains("tokenweir_requests_in_flight 0\n"));
+}
