@@ -156,12 +156,16 @@ fn configured(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> otel::Co
     }
 }
 
-fn telemetry(pool: &Pool, logs: &Logs, otel: Option<&Otel>) -> Result<Telemetry, AssemblyError> {
+fn telemetry(
+    pool: &Arc<Pool>,
+    logs: &Logs,
+    otel: Option<&Otel>,
+) -> Result<Telemetry, AssemblyError> {
     let known = Known {
         models: Vec::new(),
         backends: pool.backends().iter().map(|backend| backend.id.to_string()).collect(),
     };
-    let mut sinks: Vec<Arc<dyn Sink>> = Vec::new();
+    let mut sinks: Vec<Arc<dyn Sink>> = vec![pool.clone()];
     if let Some(access_log) = logs.access_log() {
         sinks.push(Arc::new(access_log));
     }

@@ -2,14 +2,19 @@
 //! were understood, and where traces go.
 
 use super::assembly::Assembly;
+use super::logs::Logs;
 use crate::admin;
 use crate::clock;
 use crate::telemetry::vitals::BackendVitals;
 use std::fmt::Write;
 
-/// Shows it on standard error.
-pub(super) fn show(assembly: &Assembly) {
-    eprint!("{}", text(assembly));
+/// Shows it on standard error, in the form of the log there.
+pub(super) fn show(assembly: &Assembly, logs: &Logs) {
+    if logs.is_json {
+        text(assembly).lines().for_each(|line| tracing::info!("{}", line.trim()));
+    } else {
+        eprint!("{}", text(assembly));
+    }
 }
 
 fn text(assembly: &Assembly) -> String {

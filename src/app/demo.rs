@@ -38,7 +38,7 @@ pub(super) async fn run(demo: Demo) -> ExitCode {
         Ok(assembly) => assembly,
         Err(error) => return failed(&error),
     };
-    banner::show(&assembly);
+    banner::show(&assembly, &logs);
     show_what_to_try(&assembly, &model, &demo);
     let Ok(gateway) = Address::parse(&format!("http://{}", assembly.listen)) else {
         return ExitCode::FAILURE;
@@ -50,13 +50,11 @@ pub(super) async fn run(demo: Demo) -> ExitCode {
     assembly
         .run(async move {
             stop(demo.duration).await;
-            // Requests under way end in the drain; no new ones begin.
             let _ = stop_load.send(());
+            // The gateway goes last: a request that comes when it has stopped accepting would fail.
+            let _ = load.await;
         })
         .await;
-    if let Err(error) = load.await {
-        return failed(&error);
-    }
     replicas.abort();
     summary(&tally)
 }

@@ -9,6 +9,8 @@ use tracing_subscriber::EnvFilter;
 
 /// The writers. Dropping it writes what is left.
 pub(super) struct Logs {
+    /// The log of the process is in JSON.
+    pub(super) is_json: bool,
     access: Option<AccessLogWriter>,
     _guards: Vec<WorkerGuard>,
 }
@@ -33,13 +35,14 @@ pub(super) fn start(log: Log) -> Logs {
         Format::Auto => !is_terminal,
     };
     let is_terminal = std::io::stderr().is_terminal();
+    let own_is_json = is_json(is_terminal);
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(own)
         .with_ansi(is_terminal)
         .with_target(false);
     // A second start in one process keeps the first one's log.
-    let _ = if is_json(is_terminal) {
+    let _ = if own_is_json {
         subscriber.json().flatten_event(true).try_init()
     } else {
         subscriber.try_init()
@@ -47,6 +50,7 @@ pub(super) fn start(log: Log) -> Logs {
     let (writer, access_guard) = builder().finish(std::io::stdout());
     let is_json = is_json(std::io::stdout().is_terminal());
     Logs {
+        is_json: own_is_json,
         access: log.access.then_some(AccessLogWriter { is_json, writer }),
         _guards: vec![own_guard, access_guard],
     }

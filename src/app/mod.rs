@@ -40,7 +40,7 @@ fn run_serve(serve: Serve) -> ExitCode {
             Ok(assembly) => assembly,
             Err(error) => return failed(&error),
         };
-        banner::show(&assembly);
+        banner::show(&assembly, &logs);
         assembly.run(signals::stop()).await;
         ExitCode::SUCCESS
     })

@@ -3,7 +3,8 @@
 
 use super::{Backend, Health, Lease, Model, State};
 use crate::error::Error;
-use crate::record::{Decision, ModelLabel};
+use crate::observe::Sink;
+use crate::record::{Decision, ModelLabel, RequestRecord};
 use crate::routing::{Ask, Candidate, Policy};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -135,6 +136,20 @@ impl Pool {
             }
         }
         ModelLabel::other()
+    }
+}
+
+/// Requests teach the pool: one that a replica failed asks for a look at it, because a replica that
+/// fails fast looks idle.
+impl Sink for Pool {
+    fn finished(&self, record: &RequestRecord) {
+        if !record.outcome.is_backend_failure() {
+            return;
+        }
+        let failed = self.backends.iter().find(|backend| Some(&backend.id) == record.backend());
+        if let Some(backend) = failed {
+            backend.look_again.notify_one();
+        }
     }
 }
 

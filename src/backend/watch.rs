@@ -51,6 +51,8 @@ pub trait Tally: Send + Sync + 'static {
     fn scraped(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>);
 }
 
+/// Least time between two looks, whoever asks for one.
+const LEAST_PAUSE: Duration = Duration::from_millis(20);
 /// How often the models and the version are asked for again.
 const MODELS_EVERY: Duration = Duration::from_secs(10);
 /// Looks in a row without an answer in time after which a replica that was up is down: an engine
@@ -69,7 +71,9 @@ pub async fn watch(
         watcher.look().await;
         // Only the first look sets it.
         let _ = watcher.backend.looked.set(());
-        let pause = watcher.pause();
+        // Failing requests ask for a look each; one in a while is enough.
+        tokio::time::sleep(LEAST_PAUSE).await;
+        let pause = watcher.pause().saturating_sub(LEAST_PAUSE);
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = watcher.backend.look_again.notified() => {}

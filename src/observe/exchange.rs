@@ -30,6 +30,17 @@ struct Inner {
     sink: Arc<dyn Sink>,
 }
 
+/// How the body of an answer ended.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// As HTTP says it should.
+    Whole,
+    /// The replica's connection broke.
+    Broken,
+    /// Nobody wanted the rest.
+    Dropped,
+}
+
 impl Exchange {
     /// Begins with what is known of the request. The record's outcome should be
     /// [`Outcome::Cancelled`]: that is what a dropped exchange means.
@@ -70,10 +81,11 @@ impl Exchange {
         }
     }
 
-    /// The gateway answers itself.
-    pub fn refuse(mut self, status: u16, reason: &'static str, outcome: Outcome) {
+    /// The gateway answers itself, with a body of `bytes`.
+    pub fn refuse(mut self, status: u16, bytes: u64, reason: &'static str, outcome: Outcome) {
         let record = self.record();
         record.status = Some(status);
+        record.bytes_out = bytes;
         record.refusal = Some(reason);
         record.outcome = outcome;
     }
@@ -84,46 +96,42 @@ impl Exchange {
         if let Some(observer) = &mut inner.observer {
             observer.on_end(clock::now(), &mut inner.record.timings);
         }
-        inner.record.outcome = inner.whole();
+        inner.conclude(End::Whole);
     }
 
     /// The body broke off.
     pub fn broken(mut self) {
-        self.inner.record.outcome = Outcome::Truncated;
+        self.inner.conclude(End::Broken);
     }
 }
 
 impl Inner {
-    /// The outcome of an answer whose body came whole.
-    fn whole(&mut self) -> Outcome {
-        let Some(observer) = self.observer.take() else { return Outcome::Ok };
-        let observed = observer.into_observed();
+    /// Takes over what was seen of an answer, and says what that makes of it.
+    fn conclude(&mut self, end: End) {
+        let Some(observer) = self.observer.take() else { return };
+        self.record.observed = observer.into_observed();
+        let observed = &self.record.observed;
         let is_aborted = observed.finish_reasons.contains(&Some(Finish::Abort));
-        let outcome = match self.record.status {
-            Some(400..=499) => Outcome::ClientError,
-            Some(500..) => Outcome::UpstreamError,
+        self.record.outcome = match (self.record.status, end) {
+            (Some(400..=499), _) => Outcome::ClientError,
+            (Some(500..), _) => Outcome::UpstreamError,
+            // Clients hang up on an error event without waiting for what follows.
             _ if observed.is_stream && observed.error.is_some() => Outcome::StreamError,
-            _ if !observed.is_terminal => Outcome::Truncated,
+            (_, End::Broken) => Outcome::Truncated,
+            (_, End::Whole) if !observed.is_terminal => Outcome::Truncated,
+            (_, End::Dropped) if !observed.is_terminal => Outcome::Cancelled,
             _ if is_aborted => Outcome::Aborted,
+            // Many clients hang up on the last event without reading the end of the body.
             _ => Outcome::Ok,
         };
-        self.record.observed = observed;
-        outcome
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
         let inner = &mut *self.inner;
+        inner.conclude(End::Dropped);
         let now = clock::now();
-        if inner.observer.as_ref().is_some_and(Observer::is_terminal)
-            && inner.record.outcome == Outcome::Cancelled
-        {
-            // Many clients hang up on the last event without reading the end of the body.
-            inner.record.outcome = inner.whole();
-        } else if let Some(observer) = inner.observer.take() {
-            inner.record.observed = observer.into_observed();
-        }
         if std::thread::panicking() {
             inner.record.outcome = Outcome::Rejected;
             inner.record.refusal = Some("internal");

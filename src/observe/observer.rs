@@ -69,11 +69,6 @@ impl Observer {
         }
     }
 
-    /// Whether the answer's own end has been seen.
-    pub fn is_terminal(&self) -> bool {
-        self.observed.is_terminal
-    }
-
     /// What was seen.
     pub fn into_observed(self) -> Observed {
         let answer = self.reader.answer();

@@ -33,7 +33,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use http::{Request, Response, request};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -95,8 +95,10 @@ pub async fn handle(
             response.map(|body| Either::Right(ObservedBody::new(body, exchange, held)))
         }
         Err(error) => {
-            exchange.refuse(error.status().as_u16(), error.reason(), error.outcome());
-            error.response().map(Either::Left)
+            let response = error.response();
+            let bytes = response.body().size_hint().lower();
+            exchange.refuse(error.status().as_u16(), bytes, error.reason(), error.outcome());
+            response.map(Either::Left)
         }
     };
     headers::inbound(response.headers_mut(), &request_id);

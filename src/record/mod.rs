@@ -57,7 +57,7 @@ pub struct RequestRecord {
     pub observed: Observed,
     /// Body bytes from the client.
     pub bytes_in: u64,
-    /// Body bytes of the answer, as the replica sent them.
+    /// Body bytes of the answer.
     pub bytes_out: u64,
 }
 

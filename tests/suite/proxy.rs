@@ -613,3 +613,19 @@ async fn an_endless_response_head_is_a_502() {
     fake.closed().await;
     assert_eq!(gateway.record().await.outcome, Outcome::UpstreamError);
 }
+
+#[tokio::test]
+async fn a_client_that_hangs_up_on_an_error_event_did_not_cancel() {
+    let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
+    let fake = Fake::start(move |_| {
+        let begun = [stream_head(), chunk(ROLE), chunk(WORD), chunk(error)].concat();
+        vec![Step::Send(begun), Step::AwaitClose]
+    })
+    .await;
+    let gateway = start(&[fake.addr]).await;
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    read_until(&mut client, "boom").await;
+    drop(client);
+    assert_eq!(gateway.record().await.outcome, Outcome::StreamError);
+}

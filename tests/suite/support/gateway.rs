@@ -92,7 +92,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     });
     let (sender, records) = mpsc::unbounded_channel();
     let prometheus = Prometheus::new(Known::default()).unwrap();
-    let telemetry = Arc::new(Telemetry::new(prometheus, vec![Arc::new(Capture(sender))]));
+    let telemetry =
+        Arc::new(Telemetry::new(prometheus, vec![pool.clone(), Arc::new(Capture(sender))]));
     let settings = watch::Settings {
         busy: Duration::from_millis(20),
         idle: Duration::from_millis(20),
