@@ -22,10 +22,10 @@ pub(super) type NodeId = u8;
 // === impl Paths ===
 
 impl<S: Copy> Paths<S> {
-    /// Compiles a table.
-    pub fn new(table: &[(&'static str, S)]) -> Self {
+    /// Compiles tables, as if they were one.
+    pub fn new(tables: &[&[(&'static str, S)]]) -> Self {
         let mut paths = Self { nodes: vec![Node::empty()] };
-        for &(path, signal) in table {
+        for &(path, signal) in tables.iter().copied().flatten() {
             let mut at = 0;
             for segment in path.split('.') {
                 let name = segment.trim_end_matches("[]");

@@ -20,13 +20,13 @@ fn seen(paths: &Paths<&'static str>, pieces: &[&[u8]]) -> (Vec<String>, bool) {
 }
 
 fn table() -> Paths<&'static str> {
-    Paths::new(&[
+    Paths::new(&[&[
         ("choices[]", "choice"),
         ("choices[].delta.content", "content"),
         ("choices[].token_ids[]", "token"),
         ("usage.total", "total"),
         ("error", "error"),
-    ])
+    ]])
 }
 
 #[test]

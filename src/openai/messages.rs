@@ -6,7 +6,7 @@ use crate::json::Paths;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
-    paths: Paths::new(TABLE),
+    paths: Paths::new(&[TABLE]),
     output_type: None,
     terminal_types: &["message_stop", "error"],
     input_leaves_out_cache: true,

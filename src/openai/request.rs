@@ -55,7 +55,7 @@ const FIELDS: &[(&str, Field)] = &[
     ("n", Field::N),
 ];
 
-static PATHS: LazyLock<Paths<Field>> = LazyLock::new(|| Paths::new(FIELDS));
+static PATHS: LazyLock<Paths<Field>> = LazyLock::new(|| Paths::new(&[FIELDS]));
 
 impl Peek {
     /// Peeks at a whole body.

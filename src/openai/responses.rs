@@ -7,7 +7,7 @@ use crate::json::Paths;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
-    paths: Paths::new(TABLE),
+    paths: Paths::new(&[TABLE]),
     output_type: Some(output_type),
     terminal_types: &[
         "response.completed",

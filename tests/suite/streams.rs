@@ -162,3 +162,33 @@ fn line_endings_and_a_byte_order_mark_never_change_the_facts() {
         }
     }
 }
+
+/// The bytes that mean something to the readers.
+const MARKS: &[u8] = b"\"\\{}[]:,\n\r d";
+
+#[test]
+fn no_damage_to_a_recorded_answer_stops_its_observer() {
+    let recordings: Vec<Recording> =
+        recording::all().into_iter().filter(|recording| recording.body().len() < 20_000).collect();
+    let mut random = fastrand::Rng::with_seed(11);
+    for _ in 0..3_000 {
+        let recording = &recordings[random.usize(..recordings.len())];
+        let mut body = recording.body();
+        for _ in 0..random.usize(1..20) {
+            if body.is_empty() {
+                break;
+            }
+            let at = random.usize(..body.len());
+            match random.u8(..3) {
+                0 => body[at] = random.u8(..),
+                1 => body.truncate(at),
+                _ => body.insert(at, MARKS[random.usize(..MARKS.len())]),
+            }
+        }
+        let size = random.usize(1..200);
+        let pieces: Vec<&[u8]> = body.chunks(size).collect();
+        let (observed, timings, _) = observe(recording, &pieces);
+        assert!(observed.output_events <= observed.events);
+        assert!(timings.first_output <= timings.last_output);
+    }
+}
