@@ -120,12 +120,7 @@ pub fn vitals(backend: &Backend, now: Instant) -> BackendVitals {
         health: state.health.as_str(),
         reason: state.reason.as_deref().filter(|_| state.health != Health::Up).map(Into::into),
         version: state.version.as_deref().map(Into::into),
-        models: state
-            .models
-            .iter()
-            .flat_map(|models| models.iter())
-            .map(|model| model.id.to_string())
-            .collect(),
+        models: state.models().iter().map(|model| model.id.to_string()).collect(),
         in_flight: backend.in_flight(),
         kv_usage: load.kv_usage,
         waiting: load.waiting,

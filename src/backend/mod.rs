@@ -181,6 +181,11 @@ impl Backend {
 // === impl State ===
 
 impl State {
+    /// The models that it says it serves; none if it has not said.
+    pub fn models(&self) -> &[Model] {
+        self.models.as_deref().unwrap_or_default()
+    }
+
     /// Whether the replica serves a model. One whose models are not known may serve any.
     pub fn serves(&self, model: Option<&str>) -> bool {
         match (model, &self.models) {

@@ -114,7 +114,7 @@ impl Pool {
     pub fn models(&self) -> BTreeMap<Arc<str>, Model> {
         let mut models = BTreeMap::new();
         for backend in &self.backends {
-            for model in backend.state().models.iter().flat_map(|models| models.iter()) {
+            for model in backend.state().models() {
                 models.entry(model.id.clone()).or_insert_with(|| model.clone());
             }
         }
@@ -126,7 +126,7 @@ impl Pool {
     pub fn model_label(&self, model: Option<&str>) -> ModelLabel {
         for backend in &self.backends {
             let state = backend.state.load();
-            let mut models = state.models.iter().flat_map(|models| models.iter());
+            let mut models = state.models().iter();
             let found = match model {
                 Some(wanted) => models.find(|model| &*model.id == wanted),
                 None => models.next(),

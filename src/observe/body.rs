@@ -46,28 +46,19 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx));
-        match &frame {
-            Some(Ok(frame)) => {
-                if let (Some(exchange), Some(data)) = (&mut this.exchange, frame.data_ref()) {
-                    exchange.on_data(data);
-                }
-                // Ended here too, because hyper may not poll again.
-                if this.inner.is_end_stream()
-                    && let Some(exchange) = this.exchange.take()
-                {
-                    exchange.complete();
-                }
-            }
-            Some(Err(_)) => {
-                if let Some(exchange) = this.exchange.take() {
-                    exchange.broken();
-                }
-            }
-            None => {
-                if let Some(exchange) = this.exchange.take() {
-                    exchange.complete();
-                }
-            }
+        if let (Some(Ok(frame)), Some(exchange)) = (&frame, &mut this.exchange)
+            && let Some(data) = frame.data_ref()
+        {
+            exchange.on_data(data);
+        }
+        let end: fn(Exchange) = match &frame {
+            Some(Err(_)) => Exchange::broken,
+            Some(Ok(_)) if !this.inner.is_end_stream() => return Poll::Ready(frame),
+            // Ended with the last frame too, because hyper may not poll again.
+            Some(Ok(_)) | None => Exchange::complete,
+        };
+        if let Some(exchange) = this.exchange.take() {
+            end(exchange);
         }
         Poll::Ready(frame)
     }

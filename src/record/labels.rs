@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// A label value for a model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ModelLabel(Arc<str>);
+pub struct ModelLabel(Option<Arc<str>>);
 
 /// The name of a replica in the configuration, by default its host and port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,19 +14,27 @@ pub struct BackendId(Arc<str>);
 // === impl ModelLabel, BackendId ===
 
 impl ModelLabel {
+    /// The label value of [`ModelLabel::other`].
+    pub const OTHER: &str = "_other";
+
     /// The label of a model that a replica serves.
     pub fn known(model: Arc<str>) -> Self {
-        Self(model)
+        Self(Some(model))
     }
 
     /// The label of everything else.
-    pub fn other() -> Self {
-        Self("_other".into())
+    pub const fn other() -> Self {
+        Self(None)
+    }
+
+    /// Whether a replica serves it.
+    pub const fn is_known(&self) -> bool {
+        self.0.is_some()
     }
 
     /// The label value.
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0.as_deref().unwrap_or(Self::OTHER)
     }
 }
 

@@ -186,7 +186,7 @@ pub const CATALOG: &[Row] = &[
         kind: Kind::Counter,
         labels: &[],
         read: Read::Record(|record, emit| {
-            if record.api.is_some() && record.model.as_str() == "_other" {
+            if record.api.is_some() && !record.model.is_known() {
                 emit(&[], 1.0);
             }
         }),

@@ -5,7 +5,7 @@ use crate::backend::ScrapeError;
 use crate::error;
 use crate::gaps::Gaps;
 use crate::openai::{Api, Finish};
-use crate::record::{Lost, Outcome, RequestRecord};
+use crate::record::{Lost, ModelLabel, Outcome, RequestRecord};
 use crate::routing;
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ impl Label {
             values.iter().map(|value| (*value).to_owned()).collect()
         }
         match self {
-            Self::Model if known.models.is_empty() => own(&["_other"]),
+            Self::Model if known.models.is_empty() => own(&[ModelLabel::OTHER]),
             Self::Model => known.models.clone(),
             Self::Backend => known.backends.clone(),
             Self::Operation => {

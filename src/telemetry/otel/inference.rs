@@ -5,7 +5,7 @@
 use super::attributes::{Attributes, count, host, seconds, text, words};
 use super::spans::{error_type, failure, moment};
 use crate::openai::{Api, Finish};
-use crate::record::{ModelLabel, Outcome, RequestRecord};
+use crate::record::{Outcome, RequestRecord};
 use opentelemetry::trace::Event;
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ const PROVIDER: &str = "vllm";
 
 /// Whether a request got so far that there is an inference to tell of.
 pub(super) fn is_one(record: &RequestRecord) -> bool {
-    let is_known = record.model != ModelLabel::other();
+    let is_known = record.model.is_known();
     record.api.is_some() && (!record.attempts.is_empty() || is_known)
 }
 
