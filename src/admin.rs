@@ -3,6 +3,7 @@
 use crate::backend::pool::Pool;
 use crate::backend::{Backend, Health};
 use crate::clock;
+use crate::observe::Live;
 use crate::telemetry::Telemetry;
 use crate::telemetry::vitals::{BackendVitals, SpanCounts, Vitals};
 use axum::extract::State;
@@ -22,8 +23,8 @@ pub struct Admin {
     pub pool: Arc<Pool>,
     /// The metrics.
     pub telemetry: Arc<Telemetry>,
-    /// Cloned for each open request.
-    pub presence: Arc<()>,
+    /// The requests that are open.
+    pub live: Arc<Live>,
     /// Set when the gateway shuts down.
     pub draining: Arc<AtomicBool>,
     /// What became of spans so far.
@@ -98,8 +99,7 @@ impl Admin {
     pub fn vitals(&self, now: Instant) -> Vitals {
         let draining = self.draining.load(Ordering::Relaxed);
         Vitals {
-            // One count is ours, one the gateway's.
-            in_flight: Arc::strong_count(&self.presence).saturating_sub(2),
+            in_flight: self.live.open(),
             ready: !draining && self.pool.is_ready(),
             draining,
             backends: self.pool.backends().iter().map(|backend| vitals(backend, now)).collect(),
@@ -122,6 +122,8 @@ pub fn vitals(backend: &Backend, now: Instant) -> BackendVitals {
         version: state.version.as_deref().map(Into::into),
         models: state.models().iter().map(|model| model.id.to_string()).collect(),
         in_flight: backend.in_flight(),
+        stalled: backend.stalled(),
+        stalls: backend.stalls(),
         kv_usage: load.kv_usage,
         waiting: load.waiting,
         running: load.running,

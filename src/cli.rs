@@ -3,7 +3,7 @@
 //! `TOKENWEIR_SIM_LISTEN`.
 
 use crate::backend::address::Address;
-use crate::config::{Format, Given, Level, Overrides, Source};
+use crate::config::{Format, Given, Level, Overrides, Source, UsageMode};
 use crate::routing::PolicyKind;
 use crate::{sim, units};
 use clap::builder::StyledStr;
@@ -117,6 +117,11 @@ struct ServeFlags {
     /// A configuration file; what it says gives way to flags and variables.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_CONFIG")]
     config: Option<PathBuf>,
+    #[arg(
+        help = "Whether replicas are asked for usage that clients did not ask for. [default: inject]"
+    )]
+    #[arg(long, value_enum, env = "TOKENWEIR_USAGE")]
+    usage: Option<UsageMode>,
     #[arg(help = "How a replica is chosen. [default: kv_aware]")]
     #[arg(long, value_enum, env = "TOKENWEIR_POLICY")]
     policy: Option<PolicyKind>,
@@ -216,6 +221,7 @@ impl ServeFlags {
             listen: given(matches, "listen", self.listen),
             admin: given(matches, "admin", self.admin),
             policy: given(matches, "policy", self.policy),
+            usage: given(matches, "usage", self.usage),
             drain_timeout: given(matches, "drain_timeout", self.drain_timeout),
             log_level: given(matches, "log_level", self.log_level),
             log_format: given(matches, "log_format", self.log_format),

@@ -115,6 +115,13 @@ pub fn inbound(headers: &mut HeaderMap, request_id: &RequestId) {
     }
 }
 
+/// Whether a digest of the body goes with it, so that no byte of it may change.
+pub fn is_digested(headers: &HeaderMap) -> bool {
+    ["content-digest", "content-md5", "digest", "x-amz-content-sha256"]
+        .iter()
+        .any(|name| headers.contains_key(*name))
+}
+
 /// The media type of a message without its parameters; empty if there is none.
 pub fn media_type(headers: &HeaderMap) -> &str {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");

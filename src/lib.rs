@@ -21,8 +21,8 @@
 
 // Floor 0: time, and the shapes of bytes.
 pub mod clock;
-pub mod gaps;
 pub mod json;
+pub mod spread;
 pub mod sse;
 pub mod trace_context;
 pub mod units;

@@ -12,6 +12,8 @@ pub enum Piece<'a> {
     Data(&'a [u8]),
     /// The event is complete; [`Decoder::event_type`] tells its type until the next call.
     Dispatch,
+    /// A blank line that completes no event: after a comment, or after another blank line.
+    Blank,
     /// A comment line begins, such as `: keep-alive`.
     Comment,
 }
@@ -45,6 +47,9 @@ enum Line {
 enum Field {
     Data,
     Event,
+    /// Not of the standard: old llama.cpp servers report failures so. It is read as the data of an
+    /// event of the type `error`.
+    Error,
     Ignored,
 }
 
@@ -89,6 +94,11 @@ impl Decoder {
         None
     }
 
+    /// Whether the last byte was a CR: if an LF comes next, it belongs to the same line ending.
+    pub fn is_after_cr(&self) -> bool {
+        self.after_cr
+    }
+
     /// The `event` field of the event just dispatched; empty if it had none, or one longer than
     /// 64 bytes.
     pub fn event_type(&self) -> &str {
@@ -117,7 +127,7 @@ impl Decoder {
                     return Some(Piece::Dispatch);
                 }
                 self.event_type.clear();
-                None
+                Some(Piece::Blank)
             }
             b':' => {
                 self.line = Line::Rest(Field::Ignored);
@@ -142,6 +152,7 @@ impl Decoder {
         let field = match self.name.as_str() {
             "data" => Field::Data,
             "event" => Field::Event,
+            "error" => Field::Error,
             _ => Field::Ignored,
         };
         if input[end] == b':' {
@@ -155,8 +166,14 @@ impl Decoder {
 
     /// A second `data` line is joined to the first by a line feed.
     fn begin_value<'a>(&mut self, field: Field) -> Option<Piece<'a>> {
+        if field == Field::Error {
+            self.event_type.clear();
+            self.event_type.extend(b"error");
+        }
         match field {
-            Field::Data if std::mem::replace(&mut self.has_data, true) => Some(Piece::Data(b"\n")),
+            Field::Data | Field::Error if std::mem::replace(&mut self.has_data, true) => {
+                Some(Piece::Data(b"\n"))
+            }
             Field::Event => {
                 self.event_type.clear();
                 None
@@ -181,9 +198,9 @@ impl Decoder {
             None => *input = &[],
         }
         match field {
-            Field::Data if !value.is_empty() => return Some(Piece::Data(value)),
+            Field::Data | Field::Error if !value.is_empty() => return Some(Piece::Data(value)),
             Field::Event => self.event_type.extend(value),
-            Field::Data | Field::Ignored => {}
+            Field::Data | Field::Error | Field::Ignored => {}
         }
         None
     }
@@ -235,6 +252,7 @@ mod tests {
             while let Some(next) = decoder.next(&mut piece) {
                 match next {
                     Piece::Data(bytes) => data.extend_from_slice(bytes),
+                    Piece::Blank => {}
                     Piece::Comment => events.push(("#".into(), String::new())),
                     Piece::Dispatch => events.push((
                         decoder.event_type().into(),
@@ -285,6 +303,11 @@ mod tests {
             one(": keep-alive\n\nid: 1\nretry: 5\ndatafoo: x\ndat: x\ndata: 1\n\n"),
             [event("#", ""), event("", "1")]
         );
+    }
+
+    #[test]
+    fn an_error_field_is_an_event_of_that_type() {
+        assert_eq!(one("error: {\"code\":500}\n\n"), [event("error", "{\"code\":500}")]);
     }
 
     #[test]

@@ -51,6 +51,28 @@ pub mod duration {
     }
 }
 
+/// Durations that may be left out: `null` is none. For `#[serde(with = "units::optional_duration")]`.
+pub mod optional_duration {
+    use super::duration;
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    /// For serde: as [`duration::format()`], or null.
+    pub fn serialize<S: Serializer>(from: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        match from {
+            Some(duration) => to.serialize_some(&duration::format(*duration)),
+            None => to.serialize_none(),
+        }
+    }
+
+    /// For serde: as [`duration::parse`], or null.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| duration::parse(&text)).transpose().map_err(D::Error::custom)
+    }
+}
+
 /// Sizes in bytes. For `#[serde(with = "units::bytes")]` and, by `parse`, for flags.
 pub mod bytes {
     use super::Text;

@@ -5,9 +5,12 @@ use crate::admin::Admin;
 use crate::backend::Backend;
 use crate::backend::client::Client;
 use crate::backend::pool::Pool;
-use crate::config::{self, BackendConfig, Config, Loaded, SecretError, Source};
-use crate::observe::Sink;
+use crate::clock;
+use crate::config::{self, BackendConfig, Config, Loaded, SecretError, Source, TierKey};
+use crate::observe::{self, Live, Sink};
+use crate::openai::Phrases;
 use crate::proxy::Gateway;
+use crate::record::Tiers;
 use crate::server::{self, BindError, Drained, Limits, Server};
 use crate::telemetry::Telemetry;
 use crate::telemetry::metric::Known;
@@ -44,6 +47,10 @@ pub(super) enum AssemblyError {
     Bind(#[from] BindError),
     #[error("the key of backend `{backend}` cannot be had")]
     Secret { backend: String, source: SecretError },
+    #[error("the key of tier `{tier}` cannot be had")]
+    TierKey { tier: String, source: SecretError },
+    #[error("the refusal phrases are too many to be looked for")]
+    Phrases(#[from] aho_corasick::BuildError),
     #[error(transparent)]
     TraceSettings(#[from] otel::SettingsError),
     #[error(transparent)]
@@ -73,15 +80,15 @@ impl Assembly {
         let pool = Arc::new(Pool::new(backends(config, &env)?, config.routing.policy()));
         let settings = otel::Settings::read(configured(loaded, &env), &env)?;
         let otel = settings.endpoint.is_some().then(|| Otel::start(&settings)).transpose()?;
-        let telemetry = Arc::new(telemetry(&pool, logs, otel.as_ref())?);
+        let telemetry = Arc::new(telemetry(&pool, config, logs, otel.as_ref())?);
         let client = Client::new(config.timeouts);
         let watchers =
             server::watch_all(&pool, &client, config.watch, &telemetry, FIRST_LOOK).await;
-        let presence = Arc::new(());
+        let live = Live::new(observation(config)?, clock::now());
         let admin = Arc::new(Admin {
             pool: pool.clone(),
             telemetry: telemetry.clone(),
-            presence: presence.clone(),
+            live: live.clone(),
             draining: Arc::new(AtomicBool::new(false)),
             spans: span_counts(otel.as_ref()),
             config: loaded.view(),
@@ -92,7 +99,8 @@ impl Assembly {
             sink: telemetry,
             max_body: config.limits.body,
             sampler: otel.is_some().then_some(settings.sampler),
-            presence,
+            tiers: tiers(config, &env)?,
+            live,
         });
         let limits = Limits {
             head: config.limits.header,
@@ -134,9 +142,44 @@ fn backends(
         let failed =
             |source| AssemblyError::Secret { backend: configured.id().to_string(), source };
         let authorization = secret.map_err(failed)?.map(|secret| secret.bearer().clone());
-        Ok(Backend::new(configured.id(), configured.url.clone(), authorization))
+        let backend = Backend::new(configured.id(), configured.url.clone(), authorization);
+        let usage = configured.usage.unwrap_or(config.usage);
+        Ok(backend.with_usage_injection(usage == config::UsageMode::Inject))
     };
     config.backends.iter().map(backend).collect()
+}
+
+/// What is looked for while requests run and when they have ended.
+fn observation(config: &Config) -> Result<observe::Settings, AssemblyError> {
+    let phrases = &config.answers.refusal_phrases;
+    let phrases = (!phrases.is_empty()).then(|| Phrases::new(phrases)).transpose()?;
+    Ok(observe::Settings {
+        stalls: config.stalls,
+        slow: config.slow,
+        phrases: phrases.map(Arc::new),
+    })
+}
+
+fn tiers(config: &Config, env: impl Fn(&str) -> Option<String>) -> Result<Tiers, AssemblyError> {
+    let key = |configured: &TierKey| {
+        let failed = |source| AssemblyError::TierKey { tier: configured.tier.clone(), source };
+        let secret = configured.key.resolve(&env).map_err(failed)?;
+        Ok((secret.bearer().clone(), Arc::from(configured.tier.as_str())))
+    };
+    Ok(Tiers {
+        // The configuration has checked that it is a name.
+        header: config.tiers.header.as_ref().and_then(|name| name.parse().ok()),
+        names: config.tiers.names.iter().map(|name| name.as_str().into()).collect(),
+        keys: config.tiers.keys.iter().map(key).collect::<Result<_, AssemblyError>>()?,
+    })
+}
+
+fn tier_names(config: &Config) -> Vec<String> {
+    let of_keys = config.tiers.keys.iter().map(|key| key.tier.clone());
+    let mut names: Vec<String> = config.tiers.names.iter().cloned().chain(of_keys).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// The standard variables win over the file, and our own flag and variable over both.
@@ -158,12 +201,14 @@ fn configured(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> otel::Co
 
 fn telemetry(
     pool: &Arc<Pool>,
+    config: &Config,
     logs: &Logs,
     otel: Option<&Otel>,
 ) -> Result<Telemetry, AssemblyError> {
     let known = Known {
         models: Vec::new(),
         backends: pool.backends().iter().map(|backend| backend.id.to_string()).collect(),
+        tiers: tier_names(config),
     };
     let mut sinks: Vec<Arc<dyn Sink>> = vec![pool.clone()];
     if let Some(access_log) = logs.access_log() {

@@ -27,6 +27,25 @@ pub struct Load {
     pub block_size: Option<f64>,
     /// KV blocks, over all engines.
     pub blocks: Option<f64>,
+    /// Seconds that requests have waited in the engine since its start, and how many had.
+    pub queue_seconds: Option<f64>,
+    /// Requests in that sum.
+    pub queued: Option<f64>,
+    /// Seconds that requests took from being scheduled to their first token, and how many had.
+    pub prefill_seconds: Option<f64>,
+    /// Requests in that sum.
+    pub prefilled: Option<f64>,
+    /// What kind of server it is.
+    pub server: Option<Server>,
+}
+
+/// Kinds of server, as far as they are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// vLLM, with either front end.
+    Vllm,
+    /// SGLang.
+    Sglang,
 }
 
 /// A canonical signal and the names it has had, the one to prefer first. Names of one signal can
@@ -53,7 +72,7 @@ fn sum(a: f64, b: f64) -> f64 {
 
 /// vLLM from 0.6 to 0.33 (both front ends) and SGLang. The prefix and its separator are left out:
 /// some exporters write `vllm_x` for `vllm:x`, and Ray puts `ray_` in front.
-const SIGNALS: [Signal; 10] = [
+const SIGNALS: [Signal; 14] = [
     Signal {
         names: &["kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage"],
         source: Source::Value,
@@ -114,9 +133,33 @@ const SIGNALS: [Signal; 10] = [
         fold: sum,
         field: |load| &mut load.blocks,
     },
+    Signal {
+        names: &["request_queue_time_seconds_sum", "queue_time_seconds_sum"],
+        source: Source::Value,
+        fold: sum,
+        field: |load| &mut load.queue_seconds,
+    },
+    Signal {
+        names: &["request_queue_time_seconds_count", "queue_time_seconds_count"],
+        source: Source::Value,
+        fold: sum,
+        field: |load| &mut load.queued,
+    },
+    Signal {
+        names: &["request_prefill_time_seconds_sum"],
+        source: Source::Value,
+        fold: sum,
+        field: |load| &mut load.prefill_seconds,
+    },
+    Signal {
+        names: &["request_prefill_time_seconds_count"],
+        source: Source::Value,
+        fold: sum,
+        field: |load| &mut load.prefilled,
+    },
 ];
 
-const PREFIXES: [&[u8]; 2] = [b"vllm", b"sglang"];
+const PREFIXES: [(&[u8], Server); 2] = [(b"vllm", Server::Vllm), (b"sglang", Server::Sglang)];
 
 /// One line of a page that is a sample.
 struct Sample<'a> {
@@ -135,13 +178,19 @@ impl Load {
             let end = memchr(b'\n', rest).unwrap_or(rest.len());
             let line = &rest[..end];
             rest = rest.get(end + 1..).unwrap_or_default();
-            let Some(name) = canonical_name(line) else { continue };
+            let Some((server, name)) = canonical_name(line) else { continue };
+            load.server = Some(server);
             for (signal, rank) in SIGNALS.iter().zip(&mut ranks) {
                 let known = signal.names.iter().position(|known| known.as_bytes() == name);
                 if let Some(this_rank) = known {
                     signal.read(line, this_rank, rank, &mut load);
                 }
             }
+        }
+        for signal in &SIGNALS {
+            let field = (signal.field)(&mut load);
+            // Added up, two numbers can be more than a float can hold.
+            *field = field.filter(|value| value.is_finite());
         }
         load.kv_usage = load.kv_usage.filter(|usage| (0.0..=1.0).contains(usage));
         load
@@ -182,12 +231,24 @@ impl Signal {
 
 /// The metric name of a line without the server's prefix; `None` for comments and for metrics of
 /// others.
-fn canonical_name(line: &[u8]) -> Option<&[u8]> {
+fn canonical_name(line: &[u8]) -> Option<(Server, &[u8])> {
     let line = line.strip_prefix(b"ray_").unwrap_or(line);
-    let rest = PREFIXES.iter().find_map(|prefix| line.strip_prefix(*prefix))?;
+    let known = |(prefix, server): &(&[u8], Server)| Some((*server, line.strip_prefix(*prefix)?));
+    let (server, rest) = PREFIXES.iter().find_map(known)?;
     let rest = rest.strip_prefix(b":").or_else(|| rest.strip_prefix(b"_"))?;
     let end = rest.iter().position(|byte| matches!(byte, b'{' | b' ' | b'\t'))?;
-    Some(&rest[..end])
+    Some((server, &rest[..end]))
+}
+
+impl Server {
+    /// Reads the `owned_by` of a model.
+    pub fn of_owner(owner: &str) -> Option<Self> {
+        match owner {
+            "vllm" => Some(Self::Vllm),
+            "sglang" => Some(Self::Sglang),
+            _ => None,
+        }
+    }
 }
 
 impl<'a> Sample<'a> {
@@ -291,7 +352,8 @@ mod tests {
     fn a_value_that_cannot_be_is_no_value() {
         for value in ["NaN", "+Inf", "-1", "abc", "", "1e999"] {
             let page = format!("vllm:num_requests_waiting {value}\nvllm:kv_cache_usage_perc 1.5\n");
-            assert_eq!(Load::read(page.as_bytes()), Load::default(), "{value}");
+            let nothing = Load { server: Some(Server::Vllm), ..Load::default() };
+            assert_eq!(Load::read(page.as_bytes()), nothing, "{value}");
         }
         let unborn =
             Load::read(b"vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1");

@@ -4,14 +4,17 @@ pub mod address;
 pub mod client;
 pub mod dialect;
 pub mod pool;
+mod recent;
 pub mod watch;
 
-use crate::record::BackendId;
+use crate::observe::Replica;
+use crate::record::{BackendId, Condition, RecentTimes};
 use crate::routing::{Candidate, Report};
 use address::Address;
 use arc_swap::ArcSwap;
-use dialect::Load;
+use dialect::{Load, Server};
 use http::HeaderValue;
+use recent::{RecentGaps, RecentMeans};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
@@ -26,8 +29,12 @@ pub struct Backend {
     pub address: Address,
     /// The `Authorization` that it wants, instead of the client's.
     pub authorization: Option<HeaderValue>,
+    may_inject_usage: bool,
     in_flight: AtomicU32,
     tokens_in_flight: AtomicU64,
+    gaps: RecentGaps,
+    stalled: AtomicU32,
+    stalls: AtomicU64,
     state: ArcSwap<State>,
     /// Wakes its watcher before its time.
     look_again: Notify,
@@ -45,6 +52,8 @@ pub struct State {
     pub models: Option<Arc<[Model]>>,
     /// The last metrics page that was understood.
     pub sample: Option<Sample>,
+    /// What its requests took lately, by its own account.
+    means: RecentMeans,
     /// Why the last look at its metrics failed, if it did.
     pub metrics_error: Option<ScrapeError>,
     /// Why it is down, for people.
@@ -116,12 +125,37 @@ impl Backend {
             id,
             address,
             authorization,
+            may_inject_usage: true,
             in_flight: AtomicU32::new(0),
             tokens_in_flight: AtomicU64::new(0),
+            gaps: RecentGaps::default(),
+            stalled: AtomicU32::new(0),
+            stalls: AtomicU64::new(0),
             state: ArcSwap::default(),
             look_again: Notify::new(),
             looked: SetOnce::new(),
         }
+    }
+
+    /// Whether it may be asked for usage that clients did not ask for.
+    pub fn with_usage_injection(self, may_inject_usage: bool) -> Self {
+        Self { may_inject_usage, ..self }
+    }
+
+    /// Whether a request that does not ask for usage is to be made to: only servers that are known
+    /// to tell it in an event of its own are asked.
+    pub fn injects_usage(&self) -> bool {
+        self.may_inject_usage && self.state.load().server().is_some()
+    }
+
+    /// Its streams that are silent now.
+    pub fn stalled(&self) -> u32 {
+        self.stalled.load(Ordering::Relaxed)
+    }
+
+    /// Silences of its streams since the start.
+    pub fn stalls(&self) -> u64 {
+        self.stalls.load(Ordering::Relaxed)
     }
 
     /// What is believed of it.
@@ -178,9 +212,56 @@ impl Backend {
     }
 }
 
+impl Replica for Backend {
+    fn condition(&self, now: Instant) -> Condition {
+        self.state.load().condition(now)
+    }
+
+    fn recent_times(&self) -> RecentTimes {
+        self.state.load().means.times()
+    }
+
+    fn on_gap(&self, bucket: usize) {
+        self.gaps.add(bucket);
+    }
+
+    fn usual_gap(&self) -> Option<f64> {
+        self.gaps.p99()
+    }
+
+    fn on_stall(&self, is_silent: bool) {
+        if is_silent {
+            self.stalls.fetch_add(1, Ordering::Relaxed);
+            self.stalled.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.stalled.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 // === impl State ===
 
 impl State {
+    /// What kind of server it is: its models tell, or its metrics.
+    pub fn server(&self) -> Option<Server> {
+        let owner = self.models().first().and_then(|model| model.entry.get("owned_by")?.as_str());
+        let by_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
+        owner.and_then(Server::of_owner).or_else(by_metrics)
+    }
+
+    /// What it last said of itself.
+    pub fn condition(&self, now: Instant) -> Condition {
+        let Some(sample) = &self.sample else { return Condition::default() };
+        let load = &sample.load;
+        Condition {
+            kv_usage: load.kv_usage,
+            running: load.running.map(|running| running as u32),
+            waiting: load.waiting.map(|waiting| waiting as u32),
+            preemptions: load.preemptions.map(|preemptions| preemptions as u64),
+            age: Some(now.saturating_duration_since(sample.at)),
+        }
+    }
+
     /// The models that it says it serves; none if it has not said.
     pub fn models(&self) -> &[Model] {
         self.models.as_deref().unwrap_or_default()

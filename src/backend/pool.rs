@@ -68,15 +68,10 @@ impl Pool {
         let Some(choice) = self.policy.pick(&candidates, &ask) else {
             return Err(self.no_candidate(need.model));
         };
-        let report = candidates[choice.index].report;
-        let decision = Decision {
-            policy: self.policy.name(),
-            reason: choice.reason,
-            kv_usage: report.map(|report| report.kv_usage),
-            waiting: report.map(|report| report.waiting),
-            sample_age: report.map(|report| report.age),
-        };
-        Ok((open[choice.index].clone().lease(need.tokens), decision))
+        let backend = open[choice.index];
+        let condition = backend.state.load().condition(now);
+        let decision = Decision { policy: self.policy.name(), reason: choice.reason, condition };
+        Ok((backend.clone().lease(need.tokens), decision))
     }
 
     fn open(

@@ -4,7 +4,7 @@
 
 use super::client::{Client, SendError};
 use super::dialect::Load;
-use super::{Backend, Health, Model, Sample, ScrapeError};
+use super::{Backend, Health, Model, Sample, ScrapeError, recent};
 use crate::{clock, units};
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HOST};
@@ -66,9 +66,18 @@ pub async fn watch(
     settings: Settings,
     tally: Arc<dyn Tally>,
 ) {
-    let mut watcher = Watcher { backend, client, settings, tally, failures: 0, models_at: None };
+    let mut watcher = Watcher {
+        backend,
+        client,
+        settings,
+        tally,
+        failures: 0,
+        models_at: None,
+        window_at: clock::now(),
+    };
     loop {
         watcher.look().await;
+        watcher.turn_window();
         // Only the first look sets it.
         let _ = watcher.backend.looked.set(());
         // Failing requests ask for a look each; one in a while is enough.
@@ -89,9 +98,18 @@ struct Watcher {
     /// Failed looks in a row.
     failures: u32,
     models_at: Option<Instant>,
+    window_at: Instant,
 }
 
 impl Watcher {
+    fn turn_window(&mut self) {
+        let now = clock::now();
+        if now.saturating_duration_since(self.window_at) >= recent::WINDOW {
+            self.window_at = now;
+            self.backend.gaps.turn();
+        }
+    }
+
     async fn look(&mut self) {
         match self.fetch("/health").await {
             Ok((StatusCode::OK, _)) => self.is_up().await,
@@ -156,6 +174,7 @@ impl Watcher {
             state.metrics_error = load.err();
             if let Ok(load) = load {
                 state.sample = Some(Sample { load, at, in_flight, tokens });
+                state.means.on_sample(&load, at);
             }
         });
         if let Err(error) = load

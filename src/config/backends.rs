@@ -1,6 +1,7 @@
 //! The replicas in the configuration: where each is, what it is called, and how it knows us.
 
 use super::secret::Secret;
+use super::settings::UsageMode;
 use crate::backend::address::{Address, AddressError};
 use crate::record::BackendId;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -18,6 +19,9 @@ pub struct BackendConfig {
     /// The token that it wants, instead of the client's.
     #[serde(default)]
     pub api_key: Option<Secret>,
+    /// Whether it is asked for usage that clients did not ask for. `None`: as for all.
+    #[serde(default)]
+    pub usage: Option<UsageMode>,
 }
 
 /// Longest name, in bytes.
@@ -26,7 +30,7 @@ const MAX_NAME: usize = 64;
 impl BackendConfig {
     /// A replica of which only the address is known.
     pub fn at(url: Address) -> Self {
-        Self { url, name: None, api_key: None }
+        Self { url, name: None, api_key: None, usage: None }
     }
 
     /// Its name, or its host and port.

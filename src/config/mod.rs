@@ -18,10 +18,15 @@ pub use backends::BackendConfig;
 pub use check::{Check, check};
 pub use error::{ConfigError, Place, Position};
 pub use secret::{Secret, SecretError, SecretValue};
-pub use settings::{Drain, Format, Level, Limits, Log, Protocol, Routing, Tracing};
+pub use settings::{
+    Answers, Drain, Format, Level, Limits, Log, Protocol, Routing, TierKey, Tiers, Tracing,
+    UsageMode,
+};
 pub use sources::{Given, Overrides, Source, Sources};
 
 use crate::backend::{client, watch};
+use crate::observe::StallLimits;
+use crate::record::SlowLimits;
 use error::Cut;
 use rules::Broken;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
@@ -49,6 +54,16 @@ pub struct Config {
     pub timeouts: client::Limits,
     /// How the replicas are watched.
     pub watch: watch::Settings,
+    /// Whether replicas are asked for usage that clients did not ask for.
+    pub usage: UsageMode,
+    /// When a silence is a stall.
+    pub stalls: StallLimits,
+    /// When a request is slow.
+    pub slow: SlowLimits,
+    /// What is looked for in answers.
+    pub answers: Answers,
+    /// How the tier of a request is told.
+    pub tiers: Tiers,
     /// How the gateway ends.
     pub drain: Drain,
     /// What is logged.
@@ -80,6 +95,11 @@ impl Default for Config {
             limits: Limits::default(),
             timeouts: client::Limits::default(),
             watch: watch::Settings::default(),
+            usage: UsageMode::default(),
+            stalls: StallLimits::default(),
+            slow: SlowLimits::default(),
+            answers: Answers::default(),
+            tiers: Tiers::default(),
             drain: Drain::default(),
             log: Log::default(),
             tracing: Tracing::default(),

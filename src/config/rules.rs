@@ -3,7 +3,7 @@
 
 use super::{Config, backends::BackendConfig};
 use crate::backend::address::Address;
-use http::Uri;
+use http::{HeaderName, Uri};
 use std::time::Duration;
 
 /// A rule that is broken.
@@ -18,6 +18,9 @@ pub(super) struct Broken {
 /// Shortest buffer for a request head that the HTTP server can work with, in bytes.
 const MIN_HEADER: usize = 8 << 10;
 
+/// Most tiers.
+const MAX_TIERS: usize = 20;
+
 /// The first rule that is broken.
 pub(super) fn check(config: &Config) -> Result<(), Broken> {
     backends_differ(&config.backends)?;
@@ -25,6 +28,8 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     durations_are_positive(config)?;
     sizes_are_usable(config)?;
     weights_are_usable(config)?;
+    labels_are_usable(config)?;
+    searches_are_usable(config)?;
     tracing_is_usable(config)
 }
 
@@ -73,6 +78,11 @@ fn durations_are_positive(config: &Config) -> Result<(), Broken> {
         ("watch.busy_interval", config.watch.busy),
         ("watch.idle_interval", config.watch.idle),
         ("watch.timeout", config.watch.timeout),
+        ("stalls.floor", config.stalls.floor),
+        ("slow.ttft", config.slow.ttft),
+        ("slow.tpot", config.slow.tpot),
+        ("slow.whole", config.slow.whole),
+        ("slow.write_stall", config.slow.write_stall),
     ];
     match positive.iter().find(|(_, duration)| *duration < Duration::from_millis(1)) {
         Some((path, _)) => Err(broken(path, "this must be 1ms or more")),
@@ -112,6 +122,46 @@ fn weights_are_usable(config: &Config) -> Result<(), Broken> {
         return Err(broken("routing.kv_aware.horizon_seconds", "this must be more than 0"));
     }
     Ok(())
+}
+
+fn labels_are_usable(config: &Config) -> Result<(), Broken> {
+    let tiers = &config.tiers;
+    if tiers.header.as_ref().is_some_and(|name| name.parse::<HeaderName>().is_err()) {
+        return Err(broken("tiers.header", "this is not the name of a header"));
+    }
+    let keys = tiers.keys.iter().enumerate();
+    let of_keys = keys.map(|(index, key)| (format!("tiers.keys.{index}.tier"), &key.tier));
+    let names = tiers.names.iter().enumerate();
+    let mut all = names.map(|(index, name)| (format!("tiers.names.{index}"), name)).chain(of_keys);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_label = |name: &str| (1..=32).contains(&name.len()) && name.chars().all(is_plain);
+    match all.find(|(_, name)| !is_label(name)) {
+        Some((path, _)) => {
+            Err(broken(&path, "a tier has 1 to 32 letters, digits and any of `-_.`"))
+        }
+        None if tiers.names.len() + tiers.keys.len() > MAX_TIERS => {
+            Err(broken("tiers.names", "each tier multiplies series; no more than 20"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn searches_are_usable(config: &Config) -> Result<(), Broken> {
+    let factor = config.stalls.factor;
+    if !(factor.is_finite() && factor >= 1.0) {
+        return Err(broken("stalls.factor", "this must be 1 or more"));
+    }
+    if config.stalls.abort_after.is_some_and(|limit| limit < config.stalls.floor) {
+        return Err(broken("stalls.abort_after", "this must not be less than stalls.floor"));
+    }
+    let phrases = &config.answers.refusal_phrases;
+    match phrases.iter().position(|phrase| phrase.trim().len() < 3) {
+        Some(index) => {
+            let path = format!("answers.refusal_phrases.{index}");
+            Err(broken(&path, "a phrase has 3 letters or more"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn tracing_is_usable(config: &Config) -> Result<(), Broken> {

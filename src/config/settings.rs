@@ -1,6 +1,7 @@
 //! The settings that belong to no other room: routing's choice of policy, the limits of the
 //! listeners, draining, logs and traces.
 
+use super::secret::Secret;
 use crate::routing::{Policy, PolicyKind, kv_aware};
 use crate::units;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,48 @@ pub struct Limits {
     pub header: usize,
     /// Most headers.
     pub headers_count: usize,
+}
+
+/// Whether the gateway asks for usage that a client did not ask for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum UsageMode {
+    /// Of servers that are known to tell it in an event of its own, which is taken out of the
+    /// answer: vLLM and SGLang.
+    #[default]
+    Inject,
+    /// Never: every byte passes as it came.
+    Passive,
+}
+
+/// How the tier of a request is told: a label of metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tiers {
+    /// The header that names it.
+    pub header: Option<String>,
+    /// The names that may be in it.
+    pub names: Vec<String>,
+    /// Clients' tokens and their tiers. They win over the header.
+    pub keys: Vec<TierKey>,
+}
+
+/// The tier of whoever has a token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TierKey {
+    /// The token that the client sends.
+    pub key: Secret,
+    /// The tier.
+    pub tier: String,
+}
+
+/// What is looked for in answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Answers {
+    /// Phrases that make one a refusal.
+    pub refusal_phrases: Vec<String>,
 }
 
 /// How the gateway ends.

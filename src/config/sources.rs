@@ -1,7 +1,7 @@
 //! Where each value comes from. Flags win over the environment, the environment over the file,
 //! the file over the defaults.
 
-use super::settings::{Format, Level};
+use super::settings::{Format, Level, UsageMode};
 use super::yaml::Outline;
 use super::{BackendConfig, Config};
 use crate::backend::address::Address;
@@ -44,6 +44,8 @@ pub struct Overrides {
     pub admin: Option<Given<SocketAddr>>,
     /// `routing.policy`.
     pub policy: Option<Given<PolicyKind>>,
+    /// `usage`.
+    pub usage: Option<Given<UsageMode>>,
     /// `drain.timeout`.
     pub drain_timeout: Option<Given<Duration>>,
     /// `log.level`.
@@ -88,6 +90,7 @@ impl Overrides {
         sources.put("listen", &mut config.listen, self.listen);
         sources.put("admin", &mut config.admin, self.admin);
         sources.put("routing.policy", &mut config.routing.policy, self.policy);
+        sources.put("usage", &mut config.usage, self.usage);
         sources.put("drain.timeout", &mut config.drain.timeout, self.drain_timeout);
         sources.put("log.level", &mut config.log.level, self.log_level);
         sources.put("log.format", &mut config.log.format, self.log_format);

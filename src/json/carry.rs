@@ -3,18 +3,18 @@
 /// A name or scalar cut by the end of a piece: its first bytes and its whole length.
 #[derive(Debug, Clone)]
 pub(super) struct Carry {
-    bytes: [u8; CARRY],
+    bytes: [u8; MAX_KEPT],
     len: usize,
 }
 
 /// Longest name or scalar that survives being cut. Longer ones are reported truncated.
-const CARRY: usize = 256;
+pub(super) const MAX_KEPT: usize = 256;
 
 // === impl Carry ===
 
 impl Default for Carry {
     fn default() -> Self {
-        Self { bytes: [0; CARRY], len: 0 }
+        Self { bytes: [0; MAX_KEPT], len: 0 }
     }
 }
 
@@ -24,8 +24,8 @@ impl Carry {
     }
 
     pub(super) fn extend(&mut self, bytes: &[u8]) {
-        let kept = self.len.min(CARRY);
-        let room = bytes.len().min(CARRY - kept);
+        let kept = self.len.min(MAX_KEPT);
+        let room = bytes.len().min(MAX_KEPT - kept);
         self.bytes[kept..kept + room].copy_from_slice(&bytes[..room]);
         self.len += bytes.len();
     }
@@ -36,6 +36,6 @@ impl Carry {
             return (last, last.len());
         }
         self.extend(last);
-        (&self.bytes[..self.len.min(CARRY)], self.len)
+        (&self.bytes[..self.len.min(MAX_KEPT)], self.len)
     }
 }

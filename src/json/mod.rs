@@ -14,7 +14,7 @@ mod value;
 pub use paths::Paths;
 pub use value::{Text, Value};
 
-use carry::Carry;
+use carry::{Carry, MAX_KEPT};
 use memchr::memchr2;
 use paths::NodeId;
 
@@ -111,6 +111,17 @@ impl Scanner {
         piece: &[u8],
         mut on: impl FnMut(S, Value<'_>),
     ) {
+        self.locate(paths, piece, |signal, value, _| on(signal, value));
+    }
+
+    /// As [`Scanner::push`], and tells where in `piece` each value ends: behind its last byte, or
+    /// behind the opening bracket of an object or array.
+    pub fn locate<S: Copy>(
+        &mut self,
+        paths: &Paths<S>,
+        piece: &[u8],
+        mut on: impl FnMut(S, Value<'_>, usize),
+    ) {
         let mut at = 0;
         while at < piece.len() {
             at = match self.state {
@@ -122,7 +133,7 @@ impl Scanner {
                 State::SkipText { escaped } => self.skip_text(piece, at, escaped),
                 State::Failed => return,
                 _ => {
-                    self.structure(paths, piece[at], &mut on);
+                    self.structure(paths, piece, at, &mut on);
                     // A bare token begins with this very byte.
                     if self.state == State::Bare { at } else { at + 1 }
                 }
@@ -133,19 +144,21 @@ impl Scanner {
     fn structure<S: Copy>(
         &mut self,
         paths: &Paths<S>,
-        byte: u8,
-        on: &mut impl FnMut(S, Value<'_>),
+        piece: &[u8],
+        at: usize,
+        on: &mut impl FnMut(S, Value<'_>, usize),
     ) {
+        let (byte, mut on) = (piece[at], |signal, value: Value<'_>| on(signal, value, at + 1));
         match (self.state, byte) {
             (_, b' ' | b'\t' | b'\n' | b'\r') => {}
             (State::Value { or_end: true }, b']') | (State::Key { or_end: true }, b'}') => {
-                self.close(paths, byte, on);
+                self.close(paths, byte, &mut on);
             }
-            (State::Value { .. }, _) => self.begin(paths, byte, on),
+            (State::Value { .. }, _) => self.begin(paths, byte, &mut on),
             (State::Key { .. }, b'"') => self.state = State::Text { is_key: true, escaped: false },
             (State::Colon, b':') => self.state = State::Value { or_end: false },
             (State::CommaOrEnd, b',') => self.separate(paths),
-            (State::CommaOrEnd, b'}' | b']') => self.close(paths, byte, on),
+            (State::CommaOrEnd, b'}' | b']') => self.close(paths, byte, &mut on),
             _ => self.state = State::Failed,
         }
     }
@@ -229,7 +242,7 @@ impl Scanner {
         start: usize,
         is_key: bool,
         escaped: bool,
-        on: &mut impl FnMut(S, Value<'_>),
+        on: &mut impl FnMut(S, Value<'_>, usize),
     ) -> usize {
         let Ok(end) = find_quote(piece, start, escaped) else {
             let escaped = find_quote(piece, start, escaped) == Err(true);
@@ -247,7 +260,7 @@ impl Scanner {
             self.state = State::Colon;
         } else {
             if let Some(signal) = paths.signal(self.next) {
-                on(signal, Value::Text(Text::new(raw, len)));
+                on(signal, Value::Text(Text::new(raw, len)), end + 1);
             }
             self.value_ended();
         }
@@ -260,7 +273,7 @@ impl Scanner {
         paths: &Paths<S>,
         piece: &[u8],
         start: usize,
-        on: &mut impl FnMut(S, Value<'_>),
+        on: &mut impl FnMut(S, Value<'_>, usize),
     ) -> usize {
         let is_end = |byte: &u8| matches!(byte, b',' | b']' | b'}' | b' ' | b'\t' | b'\n' | b'\r');
         let Some(len) = piece[start..].iter().position(is_end) else {
@@ -268,19 +281,19 @@ impl Scanner {
             return piece.len();
         };
         let end = start + len;
-        let (raw, len) = self.carry.finish(&piece[start..end]);
+        let (raw, _) = self.carry.finish(&piece[start..end]);
         let value = match raw {
             b"null" => Value::Null,
             b"true" => Value::Bool(true),
             b"false" => Value::Bool(false),
-            [b'-' | b'0'..=b'9', ..] if raw.len() == len => Value::Number(raw),
+            [b'-' | b'0'..=b'9', ..] => Value::Number(&raw[..raw.len().min(MAX_KEPT)]),
             _ => {
                 self.state = State::Failed;
                 return end;
             }
         };
         if let Some(signal) = paths.signal(self.next) {
-            on(signal, value);
+            on(signal, value, end);
         }
         self.carry.clear();
         self.value_ended();

@@ -1,6 +1,8 @@
 //! Values as they stand in a document: uncopied, and decoded only when somebody asks.
 
+use super::carry::MAX_KEPT;
 use std::borrow::Cow;
+use std::time::Duration;
 
 /// A value that a path of the table names, or the end of a container that one names.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -9,7 +11,7 @@ pub enum Value<'a> {
     Null,
     /// `true` or `false`
     Bool(bool),
-    /// A number as it was written.
+    /// A number as it was written; its first 256 bytes if it is longer.
     Number(&'a [u8]),
     /// A string.
     Text(Text<'a>),
@@ -38,10 +40,18 @@ impl<'a> Value<'a> {
         std::str::from_utf8(digits).ok()?.parse().ok().filter(|n| i64::try_from(*n).is_ok())
     }
 
-    /// The text, unescaped. `None` for anything else, and for a text that was cut short.
+    /// The number as milliseconds. `None` if it is not one, negative or not finite.
+    pub fn as_millis(self) -> Option<Duration> {
+        let Value::Number(digits) = self else { return None };
+        let millis: f64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+        Duration::try_from_secs_f64(millis / 1e3).ok()
+    }
+
+    /// The text, unescaped. `None` for anything else, and for a text of more than 256 bytes: that
+    /// one is cut short or not, as its pieces happen to come.
     pub fn as_text(self) -> Option<Cow<'a, str>> {
         match self {
-            Value::Text(text) => text.decode(),
+            Value::Text(text) if text.len <= MAX_KEPT => text.decode(),
             _ => None,
         }
     }
@@ -57,6 +67,11 @@ impl<'a> Text<'a> {
     /// Its length as it was written, in bytes.
     pub fn len(self) -> usize {
         self.len
+    }
+
+    /// Its first 256 bytes, as they were written: escapes are kept.
+    pub fn beginning(self) -> &'a [u8] {
+        &self.raw[..self.raw.len().min(MAX_KEPT)]
     }
 
     /// Whether nothing stands between the quotes.

@@ -1,14 +1,19 @@
 //! One exchange, from the head of the request to the last byte of the answer. Whoever holds it
 //! last ends it: by saying how, or by dropping it, which is what hyper does when a client leaves.
 
-use super::Observer;
+use super::live::{Place, Presence, Replica};
+use super::observer::LEAST_WRITE_STALL;
+use super::{Live, Observer};
 use crate::clock;
 use crate::headers::media_type;
 use crate::openai::{Api, Finish};
-use crate::record::{Outcome, RequestRecord};
+use crate::record::{End, Outcome, RequestRecord, SlowCause, Stall};
+use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
 
 /// What listens to requests. A sink must not block: it is called where the bytes flow.
 pub trait Sink: Send + Sync + 'static {
@@ -27,25 +32,34 @@ pub struct Exchange {
 struct Inner {
     record: RequestRecord,
     observer: Option<Observer>,
+    replica: Option<Arc<dyn Replica>>,
+    /// The answer is a stream, and has a place among the open ones.
+    place: Option<Place>,
+    /// The client has been given a frame then, and has not asked for the next.
+    given: Option<Instant>,
     sink: Arc<dyn Sink>,
+    presence: Presence,
 }
 
-/// How the body of an answer ended.
-#[derive(Debug, Clone, Copy)]
-enum End {
-    /// As HTTP says it should.
-    Whole,
-    /// The replica's connection broke.
-    Broken,
-    /// Nobody wanted the rest.
-    Dropped,
-}
+/// Most stalls of one stream that are kept.
+const MAX_STALLS: usize = 16;
 
 impl Exchange {
     /// Begins with what is known of the request. The record's outcome should be
     /// [`Outcome::Cancelled`]: that is what a dropped exchange means.
-    pub fn open(record: RequestRecord, sink: Arc<dyn Sink>) -> Self {
-        Self { inner: Box::new(Inner { record, observer: None, sink }) }
+    pub fn open(record: RequestRecord, sink: Arc<dyn Sink>, live: &Arc<Live>) -> Self {
+        let presence = live.enter();
+        Self {
+            inner: Box::new(Inner {
+                record,
+                observer: None,
+                replica: None,
+                place: None,
+                given: None,
+                sink,
+                presence,
+            }),
+        }
     }
 
     /// The record so far.
@@ -53,32 +67,89 @@ impl Exchange {
         &mut self.inner.record
     }
 
-    /// The head of the answer came from a replica.
-    pub fn on_head(&mut self, status: u16, headers: &HeaderMap) {
+    /// The head of the answer came from this replica.
+    pub fn on_head(&mut self, status: u16, headers: &HeaderMap, replica: Arc<dyn Replica>) {
         let now = clock::now();
-        let record = &mut self.inner.record;
+        let Inner { record, presence, .. } = &mut *self.inner;
         record.status = Some(status);
         record.timings.headers = Some(now);
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.status = Some(status);
         }
         let mut observer = Observer::new(record.api.unwrap_or(Api::Other));
+        observer.look_for(presence.settings().phrases.clone());
         let is_identity = |value: &http::HeaderValue| value.as_bytes() == b"identity";
         let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| !is_identity(value));
         observer.on_head(media_type(headers), is_encoded);
+        if record.asked.usage_injected {
+            observer.take_usage_event();
+        }
+        let is_stream = observer.observed().is_stream;
+        self.inner.place = is_stream.then(|| presence.stream(replica.clone()));
+        self.inner.replica = Some(replica);
         self.inner.observer = Some(observer);
     }
 
-    /// Some of the answer's body passes.
-    pub fn on_data(&mut self, bytes: &[u8]) {
-        let Inner { record, observer, sink } = &mut *self.inner;
-        record.bytes_out += bytes.len() as u64;
-        let Some(observer) = observer else { return };
+    /// Whether the body may become shorter on its way.
+    pub fn is_stripping(&self) -> bool {
+        self.inner.observer.as_ref().is_some_and(Observer::is_stripping)
+    }
+
+    /// The client asks for more.
+    pub fn on_poll(&mut self) {
+        let inner = &mut *self.inner;
+        let Some(given) = inner.given.take() else { return };
+        let now = clock::now();
+        if now.saturating_duration_since(given) >= LEAST_WRITE_STALL
+            && let Some(observer) = &mut inner.observer
+        {
+            observer.on_held_up(given, now);
+        }
+        if let Some(place) = &inner.place {
+            place.pulse().wait_for_replica(true);
+        }
+    }
+
+    /// Nothing has come. Whether the stream is to be cut, now; else `waker` is woken when it is.
+    pub fn is_cut(&self, waker: &Waker) -> bool {
+        self.inner.place.as_ref().is_some_and(|place| place.pulse().is_cut(waker))
+    }
+
+    /// Some of the answer's body came. Gives what of it goes on to the client, which can be
+    /// nothing yet.
+    pub fn on_data(&mut self, frame: Bytes) -> Bytes {
+        let Inner { record, observer: Some(observer), place, given, sink, .. } = &mut *self.inner
+        else {
+            return frame;
+        };
+        let now = clock::now();
         let had_output = record.timings.first_output.is_some();
-        observer.on_data(bytes, clock::now(), &mut record.timings);
+        let arrival = observer.on_data(&frame, now, &mut record.timings);
+        if let Some(place) = place {
+            place.pulse().wait_for_replica(false);
+            if arrival.outputs > 0 {
+                let stall = place.pulse().on_output(now, arrival.gap_bucket);
+                keep(observer, stall);
+            }
+            if record.timings.terminal.is_some() {
+                place.pulse().on_end(now);
+            }
+        }
         if !had_output && record.timings.first_output.is_some() {
             sink.first_output(record);
         }
+        let frame = observer.forward(frame);
+        record.bytes_out += frame.len() as u64;
+        *given = Some(now);
+        frame
+    }
+
+    /// Nothing more comes: what was kept back, and goes on now.
+    pub fn flush(&mut self) -> Bytes {
+        let Inner { record, observer, .. } = &mut *self.inner;
+        let rest = observer.as_mut().map(Observer::flush).unwrap_or_default();
+        record.bytes_out += rest.len() as u64;
+        rest
     }
 
     /// The gateway answers itself, with a body of `bytes`.
@@ -88,58 +159,86 @@ impl Exchange {
         record.bytes_out = bytes;
         record.refusal = Some(reason);
         record.outcome = outcome;
+        record.end = End::Refused;
     }
 
-    /// The body ended as HTTP says it should.
-    pub fn complete(mut self) {
+    /// The body is over.
+    pub fn end(mut self, end: End) {
         let inner = &mut *self.inner;
-        if let Some(observer) = &mut inner.observer {
+        if let Some(observer) = inner.observer.as_mut().filter(|_| end == End::Whole) {
             observer.on_end(clock::now(), &mut inner.record.timings);
         }
-        inner.conclude(End::Whole);
-    }
-
-    /// The body broke off.
-    pub fn broken(mut self) {
-        self.inner.conclude(End::Broken);
+        inner.conclude(end);
     }
 }
 
 impl Inner {
     /// Takes over what was seen of an answer, and says what that makes of it.
     fn conclude(&mut self, end: End) {
-        let Some(observer) = self.observer.take() else { return };
-        self.record.observed = observer.into_observed();
-        let observed = &self.record.observed;
-        let is_aborted = observed.finish_reasons.contains(&Some(Finish::Abort));
-        self.record.outcome = match (self.record.status, end) {
-            (Some(400..=499), _) => Outcome::ClientError,
-            (Some(500..), _) => Outcome::UpstreamError,
-            // Clients hang up on an error event without waiting for what follows.
-            _ if observed.is_stream && observed.error.is_some() => Outcome::StreamError,
-            (_, End::Broken) => Outcome::Truncated,
-            (_, End::Whole) if !observed.is_terminal => Outcome::Truncated,
-            (_, End::Dropped) if !observed.is_terminal => Outcome::Cancelled,
-            _ if is_aborted => Outcome::Aborted,
-            // Many clients hang up on the last event without reading the end of the body.
-            _ => Outcome::Ok,
-        };
+        let Some(mut observer) = self.observer.take() else { return };
+        if let Some(place) = self.place.take() {
+            keep(&mut observer, place.pulse().on_end(clock::now()));
+        }
+        let record = &mut self.record;
+        record.observed = observer.into_observed();
+        record.end = end;
+        record.outcome = outcome(record);
+        if let Some(replica) = self.replica.take() {
+            record.recent = replica.recent_times();
+            record.condition = replica.condition(clock::now());
+        }
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
         let inner = &mut *self.inner;
-        inner.conclude(End::Dropped);
+        let is_cutting = inner.presence.is_cutting();
+        inner.conclude(if is_cutting { End::Shutdown } else { End::Left });
         let now = clock::now();
+        if is_cutting && inner.record.end == End::Left {
+            inner.record.end = End::Shutdown;
+            inner.record.outcome = Outcome::Shutdown;
+        }
         if std::thread::panicking() {
             inner.record.outcome = Outcome::Rejected;
             inner.record.refusal = Some("internal");
+            inner.record.end = End::Refused;
         }
         inner.record.timings.ended = Some(now);
         if let Some(attempt) = inner.record.attempts.last_mut() {
             attempt.ended.get_or_insert(now);
         }
+        inner.record.slow = SlowCause::of(&inner.record, &inner.presence.settings().slow);
         inner.sink.finished(&inner.record);
+    }
+}
+
+/// What an answer was, by its status, by what was seen of it and by how its bytes ended.
+fn outcome(record: &RequestRecord) -> Outcome {
+    let observed = &record.observed;
+    let finishes = &observed.finish_reasons;
+    let is_whole = observed.is_terminal
+        && (finishes.is_empty() || finishes.iter().any(Option::is_some) || !observed.is_stream);
+    match (record.status, record.end) {
+        (Some(400..=499), _) => Outcome::ClientError,
+        (Some(500..), _) => Outcome::UpstreamError,
+        // Clients hang up on an error event without waiting for what follows.
+        _ if observed.is_stream && observed.error.is_some() => Outcome::StreamError,
+        (_, End::Stalled) => Outcome::Timeout,
+        (_, End::Broken) => Outcome::Truncated,
+        (_, End::Whole) if !is_whole => Outcome::Truncated,
+        (_, End::Left) if !is_whole => Outcome::Cancelled,
+        (_, End::Shutdown) if !is_whole => Outcome::Shutdown,
+        _ if finishes.contains(&Some(Finish::Abort)) => Outcome::Aborted,
+        // Many clients hang up on the last event without reading the end of the body.
+        _ => Outcome::Ok,
+    }
+}
+
+fn keep(observer: &mut Observer, stall: Option<Stall>) {
+    let stalls = &mut observer.observed().stalls;
+    if let Some(stall) = stall.filter(|_| stalls.len() < MAX_STALLS) {
+        stalls.push(stall);
     }
 }

@@ -1,11 +1,15 @@
 //! Watching an answer as it passes, without touching it. The observer is a pure state machine;
 //! the exchange carries it through the life of a request and reports once; the body forwards
-//! frames and shows them to its exchange.
+//! frames and shows them to its exchange. What is open now can be looked at while it is open.
 
 mod body;
 mod exchange;
+mod lane;
+mod live;
 mod observer;
+mod strip;
 
-pub use body::ObservedBody;
+pub use body::{BodyError, ObservedBody};
 pub use exchange::{Exchange, Sink};
+pub use live::{Live, Replica, Settings, StallLimits};
 pub use observer::Observer;

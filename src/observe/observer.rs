@@ -1,10 +1,14 @@
 //! The latency clock: bytes and instants go in, marks and counts come out. It can neither break
 //! nor delay a stream: nothing it does can fail, and what it cannot read it leaves alone.
 
-use crate::openai::{Api, Channel, Delta, Reader};
-use crate::record::{Lost, Observed, Timings, UsageSource};
+use super::lane::Lane;
+use super::strip::Strip;
+use crate::openai::{Api, Channel, Delta, Finish, Phrases, Reader};
+use crate::record::{Lost, Observed, Timings, UsageEvent, UsageSource};
 use crate::sse::{Decoder, Piece};
-use std::time::Instant;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Observes the answer to one request.
 #[derive(Debug)]
@@ -13,6 +17,20 @@ pub struct Observer {
     decoder: Decoder,
     reader: Reader,
     observed: Observed,
+    /// The choices that had output, by index.
+    lanes: Vec<Lane>,
+    /// The client held the stream up until then.
+    held_until: Option<Instant>,
+    strip: Option<Strip>,
+}
+
+/// What a piece of an answer brought.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// Events with output.
+    pub outputs: u32,
+    /// The bucket of the longest gap before one of them.
+    pub gap_bucket: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +43,9 @@ enum Mode {
     Blind,
 }
 
+/// Choices beyond this have one lane.
+const MAX_LANES: usize = 128;
+
 impl Observer {
     /// An observer of answers of this shape, before the head of one has come.
     pub fn new(api: Api) -> Self {
@@ -33,7 +54,15 @@ impl Observer {
             decoder: Decoder::new(),
             reader: Reader::new(api),
             observed: Observed::default(),
+            lanes: Vec::new(),
+            held_until: None,
+            strip: None,
         }
+    }
+
+    /// Looks for phrases in the answer.
+    pub fn look_for(&mut self, phrases: Option<Arc<Phrases>>) {
+        self.reader.look_for(phrases);
     }
 
     /// The head of the answer came: its media type, and whether its body is encoded.
@@ -45,16 +74,49 @@ impl Observer {
             _ => Mode::Blind,
         };
         self.observed.is_stream = self.mode == Mode::Stream;
-        self.observed.lost = is_encoded.then_some(Lost::Encoded);
+        self.observed.lost = is_encoded.then_some(Lost::Uninspectable);
+    }
+
+    /// The usage event is to be taken out of the stream: the gateway asked for it, not the client.
+    pub fn take_usage_event(&mut self) {
+        if self.mode == Mode::Stream {
+            self.strip = Some(Strip::default());
+            self.observed.usage_event = Some(UsageEvent::Missed);
+        }
+    }
+
+    /// Whether [`Observer::forward`] may give other bytes than it gets.
+    pub fn is_stripping(&self) -> bool {
+        self.strip.is_some()
     }
 
     /// Some of the body came at `now`. Every event that it completes has that time.
-    pub fn on_data(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) {
+    pub fn on_data(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> Arrival {
         match self.mode {
-            Mode::Stream => self.read_events(bytes, now, timings),
+            Mode::Stream => return self.read_events(bytes, now, timings),
             Mode::Whole => self.reader.data(bytes),
             Mode::Blind => {}
         }
+        Arrival::default()
+    }
+
+    /// What of a frame, once it has been read, goes on to the client.
+    pub fn forward(&mut self, frame: Bytes) -> Bytes {
+        match &mut self.strip {
+            Some(strip) => strip.forward(frame),
+            None => frame,
+        }
+    }
+
+    /// What was kept back, when nothing more comes.
+    pub fn flush(&mut self) -> Bytes {
+        self.strip.as_mut().map(Strip::flush).unwrap_or_default()
+    }
+
+    /// From `since` to `until` the client did not take what had come.
+    pub fn on_held_up(&mut self, since: Instant, until: Instant) {
+        self.observed.write_stall += until.saturating_duration_since(since);
+        self.held_until = Some(until);
     }
 
     /// The body ended as HTTP says it should.
@@ -63,60 +125,124 @@ impl Observer {
             Mode::Stream => {}
             Mode::Whole => {
                 let delta = self.reader.end_whole();
-                self.take_in(&delta, now, timings);
+                self.observed.has_answer |= delta.output == Some(Channel::Answer);
+                self.take_in(delta, now, timings);
             }
             Mode::Blind => self.observed.is_terminal = true,
         }
     }
 
+    /// What was seen so far.
+    pub fn observed(&mut self) -> &mut Observed {
+        &mut self.observed
+    }
+
     /// What was seen.
-    pub fn into_observed(self) -> Observed {
+    pub fn into_observed(mut self) -> Observed {
+        for lane in &mut self.lanes {
+            lane.settle(&mut self.observed);
+        }
         let answer = self.reader.answer();
         Observed {
             finish_reasons: answer.finish_reasons().collect(),
             response_id: answer.id.clone(),
             response_model: answer.model.clone(),
+            has_refusal_phrase: answer.has_phrase,
+            usage_source: UsageSource::of(&self.observed),
             ..self.observed
         }
     }
 
-    fn read_events(&mut self, mut bytes: &[u8], now: Instant, timings: &mut Timings) {
-        while let Some(piece) = self.decoder.next(&mut bytes) {
+    fn read_events(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> Arrival {
+        let mut arrival = Arrival::default();
+        let mut rest = bytes;
+        while let Some(piece) = self.decoder.next(&mut rest) {
+            let mut is_usage_event = false;
             match piece {
-                Piece::Data(data) => self.reader.data(data),
-                Piece::Comment => self.observed.comments += 1,
+                Piece::Data(data) => {
+                    self.reader.data(data);
+                    continue;
+                }
+                Piece::Comment => {
+                    self.observed.comments += 1;
+                    continue;
+                }
+                Piece::Blank => {}
                 Piece::Dispatch => {
                     let delta = self.reader.end_event(self.decoder.event_type());
-                    self.observed.events += 1;
-                    timings.first_event.get_or_insert(now);
-                    if let Some(channel) = delta.output {
-                        self.on_output(channel, now, timings);
-                        self.observed.tokens_in_events += u64::from(delta.tokens.unwrap_or(0));
-                    }
-                    self.take_in(&delta, now, timings);
+                    is_usage_event = delta.is_usage_event;
+                    self.on_event(delta, now, timings, &mut arrival);
                 }
             }
+            let is_crlf = self.decoder.is_after_cr() && rest.starts_with(b"\n");
+            self.end_block(bytes.len() - rest.len() + usize::from(is_crlf), is_usage_event);
+        }
+        arrival
+    }
+
+    fn end_block(&mut self, end: usize, is_usage_event: bool) {
+        if let Some(strip) = &mut self.strip {
+            strip.on_block(end, is_usage_event);
         }
     }
 
-    fn on_output(&mut self, channel: Channel, now: Instant, timings: &mut Timings) {
-        self.observed.output_events += 1;
-        timings.first_output.get_or_insert(now);
-        if channel == Channel::Answer {
-            timings.first_answer.get_or_insert(now);
+    fn on_event(
+        &mut self,
+        delta: Delta,
+        now: Instant,
+        timings: &mut Timings,
+        arrival: &mut Arrival,
+    ) {
+        self.observed.events += 1;
+        timings.first_event.get_or_insert(now);
+        if let Some(channel) = delta.output {
+            timings.first_output.get_or_insert(now);
+            timings.last_output = Some(now);
+            if channel == Channel::Answer {
+                timings.first_answer.get_or_insert(now);
+                self.observed.has_answer = true;
+            }
+            arrival.outputs += 1;
+            arrival.gap_bucket = arrival.gap_bucket.max(self.on_output(&delta, now));
+        } else if matches!(delta.finish, Some(Finish::Stop | Finish::ToolCalls)) {
+            // The token that ended it had no text.
+            self.observed.estimated_tokens += 1;
         }
-        if let Some(last) = timings.last_output.replace(now) {
-            self.observed.gaps.add(now.saturating_duration_since(last));
+        if let Some(strip) = &mut self.strip {
+            if delta.is_usage_event {
+                self.observed.usage_event = Some(UsageEvent::Stripped);
+            } else if delta.usage.is_some() && delta.output.is_some() {
+                // The server tells usage with every event: its client gets it without asking.
+                self.observed.usage_event = Some(UsageEvent::Forced);
+                strip.give_up();
+            }
         }
+        self.take_in(delta, now, timings);
     }
 
-    fn take_in(&mut self, delta: &Delta, now: Instant, timings: &mut Timings) {
+    fn on_output(&mut self, delta: &Delta, now: Instant) -> Option<usize> {
+        let Self { lanes, observed, held_until, .. } = self;
+        observed.output_events += 1;
+        observed.estimated_tokens += u64::from(delta.tokens.unwrap_or(1));
+        match delta.tokens {
+            Some(tokens) => observed.tokens_in_events += u64::from(tokens),
+            None => observed.uncounted_events += 1,
+        }
+        let index = delta.choice.min(MAX_LANES - 1);
+        if lanes.len() <= index {
+            lanes.resize(index + 1, Lane::default());
+        }
+        lanes[index].on_output(delta.tokens, now, *held_until, observed)
+    }
+
+    fn take_in(&mut self, delta: Delta, now: Instant, timings: &mut Timings) {
         let observed = &mut self.observed;
         if let Some(usage) = &delta.usage {
             observed.usage.absorb(usage);
         }
-        if let Some(error) = &delta.error {
-            observed.error.get_or_insert_with(|| error.clone());
+        observed.engine = delta.engine.or(observed.engine);
+        if let Some(error) = delta.error {
+            observed.error.get_or_insert(error);
         }
         if delta.terminal {
             observed.is_terminal = true;
@@ -125,10 +251,9 @@ impl Observer {
         if delta.malformed {
             observed.lost = Some(Lost::Malformed);
         }
-        observed.usage_source = match observed.usage.output.or(observed.usage.input) {
-            None => UsageSource::Missing,
-            Some(_) if observed.is_terminal => UsageSource::Exact,
-            Some(_) => UsageSource::Continuous,
-        };
     }
 }
+
+/// A pause shorter than this between taking one frame and asking for the next is no sign of a
+/// client that is slow.
+pub(super) const LEAST_WRITE_STALL: Duration = Duration::from_millis(1);

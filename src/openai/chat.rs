@@ -13,6 +13,7 @@ pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
 });
 
 const CHOICES: &[(&str, Signal)] = &[
+    ("choices", Signal::Choices),
     ("choices[]", Signal::Choice),
     ("choices[].index", Signal::Index),
     ("choices[].delta.role", Signal::Role),
@@ -22,6 +23,12 @@ const CHOICES: &[(&str, Signal)] = &[
     ("choices[].delta.function_call", Signal::Output(Channel::Answer)),
     ("choices[].delta.reasoning", Signal::Output(Channel::Reasoning)),
     ("choices[].delta.reasoning_content", Signal::Output(Channel::Reasoning)),
+    ("choices[].message.content", Signal::Output(Channel::Answer)),
+    ("choices[].message.refusal", Signal::Output(Channel::Answer)),
+    ("choices[].message.tool_calls[]", Signal::Output(Channel::Answer)),
+    ("choices[].message.function_call", Signal::Output(Channel::Answer)),
+    ("choices[].message.reasoning", Signal::Output(Channel::Reasoning)),
+    ("choices[].message.reasoning_content", Signal::Output(Channel::Reasoning)),
     ("choices[].finish_reason", Signal::Finish),
     ("choices[].token_ids", Signal::Tokens),
     ("choices[].token_ids[]", Signal::Token),

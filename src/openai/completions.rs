@@ -13,6 +13,7 @@ pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
 });
 
 const CHOICES: &[(&str, Signal)] = &[
+    ("choices", Signal::Choices),
     ("choices[]", Signal::Choice),
     ("choices[].index", Signal::Index),
     ("choices[].text", Signal::Output(Channel::Answer)),

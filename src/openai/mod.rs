@@ -2,17 +2,24 @@
 //! request asks for, and what one event of an answer says. An event that cannot be read says
 //! nothing; it never stops one.
 
+mod answer;
+mod audio;
 mod chat;
 mod completions;
 mod messages;
+mod phrases;
 mod reader;
 pub mod request;
 mod responses;
 pub mod route;
+mod splice;
 mod whole;
 
 use crate::json::Paths;
+pub use phrases::Phrases;
 pub use reader::Reader;
+pub use splice::Splice;
+use std::time::Duration;
 
 /// The shapes of request and answer that are understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,6 +34,8 @@ pub enum Api {
     Messages,
     /// `POST /v1/embeddings`
     Embeddings,
+    /// `POST /v1/audio/transcriptions` and `/v1/audio/translations`
+    Audio,
     /// Any other inference: the HTTP exchange is measured, and usage where the answer has one.
     Other,
 }
@@ -38,8 +47,16 @@ pub struct Delta {
     pub output: Option<Channel>,
     /// Exactly how many tokens it was, where the event tells.
     pub tokens: Option<u32>,
+    /// The index of the choice that it belongs to; the last one's if there are several.
+    pub choice: usize,
+    /// A choice ended with it.
+    pub finish: Option<Finish>,
     /// Token counts of the whole request so far.
     pub usage: Option<Usage>,
+    /// The event is the one that `stream_options.include_usage` asks for: usage and no choice.
+    pub is_usage_event: bool,
+    /// How long the engine says that it took.
+    pub engine: Option<EngineTimes>,
     /// The server reports a failure inside its answer.
     pub error: Option<InBandError>,
     /// The shape's own last event: nothing that matters follows.
@@ -72,6 +89,17 @@ pub struct Usage {
     pub cache_created: Option<u64>,
     /// Generated tokens that were reasoning.
     pub reasoning: Option<u64>,
+}
+
+/// Times that the engine itself reports of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EngineTimes {
+    /// From its arrival to its being scheduled.
+    pub queue: Option<Duration>,
+    /// From its being scheduled to its first token.
+    pub prefill: Option<Duration>,
+    /// From its first token to its last.
+    pub decode: Option<Duration>,
 }
 
 /// Why a choice ended.
@@ -122,6 +150,8 @@ enum Signal {
     Id,
     Model,
     EventType,
+    /// The array of choices, and each of them.
+    Choices,
     Choice,
     Index,
     Role,
@@ -135,11 +165,16 @@ enum Signal {
     /// The state of a Responses answer.
     Status,
     IncompleteReason,
+    Usage,
     Input,
     OutputTokens,
+    TotalTokens,
     Cached,
     CacheCreated,
     Reasoning,
+    QueueMillis,
+    PrefillMillis,
+    DecodeMillis,
     Error,
     ErrorCode,
     ErrorKind,
@@ -149,12 +184,13 @@ enum Signal {
 
 impl Api {
     /// All of them, for tables and tests.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Chat,
         Self::Completions,
         Self::Responses,
         Self::Messages,
         Self::Embeddings,
+        Self::Audio,
         Self::Other,
     ];
 
@@ -166,6 +202,7 @@ impl Api {
             Self::Responses => "responses",
             Self::Messages => "messages",
             Self::Embeddings => "embeddings",
+            Self::Audio => "audio",
             Self::Other => "other",
         }
     }
@@ -176,7 +213,7 @@ impl Api {
             Self::Chat | Self::Responses | Self::Messages => "chat",
             Self::Completions => "text_completion",
             Self::Embeddings => "embeddings",
-            Self::Other => "generate_content",
+            Self::Audio | Self::Other => "generate_content",
         }
     }
 
@@ -186,6 +223,7 @@ impl Api {
             Self::Completions => &completions::SHAPE,
             Self::Responses => &responses::SHAPE,
             Self::Messages => &messages::SHAPE,
+            Self::Audio => &audio::SHAPE,
             Self::Embeddings | Self::Other => &whole::SHAPE,
         }
     }

@@ -1,8 +1,11 @@
 //! Reads the answers of one shape: the data of an event goes in as it arrives, what the event
 //! says comes out when it ends. A whole answer is read as one event.
 
-use super::{Api, Channel, Delta, Finish, InBandError, Shape, Signal, Usage};
+use super::answer::Answer;
+use super::phrases::Phrases;
+use super::{Api, Channel, Delta, EngineTimes, Finish, InBandError, Shape, Signal, Usage};
 use crate::json::{Scanner, Value};
+use std::sync::Arc;
 
 /// The reader of one answer, streamed or whole.
 #[derive(Debug)]
@@ -15,24 +18,6 @@ pub struct Reader {
     answer: Answer,
 }
 
-/// What is known of the answer as a whole.
-#[derive(Debug, Default)]
-pub struct Answer {
-    /// The first `id`.
-    pub id: Option<Box<str>>,
-    /// The first `model`: what the backend says it ran, not what the client asked for.
-    pub model: Option<Box<str>>,
-    /// What is known of each choice, by its index.
-    choices: Vec<Choice>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Choice {
-    finish: Option<Finish>,
-    /// Its `completion_tokens` so far, where the server reports them with every event.
-    tokens: u64,
-}
-
 /// The event that is being read.
 #[derive(Debug, Default)]
 struct Event {
@@ -42,10 +27,16 @@ struct Event {
     last_index: usize,
     output: Option<Channel>,
     tokens: Option<u32>,
+    finish: Option<Finish>,
+    has_choices: bool,
     usage: Option<Usage>,
+    total: Option<u64>,
+    engine: Option<EngineTimes>,
     error: Option<InBandError>,
     status: Status,
     kind: Option<Box<str>>,
+    /// A count was something else.
+    is_wrong: bool,
 }
 
 /// What an event says of one choice.
@@ -77,8 +68,6 @@ enum Done {
 }
 
 const DONE: &[u8] = b"[DONE]";
-/// More choices than this are not told apart.
-const MAX_CHOICES: usize = 128;
 /// Longest id or model name that is kept, in bytes.
 const MAX_KEPT: usize = 256;
 
@@ -94,6 +83,11 @@ impl Reader {
             event: Event::default(),
             answer: Answer::default(),
         }
+    }
+
+    /// Looks for phrases in the answer.
+    pub fn look_for(&mut self, phrases: Option<Arc<Phrases>>) {
+        self.answer.phrases = phrases;
     }
 
     /// The next piece of the data of an event, or of a whole answer.
@@ -117,7 +111,7 @@ impl Reader {
         }
         let is_complete = self.scanner.is_complete();
         let mut delta = self.end();
-        delta.malformed = !is_complete;
+        delta.malformed |= !is_complete;
         let in_data = self.event.kind.take();
         let kind =
             if event_type.is_empty() { in_data.as_deref().unwrap_or("") } else { event_type };
@@ -125,7 +119,7 @@ impl Reader {
             delta.output = output_type(kind);
         }
         delta.terminal = self.shape.terminal_types.contains(&kind);
-        if kind == "error" && !self.shape.terminal_types.is_empty() {
+        if kind == "error" {
             delta.error.get_or_insert_default();
         }
         self.event = Event::default();
@@ -136,7 +130,8 @@ impl Reader {
     /// The whole answer has been given to [`Reader::data`].
     pub fn end_whole(&mut self) -> Delta {
         let is_complete = self.scanner.is_complete();
-        Delta { terminal: is_complete, malformed: !is_complete, ..self.end() }
+        let delta = self.end();
+        Delta { terminal: is_complete, malformed: delta.malformed || !is_complete, ..delta }
     }
 
     /// What is known of the answer so far.
@@ -154,20 +149,20 @@ impl Reader {
         self.event.end_status(&mut self.answer);
         self.event.count_by_usage(&mut self.answer);
         let event = &mut self.event;
-        if self.shape.input_leaves_out_cache
-            && let Some(usage) = &mut event.usage
-            && let Some(input) = &mut usage.input
-        {
-            *input += usage.cached.unwrap_or(0) + usage.cache_created.unwrap_or(0);
-        }
+        event.complete_usage(self.shape.input_leaves_out_cache);
+        let is_usage_event = event.has_choices && event.choices == 0 && event.usage.is_some();
         self.scanner.reset();
         Delta {
             output: event.output,
             tokens: event.tokens,
+            choice: event.last_index,
+            finish: event.finish,
             usage: event.usage,
+            is_usage_event: is_usage_event && event.error.is_none(),
+            engine: event.engine,
             error: event.error.take(),
             terminal: false,
-            malformed: false,
+            malformed: event.is_wrong,
         }
     }
 }
@@ -175,25 +170,6 @@ impl Reader {
 impl std::fmt::Debug for Shape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shape").finish_non_exhaustive()
-    }
-}
-
-// === impl Answer ===
-
-impl Answer {
-    /// Why each choice ended, by index; `None` for one that has not.
-    pub fn finish_reasons(&self) -> impl Iterator<Item = Option<Finish>> + '_ {
-        self.choices.iter().map(|choice| choice.finish)
-    }
-
-    fn choice(&mut self, index: usize) -> Option<&mut Choice> {
-        if index >= MAX_CHOICES {
-            return None;
-        }
-        if self.choices.len() <= index {
-            self.choices.resize(index + 1, Choice::default());
-        }
-        self.choices.get_mut(index)
     }
 }
 
@@ -205,14 +181,21 @@ impl Event {
             Signal::Id => keep_first(&mut answer.id, value),
             Signal::Model => keep_first(&mut answer.model, value),
             Signal::EventType => keep_first(&mut self.kind, value),
+            Signal::Choices => self.has_choices |= value == Value::Array,
             Signal::Choice => match value {
                 Value::Object => self.choice = Part { is_present: true, ..Part::default() },
                 Value::End => self.end_choice(answer),
-                _ => {}
+                // Not empty, whatever it is.
+                _ => self.choices += 1,
             },
             Signal::Index => self.choice.index = value.as_count().unwrap_or(0) as usize,
             Signal::Role => self.choice.has_role |= value != Value::Null,
-            Signal::Output(channel) => self.choice.output(channel, value),
+            Signal::Output(channel) => {
+                self.choice.output(channel, value);
+                if channel == Channel::Answer {
+                    answer.search(self.choice.index, value);
+                }
+            }
             Signal::Tokens if value == Value::Array => self.choice.tokens = Some(0),
             Signal::Token if value != Value::End => {
                 self.choice.tokens = self.choice.tokens.map(|tokens| tokens + 1);
@@ -226,11 +209,20 @@ impl Event {
             Signal::IncompleteReason => {
                 self.status = Status::Incomplete(value.as_text().map(|raw| Finish::of(&raw)));
             }
-            Signal::Input => self.usage().input = value.as_count(),
-            Signal::OutputTokens => self.usage().output = value.as_count(),
-            Signal::Cached => self.usage().cached = value.as_count(),
-            Signal::CacheCreated => self.usage().cache_created = value.as_count(),
-            Signal::Reasoning => self.usage().reasoning = value.as_count(),
+            Signal::Usage => {
+                if value == Value::Object {
+                    self.usage.get_or_insert_default();
+                }
+            }
+            Signal::Input => self.count(value, |usage| &mut usage.input),
+            Signal::OutputTokens => self.count(value, |usage| &mut usage.output),
+            Signal::TotalTokens => self.total = value.as_count(),
+            Signal::Cached => self.count(value, |usage| &mut usage.cached),
+            Signal::CacheCreated => self.count(value, |usage| &mut usage.cache_created),
+            Signal::Reasoning => self.count(value, |usage| &mut usage.reasoning),
+            Signal::QueueMillis => self.engine().queue = value.as_millis(),
+            Signal::PrefillMillis => self.engine().prefill = value.as_millis(),
+            Signal::DecodeMillis => self.engine().decode = value.as_millis(),
             Signal::Error => {
                 if matches!(value, Value::Object | Value::Text(_)) {
                     self.error.get_or_insert_default();
@@ -245,8 +237,27 @@ impl Event {
         }
     }
 
-    fn usage(&mut self) -> &mut Usage {
-        self.usage.get_or_insert_default()
+    fn engine(&mut self) -> &mut EngineTimes {
+        self.engine.get_or_insert_default()
+    }
+
+    /// What is not a count is never guessed at.
+    fn count(&mut self, value: Value<'_>, field: fn(&mut Usage) -> &mut Option<u64>) {
+        match value.as_count() {
+            Some(count) => *field(self.usage.get_or_insert_default()) = Some(count),
+            None => self.is_wrong |= value != Value::Null,
+        }
+    }
+
+    /// Some shapes leave out what came from the cache, some give only a total.
+    fn complete_usage(&mut self, input_leaves_out_cache: bool) {
+        let Some(usage) = &mut self.usage else { return };
+        let cached = usage.cached.unwrap_or(0).saturating_add(usage.cache_created.unwrap_or(0));
+        if let Some(input) = usage.input.as_mut().filter(|_| input_leaves_out_cache) {
+            *input = input.saturating_add(cached);
+        }
+        let rest = |total: u64| total.checked_sub(usage.output.unwrap_or(0));
+        usage.input = usage.input.or_else(|| self.total.and_then(rest));
     }
 
     /// A choice ends, or the event does: shapes without choices have one, and it is implied.
@@ -257,6 +268,7 @@ impl Event {
         if !part.is_present {
             return;
         }
+        self.finish = part.finish.or(self.finish);
         self.tokens = match (self.choices, self.tokens, part.tokens) {
             (0, _, tokens) => tokens,
             (_, Some(sum), Some(tokens)) => Some(sum + tokens),

@@ -1,6 +1,7 @@
 //! Peeks at the body of a request for the few fields that the gateway acts on or reports. The
 //! body itself is never taken apart: what is forwarded are the bytes that came.
 
+use super::splice::{Splice, StreamOptions};
 use crate::json::{Paths, Scanner, Value};
 use std::sync::LazyLock;
 
@@ -11,8 +12,9 @@ pub struct Peek {
     pub model: Option<Box<str>>,
     /// The client wants a stream: `stream` is literally `true`.
     pub stream: bool,
-    /// `stream_options.include_usage`
-    pub include_usage: Option<bool>,
+    /// The edit that makes a stream end with its usage. `None`: the client asks for it itself, or
+    /// for no stream.
+    pub usage_splice: Option<Splice>,
     /// The limit of generated tokens: `max_completion_tokens`, else `max_tokens`, else
     /// `max_output_tokens`.
     pub max_tokens: Option<u64>,
@@ -38,7 +40,9 @@ pub enum PeekError {
 enum Field {
     Model,
     Stream,
+    StreamOptions,
     IncludeUsage,
+    ContinuousUsage,
     MaxCompletionTokens,
     MaxTokens,
     MaxOutputTokens,
@@ -48,7 +52,9 @@ enum Field {
 const FIELDS: &[(&str, Field)] = &[
     ("model", Field::Model),
     ("stream", Field::Stream),
+    ("stream_options", Field::StreamOptions),
     ("stream_options.include_usage", Field::IncludeUsage),
+    ("stream_options.continuous_usage_stats", Field::ContinuousUsage),
     ("max_completion_tokens", Field::MaxCompletionTokens),
     ("max_tokens", Field::MaxTokens),
     ("max_output_tokens", Field::MaxOutputTokens),
@@ -61,9 +67,10 @@ impl Peek {
     /// Peeks at a whole body.
     pub fn of(body: &[u8]) -> Result<Self, PeekError> {
         let mut peek = Self::default();
-        let mut seen = Seen::default();
+        let mut seen =
+            Seen { fields: 0, limits: [None; 3], options: StreamOptions::Absent, error: None };
         let mut scanner = Scanner::default();
-        scanner.push(&PATHS, body, |field, value| seen.read(field, value, &mut peek));
+        scanner.locate(&PATHS, body, |field, value, end| seen.read(field, value, end, &mut peek));
         if let Some(error) = seen.error {
             return Err(error);
         }
@@ -72,19 +79,20 @@ impl Peek {
         }
         let [completion, tokens, output] = seen.limits;
         peek.max_tokens = completion.or(tokens).or(output);
+        peek.usage_splice = Splice::of(body, seen.options).filter(|_| peek.stream);
         Ok(peek)
     }
 }
 
-#[derive(Default)]
 struct Seen {
-    fields: u8,
+    fields: u16,
     limits: [Option<u64>; 3],
+    options: StreamOptions,
     error: Option<PeekError>,
 }
 
 impl Seen {
-    fn read(&mut self, field: Field, value: Value<'_>, peek: &mut Peek) {
+    fn read(&mut self, field: Field, value: Value<'_>, end: usize, peek: &mut Peek) {
         if value == Value::End {
             return;
         }
@@ -94,6 +102,9 @@ impl Seen {
         }
         self.fields |= bit;
         match (field, value) {
+            (Field::StreamOptions | Field::IncludeUsage | Field::ContinuousUsage, value) => {
+                self.options = self.options.with(field, value, end);
+            }
             (_, Value::Null) => {}
             (Field::Model, Value::Text(text)) => peek.model = text.decode().map(Into::into),
             (Field::Model, _) => {
@@ -101,12 +112,28 @@ impl Seen {
             }
             // The server refuses other types itself, with its own words.
             (Field::Stream, value) => peek.stream = value == Value::Bool(true),
-            (Field::IncludeUsage, Value::Bool(include)) => peek.include_usage = Some(include),
-            (Field::IncludeUsage, _) => {}
             (Field::MaxCompletionTokens, value) => self.limits[0] = value.as_count(),
             (Field::MaxTokens, value) => self.limits[1] = value.as_count(),
             (Field::MaxOutputTokens, value) => self.limits[2] = value.as_count(),
             (Field::N, value) => peek.n = value.as_count(),
+        }
+    }
+}
+
+impl StreamOptions {
+    /// What is known when one more value of them has been read.
+    fn with(self, field: Field, value: Value<'_>, end: usize) -> Self {
+        match (self, field, value) {
+            (Self::Absent, Field::StreamOptions, Value::Null) => Self::Null(end),
+            (Self::Absent, Field::StreamOptions, Value::Object) => Self::Object(end),
+            (Self::Object(_), Field::IncludeUsage, Value::Bool(false)) => {
+                Self::Excluded { end, len: "false".len() }
+            }
+            (Self::Object(_), Field::IncludeUsage, Value::Null) => {
+                Self::Excluded { end, len: "null".len() }
+            }
+            (known, Field::ContinuousUsage, Value::Bool(false) | Value::Null) => known,
+            _ => Self::LeaveAlone,
         }
     }
 }
@@ -129,7 +156,7 @@ mod tests {
         let expected = Peek {
             model: Some("qwen".into()),
             stream: true,
-            include_usage: Some(true),
+            usage_splice: None,
             max_tokens: Some(9),
             n: Some(2),
         };

@@ -31,6 +31,8 @@ const TABLE: &[(&str, Signal)] = &[
     ("model", Signal::Model),
     ("status", Signal::Status),
     ("incomplete_details.reason", Signal::IncompleteReason),
+    ("output[].content[].text", Signal::Output(Channel::Answer)),
+    ("output[].arguments", Signal::Output(Channel::Answer)),
     ("usage.input_tokens", Signal::Input),
     ("usage.output_tokens", Signal::OutputTokens),
     ("usage.input_tokens_details.cached_tokens", Signal::Cached),

@@ -15,6 +15,7 @@
 
 mod attempt;
 mod opening;
+mod outgoing;
 
 use crate::backend::client::{Client, SendError};
 use crate::backend::pool::{Need, Pool};
@@ -22,12 +23,12 @@ use crate::backend::{Backend, Lease};
 use crate::clock;
 use crate::error::Error;
 use crate::headers;
-use crate::observe::{Exchange, ObservedBody, Sink};
+use crate::observe::{Exchange, Live, ObservedBody, Sink};
 use crate::openai::Api;
 use crate::openai::request::Peek;
 use crate::openai::route::{NoRoute, Route};
 use crate::own;
-use crate::record::Asked;
+use crate::record::{Asked, Tiers};
 use crate::trace_context::Sampler;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
@@ -49,18 +50,14 @@ pub struct Gateway {
     pub max_body: usize,
     /// Which traces are recorded. `None`: traces are off, and a caller's context passes through.
     pub sampler: Option<Sampler>,
-    /// A clone of it exists for each request that is open.
-    pub presence: Arc<()>,
+    /// How the tier of a request is told.
+    pub tiers: Tiers,
+    /// The requests that are open.
+    pub live: Arc<Live>,
 }
 
 /// The body of an answer: our own, or a replica's as it comes.
-pub type Answer = Either<Full<Bytes>, ObservedBody<Incoming, Held>>;
-
-/// What lives as long as a forwarded answer.
-pub struct Held {
-    _lease: Lease,
-    _presence: Arc<()>,
-}
+pub type Answer = Either<Full<Bytes>, ObservedBody<Incoming, Lease>>;
 
 /// Output tokens that a request is expected to hold in a KV cache, if it does not say less.
 const EXPECTED_OUTPUT: u64 = 256;
@@ -80,19 +77,21 @@ pub async fn handle(
         Err(_) => None,
     };
     let path = route.ok().map(|(_, path)| path);
-    let record = opening::record(&request, client, api, path, gateway.sampler);
+    let record = opening::record(&request, client, api, path, gateway);
     let request_id = record.request_id.clone();
-    let mut exchange = Exchange::open(record, gateway.sink.clone());
-    let presence = gateway.presence.clone();
+    let mut exchange = Exchange::open(record, gateway.sink.clone(), &gateway.live);
     let result = match route {
         Ok(_) => forward(gateway, &mut exchange, request).await,
         Err(no_route) => Err(refusal(no_route, request.uri().path())),
     };
     let mut response = match result {
-        Ok((response, lease)) => {
-            exchange.on_head(response.status().as_u16(), response.headers());
-            let held = Held { _lease: lease, _presence: presence };
-            response.map(|body| Either::Right(ObservedBody::new(body, exchange, held)))
+        Ok((mut response, lease)) => {
+            let replica = lease.backend().clone();
+            exchange.on_head(response.status().as_u16(), response.headers(), replica);
+            if exchange.is_stripping() {
+                response.headers_mut().remove(CONTENT_LENGTH);
+            }
+            response.map(|body| Either::Right(ObservedBody::new(body, exchange, lease)))
         }
         Err(error) => {
             let response = error.response();
@@ -117,12 +116,18 @@ async fn forward(
     record.timings.received = Some(clock::now());
     record.bytes_in = body.len() as u64;
     let peek = peek(&head, &body, record.api)?;
-    record.asked = Asked { stream: peek.stream, max_tokens: peek.max_tokens, n: peek.n };
+    record.asked = Asked {
+        stream: peek.stream,
+        max_tokens: peek.max_tokens,
+        n: peek.n,
+        usage_injected: false,
+    };
+    let mut body = outgoing::Body::new(body, record.api, &head.headers, peek.usage_splice);
     record.model = gateway.pool.model_label(peek.model.as_deref());
     let output = peek.max_tokens.unwrap_or(EXPECTED_OUTPUT).min(EXPECTED_OUTPUT);
     let need = Need {
         model: peek.model.as_deref(),
-        tokens: body.len() as u64 / BYTES_PER_TOKEN + output,
+        tokens: record.bytes_in / BYTES_PER_TOKEN + output,
         seed: fastrand::u64(..),
     };
     let mut tried: Vec<Arc<Backend>> = Vec::new();
@@ -132,7 +137,9 @@ async fn forward(
         let record = exchange.record();
         record.decision = Some(decision);
         record.timings.routed = Some(now);
-        match attempt::send(&gateway.client, record, lease.backend(), &head, &body).await {
+        let (body, usage_injected) = body.for_replica(lease.backend());
+        record.asked.usage_injected = usage_injected;
+        match attempt::send(&gateway.client, record, lease.backend(), &head, body).await {
             Ok(response) => return Ok((response, lease)),
             // The request has not been sent, so another replica may have it.
             Err(SendError::Connect(reason)) => {
@@ -167,7 +174,7 @@ async fn receive(head: &request::Parts, body: Incoming, limit: usize) -> Result<
 fn peek(head: &request::Parts, body: &Bytes, api: Option<Api>) -> Result<Peek, Error> {
     match (Peek::of(body), api) {
         (Ok(peek), _) => Ok(peek),
-        (Err(_), Some(Api::Other)) => Ok(Peek::default()),
+        (Err(_), Some(Api::Other | Api::Audio)) => Ok(Peek::default()),
         (Err(error), _) => {
             tracing::debug!(path = head.uri.path(), %error, "body refused");
             Err(error.into())

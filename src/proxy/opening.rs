@@ -1,10 +1,13 @@
 //! What is known of a request when its head has been read.
 
+use super::Gateway;
 use crate::clock;
 use crate::headers::{RequestId, TRACEPARENT, TRACESTATE};
 use crate::openai::Api;
-use crate::record::{Asked, ModelLabel, Observed, Outcome, RequestRecord, Timings};
-use crate::trace_context::{Sampler, TraceContext};
+use crate::record::{
+    Asked, Condition, End, ModelLabel, Observed, Outcome, RecentTimes, RequestRecord, Timings,
+};
+use crate::trace_context::TraceContext;
 use http::{HeaderName, Method, Request};
 use hyper::body::Incoming;
 use std::net::IpAddr;
@@ -16,11 +19,11 @@ pub(super) fn record(
     client: IpAddr,
     api: Option<Api>,
     route: Option<&'static str>,
-    sampler: Option<Sampler>,
+    gateway: &Gateway,
 ) -> RequestRecord {
     let header =
         |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
-    let trace = sampler.map(|sampler| {
+    let trace = gateway.sampler.map(|sampler| {
         TraceContext::begin(header(TRACEPARENT), header(TRACESTATE), sampler, fastrand::u128(1..))
     });
     RequestRecord {
@@ -33,14 +36,19 @@ pub(super) fn record(
         api,
         asked: Asked::default(),
         model: ModelLabel::other(),
+        tier: gateway.tiers.of(request.headers()),
         decision: None,
         attempts: Vec::new(),
         status: None,
         refusal: None,
         outcome: Outcome::Cancelled,
+        end: End::Left,
         started: clock::wall(),
         timings: Timings::begin(clock::now()),
         observed: Observed::default(),
+        condition: Condition::default(),
+        recent: RecentTimes::default(),
+        slow: None,
         bytes_in: 0,
         bytes_out: 0,
     }

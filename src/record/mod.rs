@@ -2,18 +2,27 @@
 //! spans, logs and the router all read. Derived figures are methods here, with their formula, so
 //! that no sink computes its own.
 
+mod engine;
 mod labels;
 mod outcome;
+mod phases;
+mod slow;
+mod tier;
 mod timings;
 
+pub use engine::{Condition, RecentTimes, Stall};
 pub use labels::{BackendId, ModelLabel};
-pub use outcome::{EndedBy, Lost, Outcome, UsageSource};
+pub use outcome::{ENDINGS, End, EndedBy, Lost, Outcome, UsageEvent, UsageSource};
+pub use phases::{Phase, Phases, Span};
+pub use slow::{SlowCause, SlowLimits};
+pub use tier::{Tier, Tiers};
 pub use timings::Timings;
 
-use crate::gaps::Gaps;
 use crate::headers::RequestId;
-use crate::openai::{Api, Finish, InBandError, Usage};
+use crate::openai::{Api, EngineTimes, Finish, InBandError, Usage};
+use crate::spread::{ChunkTokens, Gaps};
 use crate::trace_context::TraceContext;
+use outcome::ending;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -39,6 +48,8 @@ pub struct RequestRecord {
     pub asked: Asked,
     /// The model as a label: one that a replica serves, or `_other`.
     pub model: ModelLabel,
+    /// The client's tier.
+    pub tier: Tier,
     /// Why the last attempt went where it went.
     pub decision: Option<Decision>,
     /// Every time the request was sent to a replica, in order.
@@ -49,12 +60,20 @@ pub struct RequestRecord {
     pub refusal: Option<&'static str>,
     /// How it ended.
     pub outcome: Outcome,
+    /// How its bytes ended.
+    pub end: End,
     /// When it began, for people.
     pub started: SystemTime,
     /// When its moments were.
     pub timings: Timings,
     /// What was seen of the answer.
     pub observed: Observed,
+    /// The replica when the answer ended.
+    pub condition: Condition,
+    /// What other requests lately took in its engine.
+    pub recent: RecentTimes,
+    /// Why it was slow, if it was.
+    pub slow: Option<SlowCause>,
     /// Body bytes from the client.
     pub bytes_in: u64,
     /// Body bytes of the answer.
@@ -70,6 +89,8 @@ pub struct Asked {
     pub max_tokens: Option<u64>,
     /// How many choices.
     pub n: Option<u64>,
+    /// The gateway asked for usage on its own: the client did not.
+    pub usage_injected: bool,
 }
 
 /// Why a replica was chosen.
@@ -79,12 +100,8 @@ pub struct Decision {
     pub policy: &'static str,
     /// The winning reason, from a closed set.
     pub reason: &'static str,
-    /// What the replica last said of its KV cache, from 0 to 1.
-    pub kv_usage: Option<f64>,
-    /// What it last said of its queue.
-    pub waiting: Option<u32>,
-    /// How old that was.
-    pub sample_age: Option<Duration>,
+    /// What the replica last said of itself.
+    pub condition: Condition,
 }
 
 /// The request was sent to a replica once.
@@ -119,8 +136,29 @@ pub struct Observed {
     pub output_events: u64,
     /// Tokens in them, as far as events told exactly.
     pub tokens_in_events: u64,
-    /// Times between output events.
+    /// Those of them that did not tell.
+    pub uncounted_events: u64,
+    /// Tokens, by the number of events where they do not tell.
+    pub estimated_tokens: u64,
+    /// Times between output events of a choice, as they arrived: inter-chunk latency. Without
+    /// those in which the client held the stream up.
     pub gaps: Gaps,
+    /// Inter-token latency: each gap shared among the tokens that it brought, where they are known.
+    pub itl: Gaps,
+    /// Tokens in each event, where it told.
+    pub chunk_tokens: ChunkTokens,
+    /// Output that is not reasoning was seen.
+    pub has_answer: bool,
+    /// The answer has one of the phrases that are listed as refusals.
+    pub has_refusal_phrase: bool,
+    /// How long the client did not take what had come for it.
+    pub write_stall: Duration,
+    /// Silences of the replica.
+    pub stalls: Vec<Stall>,
+    /// Times that the engine itself reports.
+    pub engine: Option<EngineTimes>,
+    /// What became of the usage event that the gateway asked for.
+    pub usage_event: Option<UsageEvent>,
     /// Token counts from the engine.
     pub usage: Usage,
     /// Where the output count came from.
@@ -154,18 +192,33 @@ impl RequestRecord {
         Some(first.saturating_duration_since(sent))
     }
 
+    /// Of a stream, in the client's view: time to the response head, to the first event of any
+    /// kind, and to the first output that is not reasoning.
+    pub fn marks(&self) -> [Option<Duration>; 3] {
+        let timings = &self.timings;
+        let marks = [timings.headers, timings.first_event, timings.first_answer];
+        marks.map(|mark| self.since_accepted(mark.filter(|_| self.observed.is_stream)))
+    }
+
     /// Time per output token after the first: (last output − first output) ÷ (n − 1), with n the
     /// engine's exact count. Absent for fewer than two tokens, for several choices (their counts
-    /// are a sum), and where the count is not exact.
+    /// are a sum), where the count is not exact, and where the client held the stream up for more
+    /// than a hundredth of the time: then it was not the engine's.
     pub fn tpot(&self) -> Option<Duration> {
-        let (first, last) = (self.timings.first_output?, self.timings.last_output?);
         let tokens = self.observed.usage.output?;
         let is_exact = self.observed.usage_source == UsageSource::Exact;
-        if !is_exact || tokens < 2 || self.observed.finish_reasons.len() > 1 {
+        let decode = self.decode()?;
+        let is_held_up = self.observed.write_stall > decode / 100;
+        if !is_exact || is_held_up || tokens < 2 || self.observed.finish_reasons.len() > 1 {
             return None;
         }
-        let steps = u32::try_from(tokens - 1).ok()?;
-        last.saturating_duration_since(first).checked_div(steps)
+        decode.checked_div(u32::try_from(tokens - 1).ok()?)
+    }
+
+    /// First output → last output.
+    pub fn decode(&self) -> Option<Duration> {
+        let (first, last) = (self.timings.first_output?, self.timings.last_output?);
+        Some(last.saturating_duration_since(first))
     }
 
     /// Duration as the client sees it: request head read → end of the exchange.
@@ -180,14 +233,56 @@ impl RequestRecord {
         Some(self.timings.sent?.saturating_duration_since(received))
     }
 
-    /// Generated tokens: the engine's count, else what the events told, else the number of events.
-    pub fn output_tokens(&self) -> u64 {
+    /// Generated tokens, as exactly as they are known: see [`Observed::usage_source`].
+    pub fn output_tokens(&self) -> Option<u64> {
         let observed = &self.observed;
-        match (observed.usage.output, observed.tokens_in_events) {
-            (Some(tokens), _) => tokens,
-            (None, 0) => observed.output_events,
-            (None, counted) => counted,
+        match observed.usage_source {
+            UsageSource::Exact => observed.usage.output,
+            UsageSource::Continuous => observed.usage.output.or(Some(observed.tokens_in_events)),
+            UsageSource::Estimated => Some(observed.estimated_tokens),
+            UsageSource::Missing => None,
         }
+    }
+
+    /// Tokens as the engine counted them: input, output, cached input, reasoning. Nothing that was
+    /// estimated.
+    pub fn counted_tokens(&self) -> [Option<u64>; 4] {
+        let usage = &self.observed.usage;
+        let is_estimated = self.observed.usage_source == UsageSource::Estimated;
+        let output = self.output_tokens().filter(|_| !is_estimated);
+        [usage.input, output, usage.cached, usage.reasoning]
+    }
+
+    /// Output tokens of an answer that nobody received whole, although the engine made them.
+    pub fn wasted_tokens(&self) -> Option<u64> {
+        let is_wasted = self.outcome != Outcome::Ok;
+        self.output_tokens().filter(|tokens| is_wasted && *tokens > 0)
+    }
+
+    /// Output tokens ÷ the limit that the client set. Absent without either, and for several
+    /// choices: each may use the limit.
+    pub fn output_to_limit(&self) -> Option<f64> {
+        let limit = self.asked.max_tokens.filter(|limit| *limit > 0)?;
+        let is_single = self.observed.finish_reasons.len() == 1;
+        let is_known = self.observed.usage_source == UsageSource::Exact;
+        let tokens = self.observed.usage.output.filter(|_| is_single && is_known)?;
+        Some(tokens as f64 / limit as f64)
+    }
+
+    /// The engine ended the answer without an error and without any answer in it.
+    pub fn is_empty_answer(&self) -> bool {
+        let observed = &self.observed;
+        let generates =
+            matches!(self.api, Some(Api::Chat | Api::Completions | Api::Responses | Api::Messages));
+        let is_read = observed.lost.is_none() && !observed.finish_reasons.is_empty();
+        self.outcome == Outcome::Ok && generates && is_read && !observed.has_answer
+    }
+
+    /// Preemptions in the replica's engine between its choice and the end of the answer, of
+    /// whatever request.
+    pub fn preemptions(&self) -> Option<u64> {
+        let before = self.decision.as_ref()?.condition.preemptions?;
+        self.condition.preemptions?.checked_sub(before)
     }
 
     /// The replica of the last attempt.
@@ -208,8 +303,14 @@ impl RequestRecord {
             Outcome::Truncated => Some("incomplete_stream"),
             Outcome::Aborted => Some("aborted"),
             Outcome::Timeout => Some("timeout"),
+            Outcome::Shutdown => Some("shutdown"),
             Outcome::Rejected => Some("rejected"),
         }
+    }
+
+    /// How it ended, in one word of [`ENDINGS`]: the outcome, and who closed first.
+    pub fn ending(&self) -> &'static str {
+        ending(self.outcome, self.end)
     }
 
     /// Where the request was when it ended: of interest when the client left.

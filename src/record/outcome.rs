@@ -1,6 +1,9 @@
 //! The words for how a request ended and for how far its record can be trusted. Each is a closed
 //! set with one name for metrics, logs and spans.
 
+use super::Observed;
+use crate::openai::Usage;
+
 /// How a request ended. A request that is dropped was left by its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -22,9 +25,28 @@ pub enum Outcome {
     Aborted,
     /// The replica was silent for too long.
     Timeout,
+    /// The gateway ended before the answer was whole.
+    Shutdown,
 }
 
-/// Who brought the end about.
+/// How the bytes of an exchange ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The replica's answer ended as HTTP says it should.
+    Whole,
+    /// The replica's connection broke.
+    Broken,
+    /// The client left first.
+    Left,
+    /// The gateway answered itself.
+    Refused,
+    /// The gateway cut a stream whose replica was silent.
+    Stalled,
+    /// The gateway ended.
+    Shutdown,
+}
+
+/// Who closed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndedBy {
     /// The client.
@@ -35,23 +57,36 @@ pub enum EndedBy {
     Gateway,
 }
 
-/// How far token counts can be trusted.
+/// How far the count of output tokens can be trusted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum UsageSource {
     /// The engine's final count.
     Exact,
-    /// The engine's count so far, from an answer that did not end.
+    /// What the engine told on the way: its count so far, or the ids or logprobs of every token.
     Continuous,
-    /// There was none; events were counted.
+    /// One token for each event with output, and one for an end without text.
+    Estimated,
+    /// Nothing was seen to count.
     #[default]
     Missing,
+}
+
+/// What became of the usage event that the gateway asked for and its client did not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageEvent {
+    /// It was taken out of the answer.
+    Stripped,
+    /// It did not come.
+    Missed,
+    /// The server tells usage with every event anyway, so nothing was taken out.
+    Forced,
 }
 
 /// Why an observer could not read all of an answer. The bytes flowed on regardless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lost {
     /// The answer was compressed although `identity` was asked for.
-    Encoded,
+    Uninspectable,
     /// Data that this shape does not send.
     Malformed,
 }
@@ -60,7 +95,7 @@ pub enum Lost {
 
 impl Outcome {
     /// All of them, for tables and tests.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Ok,
         Self::Cancelled,
         Self::ClientError,
@@ -70,6 +105,7 @@ impl Outcome {
         Self::Truncated,
         Self::Aborted,
         Self::Timeout,
+        Self::Shutdown,
     ];
 
     /// The name in metrics, logs and spans.
@@ -84,15 +120,7 @@ impl Outcome {
             Self::Truncated => "truncated",
             Self::Aborted => "aborted",
             Self::Timeout => "timeout",
-        }
-    }
-
-    /// Who brought it about.
-    pub const fn ended_by(self) -> EndedBy {
-        match self {
-            Self::Cancelled | Self::ClientError => EndedBy::Client,
-            Self::Rejected | Self::Timeout => EndedBy::Gateway,
-            _ => EndedBy::Backend,
+            Self::Shutdown => "shutdown",
         }
     }
 
@@ -109,7 +137,21 @@ impl Outcome {
     }
 }
 
+impl End {
+    /// Who closed first.
+    pub const fn by(self) -> EndedBy {
+        match self {
+            Self::Left => EndedBy::Client,
+            Self::Whole | Self::Broken => EndedBy::Backend,
+            Self::Refused | Self::Stalled | Self::Shutdown => EndedBy::Gateway,
+        }
+    }
+}
+
 impl EndedBy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Client, Self::Backend, Self::Gateway];
+
     /// The name in logs and spans.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -122,24 +164,107 @@ impl EndedBy {
 
 impl Lost {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Encoded, Self::Malformed];
+    pub const ALL: [Self; 2] = [Self::Uninspectable, Self::Malformed];
 
     /// The name in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Encoded => "encoded",
+            Self::Uninspectable => "uninspectable",
             Self::Malformed => "malformed",
         }
     }
 }
 
 impl UsageSource {
-    /// The name in logs and spans.
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Exact, Self::Continuous, Self::Estimated, Self::Missing];
+
+    /// What the count of an answer rests on.
+    pub fn of(observed: &Observed) -> Self {
+        let Usage { input, output, .. } = observed.usage;
+        match observed.output_events {
+            _ if output.is_some() && observed.is_terminal => Self::Exact,
+            _ if output.is_some() => Self::Continuous,
+            1.. if observed.uncounted_events == 0 => Self::Continuous,
+            1.. => Self::Estimated,
+            // Embeddings and the like: there is no output to count.
+            0 if input.is_some() && observed.is_terminal => Self::Exact,
+            0 => Self::Missing,
+        }
+    }
+
+    /// The name in metrics, logs and spans.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exact => "exact",
             Self::Continuous => "continuous",
+            Self::Estimated => "estimated",
             Self::Missing => "missing",
+        }
+    }
+}
+
+impl UsageEvent {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Stripped, Self::Missed, Self::Forced];
+
+    /// The name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stripped => "stripped",
+            Self::Missed => "missed",
+            Self::Forced => "forced",
+        }
+    }
+}
+
+/// What [`ending`] gives.
+pub const ENDINGS: &[&str] = &[
+    "ok",
+    "ok_client_left_after_end",
+    "client_cancelled",
+    "client_error",
+    "upstream_status",
+    "inband_error",
+    "upstream_abort",
+    "truncated_clean",
+    "truncated_cut",
+    "timeout_headers",
+    "timeout_idle",
+    "gateway_reject",
+    "gateway_shutdown",
+];
+
+/// How a request ended, in one word: the outcome, and how its bytes ended where that says more.
+pub(super) fn ending(outcome: Outcome, end: End) -> &'static str {
+    match (outcome, end) {
+        (Outcome::Ok, End::Left) => "ok_client_left_after_end",
+        (Outcome::Ok, _) => "ok",
+        (Outcome::Cancelled, _) => "client_cancelled",
+        (Outcome::ClientError, _) => "client_error",
+        (Outcome::Rejected, _) => "gateway_reject",
+        (Outcome::UpstreamError, _) => "upstream_status",
+        (Outcome::StreamError, _) => "inband_error",
+        (Outcome::Aborted, _) => "upstream_abort",
+        (Outcome::Truncated, End::Broken) => "truncated_cut",
+        (Outcome::Truncated, _) => "truncated_clean",
+        (Outcome::Timeout, End::Stalled) => "timeout_idle",
+        (Outcome::Timeout, _) => "timeout_headers",
+        (Outcome::Shutdown, _) => "gateway_shutdown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_ending_is_one_of_the_list() {
+        let ends = [End::Whole, End::Broken, End::Left, End::Refused, End::Stalled, End::Shutdown];
+        for outcome in Outcome::ALL {
+            for end in ends {
+                assert!(ENDINGS.contains(&ending(outcome, end)), "{outcome:?} {end:?}");
+            }
         }
     }
 }

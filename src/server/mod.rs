@@ -8,7 +8,9 @@ use crate::admin::{self, Admin};
 use crate::backend::client::Client;
 use crate::backend::pool::Pool;
 use crate::backend::watch;
+use crate::clock;
 use crate::error::Error;
+use crate::observe::Live;
 use crate::proxy::{Answer, Gateway, handle};
 use crate::telemetry::Telemetry;
 use futures_util::FutureExt;
@@ -30,6 +32,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 /// Limits on what a client may send, and how long it is waited for.
 #[derive(Debug, Clone, Copy)]
@@ -67,11 +70,16 @@ pub enum Drained {
     Cut,
 }
 
+/// How often the open streams are looked at.
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
+
 impl Server {
     /// Serves until `shutdown`, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Drained {
         let Self { clients, operators, gateway, admin, limits } = self;
         let operators = tokio::spawn(serve_operators(operators, admin::router(admin.clone())));
+        let sweeper = tokio::spawn(sweep(gateway.live.clone()));
+        let live = gateway.live.clone();
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
         let http = http(&limits);
@@ -90,11 +98,13 @@ impl Server {
         drop(clients);
         let open = connections.len();
         tracing::info!(connections = open, deadline = ?limits.drain, "draining");
-        let drained = match tokio::time::timeout(limits.drain, graceful.shutdown()).await {
-            Ok(()) => Drained::Whole,
-            Err(_) => Drained::Cut,
-        };
+        let ended = tokio::time::timeout(limits.drain, graceful.shutdown()).await;
+        let drained = if ended.is_ok() { Drained::Whole } else { Drained::Cut };
+        if drained == Drained::Cut {
+            live.cut_all();
+        }
         connections.shutdown().await;
+        sweeper.abort();
         operators.abort();
         drained
     }
@@ -122,6 +132,16 @@ pub async fn watch_all(
     // A replica that is slow to answer is not waited for: it joins when it does.
     let _ = tokio::time::timeout(patience, seen).await;
     watchers
+}
+
+/// Looks again and again for streams that have fallen silent.
+async fn sweep(live: Arc<Live>) {
+    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        live.sweep(clock::now());
+    }
 }
 
 fn http(limits: &Limits) -> auto::Builder<TokioExecutor> {

@@ -1,7 +1,7 @@
 //! One line for each request, from its record: never a prompt, an answer or a key.
 
 use crate::observe::Sink;
-use crate::record::RequestRecord;
+use crate::record::{Lost, Phase, Phases, RequestRecord, SlowCause};
 use serde::Serialize;
 use std::fmt::{self, Display};
 use std::time::Duration;
@@ -27,12 +27,22 @@ struct Line<'a> {
     route: &'a str,
     status: Option<u16>,
     outcome: &'static str,
-    ended_by: &'static str,
+    /// The outcome, more exactly.
+    ending: &'static str,
+    closed_by: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     phase: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
+    /// Why it was slow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slow: Option<&'static str>,
+    /// Why the numbers below may be wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<&'static str>,
     model: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    tier: &'a str,
     backend: Option<&'a str>,
     attempts: usize,
     stream: bool,
@@ -40,16 +50,34 @@ struct Line<'a> {
     input_tokens: Option<u64>,
     output_tokens: Option<u64>,
     cached_tokens: Option<u64>,
+    reasoning_tokens: Option<u64>,
+    /// How far `output_tokens` can be trusted.
     usage: &'static str,
     output_events: u64,
+    headers_ms: Option<f64>,
     ttft_ms: Option<f64>,
+    first_answer_ms: Option<f64>,
     tpot_ms: Option<f64>,
+    itl_mean_ms: Option<f64>,
     gap_mean_ms: Option<f64>,
     gap_max_ms: Option<f64>,
+    stalls: usize,
+    write_stall_ms: f64,
     duration_ms: Option<f64>,
     overhead_us: Option<u128>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    phases: Option<PhaseTimes>,
     bytes_in: u64,
     bytes_out: u64,
+}
+
+/// Queue and prefill in the engine, in milliseconds.
+#[derive(Debug, Serialize)]
+struct PhaseTimes {
+    queue_ms: f64,
+    prefill_ms: f64,
+    network_ms: Option<f64>,
+    estimated: bool,
 }
 
 impl AccessLog {
@@ -76,6 +104,7 @@ impl Sink for AccessLog {
 impl<'a> Line<'a> {
     fn of(record: &'a RequestRecord) -> Self {
         let observed = &record.observed;
+        let [headers, _, first_answer] = record.marks();
         let is_cut = record.phase() != "done" && record.status.is_none_or(|status| status < 400);
         Self {
             ts: humantime::format_rfc3339_millis(record.started).to_string(),
@@ -86,10 +115,14 @@ impl<'a> Line<'a> {
             route: record.route.unwrap_or("-"),
             status: record.status,
             outcome: record.outcome.as_str(),
-            ended_by: record.outcome.ended_by().as_str(),
+            ending: record.ending(),
+            closed_by: record.end.by().as_str(),
             phase: is_cut.then(|| record.phase()),
             error: record.error_type(),
+            slow: record.slow.map(SlowCause::as_str),
+            lost: observed.lost.map(Lost::as_str),
             model: record.model.as_str(),
+            tier: record.tier.as_str(),
             backend: record.backend().map(crate::record::BackendId::as_str),
             attempts: record.attempts.len(),
             stream: observed.is_stream,
@@ -100,19 +133,38 @@ impl<'a> Line<'a> {
                 .map(|reason| reason.as_str())
                 .collect(),
             input_tokens: observed.usage.input,
-            output_tokens: observed.usage.output,
+            output_tokens: record.output_tokens(),
             cached_tokens: observed.usage.cached,
+            reasoning_tokens: observed.usage.reasoning,
             usage: observed.usage_source.as_str(),
             output_events: observed.output_events,
+            headers_ms: headers.map(millis),
             ttft_ms: record.ttft().map(millis),
+            first_answer_ms: first_answer.map(millis),
             tpot_ms: record.tpot().map(millis),
-            gap_mean_ms: observed.gaps.mean().map(millis),
-            gap_max_ms: (observed.gaps.count() > 0).then(|| millis(observed.gaps.max())),
+            itl_mean_ms: observed.itl.mean().map(seconds),
+            gap_mean_ms: observed.gaps.mean().map(seconds),
+            gap_max_ms: observed.gaps.max().map(seconds),
+            stalls: observed.stalls.len(),
+            write_stall_ms: millis(observed.write_stall),
             duration_ms: Some(millis(record.duration())),
             overhead_us: record.overhead().map(|overhead| overhead.as_micros()),
+            phases: PhaseTimes::of(&Phases::of(record)),
             bytes_in: record.bytes_in,
             bytes_out: record.bytes_out,
         }
+    }
+}
+
+impl PhaseTimes {
+    fn of(phases: &Phases) -> Option<Self> {
+        let queue = phases.get(Phase::Queue)?;
+        Some(Self {
+            queue_ms: millis(queue.took),
+            prefill_ms: millis(phases.get(Phase::Prefill)?.took),
+            network_ms: phases.get(Phase::Network).map(|network| millis(network.took)),
+            estimated: queue.is_estimated,
+        })
     }
 }
 
@@ -125,6 +177,8 @@ impl Display for Line<'_> {
         field(f, "backend", self.backend)?;
         field(f, "error", self.error)?;
         field(f, "phase", self.phase)?;
+        field(f, "slow", self.slow)?;
+        field(f, "lost", self.lost)?;
         field(f, "ttft_ms", self.ttft_ms)?;
         field(f, "tpot_ms", self.tpot_ms)?;
         field(f, "gap_max_ms", self.gap_max_ms)?;
@@ -144,5 +198,10 @@ fn field(f: &mut fmt::Formatter<'_>, name: &str, value: Option<impl Display>) ->
 
 /// Milliseconds with three decimals: microseconds are what the clock is good for.
 fn millis(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e6).round() / 1e3
+    seconds(duration.as_secs_f64())
+}
+
+/// Seconds as such milliseconds.
+fn seconds(seconds: f64) -> f64 {
+    (seconds * 1e6).round() / 1e3
 }

@@ -3,10 +3,13 @@
 use super::vitals::Vitals;
 use crate::backend::ScrapeError;
 use crate::error;
-use crate::gaps::Gaps;
 use crate::openai::{Api, Finish};
-use crate::record::{Lost, ModelLabel, Outcome, RequestRecord};
+use crate::record::{
+    ENDINGS, EndedBy, Lost, ModelLabel, Outcome, Phase, RequestRecord, SlowCause, UsageEvent,
+    UsageSource,
+};
 use crate::routing;
+use crate::spread::Parts;
 use std::time::Duration;
 
 /// One metric.
@@ -41,8 +44,8 @@ pub type Emit<'a> = &'a mut dyn FnMut(&[&str], f64);
 pub enum Read {
     /// A finished request.
     Record(fn(&RequestRecord, Emit<'_>)),
-    /// The gaps of a finished request, as a whole.
-    Gaps(fn(&RequestRecord) -> Option<&Gaps>),
+    /// All values of a finished request at once, by model and backend.
+    Spread(fn(&RequestRecord) -> Option<Parts<'_>>),
     /// A look at a replica's metrics.
     Scrape(fn(&Scrape<'_>, Emit<'_>)),
     /// The state at the moment of the scrape.
@@ -75,8 +78,30 @@ pub enum Label {
     ErrorType,
     /// [`Finish::as_str`]
     Finish,
+    /// [`RequestRecord::ending`]
+    Ending,
+    /// [`EndedBy::as_str`]
+    ClosedBy,
+    /// [`SlowCause::as_str`]
+    Cause,
+    /// A tier of the configuration; empty if none is known.
+    Tier,
+    /// Which moment of a stream.
+    Mark,
+    /// [`Phase::as_str`]
+    LifePhase,
+    /// Whether a time is the request's own.
+    Certainty,
     /// Which tokens.
     TokenType,
+    /// How the engine told a count: at the end, or on the way.
+    TokenSource,
+    /// [`UsageSource::as_str`]
+    UsageSource,
+    /// [`UsageEvent::as_str`]
+    UsageEvent,
+    /// Why an answer reached nobody.
+    Waste,
     /// How an attempt went.
     Result,
     /// Why a replica was chosen.
@@ -104,10 +129,14 @@ pub struct Known {
     pub models: Vec<String>,
     /// Replicas.
     pub backends: Vec<String>,
+    /// Tiers of the configuration.
+    pub tiers: Vec<String>,
 }
 
 /// Which tokens a count is of.
 pub(super) const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
+/// Moments of a stream, in the order of [`RequestRecord::marks`].
+pub(super) const MARKS: [&str; 3] = ["headers", "first_event", "first_answer"];
 /// What becomes of spans.
 pub(super) const SPAN_RESULTS: [&str; 4] = ["queued", "exported", "failed", "filtered"];
 const PHASES: [&str; 5] = ["upload", "routing", "headers", "prefill", "decode"];
@@ -125,10 +154,16 @@ impl Label {
             Self::Operation => "operation",
             Self::Outcome => "outcome",
             Self::ErrorType => "error_type",
-            Self::Finish | Self::RouteReason | Self::Lost | Self::Refusal => "reason",
+            Self::Finish | Self::RouteReason | Self::Lost | Self::Refusal | Self::Waste => "reason",
+            Self::Ending => "ending",
+            Self::ClosedBy => "closed_by",
+            Self::Cause => "cause",
+            Self::Tier => "tier",
+            Self::Mark => "mark",
             Self::TokenType => "type",
-            Self::Result | Self::Span => "result",
-            Self::Phase => "phase",
+            Self::Certainty | Self::TokenSource | Self::UsageSource => "source",
+            Self::Result | Self::Span | Self::UsageEvent => "result",
+            Self::Phase | Self::LifePhase => "phase",
             Self::Direction => "direction",
             Self::ScrapeError => "kind",
             Self::Version => "version",
@@ -155,7 +190,18 @@ impl Label {
             Self::Outcome => own(&Outcome::ALL.map(Outcome::as_str)),
             Self::ErrorType => own(&[""]),
             Self::Finish => own(&Finish::ALL.map(Finish::as_str)),
+            Self::Ending => own(ENDINGS),
+            Self::ClosedBy => own(&EndedBy::ALL.map(EndedBy::as_str)),
+            Self::Cause => own(&SlowCause::ALL.map(SlowCause::as_str)),
+            Self::Tier => [own(&[""]), known.tiers.clone()].concat(),
+            Self::Mark => own(&MARKS),
+            Self::LifePhase => own(&Phase::ALL.map(Phase::as_str)),
+            Self::Certainty => own(&["exact", "estimated"]),
             Self::TokenType => own(&TOKEN_TYPES),
+            Self::TokenSource => own(&["exact", "continuous"]),
+            Self::UsageSource => own(&UsageSource::ALL.map(UsageSource::as_str)),
+            Self::UsageEvent => own(&UsageEvent::ALL.map(UsageEvent::as_str)),
+            Self::Waste => own(&["cancelled", "failed"]),
             Self::Result => own(&RESULTS),
             Self::RouteReason => own(routing::REASONS),
             Self::Phase => own(&PHASES),

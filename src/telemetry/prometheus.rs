@@ -1,44 +1,44 @@
 //! The Prometheus sink: the catalogue's rows as series. Requests feed counters and histograms when
 //! they end; gauges are read when somebody scrapes.
 
-use super::catalog::CATALOG;
+use super::catalog;
 use super::metric::{Emit, Kind, Known, Label, Read, Row, Scrape};
 use super::vitals::Vitals;
-use crate::gaps::{self, Gaps};
 use crate::observe::Sink;
 use crate::record::RequestRecord;
+use crate::spread::{MAX_BOUNDS, Parts};
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
 use prometheus::{CounterVec, Encoder, HistogramOpts, HistogramVec, Opts, Registry, TextEncoder};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 /// All series.
 pub struct Prometheus {
     registry: Registry,
     rows: Vec<(&'static Row, Series)>,
     known: Mutex<Known>,
+    tiers: Vec<String>,
 }
 
 enum Series {
     Counter(CounterVec),
     Histogram(HistogramVec),
-    Gaps(GapSeries),
+    Spread(SpreadSeries),
     /// Read from [`Vitals`] at the scrape.
     Live,
 }
 
-/// Histograms that take the gaps of a whole request at once, by model and backend.
+/// Histograms that take all values of a request at once, by model and backend.
 #[derive(Default)]
-struct GapSeries(Mutex<BTreeMap<[String; 2], GapTotals>>);
+struct SpreadSeries(Mutex<BTreeMap<[String; 2], Totals>>);
 
 #[derive(Clone, Default)]
-struct GapTotals {
-    counts: [u64; gaps::BOUNDS.len() + 1],
+struct Totals {
+    counts: [u64; MAX_BOUNDS + 1],
     count: u64,
-    sum: Duration,
+    sum: f64,
 }
 
 // === impl Prometheus ===
@@ -47,13 +47,14 @@ impl Prometheus {
     /// Empty series for every row; those of `known` labels are there from the start.
     pub fn new(known: Known) -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let mut rows = Vec::with_capacity(CATALOG.len());
-        for row in CATALOG {
+        let mut rows = Vec::new();
+        for row in catalog::rows() {
             rows.push((row, Series::of(row, &registry)?));
         }
         #[cfg(target_os = "linux")]
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
-        let this = Self { registry, rows, known: Mutex::new(Known::default()) };
+        let tiers = known.tiers.clone();
+        let this = Self { registry, rows, known: Mutex::new(Known::default()), tiers };
         this.learn(known);
         Ok(this)
     }
@@ -86,12 +87,13 @@ impl Prometheus {
         self.learn(Known {
             models: vitals.models.clone(),
             backends: vitals.backends.iter().map(|backend| backend.backend.clone()).collect(),
+            tiers: self.tiers.clone(),
         });
         let mut families = self.registry.gather();
         for (row, series) in &self.rows {
             match (series, &row.read) {
                 (Series::Live, Read::Vitals(read)) => families.push(live(row, *read, vitals)),
-                (Series::Gaps(gaps), _) => families.push(gaps.family(row)),
+                (Series::Spread(spread), _) => families.push(spread.family(row)),
                 _ => {}
             }
         }
@@ -110,9 +112,10 @@ impl Sink for Prometheus {
                 (Read::Record(read), series) => {
                     read(record, &mut |labels, value| series.take(labels, value));
                 }
-                (Read::Gaps(read), Series::Gaps(totals)) => {
-                    if let (Some(gaps), Some(backend)) = (read(record), record.backend()) {
-                        totals.add([record.model.as_str(), backend.as_str()], gaps);
+                (Read::Spread(read), Series::Spread(totals)) => {
+                    let parts = read(record).filter(|parts| parts.count > 0);
+                    if let (Some(parts), Some(backend)) = (parts, record.backend()) {
+                        totals.add([record.model.as_str(), backend.as_str()], &parts);
                     }
                 }
                 _ => {}
@@ -128,7 +131,7 @@ impl Series {
         let labels: Vec<&str> = row.labels.iter().map(|label| label.name()).collect();
         Ok(match (&row.read, row.kind) {
             (Read::Vitals(_), _) | (_, Kind::Gauge) => Self::Live,
-            (Read::Gaps(_), _) => Self::Gaps(GapSeries::default()),
+            (Read::Spread(_), _) => Self::Spread(SpreadSeries::default()),
             (_, Kind::Counter) => {
                 let counter = CounterVec::new(Opts::new(row.name, row.help), &labels)?;
                 registry.register(Box::new(counter.clone()))?;
@@ -155,7 +158,7 @@ impl Series {
                     histogram.observe(value);
                 }
             }
-            Self::Gaps(_) | Self::Live => {}
+            Self::Spread(_) | Self::Live => {}
         }
     }
 
@@ -163,9 +166,9 @@ impl Series {
         match self {
             Self::Counter(counter) => drop(counter.get_metric_with_label_values(labels)),
             Self::Histogram(histogram) => drop(histogram.get_metric_with_label_values(labels)),
-            Self::Gaps(gaps) => {
+            Self::Spread(totals) => {
                 if let [model, backend] = labels {
-                    gaps.add([model, backend], &Gaps::default());
+                    totals.add([model, backend], &Parts::default());
                 }
             }
             Self::Live => {}
@@ -173,34 +176,35 @@ impl Series {
     }
 }
 
-// === impl GapSeries ===
+// === impl SpreadSeries ===
 
-impl GapSeries {
-    fn add(&self, labels: [&str; 2], gaps: &Gaps) {
+impl SpreadSeries {
+    fn add(&self, labels: [&str; 2], parts: &Parts<'_>) {
         let mut series = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let totals = series.entry(labels.map(Into::into)).or_default();
-        for (total, count) in totals.counts.iter_mut().zip(gaps.counts()) {
+        for (total, count) in totals.counts.iter_mut().zip(parts.counts) {
             *total += u64::from(*count);
         }
-        totals.count += u64::from(gaps.count());
-        totals.sum += gaps.sum();
+        totals.count += u64::from(parts.count);
+        totals.sum += parts.sum;
     }
 
     fn family(&self, row: &Row) -> MetricFamily {
         let series = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let metrics = series.iter().map(|(labels, totals)| {
             let mut metric = Metric::from_label(pairs(row, labels));
-            metric.set_histogram(totals.histogram());
+            metric.set_histogram(totals.histogram(row));
             metric
         });
         family(row, MetricType::HISTOGRAM, metrics.collect())
     }
 }
 
-impl GapTotals {
-    fn histogram(&self) -> Histogram {
+impl Totals {
+    fn histogram(&self, row: &Row) -> Histogram {
+        let Kind::Histogram(bounds) = row.kind else { return Histogram::default() };
         let mut cumulative = 0;
-        let buckets = gaps::BOUNDS.iter().zip(self.counts).map(|(bound, count)| {
+        let buckets = bounds.iter().zip(self.counts).map(|(bound, count)| {
             cumulative += count;
             let mut bucket = Bucket::default();
             bucket.set_upper_bound(*bound);
@@ -210,7 +214,7 @@ impl GapTotals {
         let mut histogram = Histogram::default();
         histogram.set_bucket(buckets.collect());
         histogram.set_sample_count(self.count);
-        histogram.set_sample_sum(self.sum.as_secs_f64());
+        histogram.set_sample_sum(self.sum);
         histogram
     }
 }

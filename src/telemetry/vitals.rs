@@ -37,6 +37,10 @@ pub struct BackendVitals {
     pub models: Vec<String>,
     /// Requests of this gateway at it.
     pub in_flight: u32,
+    /// Its streams that are silent for too long now.
+    pub stalled: u32,
+    /// Times that one fell silent for too long.
+    pub stalls: u64,
     /// What it last said of itself.
     pub kv_usage: Option<f64>,
     /// Requests waiting in its engine.

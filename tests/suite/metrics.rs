@@ -5,7 +5,7 @@ use crate::support::fake::{FINISH, Fake, ROLE, USAGE, WORD, json, stream_of};
 use crate::support::gateway::start;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use tokenweir::telemetry::catalog::CATALOG;
+use tokenweir::telemetry::catalog;
 use tokenweir::telemetry::metric::Kind;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -47,12 +47,13 @@ fn value(page: &str, series: &str) -> f64 {
 #[test]
 fn names_units_and_helps_are_lawful() {
     let mut names = BTreeSet::new();
-    for row in CATALOG {
+    for row in catalog::rows() {
         assert!(names.insert(row.name), "{} stands twice", row.name);
         let is_counter = row.kind == Kind::Counter;
         assert_eq!(row.name.ends_with("_total"), is_counter, "{}", row.name);
         if matches!(row.kind, Kind::Histogram(_)) {
-            assert!(row.name.ends_with("_seconds"), "{}", row.name);
+            let units = ["_seconds", "_tokens", "_ratio"];
+            assert!(units.iter().any(|unit| row.name.ends_with(unit)), "{}", row.name);
         }
         assert!(row.help.ends_with('.') && row.help.len() > 10, "{}", row.name);
         let labels: BTreeSet<&str> = row.labels.iter().map(|label| label.name()).collect();
@@ -67,7 +68,7 @@ fn names_units_and_helps_are_lawful() {
 fn the_table_in_the_readme_is_the_catalogue() {
     let readme = include_str!("../../README.md");
     let mut table = String::from("| metric | kind | labels | what |\n|---|---|---|---|\n");
-    for row in CATALOG {
+    for row in catalog::rows() {
         let kind = match row.kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
@@ -88,7 +89,7 @@ async fn every_row_has_its_series_from_the_start_although_no_replica_is_up() {
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
     let samples = samples(&page);
-    for row in CATALOG {
+    for row in catalog::rows() {
         let is_of_row = |series: &str| {
             let name = series.split('{').next().unwrap();
             name.strip_prefix(row.name).is_some_and(|rest| rest.is_empty() || rest == "_count")
@@ -106,15 +107,26 @@ async fn a_request_is_told_once_in_every_row_that_it_concerns() {
     gateway.record().await;
     let page = gateway.admin("/metrics").await;
     let model = "gen_ai_request_model=\"tiny\"";
+    let exact = "source=\"exact\",tier=\"\"";
     let backend = format!("backend=\"{}\"", fake.addr);
     let expected = [
-        (format!("tokenweir_requests_total{{{model},operation=\"chat\",outcome=\"ok\"}}"), 1.0),
+        (
+            format!(
+                "tokenweir_requests_total{{{model},operation=\"chat\",outcome=\"ok\",tier=\"\"}}"
+            ),
+            1.0,
+        ),
         (format!("tokenweir_finish_total{{{model},reason=\"stop\"}}"), 1.0),
-        (format!("tokenweir_tokens_total{{{model},type=\"input\"}}"), 9.0),
-        (format!("tokenweir_tokens_total{{{model},type=\"output\"}}"), 3.0),
+        (format!("tokenweir_tokens_total{{{model},{exact},type=\"input\"}}"), 9.0),
+        (format!("tokenweir_tokens_total{{{model},{exact},type=\"output\"}}"), 3.0),
         (format!("tokenweir_attempts_total{{{backend},result=\"ok\"}}"), 1.0),
         (format!("tokenweir_inter_chunk_seconds_count{{{backend},{model}}}"), 1.0),
-        (format!("gen_ai_server_time_to_first_token_seconds_count{{{backend},{model}}}"), 1.0),
+        (
+            format!(
+                "gen_ai_server_time_to_first_token_seconds_count{{{backend},{model},tier=\"\"}}"
+            ),
+            1.0,
+        ),
         (format!("tokenweir_backend_kv_usage_ratio{{{backend}}}"), 0.25),
         (format!("tokenweir_backend_requests_in_flight{{{backend}}}"), 0.0),
         ("tokenweir_requests_in_flight".into(), 0.0),

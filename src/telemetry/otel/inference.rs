@@ -5,7 +5,7 @@
 use super::attributes::{Attributes, count, host, seconds, text, words};
 use super::spans::{error_type, failure, moment};
 use crate::openai::{Api, Finish};
-use crate::record::{Outcome, RequestRecord};
+use crate::record::{Lost, Outcome, Phase, Phases, RequestRecord, SlowCause};
 use opentelemetry::trace::Event;
 use std::time::Instant;
 
@@ -27,11 +27,18 @@ pub(super) fn name(record: &RequestRecord) -> String {
 pub(super) fn attributes(record: &RequestRecord) -> Attributes {
     let attributes = request(Attributes::default(), record);
     let attributes = response(attributes, record);
-    let attributes = routing(attributes, record);
+    let attributes = phases(routing(attributes, record), record);
     latency(attributes, record)
         .put_some("error.type", error_type(record).map(text))
         .put("tokenweir.outcome", record.outcome.as_str())
-        .put("tokenweir.ended_by", record.outcome.ended_by().as_str())
+        .put("tokenweir.ending", record.ending())
+        .put("tokenweir.ended_by", record.end.by().as_str())
+        .put_some("tokenweir.slow_cause", record.slow.map(SlowCause::as_str))
+        .put_some("tokenweir.lost", record.observed.lost.map(Lost::as_str))
+        .put_some(
+            "tokenweir.tier",
+            Some(record.tier.as_str()).filter(|tier| !tier.is_empty()).map(text),
+        )
         .put_some("tokenweir.phase", is_cancelled(record).then(|| record.phase()))
 }
 
@@ -45,7 +52,9 @@ pub(super) fn events(record: &RequestRecord) -> Vec<Event> {
     ];
     let happened = moments.into_iter().filter_map(|(name, at)| Some((name, at?)));
     let plain = happened.map(|(name, at)| event(record, name, at, Attributes::default()));
-    retries(record).chain(plain).collect()
+    let mut events: Vec<Event> = retries(record).chain(plain).chain(stalls(record)).collect();
+    events.sort_by_key(|event| event.timestamp);
+    events
 }
 
 fn request(attributes: Attributes, record: &RequestRecord) -> Attributes {
@@ -94,11 +103,11 @@ fn routing(attributes: Attributes, record: &RequestRecord) -> Attributes {
     attributes
         .put("tokenweir.route.policy", decision.policy)
         .put("tokenweir.route.reason", decision.reason)
-        .put_some("tokenweir.route.kv_usage", decision.kv_usage)
-        .put_some("tokenweir.route.waiting", decision.waiting.map(i64::from))
+        .put_some("tokenweir.route.kv_usage", decision.condition.kv_usage)
+        .put_some("tokenweir.route.waiting", decision.condition.waiting.map(i64::from))
         .put_some(
             "tokenweir.snapshot_age_ms",
-            decision.sample_age.map(|age| age.as_secs_f64() * 1_000.0),
+            decision.condition.age.map(|age| age.as_secs_f64() * 1_000.0),
         )
 }
 
@@ -108,15 +117,60 @@ fn latency(attributes: Attributes, record: &RequestRecord) -> Attributes {
         Some(seconds(to?.saturating_duration_since(from?)))
     };
     let gaps = &record.observed.gaps;
-    let longest = (gaps.count() > 0).then(|| seconds(gaps.max()));
+    let [_, _, first_answer] = record.marks();
+    let write_stall = record.observed.write_stall;
     attributes
         .put_some("gen_ai.response.time_to_first_chunk", between(timings.sent, timings.first_event))
         .put_some("tokenweir.ttfb", between(Some(timings.accepted), timings.headers))
         .put_some("tokenweir.ttft", record.ttft().map(seconds))
+        .put_some("tokenweir.ttft_answer", first_answer.map(seconds))
         .put_some("tokenweir.tpot", record.tpot().map(seconds))
-        .put_some("tokenweir.itl.mean", gaps.mean().map(seconds))
+        .put_some("tokenweir.itl.mean", gaps.mean())
         .put_some("tokenweir.itl.p95", gaps.quantile(0.95))
-        .put_some("tokenweir.itl.max", longest)
+        .put_some("tokenweir.itl.max", gaps.max())
+        .put_some("tokenweir.itl.per_token.mean", record.observed.itl.mean())
+        .put_some(
+            "tokenweir.client_write_stall",
+            Some(write_stall).filter(|stall| !stall.is_zero()).map(seconds),
+        )
+}
+
+/// Where the time went, as far as it is known.
+fn phases(mut attributes: Attributes, record: &RequestRecord) -> Attributes {
+    let phases = Phases::of(record);
+    for span in phases.iter() {
+        let name = match span.phase {
+            Phase::Gateway => "tokenweir.phase.gateway",
+            Phase::Network => "tokenweir.phase.network",
+            Phase::Queue => "tokenweir.phase.queue",
+            Phase::Prefill => "tokenweir.phase.prefill",
+            Phase::Decode => "tokenweir.phase.decode",
+        };
+        attributes = attributes.put(name, seconds(span.took));
+    }
+    let queue = phases.get(Phase::Queue);
+    attributes.put_some("tokenweir.phase.estimated", queue.map(|queue| queue.is_estimated))
+}
+
+/// A silence, as two events: when it was seen, and when it ended.
+fn stalls(record: &RequestRecord) -> impl Iterator<Item = Event> {
+    record.observed.stalls.iter().flat_map(|stall| {
+        let condition = &stall.condition;
+        let silent = stall.seen.saturating_duration_since(stall.since);
+        let seen = Attributes::default()
+            .put("tokenweir.stall.silent", seconds(silent))
+            .put_some("tokenweir.backend.kv_usage", condition.kv_usage)
+            .put_some("tokenweir.backend.running", condition.running.map(i64::from))
+            .put_some("tokenweir.backend.waiting", condition.waiting.map(i64::from))
+            .put_some("tokenweir.backend.preemptions", condition.preemptions.map(count));
+        let seen = event(record, "tokenweir.stall", stall.seen, seen);
+        let ended = stall.until.map(|until| {
+            let whole = seconds(until.saturating_duration_since(stall.since));
+            let attributes = Attributes::default().put("tokenweir.stall.duration", whole);
+            event(record, "tokenweir.stall_end", until, attributes)
+        });
+        [Some(seen), ended].into_iter().flatten()
+    })
 }
 
 /// An attempt that was followed by another.

@@ -174,7 +174,8 @@ impl<'a> Tree<'a> {
     fn attempt_error(&self, attempt: &Attempt) -> Option<Value> {
         let record = self.record;
         let is_last = record.attempts.last().is_some_and(|last| last.span == attempt.span);
-        let is_cut = matches!(record.outcome, Outcome::Truncated | Outcome::Timeout);
+        let is_cut =
+            matches!(record.outcome, Outcome::Truncated | Outcome::Timeout | Outcome::Shutdown);
         let cut = || record.error_type().filter(|_| is_last && is_cut).map(text);
         failure(attempt).or_else(cut)
     }

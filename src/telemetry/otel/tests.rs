@@ -2,24 +2,26 @@
 
 use super::spans;
 use crate::clock;
-use crate::gaps::Gaps;
 use crate::headers::{RequestId, X_REQUEST_ID};
-use crate::openai::{Api, Finish, InBandError, Usage};
+use crate::openai::{Api, EngineTimes, Finish, InBandError, Usage};
 use crate::record::*;
+use crate::spread::Gaps;
 use crate::trace_context::TraceContext;
 use http::{HeaderMap, HeaderValue};
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
 use std::fmt::Write;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 const PARENT: u64 = 0xb7ad_6b71_6920_3331;
 
 #[test]
 fn a_stream_that_is_whole() {
-    assert_eq!(rendered(&streamed()), include_str!("golden/stream_ok.txt"));
+    assert_is_golden("stream_ok", &streamed());
 }
 
 #[test]
@@ -27,7 +29,7 @@ fn an_answer_that_is_whole() {
     let mut record = streamed();
     record.api = Some(Api::Completions);
     record.route = Some("/v1/completions");
-    record.asked = Asked { stream: false, max_tokens: None, n: Some(2) };
+    record.asked = Asked { n: Some(2), ..Asked::default() };
     record.decision = None;
     record.timings.first_event = None;
     record.timings.first_output = None;
@@ -40,7 +42,7 @@ fn an_answer_that_is_whole() {
         response_id: Some("cmpl-1".into()),
         ..Observed::default()
     };
-    assert_eq!(rendered(&record), include_str!("golden/whole_ok.txt"));
+    assert_is_golden("whole_ok", &record);
 }
 
 #[test]
@@ -50,7 +52,7 @@ fn a_4xx_of_the_replica_is_an_error_to_whoever_asked_it() {
     record.outcome = Outcome::ClientError;
     record.attempts[0].status = Some(400);
     record.attempts[0].ended = record.timings.ended;
-    assert_eq!(rendered(&record), include_str!("golden/backend_4xx.txt"));
+    assert_is_golden("backend_4xx", &record);
 }
 
 #[test]
@@ -66,31 +68,60 @@ fn a_replica_that_cannot_be_reached_is_one_failed_attempt() {
     record.attempts[0].span = 0xa2;
     record.attempts[0].started = at(accepted, 8);
     record.attempts.insert(0, failed);
-    assert_eq!(rendered(&record), include_str!("golden/retried.txt"));
+    assert_is_golden("retried", &record);
+}
+
+#[test]
+fn a_silence_is_two_events_with_the_replica_as_it_was_then() {
+    let mut record = streamed();
+    let accepted = record.timings.accepted;
+    let condition = Condition {
+        kv_usage: Some(0.97),
+        running: Some(48),
+        waiting: Some(12),
+        preemptions: Some(7),
+        age: Some(Duration::from_millis(80)),
+    };
+    record.observed.stalls = vec![Stall {
+        since: at(accepted, 120),
+        seen: at(accepted, 220),
+        until: Some(at(accepted, 300)),
+        condition,
+    }];
+    record.observed.write_stall = Duration::from_millis(30);
+    record.observed.engine = Some(EngineTimes {
+        queue: Some(Duration::from_millis(40)),
+        prefill: Some(Duration::from_millis(45)),
+        decode: Some(Duration::from_millis(301)),
+    });
+    record.slow = SlowCause::of(&record, &SlowLimits::default());
+    assert_is_golden("stalled", &record);
 }
 
 #[test]
 fn a_failure_inside_a_200_has_the_name_that_the_replica_gave_it() {
     let mut record = streamed();
     record.outcome = Outcome::StreamError;
+    record.end = End::Left;
     record.observed.usage = Usage::default();
     record.observed.usage_source = UsageSource::Missing;
     record.observed.finish_reasons = vec![None];
     record.observed.error =
         Some(InBandError { code: None, kind: Some("InternalServerError".into()) });
     record.timings.terminal = None;
-    assert_eq!(rendered(&record), include_str!("golden/stream_error.txt"));
+    assert_is_golden("stream_error", &record);
 }
 
 #[test]
 fn a_client_that_left_in_decode_is_no_error() {
     let mut record = streamed();
     record.outcome = Outcome::Cancelled;
+    record.end = End::Left;
     record.observed.usage_source = UsageSource::Continuous;
     record.observed.finish_reasons = vec![None];
     record.observed.is_terminal = false;
     record.timings.terminal = None;
-    assert_eq!(rendered(&record), include_str!("golden/cancelled.txt"));
+    assert_is_golden("cancelled", &record);
 }
 
 #[test]
@@ -99,13 +130,14 @@ fn a_request_that_no_replica_can_take_has_no_attempt() {
     record.status = Some(503);
     record.refusal = Some("no_backend");
     record.outcome = Outcome::Rejected;
+    record.end = End::Refused;
     record.attempts = Vec::new();
     record.decision = None;
     record.timings.routed = None;
     record.timings.sent = None;
     record.timings.headers = None;
     record.bytes_out = 0;
-    assert_eq!(rendered(&record), include_str!("golden/refused.txt"));
+    assert_is_golden("refused", &record);
 }
 
 #[test]
@@ -122,6 +154,7 @@ fn a_request_for_an_unknown_model_is_no_inference() {
 fn a_stream_that_was_cut_is_an_error_of_the_last_attempt_only() {
     let mut record = streamed();
     record.outcome = Outcome::Truncated;
+    record.end = End::Broken;
     let retry = Attempt { span: 0xa2, ..record.attempts[0].clone() };
     record.attempts[0].status = Some(200);
     record.attempts.push(retry);
@@ -149,7 +182,7 @@ pub(super) fn streamed() -> RequestRecord {
     let accepted = clock::now();
     let moment = |millis| Some(at(accepted, millis));
     let mut gaps = Gaps::default();
-    (0..15).for_each(|_| gaps.add(Duration::from_millis(20)));
+    gaps.add_gap(Duration::from_millis(20), 15);
     RequestRecord {
         request_id: RequestId::of(
             &HeaderMap::from_iter([(X_REQUEST_ID, HeaderValue::from_static("r-1"))]),
@@ -166,15 +199,19 @@ pub(super) fn streamed() -> RequestRecord {
         method: "POST",
         route: Some("/v1/chat/completions"),
         api: Some(Api::Chat),
-        asked: Asked { stream: true, max_tokens: Some(64), n: None },
+        asked: Asked { stream: true, max_tokens: Some(64), ..Asked::default() },
         model: ModelLabel::known("tiny".into()),
         decision: Some(Decision {
             policy: "kv_aware",
             reason: "lowest_cost",
-            kv_usage: Some(0.25),
-            waiting: Some(3),
-            sample_age: Some(Duration::from_millis(120)),
+            condition: Condition {
+                kv_usage: Some(0.25),
+                waiting: Some(3),
+                age: Some(Duration::from_millis(120)),
+                ..Condition::default()
+            },
         }),
+        tier: Tier::default(),
         attempts: vec![Attempt {
             backend: BackendId::new("vllm-0"),
             address: ("10.0.0.1".into(), 8000),
@@ -187,6 +224,7 @@ pub(super) fn streamed() -> RequestRecord {
         status: Some(200),
         refusal: None,
         outcome: Outcome::Ok,
+        end: End::Whole,
         started: SystemTime::UNIX_EPOCH + Duration::from_hours(500_000),
         timings: Timings {
             accepted,
@@ -221,6 +259,9 @@ pub(super) fn streamed() -> RequestRecord {
             response_model: Some("tiny".into()),
             ..Observed::default()
         },
+        condition: Condition::default(),
+        recent: RecentTimes::default(),
+        slow: None,
         bytes_in: 120,
         bytes_out: 4_000,
     }
@@ -245,6 +286,16 @@ fn at(accepted: Instant, millis: u64) -> Instant {
 }
 
 // === Text ===
+
+/// Compares a tree with the one in a file. `UPDATE_GOLDEN=1` writes the file instead.
+fn assert_is_golden(name: &str, record: &RequestRecord) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/telemetry/otel/golden");
+    let file = folder.join(format!("{name}.txt"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&file, rendered(record)).unwrap();
+    }
+    assert_eq!(rendered(record), fs::read_to_string(&file).unwrap(), "{name}");
+}
 
 /// A tree as text: children under their parents, attributes sorted, times since the beginning.
 fn rendered(record: &RequestRecord) -> String {

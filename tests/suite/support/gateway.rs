@@ -9,9 +9,9 @@ use tokenweir::backend::address::Address;
 use tokenweir::backend::client::{self, Client};
 use tokenweir::backend::pool::Pool;
 use tokenweir::backend::{Backend, watch};
-use tokenweir::observe::Sink;
+use tokenweir::observe::{self, Live, Sink};
 use tokenweir::proxy::Gateway;
-use tokenweir::record::RequestRecord;
+use tokenweir::record::{RequestRecord, Tiers};
 use tokenweir::routing::Policy;
 use tokenweir::server::{self, Drained, Limits, Server};
 use tokenweir::telemetry::Telemetry;
@@ -50,6 +50,10 @@ pub(crate) struct Setup {
     pub policy: Policy,
     /// Which traces are recorded.
     pub sampler: Option<Sampler>,
+    /// Whether usage is asked for.
+    pub injects_usage: bool,
+    /// What is looked for.
+    pub observation: observe::Settings,
 }
 
 struct Capture(mpsc::UnboundedSender<RequestRecord>);
@@ -69,6 +73,8 @@ impl Default for Setup {
             drain: Duration::from_secs(5),
             policy: Policy::default(),
             sampler: None,
+            injects_usage: false,
+            observation: observe::Settings::default(),
         }
     }
 }
@@ -82,7 +88,7 @@ pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
 pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
     let backend = |addr: &SocketAddr| {
         let address = Address::parse(&format!("http://{addr}")).unwrap();
-        Backend::new(address.default_id(), address, None)
+        Backend::new(address.default_id(), address, None).with_usage_injection(setup.injects_usage)
     };
     let pool = Arc::new(Pool::new(backends.iter().map(backend).collect(), setup.policy));
     let client = Client::new(client::Limits {
@@ -102,7 +108,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     };
     let watchers =
         server::watch_all(&pool, &client, settings, &telemetry, Duration::from_secs(10)).await;
-    let presence = Arc::new(());
+    let live = Live::new(setup.observation, std::time::Instant::now());
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = Server {
         clients: server::bind(local, "clients").unwrap(),
@@ -113,12 +119,13 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             sink: telemetry.clone(),
             max_body: setup.max_body,
             sampler: setup.sampler,
-            presence: presence.clone(),
+            tiers: Tiers::default(),
+            live: live.clone(),
         }),
         admin: Arc::new(Admin {
             pool: pool.clone(),
             telemetry,
-            presence,
+            live,
             draining: Arc::new(AtomicBool::new(false)),
             spans: Box::new(SpanCounts::default),
             config: serde_json::Value::Null,

@@ -1,0 +1,63 @@
+//! What is known of an answer as a whole, while its events pass.
+
+use super::Finish;
+use super::phrases::{Phrases, Progress};
+use crate::json::Value;
+use std::sync::Arc;
+
+/// What is known of the answer as a whole.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// The first `id`.
+    pub id: Option<Box<str>>,
+    /// The first `model`: what the backend says it ran, not what the client asked for.
+    pub model: Option<Box<str>>,
+    /// One of the phrases that are looked for stands in it.
+    pub has_phrase: bool,
+    /// What is looked for in it.
+    pub(super) phrases: Option<Arc<Phrases>>,
+    /// What is known of each choice, by its index.
+    choices: Vec<Choice>,
+}
+
+/// One choice.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Choice {
+    /// Why it ended.
+    pub(super) finish: Option<Finish>,
+    /// Its `completion_tokens` so far, where the server reports them with every event.
+    pub(super) tokens: u64,
+    /// How far its text has been searched for phrases.
+    progress: Progress,
+}
+
+/// More choices than this are not told apart.
+const MAX_CHOICES: usize = 128;
+// === impl Answer ===
+
+impl Answer {
+    /// Why each choice ended, by index; `None` for one that has not.
+    pub fn finish_reasons(&self) -> impl Iterator<Item = Option<Finish>> + '_ {
+        self.choices.iter().map(|choice| choice.finish)
+    }
+
+    /// Looks for the phrases in more of a choice's text.
+    pub(super) fn search(&mut self, index: usize, value: Value<'_>) {
+        let Some(phrases) = self.phrases.clone() else { return };
+        if let (Value::Text(text), Some(choice)) = (value, self.choice(index)) {
+            let is_found = phrases.read(text.beginning(), &mut choice.progress);
+            self.has_phrase |= is_found;
+        }
+    }
+
+    /// A choice by its index. `None`: there are too many to tell apart.
+    pub(super) fn choice(&mut self, index: usize) -> Option<&mut Choice> {
+        if index >= MAX_CHOICES {
+            return None;
+        }
+        if self.choices.len() <= index {
+            self.choices.resize(index + 1, Choice::default());
+        }
+        self.choices.get_mut(index)
+    }
+}

@@ -1,0 +1,70 @@
+//! The tier of a request: a word that the configuration knows, from a header or from the key that
+//! the client sent. It is a label, so its values are bounded.
+
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use std::sync::Arc;
+
+/// The tier of one request; empty if it has none that is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tier(Option<Arc<str>>);
+
+/// How tiers are told.
+#[derive(Debug, Clone, Default)]
+pub struct Tiers {
+    /// The header that names the tier.
+    pub header: Option<HeaderName>,
+    /// The names that are known.
+    pub names: Vec<Arc<str>>,
+    /// `Authorization` values and their tiers. They win over the header.
+    pub keys: Vec<(HeaderValue, Arc<str>)>,
+}
+
+// === impl Tier ===
+
+impl Tier {
+    /// As a label value.
+    pub fn as_str(&self) -> &str {
+        self.0.as_deref().unwrap_or("")
+    }
+}
+
+// === impl Tiers ===
+
+impl Tiers {
+    /// The tier of a request with these headers.
+    pub fn of(&self, headers: &HeaderMap) -> Tier {
+        let key = headers.get(AUTHORIZATION);
+        let by_key = self.keys.iter().find(|(known, _)| Some(known) == key).map(|(_, tier)| tier);
+        let named = self.header.as_ref().and_then(|name| headers.get(name)?.to_str().ok());
+        let by_name = || self.names.iter().find(|known| Some(&***known) == named);
+        Tier(by_key.or_else(by_name).cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_is_one_that_is_known_and_a_key_wins_over_a_header() {
+        let mut gold = HeaderValue::from_static("Bearer gold-key");
+        gold.set_sensitive(true);
+        let tiers = Tiers {
+            header: Some(HeaderName::from_static("x-tier")),
+            names: vec!["gold".into(), "free".into()],
+            keys: vec![(gold.clone(), "gold".into())],
+        };
+        let tier = |pairs: &[(&'static str, &'static str)]| {
+            let header = |(name, value): &(&'static str, &'static str)| {
+                (HeaderName::from_static(name), HeaderValue::from_static(value))
+            };
+            tiers.of(&pairs.iter().map(header).collect()).as_str().to_owned()
+        };
+        assert_eq!(tier(&[]), "");
+        assert_eq!(tier(&[("x-tier", "free")]), "free");
+        assert_eq!(tier(&[("x-tier", "made-up-by-a-client")]), "");
+        assert_eq!(tier(&[("x-tier", "free"), ("authorization", "Bearer gold-key")]), "gold");
+        assert_eq!(tier(&[("authorization", "Bearer other")]), "");
+    }
+}

@@ -1,0 +1,164 @@
+//! Replicas: what was sent to them, what they say of themselves, and the gateway itself.
+
+use super::super::metric::{Emit, Kind, Label, Read, Row, SPAN_RESULTS};
+use super::super::vitals::{BackendVitals, Vitals};
+use super::SCRAPE_BOUNDS;
+use crate::record::Attempt;
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        name: "tokenweir_attempts_total",
+        help: "Times that a request was sent to a replica, by how that went.",
+        kind: Kind::Counter,
+        labels: &[Label::Backend, Label::Result],
+        read: Read::Record(|record, emit| {
+            for attempt in &record.attempts {
+                emit(&[attempt.backend.as_str(), attempt_result(attempt)], 1.0);
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_route_decisions_total",
+        help: "Choices of a replica, by the winning reason.",
+        kind: Kind::Counter,
+        labels: &[Label::Backend, Label::RouteReason],
+        read: Read::Record(|record, emit| {
+            if let (Some(backend), Some(decision)) = (record.backend(), &record.decision) {
+                emit(&[backend.as_str(), decision.reason], 1.0);
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_scrape_duration_seconds",
+        help: "How long a replica's metrics page took.",
+        kind: Kind::Histogram(SCRAPE_BOUNDS),
+        labels: &[Label::Backend],
+        read: Read::Scrape(|scrape, emit| emit(&[scrape.backend], scrape.took.as_secs_f64())),
+    },
+    Row {
+        name: "tokenweir_scrape_errors_total",
+        help: "Metrics pages that could not be used.",
+        kind: Kind::Counter,
+        labels: &[Label::Backend, Label::ScrapeError],
+        read: Read::Scrape(|scrape, emit| {
+            if let Some(error) = scrape.error {
+                emit(&[scrape.backend, error.as_str()], 1.0);
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_requests_in_flight",
+        help: "Requests between their first byte and their last.",
+        kind: Kind::Gauge,
+        labels: &[],
+        read: Read::Vitals(|vitals, emit| emit(&[], vitals.in_flight as f64)),
+    },
+    Row {
+        name: "tokenweir_ready",
+        help: "1 while the gateway takes requests.",
+        kind: Kind::Gauge,
+        labels: &[],
+        read: Read::Vitals(|vitals, emit| emit(&[], f64::from(u8::from(vitals.ready)))),
+    },
+    Row {
+        name: "tokenweir_backend_up",
+        help: "1 if the replica may be sent requests.",
+        kind: Kind::Gauge,
+        labels: &[Label::Backend],
+        read: Read::Vitals(|vitals, emit| {
+            by_backend(vitals, emit, |backend| Some(f64::from(u8::from(backend.health == "up"))));
+        }),
+    },
+    Row {
+        name: "tokenweir_backend_requests_in_flight",
+        help: "Requests of this gateway at the replica.",
+        kind: Kind::Gauge,
+        labels: &[Label::Backend],
+        read: Read::Vitals(|vitals, emit| {
+            by_backend(vitals, emit, |backend| Some(f64::from(backend.in_flight)));
+        }),
+    },
+    Row {
+        name: "tokenweir_streams_stalled",
+        help: "Streams of the replica that have been silent for too long, now.",
+        kind: Kind::Gauge,
+        labels: &[Label::Backend],
+        read: Read::Vitals(|vitals, emit| {
+            by_backend(vitals, emit, |backend| Some(f64::from(backend.stalled)));
+        }),
+    },
+    Row {
+        name: "tokenweir_stalls_total",
+        help: "Times that a stream of the replica fell silent for too long.",
+        kind: Kind::Counter,
+        labels: &[Label::Backend],
+        read: Read::Vitals(|vitals, emit| {
+            by_backend(vitals, emit, |backend| Some(backend.stalls as f64));
+        }),
+    },
+    Row {
+        name: "tokenweir_backend_kv_usage_ratio",
+        help: "Share of the replica's KV cache that requests hold, as it last said. NaN: it did not.",
+        kind: Kind::Gauge,
+        labels: &[Label::Backend],
+        read: Read::Vitals(|vitals, emit| by_backend(vitals, emit, |backend| backend.kv_usage)),
+    },
+    Row {
+        name: "tokenweir_backend_waiting",
+        help: "Requests that wait in the replica's engine, as it last said. NaN: it did not.",
+        kind: Kind::Gauge,
+        labels: &[Label::Backend],
+        read: Read::Vitals(|vitals, emit| by_backend(vitals, emit, |backend| backend.waiting)),
+    },
+    Row {
+        name: "tokenweir_backend_running",
+        help: "Requests that run in the replica's engine, as it last said. NaN: it did not.",
+        kind: Kind::Gauge,
+        labels: &[Label::Backend],
+        read: Read::Vitals(|vitals, emit| by_backend(vitals, emit, |backend| backend.running)),
+    },
+    Row {
+        name: "tokenweir_backend_snapshot_age_seconds",
+        help: "Age of what the replica last said. NaN: it never said anything that was understood.",
+        kind: Kind::Gauge,
+        labels: &[Label::Backend],
+        read: Read::Vitals(|vitals, emit| {
+            by_backend(vitals, emit, |backend| backend.sample_age_seconds);
+        }),
+    },
+    Row {
+        name: "tokenweir_otel_spans_total",
+        help: "Spans by what became of them. Dropped ones are queued - exported - failed.",
+        kind: Kind::Counter,
+        labels: &[Label::Span],
+        read: Read::Vitals(|vitals, emit| {
+            let spans = &vitals.spans;
+            let counts = [spans.queued, spans.exported, spans.failed, spans.filtered];
+            for (result, count) in SPAN_RESULTS.iter().zip(counts) {
+                emit(&[result], count as f64);
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_build_info",
+        help: "Always 1; the version is a label.",
+        kind: Kind::Gauge,
+        labels: &[Label::Version],
+        read: Read::Vitals(|_, emit| emit(&[env!("CARGO_PKG_VERSION")], 1.0)),
+    },
+];
+
+/// A value that is not known is NaN: a gap in a graph, never a zero.
+fn by_backend(vitals: &Vitals, emit: Emit<'_>, read: fn(&BackendVitals) -> Option<f64>) {
+    for backend in &vitals.backends {
+        emit(&[&backend.backend], read(backend).unwrap_or(f64::NAN));
+    }
+}
+
+fn attempt_result(attempt: &Attempt) -> &'static str {
+    match (attempt.failure, attempt.status) {
+        (Some(failure), _) => failure,
+        (None, Some(500..)) => "error_status",
+        _ => "ok",
+    }
+}
