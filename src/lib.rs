@@ -13,6 +13,7 @@
 //!             │         ├ client.send      ↺ another replica if none heard  │
 //!             │         └ ObservedBody { replica's body, exchange, lease } ◄┘
 //!             │                each frame: Observer; the frame passes untouched
+//!             │                (one event may be taken out: the usage that we asked for)
 //!             │                its end, however it comes ─► RequestRecord, once
 //!             │                                             ├► prometheus ├► spans ├► access log
 //!           admin ◄── gauges, read when asked

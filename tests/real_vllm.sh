@@ -2,10 +2,14 @@
 # Puts the gateway in front of two real vLLM replicas and checks what it says against what its
 # clients see and what the engines count.
 #
-#   tests/real_vllm.sh [--traces] [--kill]
+#   tests/real_vllm.sh [--front-end python|rust|both] [--traces] [--kill] [--faults]
 #
-#   --traces   also checks that the engine's spans are children of the gateway's
-#   --kill     also kills a replica under load and starts it again, twice
+#   --front-end   vLLM's HTTP server: the one in Python, the one in Rust, or both, one after the
+#                 other (default: python)
+#   --traces      also checks that the engine's spans are children of the gateway's (python only)
+#   --kill        also kills a replica under load and starts it again, twice
+#   --faults      also starts replicas whose engine is stopped, paused, full or killed, and some
+#                 whose events carry several tokens
 #
 # The engine comes with three things, and without them the check is skipped:
 #   REAL_VLLM  a folder with serve.sh PORT [vLLM arguments] and stop.sh PORT, which start and stop
@@ -13,29 +17,46 @@
 #              (default: a folder real-vllm beside this repository, or in a folder beside it)
 #   VENV       the Python environment of these scripts   (default: $REAL_VLLM/.venv-vllm)
 #   VENV/tiny  the model
-# Replicas that run already are used and left running.
+# Replicas that run already are used and left running; their front end must be the one asked for.
 #
+#   AIPERF     the program aiperf, to be held against the gateway too (default: it is left out)
 #   TOKENWEIR  the gateway's binary        (default: built in release mode)
 #   REPLICAS   ports of the two replicas   (default: "8101 8102")
-#   LIMIT      bound for everything        (default: 1200 seconds)
+#   LIMIT      bound for each front end    (default: 1800 seconds)
 set -euo pipefail
 export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 read -r -a ports <<<"${REPLICAS:-8101 8102}"
-limit=${LIMIT:-1200}
+limit=${LIMIT:-1800}
+front_end=python
 flags=()
-for flag in "$@"; do
-  case $flag in
-    --traces | --kill) flags+=("$flag") ;;
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --traces | --kill | --faults) flags+=("$1") ;;
+    --front-end=*) front_end=${1#*=} ;;
+    --front-end) front_end=${2-} && shift ;;
+    *) front_end= ;;
+  esac
+  case $front_end in
+    python | rust | both) shift ;;
     *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2 ;;
   esac
 done
+if [[ $front_end == both ]]; then
+  status=0
+  for each in python rust; do
+    echo "== $each =="
+    "$0" --front-end "$each" ${flags[@]+"${flags[@]}"} || status=$?
+  done
+  exit "$status"
+fi
 
 skip() { echo "skipped: $*"; exit 0; }
 fail() { echo "failed: $*" >&2; exit 1; }
 has() { [[ " ${flags[*]-} " == *" $1 "* ]]; }
+has_traces() { has --traces && [[ $front_end == python ]]; }
 is_up() { curl -s -o /dev/null -m 2 --fail "http://127.0.0.1:$1/$2"; }
 # Nothing that is waited for may outlive the bound. In the background, so that a signal is heard.
 bounded() { timeout "$((limit > SECONDS ? limit - SECONDS : 1))" "$@"; }
@@ -61,14 +82,13 @@ export VENV
 work=$(mktemp -d)
 export RUN=$work/run
 mkdir "$RUN"
-started=() # ports of the replicas that are ours
 
 cleanup() {
-  local status=$? port pid
+  local status=$? file pid
   trap - EXIT
   for pid in $(jobs -pr); do kill -TERM "$pid" 2>/dev/null || true; done
-  for port in ${started[@]+"${started[@]}"}; do
-    [[ -f $RUN/$port.pid ]] && "$engine/stop.sh" "$port" >/dev/null 2>&1 &
+  for file in "$RUN"/*.pid; do # of replicas that are ours
+    [[ -f $file ]] && "$engine/stop.sh" "$(basename "$file" .pid)" >/dev/null 2>&1 &
   done
   wait
   if [[ $status -eq 0 ]]; then rm -rf "$work"; else echo "logs are kept in $work" >&2; fi
@@ -105,10 +125,9 @@ start_replicas() {
   local port pid waits=()
   for port in "${ports[@]}"; do
     if is_up "$port" health; then
-      [[ ${#flags[@]} -eq 0 ]] || fail "a replica runs at $port, but ${flags[*]} needs its own"
+      ! has --kill && ! has_traces || fail "a replica runs at $port, but ${flags[*]} needs its own"
       continue
     fi
-    started+=("$port")
     OTEL_SERVICE_NAME=vllm bounded "$engine/serve.sh" "$port" \
       ${replica_arguments[@]+"${replica_arguments[@]}"} &
     waits+=($!)
@@ -141,10 +160,18 @@ start_gateway() {
 }
 
 client_python
+vllm_rs=$VENV/bin/vllm-rs
+if [[ ! -x $vllm_rs && -x $engine/get_vllm_rs.sh ]]; then
+  run "$engine/get_vllm_rs.sh" "$VENV" || echo "vllm-rs cannot be had" >&2
+fi
+if [[ $front_end == rust ]]; then
+  [[ -x $vllm_rs ]] || skip "no vllm-rs"
+  export CLI=1 VLLM_USE_RUST_FRONTEND=1
+fi
 read -r listen admin single single_admin otlp <<<"$(free_ports 5)"
 build_gateway
 replica_arguments=()
-if has --traces; then start_receiver; fi
+if has_traces; then start_receiver; fi
 start_replicas
 start_gateway gateway "$listen" "$admin" "${ports[@]}"
 start_gateway single "$single" "$single_admin" "${ports[0]}"
@@ -152,13 +179,17 @@ start_gateway single "$single" "$single_admin" "${ports[0]}"
 arguments=(
   --gateway "http://127.0.0.1:$listen" --admin "http://127.0.0.1:$admin"
   --single "http://127.0.0.1:$single" --access-log "$work/gateway.jsonl" --work "$work"
+  --program "$gateway" --engine "$engine" --run "$RUN" --front-end "$front_end"
 )
 for port in "${ports[@]}"; do arguments+=(--replica "http://127.0.0.1:$port"); done
-if [[ ! -x $VENV/bin/vllm-rs && -x $engine/get_vllm_rs.sh ]]; then
-  run "$engine/get_vllm_rs.sh" "$VENV" || echo "vllm-rs cannot be had" >&2
-fi
-[[ -x $VENV/bin/vllm-rs ]] && arguments+=(--bench "$VENV/bin/vllm-rs" --tokenizer "$VENV/tiny")
-if has --traces; then arguments+=(--spans "$work/spans.json"); fi
-if has --kill; then arguments+=(--kill "$engine" --run "$RUN"); fi
+arguments+=(--tokenizer "$VENV/tiny")
+for tool in "$vllm_rs" "$VENV/bin/vllm"; do
+  [[ -x $tool ]] && arguments+=(--bench "$tool")
+done
+if [[ -n ${AIPERF:-} ]]; then arguments+=(--aiperf "$AIPERF"); fi
+if has_traces; then arguments+=(--spans "$work/spans.json"); fi
+for flag in --kill --faults; do
+  if has "$flag"; then arguments+=("$flag"); fi
+done
 
 run "$python" "$here/real_vllm/check.py" "${arguments[@]}"

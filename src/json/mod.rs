@@ -66,6 +66,8 @@ enum State {
     Failed,
 }
 
+/// Strings up to this many bytes are searched byte by byte.
+const SHORT: usize = 12;
 /// Deepest nesting that a table may name.
 const MAX_DEPTH: usize = 12;
 
@@ -253,10 +255,11 @@ impl Scanner {
         let (raw, len) = self.carry.finish(&piece[start..end]);
         if is_key {
             let object = self.stack[self.depth - 1].node;
-            self.next = match (Text::new(raw, len)).decode() {
-                Some(name) => paths.member(object, name.as_bytes()),
-                None => None,
-            };
+            let escaped = || Text::new(raw, len).unescaped();
+            self.next = paths
+                .member(object, raw)
+                .filter(|_| raw.len() == len)
+                .or_else(|| escaped().and_then(|name| paths.member(object, name.as_bytes())));
             self.state = State::Colon;
         } else {
             if let Some(signal) = paths.signal(self.next) {
@@ -286,7 +289,9 @@ impl Scanner {
             b"null" => Value::Null,
             b"true" => Value::Bool(true),
             b"false" => Value::Bool(false),
-            [b'-' | b'0'..=b'9', ..] => Value::Number(&raw[..raw.len().min(MAX_KEPT)]),
+            [b'-' | b'0'..=b'9', ..] if is_number(&raw[..raw.len().min(MAX_KEPT)]) => {
+                Value::Number(&raw[..raw.len().min(MAX_KEPT)])
+            }
             _ => {
                 self.state = State::Failed;
                 return end;
@@ -342,6 +347,14 @@ impl Scanner {
 /// The position of the quote that ends the string, or whether the piece ends on a backslash.
 fn find_quote(piece: &[u8], start: usize, escaped: bool) -> Result<usize, bool> {
     let mut at = start + usize::from(escaped);
+    // Most names and many values are too short to be worth a vector search.
+    for (offset, byte) in piece.iter().enumerate().skip(at).take(SHORT) {
+        match byte {
+            b'"' => return Ok(offset),
+            b'\\' => break,
+            _ => at = offset + 1,
+        }
+    }
     while at < piece.len() {
         match memchr2(b'"', b'\\', &piece[at..]) {
             None => return Err(false),
@@ -350,4 +363,8 @@ fn find_quote(piece: &[u8], start: usize, escaped: bool) -> Result<usize, bool> 
         }
     }
     Err(at > piece.len())
+}
+
+fn is_number(raw: &[u8]) -> bool {
+    raw.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'))
 }

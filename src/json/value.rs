@@ -79,6 +79,11 @@ impl<'a> Text<'a> {
         self.len == 0
     }
 
+    /// The text, unescaped, if it has escapes. `None` without them, and as [`Text::decode`].
+    pub(super) fn unescaped(self) -> Option<Cow<'a, str>> {
+        memchr::memchr(b'\\', self.raw).and_then(|_| self.decode())
+    }
+
     /// The text, unescaped. `None` if it is not valid or too long to have been kept.
     pub fn decode(self) -> Option<Cow<'a, str>> {
         if self.raw.len() < self.len {

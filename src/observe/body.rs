@@ -15,8 +15,10 @@ pub struct ObservedBody<B: Body, T> {
     exchange: Option<Exchange>,
     /// The frames may become shorter.
     is_stripping: bool,
-    /// What comes after what was kept back, if that went on last.
-    after: Option<Polled<B::Error>>,
+    /// How it ends, when there is something to be done before it says so.
+    end: Option<Result<(), BodyError<B::Error>>>,
+    /// The server has had the time to write what it has.
+    is_flushed: bool,
     _held: T,
 }
 
@@ -31,7 +33,7 @@ pub enum BodyError<E> {
     Stalled,
 }
 
-type Polled<E> = Option<Result<Frame<Bytes>, BodyError<E>>>;
+type Polled<E> = Poll<Option<Result<Frame<Bytes>, BodyError<E>>>>;
 
 impl<B: Body, T> ObservedBody<B, T> {
     /// Observes `inner` for `exchange`.
@@ -44,19 +46,43 @@ impl<B: Body, T> ObservedBody<B, T> {
         {
             exchange.end(End::Whole);
         }
-        Self { inner, exchange, is_stripping, after: None, _held: held }
+        Self { inner, exchange, is_stripping, end: None, is_flushed: false, _held: held }
     }
 
-    /// The body is over: what was kept back goes first.
-    fn end(&mut self, end: End, last: Polled<B::Error>) -> Polled<B::Error> {
-        let Some(mut exchange) = self.exchange.take() else { return last };
-        let rest = exchange.flush();
-        exchange.end(end);
-        if rest.is_empty() {
-            return last;
+    /// The replica's body is over. What was kept back goes on first, and before an error the
+    /// server gets the time to write what it has: it throws that away when it hears of the error.
+    fn end(
+        &mut self,
+        end: End,
+        result: Result<(), BodyError<B::Error>>,
+        cx: &Context<'_>,
+    ) -> Polled<B::Error> {
+        let rest = self.exchange.take().map(|mut exchange| {
+            let rest = exchange.flush();
+            exchange.end(end);
+            rest
+        });
+        match rest.filter(|rest| !rest.is_empty()) {
+            Some(rest) => {
+                self.end = Some(result);
+                Poll::Ready(Some(Ok(Frame::data(rest))))
+            }
+            None => self.close(result, cx),
         }
-        self.after = Some(last);
-        Some(Ok(Frame::data(rest)))
+    }
+
+    fn close(
+        &mut self,
+        result: Result<(), BodyError<B::Error>>,
+        cx: &Context<'_>,
+    ) -> Polled<B::Error> {
+        if result.is_err() && !self.is_flushed {
+            self.is_flushed = true;
+            self.end = Some(result);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(result.err().map(Err))
     }
 
     /// A frame came. `None`: nothing of it goes on yet.
@@ -80,32 +106,28 @@ where
     type Data = Bytes;
     type Error = BodyError<B::Error>;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled<B::Error>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled<B::Error> {
         let this = self.get_mut();
-        if let Some(last) = this.after.take() {
-            return Poll::Ready(last);
+        if let Some(result) = this.end.take() {
+            return this.close(result, cx);
         }
         if let Some(exchange) = &mut this.exchange {
             exchange.on_poll();
         }
         loop {
-            let polled = match Pin::new(&mut this.inner).poll_frame(cx) {
-                Poll::Ready(polled) => polled,
+            match Pin::new(&mut this.inner).poll_frame(cx) {
                 Poll::Pending => {
                     let is_cut = |exchange: &Exchange| exchange.is_cut(cx.waker());
                     if !this.exchange.as_ref().is_some_and(is_cut) {
                         return Poll::Pending;
                     }
-                    return Poll::Ready(this.end(End::Stalled, Some(Err(BodyError::Stalled))));
+                    return this.end(End::Stalled, Err(BodyError::Stalled), cx);
                 }
-            };
-            match polled {
-                None => return Poll::Ready(this.end(End::Whole, None)),
-                Some(Err(error)) => {
-                    let error = Some(Err(BodyError::Replica(error)));
-                    return Poll::Ready(this.end(End::Broken, error));
+                Poll::Ready(None) => return this.end(End::Whole, Ok(()), cx),
+                Poll::Ready(Some(Err(error))) => {
+                    return this.end(End::Broken, Err(BodyError::Replica(error)), cx);
                 }
-                Some(Ok(frame)) => {
+                Poll::Ready(Some(Ok(frame))) => {
                     let frame = this.forward(frame);
                     // Ended with the last frame too, because hyper may not poll again.
                     let is_last = this.inner.is_end_stream() && !this.is_stripping;
@@ -121,8 +143,8 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.after {
-            Some(last) => last.is_none(),
+        match &self.end {
+            Some(result) => result.is_ok(),
             // What was kept back may still have to go.
             None if self.is_stripping => self.exchange.is_none(),
             None => self.inner.is_end_stream(),

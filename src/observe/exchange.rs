@@ -81,6 +81,10 @@ impl Exchange {
         let is_identity = |value: &http::HeaderValue| value.as_bytes() == b"identity";
         let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| !is_identity(value));
         observer.on_head(media_type(headers), is_encoded);
+        // vLLM's embeddings in bytes tell their usage in a header.
+        if let Some(metadata) = headers.get("metadata") {
+            observer.on_metadata(metadata.as_bytes(), now, &mut record.timings);
+        }
         if record.asked.usage_injected {
             observer.take_usage_event();
         }

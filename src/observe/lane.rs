@@ -29,7 +29,7 @@ impl Lane {
             observed.chunk_tokens.add(f64::from(tokens), 1);
         }
         if self.at == Some(now) {
-            self.tokens = self.tokens.zip(tokens).map(|(sum, tokens)| sum + tokens);
+            self.tokens = self.tokens.zip(tokens).map(|(sum, tokens)| sum.saturating_add(tokens));
             return Some(observed.gaps.add_gap(Duration::ZERO, 1));
         }
         self.settle(observed);

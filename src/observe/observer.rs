@@ -19,8 +19,9 @@ pub struct Observer {
     observed: Observed,
     /// The choices that had output, by index.
     lanes: Vec<Lane>,
-    /// The client held the stream up until then.
+    /// The client held the stream up until then, and for how long since the last output.
     held_until: Option<Instant>,
+    held: Duration,
     strip: Option<Strip>,
 }
 
@@ -56,6 +57,7 @@ impl Observer {
             observed: Observed::default(),
             lanes: Vec::new(),
             held_until: None,
+            held: Duration::ZERO,
             strip: None,
         }
     }
@@ -75,6 +77,16 @@ impl Observer {
         };
         self.observed.is_stream = self.mode == Mode::Stream;
         self.observed.lost = is_encoded.then_some(Lost::Uninspectable);
+    }
+
+    /// A document about the answer that came in its head instead of in a body of bytes.
+    pub fn on_metadata(&mut self, document: &[u8], now: Instant, timings: &mut Timings) {
+        if self.mode == Mode::Blind {
+            self.reader.data(document);
+            // The body is still to come, and a header that is something else is no fault of it.
+            let delta = Delta { terminal: false, malformed: false, ..self.reader.end_whole() };
+            self.take_in(delta, now, timings);
+        }
     }
 
     /// The usage event is to be taken out of the stream: the gateway asked for it, not the client.
@@ -115,7 +127,9 @@ impl Observer {
 
     /// From `since` to `until` the client did not take what had come.
     pub fn on_held_up(&mut self, since: Instant, until: Instant) {
-        self.observed.write_stall += until.saturating_duration_since(since);
+        let held = until.saturating_duration_since(since);
+        self.observed.write_stall += held;
+        self.held += held;
         self.held_until = Some(until);
     }
 
@@ -208,7 +222,7 @@ impl Observer {
             // The token that ended it had no text.
             self.observed.estimated_tokens += 1;
         }
-        if let Some(strip) = &mut self.strip {
+        if let Some(strip) = self.strip.as_mut().filter(|strip| strip.is_watching()) {
             if delta.is_usage_event {
                 self.observed.usage_event = Some(UsageEvent::Stripped);
             } else if delta.usage.is_some() && delta.output.is_some() {
@@ -221,7 +235,8 @@ impl Observer {
     }
 
     fn on_output(&mut self, delta: &Delta, now: Instant) -> Option<usize> {
-        let Self { lanes, observed, held_until, .. } = self;
+        let Self { lanes, observed, held_until, held, .. } = self;
+        observed.last_output_held = std::mem::take(held);
         observed.output_events += 1;
         observed.estimated_tokens += u64::from(delta.tokens.unwrap_or(1));
         match delta.tokens {

@@ -53,6 +53,11 @@ impl Strip {
         }
     }
 
+    /// Whether the block that is being read would be taken out if it were the event.
+    pub(super) fn is_watching(&self) -> bool {
+        self.state == State::Watching
+    }
+
     /// The event will not come, or its client would have it anyway.
     pub(super) fn give_up(&mut self) {
         self.state = State::Over;
@@ -60,6 +65,9 @@ impl Strip {
 
     /// What may go on when the blocks of a frame have been told. It can be nothing.
     pub(super) fn forward(&mut self, frame: Bytes) -> Bytes {
+        if frame.is_empty() {
+            return frame;
+        }
         let mut whole = std::mem::take(&mut self.boundary);
         let mut event = self.event.take();
         match self.after_cr.take().filter(|_| frame.starts_with(b"\n")) {

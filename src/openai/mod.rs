@@ -6,6 +6,7 @@ mod answer;
 mod audio;
 mod chat;
 mod completions;
+pub mod form;
 mod messages;
 mod phrases;
 mod reader;

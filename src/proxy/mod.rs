@@ -24,14 +24,14 @@ use crate::clock;
 use crate::error::Error;
 use crate::headers;
 use crate::observe::{Exchange, Live, ObservedBody, Sink};
-use crate::openai::Api;
 use crate::openai::request::Peek;
 use crate::openai::route::{NoRoute, Route};
+use crate::openai::{Api, form};
 use crate::own;
 use crate::record::{Asked, Tiers};
 use crate::trace_context::Sampler;
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{Request, Response, request};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
@@ -115,7 +115,7 @@ async fn forward(
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = body.len() as u64;
-    let peek = peek(&head, &body, record.api)?;
+    let peek = peek(&head, &body, record.api).await?;
     record.asked = Asked {
         stream: peek.stream,
         max_tokens: peek.max_tokens,
@@ -170,11 +170,16 @@ async fn receive(head: &request::Parts, body: Incoming, limit: usize) -> Result<
     }
 }
 
-/// Shapes that we know must be JSON; others may be, and then their model is known too.
-fn peek(head: &request::Parts, body: &Bytes, api: Option<Api>) -> Result<Peek, Error> {
+/// Audio comes in forms. The shapes that we know must be JSON; others may be, and then their model
+/// is known too.
+async fn peek(head: &request::Parts, body: &Bytes, api: Option<Api>) -> Result<Peek, Error> {
+    if api == Some(Api::Audio) {
+        let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        return Ok(form::peek(content_type.unwrap_or_default(), body).await);
+    }
     match (Peek::of(body), api) {
         (Ok(peek), _) => Ok(peek),
-        (Err(_), Some(Api::Other | Api::Audio)) => Ok(Peek::default()),
+        (Err(_), Some(Api::Other)) => Ok(Peek::default()),
         (Err(error), _) => {
             tracing::debug!(path = head.uri.path(), %error, "body refused");
             Err(error.into())

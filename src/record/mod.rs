@@ -153,6 +153,8 @@ pub struct Observed {
     pub has_refusal_phrase: bool,
     /// How long the client did not take what had come for it.
     pub write_stall: Duration,
+    /// Of that, how long just before the last output.
+    pub last_output_held: Duration,
     /// Silences of the replica.
     pub stalls: Vec<Stall>,
     /// Times that the engine itself reports.
@@ -193,26 +195,42 @@ impl RequestRecord {
     }
 
     /// Of a stream, in the client's view: time to the response head, to the first event of any
-    /// kind, and to the first output that is not reasoning.
+    /// kind (for chat the role), and to the first output that is not reasoning.
     pub fn marks(&self) -> [Option<Duration>; 3] {
         let timings = &self.timings;
         let marks = [timings.headers, timings.first_event, timings.first_answer];
         marks.map(|mark| self.since_accepted(mark.filter(|_| self.observed.is_stream)))
     }
 
-    /// Time per output token after the first: (last output − first output) ÷ (n − 1), with n the
+    /// Time per output token after the first: (last output − first token) ÷ (n − 1), with n the
     /// engine's exact count. Absent for fewer than two tokens, for several choices (their counts
-    /// are a sum), where the count is not exact, and where the client held the stream up for more
-    /// than a hundredth of the time: then it was not the engine's.
+    /// are a sum), where the count is not exact, and where the client held up the last output by
+    /// more than a hundredth of the time: then it was not the engine's.
     pub fn tpot(&self) -> Option<Duration> {
-        let tokens = self.observed.usage.output?;
-        let is_exact = self.observed.usage_source == UsageSource::Exact;
-        let decode = self.decode()?;
-        let is_held_up = self.observed.write_stall > decode / 100;
-        if !is_exact || is_held_up || tokens < 2 || self.observed.finish_reasons.len() > 1 {
+        let observed = &self.observed;
+        let steps = u32::try_from(observed.usage.output?.checked_sub(1)?).ok()?;
+        let is_exact = observed.usage_source == UsageSource::Exact;
+        let is_held_up = observed.last_output_held > self.decode()? / 100;
+        if !is_exact || is_held_up || observed.finish_reasons.len() > 1 {
             return None;
         }
-        decode.checked_div(u32::try_from(tokens - 1).ok()?)
+        let last = self.timings.last_output?;
+        last.saturating_duration_since(self.first_token(steps)?).checked_div(steps)
+    }
+
+    /// When the first of `steps + 1` tokens was made. It has no text if it ends inside a
+    /// character; vLLM holds the role event back until then. So it is the first event, if the
+    /// engine made more tokens than the events with output can stand for, and if the time between
+    /// is not more than those would take; else the first output.
+    fn first_token(&self, steps: u32) -> Option<Instant> {
+        let Timings { first_event, first_output, .. } = self.timings;
+        let (first_event, first_output) = (first_event?, first_output?);
+        let pace = self.decode()?.checked_div(steps)?;
+        let shown = u32::try_from(self.observed.estimated_tokens).ok()?;
+        let hidden = (steps + 1).saturating_sub(shown);
+        let silent = first_output.saturating_duration_since(first_event);
+        let is_first = hidden > 0 && silent <= pace * (hidden + 1);
+        Some(if is_first { first_event } else { first_output })
     }
 
     /// First output → last output.

@@ -182,13 +182,15 @@ impl UsageSource {
     /// What the count of an answer rests on.
     pub fn of(observed: &Observed) -> Self {
         let Usage { input, output, .. } = observed.usage;
+        // The last count before a failure is no final one.
+        let is_final = observed.is_terminal && observed.error.is_none();
         match observed.output_events {
-            _ if output.is_some() && observed.is_terminal => Self::Exact,
+            _ if output.is_some() && is_final => Self::Exact,
             _ if output.is_some() => Self::Continuous,
             1.. if observed.uncounted_events == 0 => Self::Continuous,
             1.. => Self::Estimated,
             // Embeddings and the like: there is no output to count.
-            0 if input.is_some() && observed.is_terminal => Self::Exact,
+            0 if input.is_some() && is_final => Self::Exact,
             0 => Self::Missing,
         }
     }

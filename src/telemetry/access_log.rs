@@ -54,7 +54,9 @@ struct Line<'a> {
     /// How far `output_tokens` can be trusted.
     usage: &'static str,
     output_events: u64,
+    comments: u64,
     headers_ms: Option<f64>,
+    first_event_ms: Option<f64>,
     ttft_ms: Option<f64>,
     first_answer_ms: Option<f64>,
     tpot_ms: Option<f64>,
@@ -104,7 +106,7 @@ impl Sink for AccessLog {
 impl<'a> Line<'a> {
     fn of(record: &'a RequestRecord) -> Self {
         let observed = &record.observed;
-        let [headers, _, first_answer] = record.marks();
+        let [headers, first_event, first_answer] = record.marks();
         let is_cut = record.phase() != "done" && record.status.is_none_or(|status| status < 400);
         Self {
             ts: humantime::format_rfc3339_millis(record.started).to_string(),
@@ -138,7 +140,9 @@ impl<'a> Line<'a> {
             reasoning_tokens: observed.usage.reasoning,
             usage: observed.usage_source.as_str(),
             output_events: observed.output_events,
+            comments: observed.comments,
             headers_ms: headers.map(millis),
+            first_event_ms: first_event.map(millis),
             ttft_ms: record.ttft().map(millis),
             first_answer_ms: first_answer.map(millis),
             tpot_ms: record.tpot().map(millis),

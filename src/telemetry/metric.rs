@@ -42,6 +42,8 @@ pub type Emit<'a> = &'a mut dyn FnMut(&[&str], f64);
 
 /// Where the values of a metric come from.
 pub enum Read {
+    /// A stream whose first output has just come: nothing later is known.
+    FirstOutput(fn(&RequestRecord, Emit<'_>)),
     /// A finished request.
     Record(fn(&RequestRecord, Emit<'_>)),
     /// All values of a finished request at once, by model and backend.

@@ -32,6 +32,7 @@ impl Telemetry {
 
 impl Sink for Telemetry {
     fn first_output(&self, record: &RequestRecord) {
+        self.prometheus.first_output(record);
         self.sinks.iter().for_each(|sink| sink.first_output(record));
     }
 

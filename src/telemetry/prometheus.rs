@@ -106,6 +106,14 @@ impl Prometheus {
 }
 
 impl Sink for Prometheus {
+    fn first_output(&self, record: &RequestRecord) {
+        for (row, series) in &self.rows {
+            if let Read::FirstOutput(read) = row.read {
+                read(record, &mut |labels, value| series.take(labels, value));
+            }
+        }
+    }
+
     fn finished(&self, record: &RequestRecord) {
         for (row, series) in &self.rows {
             match (&row.read, series) {

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import openai
 
-from fleet import Fleet, Totals
+from fleet import Fleet, FrontEnd, Totals
 from report import Report, percentile, show, spread
 from sdk import MODEL, Ask, Sdk, Seen
 
@@ -41,7 +41,7 @@ KNOWN = [
 
 async def check(fleet: Fleet, report: Report) -> None:
     """Everything of this module."""
-    known = [Ask(api, prompt, each, body) for api, prompt, body in KNOWN for each in (False, True)]
+    known = known_asks(fleet.front_end)
     expected = await straight(fleet.replicas[0], known)
     sdk = Sdk(fleet.gateway, "warm")
     for ask in known:
@@ -51,8 +51,15 @@ async def check(fleet: Fleet, report: Report) -> None:
     seen += await side_by_side(fleet, report, known, expected)
     after = await fleet.settled()
     check_totals(report, seen, after.since(before))
-    await check_choices(fleet, report)
+    if fleet.front_end.has_choices:
+        await check_choices(fleet, report)
     await check_errors(fleet, report)
+
+
+def known_asks(front_end: FrontEnd) -> list[Ask]:
+    """Those that are served, whole and streamed."""
+    served = [known for known in KNOWN if known[0] != "responses" or front_end.has_responses]
+    return [Ask(api, prompt, each, body) for api, prompt, body in served for each in (False, True)]
 
 
 async def straight(replica: str, asks: list[Ask]) -> dict[str, str]:
@@ -202,6 +209,8 @@ async def check_errors(fleet: Fleet, report: Report) -> None:
         ("empty body", "/v1/completions", b""),
         ("unknown path", "/v1/nope", body),
     ):
+        if what == "too many tokens" and not fleet.front_end.has_limits:
+            continue
         raw = content if isinstance(content, bytes) else json.dumps(content).encode()
         request_id = f"error-{what.replace(' ', '-')}"
         status, answer = post(fleet.gateway, path, raw, request_id)

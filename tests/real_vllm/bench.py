@@ -1,5 +1,5 @@
-"""vLLM's own load generator through the gateway: what it measured of each request against the
-gateway's line, and its medians against those without a gateway."""
+"""vLLM's own load generators through the gateway: what they measured of each request against the
+gateway's line, and medians against those without a gateway."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from answers import check_ttft
+from answers import TTFT_TARGET_MS, check_ttft
 from fleet import Fleet
 from report import Report, spread
 from sdk import MODEL
@@ -22,7 +22,8 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "
 
 @dataclass(frozen=True)
 class Tool:
-    """The load generator, what it needs, and a gateway before the first replica only."""
+    """A load generator, what it needs, and a gateway before the first replica only. The one in
+    Rust (`vllm-rs`) and the one in Python (`vllm`) are called alike."""
 
     program: Path
     tokenizer: Path
@@ -62,11 +63,14 @@ class Tool:
         return json.loads(result.read_text())
 
 
-async def check(fleet: Fleet, report: Report, tool: Tool) -> None:
+async def check(fleet: Fleet, report: Report, tools: list[Tool]) -> None:
     """Everything of this module. Each run has a seed of its own, so that none finds the cache
     of another."""
-    await check_run(fleet, report, tool, "paced", 100, PACED)
-    await check_run(fleet, report, tool, "crowded", 200, CROWDED)
+    for number, tool in enumerate(tools):
+        name, seed = tool.program.name, 1000 * number
+        await check_run(fleet, report, tool, f"{name}-paced", seed + 100, PACED)
+        await check_run(fleet, report, tool, f"{name}-crowded", seed + 200, CROWDED)
+    tool = tools[0]
     runs = {
         "straight": await tool.run(fleet.replicas[0], "straight", 300, PACED),
         "gateway": await tool.run(tool.single, "gateway", 400, PACED),
@@ -94,19 +98,38 @@ async def check_run(fleet, report, tool: Tool, name: str, seed: int, pace: dict)
 
 
 def check_times(report: Report, step: str, result: dict, lines: list[dict]) -> None:
-    """Times of each request. The tool's first token is the role event, which has no output yet:
-    its first gap leads to the first output."""
-    ours = [line["ttft_ms"] for line in lines]
+    """Times of each request. The tool's first token is the role event, which vLLM holds back until
+    then: the gateway's first event. A token that ends inside a character has no output yet: the
+    tool's first gap leads to the first output, where the gateway's time to first token ends."""
     roles = [ttft * 1e3 for ttft in result["ttfts"]]
-    outputs = [role + gaps[0] * 1e3 for role, gaps in zip(roles, result["itls"])]
-    check_ttft(report, step, "tool", [theirs - own for theirs, own in zip(outputs, ours)])
-    to_role = spread([role - own for role, own in zip(roles, ours)])
-    report.note(step, "TTFT, tool's role event - gateway", to_role)
-    totals = zip(result["latencies"], result["ttfts"], result["output_lens"])
-    theirs = fmean((end - first) * 1e3 / (count - 1) for end, first, count in totals)
-    own = fmean(line["tpot_ms"] for line in lines)
-    off, limit = own / theirs - 1, TPOT_TOLERANCE
-    seen = f"{own:.3f} and {theirs:.3f} ms, {off:+.2%}"
-    report.check(step, f"mean TPOT, gateway and tool (limit {limit:.0%})", abs(off) <= limit, seen)
+    waits = [gaps[0] * 1e3 for gaps in result["itls"]]
+    apart = [role - line["first_event_ms"] for role, line in zip(roles, lines)]
+    check_ttft(report, step, "tool, role event", apart)
+    outputs = [role + wait for role, wait in zip(roles, waits)]
+    apart = [output - line["ttft_ms"] for output, line in zip(outputs, lines)]
+    check_ttft(report, step, "tool, first output", apart)
+    far = sum(wait > TTFT_TARGET_MS for wait in waits)
+    report.note(step, "first output later than the role event", f"by 2 ms and more: {far}")
+    check_decode(report, step, result, lines)
     overhead = [line["overhead_us"] / 1e3 for line in lines]
     report.note(step, "gateway overhead by its own line", spread(overhead, digits=3))
+
+
+def check_decode(report: Report, step: str, result: dict, lines: list[dict]) -> None:
+    """Mean times per token, of requests that the tool did not hold up itself: the gateway has no
+    such time for those."""
+    fields = ("latencies", "ttfts", "output_lens")
+    rows = zip(lines, *(result[name] for name in fields))
+    rows = [row for row in rows if row[0]["tpot_ms"] is not None]
+    report.note(step, "requests with a time per token", f"{len(rows)} of {len(lines)}")
+    own = fmean(line["tpot_ms"] for line, *_ in rows)
+    theirs = fmean((end - first) * 1e3 / (count - 1) for _, end, first, count in rows)
+    check_tpot(report, step, "tool", own, theirs)
+
+
+def check_tpot(report: Report, step: str, other: str, own: float, theirs: float) -> None:
+    """Mean times per output token, in milliseconds."""
+    off, limit = own / theirs - 1, TPOT_TOLERANCE
+    seen = f"{own:.3f} and {theirs:.3f} ms, {off:+.2%}"
+    what = f"mean TPOT, gateway and {other} (limit {limit:.0%})"
+    report.check(step, what, abs(off) <= limit, seen)

@@ -11,12 +11,17 @@ import sys
 import traceback
 from pathlib import Path
 
+import aiperf
 import answers
 import bench
 import faults
+import merged
+import pathologies
 import spans
-from fleet import AccessLog, Fleet
+import usage
+from fleet import FRONT_ENDS, AccessLog, Fleet
 from report import Report
+from rig import Rig
 
 
 def arguments() -> argparse.Namespace:
@@ -28,31 +33,46 @@ def arguments() -> argparse.Namespace:
     add("--replica", required=True, action="append", help="may be given several times")
     add("--access-log", required=True, type=Path, help="the gateway's standard output")
     add("--work", required=True, type=Path, help="a folder for results")
-    add("--bench", type=Path, help="vLLM's load generator, vllm-rs")
-    add("--tokenizer", type=Path, help="the model's folder, for the load generator")
+    add("--bench", type=Path, action="append", help="a load generator: vllm-rs, vllm, or both")
+    add("--aiperf", type=Path, help="a load generator that is not vLLM's")
+    add("--tokenizer", type=Path, help="the model's folder, for load generators")
     add("--spans", type=Path, help="where a collector writes spans, as JSON")
-    add("--kill", type=Path, help="folder of serve.sh, to kill and start a replica")
-    add("--run", type=Path, help="folder of the replicas' process ids")
+    add("--program", required=True, type=Path, help="the gateway's, to start more of them")
+    add("--engine", required=True, type=Path, help="folder of serve.sh and stop.sh")
+    add("--run", required=True, type=Path, help="folder of the replicas' process ids")
+    add("--front-end", required=True, choices=FRONT_ENDS, help="the replicas' HTTP server")
+    add("--faults", action="store_true", help="start replicas and do things to them")
+    add("--kill", action="store_true", help="kill and start a replica of the fleet")
     return parser.parse_args()
 
 
 async def main() -> int:
     args = arguments()
-    fleet = Fleet(args.gateway, args.admin, args.replica, AccessLog(args.access_log))
+    front_end = FRONT_ENDS[args.front_end]
+    fleet = Fleet(args.gateway, args.admin, args.replica, AccessLog(args.access_log), front_end)
+    rig = Rig(args.engine, args.run, args.program, args.work, front_end)
     report = Report()
     steps = [
         ("answers", answers.check(fleet, report)),
+        ("usage", usage.check(fleet, report, rig)),
         ("cancel", faults.check_cancel(fleet, report)),
     ]
     if args.bench:
-        tool = bench.Tool(args.bench, args.tokenizer, args.work, args.single)
-        steps.append(("bench", bench.check(fleet, report, tool)))
+        needs = (args.tokenizer, args.work, args.single)
+        tools = [bench.Tool(program, *needs) for program in args.bench]
+        steps.append(("bench", bench.check(fleet, report, tools)))
     else:
-        report.note("bench", "skipped", "no vllm-rs")
+        report.note("bench", "skipped", "no load generator")
+    if args.aiperf:
+        tool = aiperf.Tool(args.aiperf, args.tokenizer, args.work)
+        steps.append(("aiperf", aiperf.check(fleet, report, tool)))
     if args.spans:
         steps.append(("traces", spans.check(fleet, report, args.spans)))
     if args.kill:
-        steps.append(("kill", faults.check_kill(fleet, report, args.kill, args.run)))
+        steps.append(("kill", faults.check_kill(fleet, report, rig)))
+    if args.faults:
+        steps.append(("pathologies", pathologies.check(rig, report)))
+        steps.append(("merged", merged.check(rig, report)))
     report.note("machine", "load average before", load_average())
     for name, step in steps:
         try:

@@ -5,12 +5,13 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from fleet import Fleet, until
-from report import Report, show
+from report import Report, seconds, show
+from rig import Rig
 from sdk import Ask, Sdk
 
 LONG = {"max_tokens": 1500, "ignore_eos": True, "temperature": 1.0}
@@ -22,7 +23,7 @@ UP_SECONDS = 15.0
 
 async def check_cancel(fleet: Fleet, report: Report) -> None:
     """The engines stop at once when clients leave, and the gateway says that they left. vLLM
-    counts the tokens but not the ends of such requests, so they are in no total."""
+    counts the tokens of such requests, and not every front end counts their ends."""
     await leave(fleet, report, Ask("chat", "hello", True, LONG), 12, {"decode"})
     await leave(fleet, report, Ask("chat", "hello", False, LONG), 6, {"headers"})
     # More than the engines run at once: the rest waits for its first token.
@@ -55,11 +56,14 @@ async def leave(fleet: Fleet, report: Report, ask: Ask, clients: int, phases: se
         shown = "never" if took is None else f"{took * 1e3:.0f} ms, from {running:g} at the engines"
         report.check(step, f"{what} within {QUIET_SECONDS:g} s", is_soon, shown)
     lines = (await fleet.log.of(ids)).values()
-    ends = Counter((line["outcome"], line["ended_by"], line.get("phase")) for line in lines)
+    ends = Counter((line["outcome"], line["closed_by"], line.get("phase")) for line in lines)
     holds = set(ends) == {("cancelled", "client", phase) for phase in phases}
     shown = {" ".join(map(str, end)): count for end, count in ends.items()}
     report.check(step, "outcome, who ended it, phase", holds, show(shown))
-    tokens = (await fleet.settled()).since(before).engine["generation_tokens"]
+    counted = (await fleet.settled()).since(before)
+    aborts = ends.total() if fleet.front_end.counts_cancels else 0
+    report.equal(step, "aborts that the engines count", counted.engine_finish["abort"], aborts)
+    tokens = counted.engine["generation_tokens"]
     events = sum(line["output_events"] for line in lines)
     report.note(step, "output", f"{events} events passed, engines generated {show(tokens)} tokens")
 
@@ -102,18 +106,16 @@ class Load:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-async def check_kill(fleet: Fleet, report: Report, engine: Path, run: Path) -> None:
+async def check_kill(fleet: Fleet, report: Report, rig: Rig) -> None:
     """The last replica is killed under load and started again: once only its engine, which the
     server in front of it reports inside the streams, and once both."""
-    port = fleet.replicas[-1].rpartition(":")[2]
     for victim in ("engine", "replica"):
-        pid = int((run / f"{port}.pid").read_text())
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        pids = [int(each) for each in children] + [pid] * (victim == "replica")
-        await outage(fleet, report, f"kill {victim}", pids, [str(engine / "serve.sh"), port])
+        replica = rig.running(fleet.replicas[-1])
+        pids = replica.engines() if victim == "engine" else replica.processes()
+        await outage(fleet, report, f"kill {victim}", pids, rig.start(replica.port))
 
 
-async def outage(fleet, report, step: str, pids: list[int], start: list[str]) -> None:
+async def outage(fleet, report, step: str, pids: list[int], start: Awaitable) -> None:
     """From the kill until requests go to the replica again."""
     backend = urlsplit(fleet.replicas[-1]).netloc
     load = Load(fleet, step.replace(" ", "-"), 6)
@@ -127,11 +129,9 @@ async def outage(fleet, report, step: str, pids: list[int], start: list[str]) ->
     await asyncio.sleep(5)
     # The other replica starts on the same processors.
     load.pause = 0.5
-    starting = await asyncio.create_subprocess_exec(*start)
-    status = await starting.wait()
+    await start
     took = await until(lambda: is_up(fleet, backend), UP_SECONDS)
-    is_back = status == 0 and took is not None
-    report.check(step, f"up again within {UP_SECONDS:g} s", is_back, seconds(took))
+    report.check(step, f"up again within {UP_SECONDS:g} s", took is not None, seconds(took))
     back = time.monotonic()
     load.pause = 0.0
     await asyncio.sleep(5)
@@ -157,13 +157,8 @@ def check_tries(report: Report, step: str, tries: list[Try], lines: dict, down: 
     is_ok = {one.request_id: lines[one.request_id]["outcome"] == "ok" for one in tries}
     silent = [one.request_id for one in tries if is_ok[one.request_id] == bool(one.error)]
     report.check(step, "line and client agree on each", not silent, silent[:3] or len(tries))
-    blamed = Counter(lines[one.request_id]["ended_by"] for one in failed)
+    blamed = Counter(lines[one.request_id]["closed_by"] for one in failed)
     report.check(step, "none is put down to the client", not blamed["client"], show(blamed))
-
-
-def seconds(took: float | None) -> str:
-    """A wait that may have been in vain."""
-    return "never" if took is None else f"{took:.2f} s"
 
 
 def is_up(fleet: Fleet, backend: str) -> bool:

@@ -84,6 +84,27 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class FrontEnd:
+    """What one of vLLM's HTTP servers serves. Both have chat and completions, streamed or whole."""
+
+    has_responses: bool
+    has_choices: bool
+    """More than one answer to a request."""
+    has_limits: bool
+    """Refuses what is too long or too much, and tells with an answer where its time went."""
+    counts_cancels: bool
+    """Its counters have requests whose clients left, as aborted ones."""
+    outcome_of_death: str
+    """The gateway's word for a stream whose engine died."""
+
+
+FRONT_ENDS = {
+    "python": FrontEnd(True, True, True, False, "stream_error"),
+    "rust": FrontEnd(False, False, False, True, "truncated"),
+}
+
+
+@dataclass(frozen=True)
 class Fleet:
     """Where everything is."""
 
@@ -91,6 +112,7 @@ class Fleet:
     admin: str
     replicas: list[str]
     log: AccessLog
+    front_end: FrontEnd
 
     def page(self) -> Page:
         """The gateway's metrics."""

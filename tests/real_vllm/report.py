@@ -59,3 +59,8 @@ def spread(values: list[float], digits: int = 2) -> str:
     marks = {"p50": median(values), "p95": percentile(values, 0.95), "max": max(values)}
     shown = ", ".join(f"{name} {value:.{digits}f}" for name, value in marks.items())
     return f"{shown} ms of {len(values)}"
+
+
+def seconds(took: float | None) -> str:
+    """A wait that may have been in vain."""
+    return "never" if took is None else f"{took:.2f} s"

@@ -17,6 +17,7 @@ class Ask:
     prompt: str
     stream: bool
     body: dict = field(default_factory=dict)
+    wants_usage: bool = True
 
     @property
     def is_known(self) -> bool:
@@ -120,7 +121,7 @@ def _common(ask, headers):
     for name in ("ignore_eos", "chat_template_kwargs"):
         if name in body:
             more[name] = body.pop(name)
-    if ask.stream:
+    if ask.stream and ask.wants_usage:
         body["stream_options"] = {"include_usage": True}
     body |= {"model": MODEL, "stream": ask.stream, "extra_headers": headers, "extra_body": more}
     return body

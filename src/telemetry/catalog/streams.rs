@@ -11,7 +11,7 @@ pub(super) const ROWS: &[Row] = &[
         help: "Streams: request head read to the first generated output, in any channel.",
         kind: Kind::Histogram(TTFT_BOUNDS),
         labels: &[Label::Model, Label::Backend, Label::Tier],
-        read: Read::Record(|record, emit| {
+        read: Read::FirstOutput(|record, emit| {
             if let (Some(ttft), Some(backend)) = (record.ttft(), record.backend()) {
                 let labels = [record.model.as_str(), backend.as_str(), record.tier.as_str()];
                 emit(&labels, ttft.as_secs_f64());

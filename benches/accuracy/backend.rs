@@ -1,0 +1,146 @@
+//! The backend: it plays the plan whose id a request carries, and notes the moment of each write.
+
+use super::script::{Ending, Plan};
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir::clock;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// What the backend did for one request.
+#[derive(Debug)]
+pub(crate) struct Played {
+    pub(crate) plan: usize,
+    /// The request asked for usage when it came here.
+    pub(crate) was_asked: bool,
+    /// The moment of each event that was written, in the order of the plan.
+    pub(crate) events: Vec<Instant>,
+    /// The moment of the last write, or of closing the connection in the middle.
+    pub(crate) ended: Instant,
+    /// When the gateway was seen to close the connection.
+    pub(crate) left: Option<Instant>,
+}
+
+/// What a replica of vLLM says of itself.
+const PAGES: [(&str, &str); 4] = [
+    ("/health", ""),
+    ("/version", r#"{"version":"0.33.0"}"#),
+    ("/v1/models", r#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"vllm"}]}"#),
+    (
+        "/metrics",
+        "vllm:num_requests_running{model_name=\"m\"} 1\n\
+         vllm:num_requests_waiting{model_name=\"m\"} 0\n\
+         vllm:kv_cache_usage_perc{model_name=\"m\"} 0.1\n",
+    ),
+];
+
+/// Serves every connection. What was played goes to `played`.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    plans: Arc<[Plan]>,
+    played: UnboundedSender<Played>,
+) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let (plans, played) = (plans.clone(), played.clone());
+        tokio::spawn(async move {
+            stream.set_nodelay(true).unwrap();
+            connection(stream, &plans, &played).await;
+        });
+    }
+}
+
+async fn connection(stream: TcpStream, plans: &[Plan], played: &UnboundedSender<Played>) {
+    let (mut reader, mut writer) = stream.into_split();
+    while let Some((head, body)) = request(&mut reader).await {
+        let path = head.split(' ').nth(1).unwrap();
+        if let Some((_, page)) = PAGES.iter().find(|(page, _)| *page == path) {
+            let length = page.len();
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{page}");
+            // A gateway that has ended needs no answer.
+            let _ = writer.write_all(answer.as_bytes()).await;
+            continue;
+        }
+        let plan = plan_of(&head);
+        let mut done = Played {
+            plan,
+            was_asked: asks_for_usage(&body),
+            events: Vec::new(),
+            ended: clock::now(),
+            left: None,
+        };
+        let is_left = play(&plans[plan], &mut done, &mut reader, &mut writer).await.is_err();
+        done.ended = if plans[plan].ending == Ending::Cut { clock::now() } else { done.ended };
+        done.left = is_left.then(clock::now);
+        let goes_on = !is_left && plans[plan].ending != Ending::Cut;
+        played.send(done).unwrap();
+        if !goes_on {
+            return;
+        }
+    }
+}
+
+/// Writes the answer. An error means that the gateway closed the connection.
+async fn play(
+    plan: &Plan,
+    done: &mut Played,
+    reader: &mut OwnedReadHalf,
+    writer: &mut OwnedWriteHalf,
+) -> Result<(), ()> {
+    for write in std::iter::once(&plan.head).chain(&plan.writes) {
+        if write.is_usage && !done.was_asked {
+            continue;
+        }
+        stay(write.pause, reader).await?;
+        done.ended = clock::now();
+        done.events.extend(write.events.iter().map(|_| done.ended));
+        writer.write_all(&write.bytes).await.map_err(|_| ())?;
+    }
+    Ok(())
+}
+
+/// Waits, unless the gateway closes the connection: it sends nothing while it is answered.
+async fn stay(pause: Duration, reader: &mut OwnedReadHalf) -> Result<(), ()> {
+    if pause.is_zero() {
+        return Ok(());
+    }
+    let mut nothing = [0];
+    tokio::select! {
+        () = tokio::time::sleep(pause) => Ok(()),
+        _ = reader.read(&mut nothing) => Err(()),
+    }
+}
+
+/// Reads a request: its head, and a body of known length.
+async fn request(reader: &mut OwnedReadHalf) -> Option<(String, Vec<u8>)> {
+    let mut bytes = Vec::with_capacity(4 << 10);
+    loop {
+        if let Some(end) = memchr::memmem::find(&bytes, b"\r\n\r\n") {
+            let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+            let length = header(&head, "content-length").map_or(0, |text| text.parse().unwrap());
+            if bytes.len() >= end + 4 + length {
+                return Some((head, bytes.split_off(end + 4)));
+            }
+        }
+        if reader.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+    lines.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+}
+
+fn plan_of(head: &str) -> usize {
+    let id = header(head, "x-request-id").unwrap();
+    id.strip_prefix("accuracy-").unwrap().parse().unwrap()
+}
+
+fn asks_for_usage(body: &[u8]) -> bool {
+    let request: Value = serde_json::from_slice(body).unwrap();
+    request["stream_options"]["include_usage"] == true
+}

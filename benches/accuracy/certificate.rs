@@ -1,0 +1,260 @@
+//! The certificate: what was told against what is true, over all requests, and the bars.
+
+use super::gateway::sum;
+use super::truth::{Exchange, TIMES, Times};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+/// The result of a run.
+#[derive(Default)]
+pub(crate) struct Certificate {
+    /// By quantity, against the backend's clock and against the client's.
+    times: [[Errors; 2]; TIMES.len()],
+    facts: Vec<Fact>,
+    abort_delays: Vec<f64>,
+    /// How far estimates of output tokens are off, as shares.
+    estimates: Vec<f64>,
+    /// What the series of a metric with a label should add up to.
+    totals: BTreeMap<(&'static str, String), u64>,
+}
+
+/// The errors of one quantity against one clock.
+#[derive(Default)]
+struct Errors {
+    /// In milliseconds, without sign.
+    errors: Vec<f64>,
+    /// Each error as a share of what is allowed for its value.
+    shares: Vec<f64>,
+}
+
+/// Something that is right or wrong.
+struct Fact {
+    name: &'static str,
+    checked: usize,
+    wrong: Vec<String>,
+}
+
+/// A time may be wrong by this, or by [`RELATIVE`] of its true value, whichever is more.
+const ABSOLUTE_MS: f64 = 1.0;
+const RELATIVE: f64 = 0.01;
+/// TTFT and the gaps between tokens must keep to that at the 99th percentile of requests.
+const BOUND: std::ops::Range<usize> = 0..4;
+/// As the metric of tokens names them.
+const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
+/// Wrong facts of one kind that are printed.
+const PRINTED: usize = 20;
+
+impl Certificate {
+    /// Compares what the access log told of one request.
+    pub(crate) fn compare(&mut self, exchange: &Exchange<'_>, line: &Value) {
+        let id = &exchange.plan.id;
+        let count = line["output_events"].as_u64().unwrap_or(0);
+        let (least, most) = exchange.output_events();
+        self.check("events with output", (least..=most).contains(&count), || {
+            format!("{id}: {count} told, {least} to {most} true")
+        });
+        let (status, outcome, ending, phase) = exchange.outcome();
+        let told = json!([line["status"], line["outcome"], line["ending"], line["phase"]]);
+        let truth = json!([status, outcome, ending, phase]);
+        self.equal(exchange, "status, outcome, ending, phase", &told, &truth);
+        self.add("tokenweir_requests_total", "outcome", outcome, 1);
+        self.equal(exchange, "finish reasons", &line["finish"], &json!(exchange.finish()));
+        for finish in exchange.finish() {
+            self.add("tokenweir_finish_total", "reason", finish, 1);
+        }
+        self.check("bytes", exchange.is_same_bytes(), || {
+            let (seen, body) = (exchange.seen.body.len(), exchange.body().len());
+            format!("{id}: {seen} of {body}, {:?}", exchange.plan.ending)
+        });
+        self.compare_tokens(exchange, line, count);
+        let told = TIMES.map(|(_, field)| line[field].as_f64());
+        self.compare_times(id, &told, exchange.times(count), 0);
+        self.compare_times(id, &told, exchange.times_of_client(count), 1);
+        let is_abort = outcome == "cancelled";
+        self.abort_delays.extend(exchange.abort_delay().filter(|_| is_abort).map(millis));
+    }
+
+    fn compare_tokens(&mut self, exchange: &Exchange<'_>, line: &Value, count: u64) {
+        let usage = exchange.usage(count).unwrap_or_default();
+        let (source, output) = exchange.output_tokens(count);
+        let is_estimated = source == "estimated";
+        let counted = output.filter(|_| !is_estimated);
+        let rows = [
+            ("tokens in", "input_tokens", usage.input),
+            ("tokens out", "output_tokens", counted),
+            ("tokens from the cache", "cached_tokens", usage.cached),
+            ("tokens of reasoning", "reasoning_tokens", usage.reasoning),
+        ];
+        for ((name, field, truth), kind) in rows.into_iter().zip(TOKEN_TYPES) {
+            if !(is_estimated && field == "output_tokens") {
+                self.equal(exchange, name, &line[field], &json!(truth));
+            }
+            self.add("tokenweir_tokens_total", "type", kind, truth.unwrap_or(0));
+        }
+        self.equal(exchange, "source of the count", &line["usage"], &json!(source));
+        if let (true, Some(told), Some(truth)) =
+            (is_estimated, line["output_tokens"].as_f64(), output)
+        {
+            self.estimates.push((told / truth as f64 - 1.0).abs());
+        }
+    }
+
+    fn equal(&mut self, exchange: &Exchange<'_>, name: &'static str, told: &Value, truth: &Value) {
+        self.check(name, told == truth, || {
+            format!("{}: {told} told, {truth} true; {:?}", exchange.plan.id, exchange.plan.ending)
+        });
+    }
+
+    /// Notes whether something is as it should be.
+    pub(crate) fn check(
+        &mut self,
+        name: &'static str,
+        is_right: bool,
+        wrong: impl FnOnce() -> String,
+    ) {
+        let known = self.facts.iter().position(|fact| fact.name == name);
+        let at = known.unwrap_or_else(|| {
+            self.facts.push(Fact { name, checked: 0, wrong: Vec::new() });
+            self.facts.len() - 1
+        });
+        self.facts[at].checked += 1;
+        if !is_right {
+            self.facts[at].wrong.push(wrong());
+        }
+    }
+
+    /// Compares the sums of a page of metrics with those over all requests.
+    pub(crate) fn compare_sums(&mut self, page: &str) {
+        for ((metric, label), total) in self.totals.clone() {
+            let told = sum(page, metric, &label);
+            self.check("sums in Prometheus", told == Some(total as f64), || {
+                format!("{metric}{{{label}}}: {told:?} told, {total} true")
+            });
+        }
+    }
+
+    /// Every bar that was missed, in words. Empty: the numbers are true.
+    pub(crate) fn missed(&mut self) -> Vec<String> {
+        let mut missed = Vec::new();
+        for fact in &self.facts {
+            missed.extend(fact.wrong.iter().take(PRINTED).map(|w| format!("{}: {w}", fact.name)));
+            let more = fact.wrong.len().saturating_sub(PRINTED);
+            if more > 0 {
+                missed.push(format!("{}: {more} more", fact.name));
+            }
+        }
+        for index in BOUND {
+            let share = quantile(&mut self.times[index][0].shares, 0.99);
+            if share.is_nan() || share > 1.0 {
+                missed.push(format!("{}: p99 is {share:.2} of what is allowed", TIMES[index].0));
+            }
+        }
+        missed
+    }
+
+    /// The tables, in Markdown.
+    pub(crate) fn tables(&mut self) -> String {
+        let head = ["quantity", "against", "requests", "p50", "p99", "max", "within 1 ms or 1 %"];
+        let mut rows = vec![head.map(String::from)];
+        for ((name, _), clocks) in TIMES.iter().zip(&mut self.times) {
+            for (errors, clock) in clocks.iter_mut().zip(["backend's writes", "client's reads"]) {
+                rows.push(errors.row(name, clock));
+            }
+        }
+        let mut facts = vec![["fact", "checked", "right"].map(String::from)];
+        for fact in &self.facts {
+            let right = percent(fact.checked - fact.wrong.len(), fact.checked);
+            facts.push([fact.name.into(), fact.checked.to_string(), right]);
+        }
+        let delays = &mut self.abort_delays;
+        let [p50, p99, max] = [0.5, 0.99, 1.0].map(|q| quantile(delays, q));
+        let estimates = &mut self.estimates;
+        let [half, most] = [0.5, 1.0].map(|q| quantile(estimates, q) * 100.0);
+        format!(
+            "{}\n{}\nA client that leaves is seen by the backend after {p50:.2} ms at p50, \
+             {p99:.2} ms at p99, {max:.2} ms at most ({} times). Answers that broke off without a \
+             count: {}; the estimate is off by {half:.0} % at p50, {most:.0} % at most.\n",
+            Table(&rows),
+            Table(&facts),
+            delays.len(),
+            estimates.len(),
+        )
+    }
+
+    fn add(&mut self, metric: &'static str, label: &str, value: &str, count: u64) {
+        *self.totals.entry((metric, format!("{label}=\"{value}\""))).or_default() += count;
+    }
+
+    fn compare_times(&mut self, id: &str, told: &[Option<f64>], truth: Times, clock: usize) {
+        for (index, (told, truth)) in told.iter().zip(truth).enumerate() {
+            // A client that left has not seen all that the gateway has.
+            if clock == 0 {
+                self.check(
+                    "times told if there are any",
+                    told.is_some() == truth.is_some(),
+                    || format!("{id}: {} is {told:?}, true {truth:?}", TIMES[index].0),
+                );
+            }
+            if let (Some(told), Some(truth)) = (told, truth.map(millis)) {
+                let error = (told - truth).abs();
+                let errors = &mut self.times[index][clock];
+                errors.errors.push(error);
+                errors.shares.push(error / (truth * RELATIVE).max(ABSOLUTE_MS));
+            }
+        }
+    }
+}
+
+impl Errors {
+    fn row(&mut self, name: &str, clock: &str) -> [String; 7] {
+        let [p50, p99, max] =
+            [0.5, 0.99, 1.0].map(|q| format!("{:.3} ms", quantile(&mut self.errors, q)));
+        let within = self.shares.iter().filter(|share| **share <= 1.0).count();
+        let count = self.shares.len();
+        [name.into(), clock.into(), count.to_string(), p50, p99, max, percent(within, count)]
+    }
+}
+
+/// The nearest-rank quantile; NaN of nothing.
+pub(crate) fn quantile(values: &mut [f64], q: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let rank = (q * values.len() as f64).ceil() as usize;
+    values.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+/// Never rounded up to 100 %.
+fn percent(part: usize, whole: usize) -> String {
+    if part == whole {
+        return "100 %".into();
+    }
+    format!("{:.2} %", (part as f64 / whole as f64 * 1e4).floor() / 1e2)
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// Rows as an aligned Markdown table; the first is its head.
+struct Table<'a, const N: usize>(&'a [[String; N]]);
+
+impl<const N: usize> Display for Table<'_, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width =
+            |column: usize| self.0.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        for (number, row) in self.0.iter().enumerate() {
+            for (column, cell) in row.iter().enumerate() {
+                write!(f, "| {cell:<width$} ", width = width(column))?;
+            }
+            writeln!(f, "|")?;
+            if number == 0 {
+                for column in 0..N {
+                    write!(f, "|{}", "-".repeat(width(column) + 2))?;
+                }
+                writeln!(f, "|")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! The gateway under test: the real program as a child process, its ports, and what it tells.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tokenweir::clock;
+
+/// The running program. Dropping it ends it.
+pub(crate) struct Gateway {
+    child: Child,
+    pub(crate) clients: SocketAddr,
+    admin: SocketAddr,
+    access_log: Option<JoinHandle<Vec<String>>>,
+}
+
+/// What must come to zero.
+pub(crate) const IN_FLIGHT: [&str; 2] =
+    ["tokenweir_requests_in_flight", "tokenweir_backend_requests_in_flight"];
+
+/// Longest wait for it to start, and for its gauges to come to rest.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Gateway {
+    /// Starts it in front of one backend, without any setting of its environment.
+    pub(crate) fn start(backend: SocketAddr) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tokenweir"))
+            .args(["serve", "--backend", &format!("http://{backend}"), "--log-format", "json"])
+            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .env_clear()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let read = move || BufReader::new(stdout).lines().map_while(Result::ok).collect();
+        let access_log = Some(thread::spawn(read));
+        let (said, says) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                if line.contains("\"WARN\"") || line.contains("\"ERROR\"") {
+                    eprintln!("{line}");
+                }
+                // Nobody listens once both ports are known.
+                let _ = said.send(line);
+            }
+        });
+        let port = |name: &str| loop {
+            let line = says.recv_timeout(PATIENCE).unwrap();
+            if let Some((_, rest)) = line.split_once(&format!("\"{name} ")) {
+                let end = rest.find("/v1").or(rest.find("  /")).unwrap();
+                return rest[..end].trim().trim_start_matches("http://").parse().unwrap();
+            }
+        };
+        let (clients, admin) = (port("clients"), port("admin"));
+        Self { child, clients, admin, access_log }
+    }
+
+    /// Its metrics, once no request is in flight or it has been waited for that long enough.
+    pub(crate) fn metrics_at_rest(&self) -> String {
+        let deadline = clock::now() + PATIENCE;
+        loop {
+            let page = self.metrics();
+            let is_at_rest = IN_FLIGHT.iter().all(|gauge| sum(&page, gauge, "") == Some(0.0));
+            if is_at_rest || clock::now() > deadline {
+                return page;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn metrics(&self) -> String {
+        let mut stream = TcpStream::connect(self.admin).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: admin\r\n\r\n").unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        page
+    }
+
+    /// Stops it as an operator would, and returns its access log.
+    pub(crate) fn stop(mut self) -> Vec<String> {
+        let id = self.child.id().to_string();
+        let is_told = Command::new("kill").args(["-TERM", &id]).status().unwrap().success();
+        assert!(is_told, "the gateway had ended before");
+        self.child.wait().unwrap();
+        self.access_log.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The sum of the series of `name` whose labels contain `label`. `None` if there are none.
+pub(crate) fn sum(page: &str, name: &str, label: &str) -> Option<f64> {
+    let values = page.lines().filter_map(|line| {
+        let (series, value) = line.rsplit_once(' ')?;
+        let labels = series.strip_prefix(name)?;
+        let is_it = (labels.is_empty() || labels.starts_with('{')) && labels.contains(label);
+        is_it.then(|| value.parse::<f64>().ok())?
+    });
+    values.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
+}

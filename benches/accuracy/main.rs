@@ -1,0 +1,166 @@
+//! `cargo bench --bench accuracy`: are the numbers true that the gateway tells?
+//!
+//! ```text
+//! client ───────► gateway, the real program ───────► backend
+//! notes the moment       │ access log, metrics       notes the moment of each write,
+//! of each read           ▼                           as its script has it
+//! └─────────────► certificate ◄──────────────────────┘
+//! ```
+//!
+//! The backend plays scripts of which everything is known: tokens, finish reasons, how it ends.
+//! The truth of a time is the moment before the write that completes an event, whatever the kernel
+//! and the gateway make of it later; the start of a request is the moment before its client writes
+//! it. The gateway tells more than that by what the way takes. `ACCURACY_STREAMS` sets the number
+//! of requests. It fails if a bar of the certificate is missed.
+#![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
+#![expect(clippy::print_stdout, reason = "the certificate is for people")]
+
+mod author;
+mod backend;
+mod certificate;
+mod client;
+mod dialect;
+mod framing;
+mod gateway;
+mod noise;
+mod script;
+mod truth;
+
+use backend::Played;
+use certificate::{Certificate, quantile};
+use client::{Client, Seen};
+use gateway::{Gateway, IN_FLIGHT, sum};
+use noise::Noise;
+use script::Plan;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokenweir::clock;
+use tokio::net::TcpListener;
+use tokio::runtime;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use truth::Exchange;
+
+const STREAMS: usize = 2_000;
+const AT_ONCE: usize = 200;
+const SEED: u64 = 1;
+/// Longest time for all of it.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+/// What is known of a run.
+struct Run {
+    plans: Arc<[Plan]>,
+    played: Vec<Played>,
+    seen: Vec<Seen>,
+    took: Duration,
+    /// How late a thread that only sleeps was woken, in milliseconds.
+    noise: Vec<f64>,
+    metrics: String,
+    access_log: Vec<Value>,
+}
+
+fn main() -> ExitCode {
+    // `cargo test --all-targets` runs benches without this.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    let count = std::env::var("ACCURACY_STREAMS").ok().map(|count| count.parse().unwrap());
+    let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let mut run = runtime.block_on(async {
+        tokio::time::timeout(PATIENCE, run(count.unwrap_or(STREAMS))).await.unwrap()
+    });
+    let mut certificate = certify(&run);
+    println!("{}\n{}", describe(&mut run), certificate.tables());
+    let missed = certificate.missed();
+    for missed in &missed {
+        println!("MISSED {missed}");
+    }
+    if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Plays all plans, [`AT_ONCE`] at a time.
+async fn run(count: usize) -> Run {
+    let plans: Arc<[Plan]> = script::plans(count, SEED).into();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    let backend = tokio::spawn(backend::serve(listener, plans.clone(), sender));
+    let gateway = tokio::task::spawn_blocking(move || Gateway::start(address)).await.unwrap();
+    let next = Arc::new(AtomicUsize::new(0));
+    let noise = Noise::listen();
+    let begun = clock::now();
+    let mut clients = JoinSet::new();
+    for _ in 0..AT_ONCE {
+        let (plans, next, address) = (plans.clone(), next.clone(), gateway.clients);
+        clients.spawn(async move {
+            let (mut client, mut seen) = (Client::new(address), Vec::new());
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(plan) = plans.get(index) else { return seen };
+                seen.push(client.ask(index, plan).await);
+            }
+        });
+    }
+    let seen = clients.join_all().await.into_iter().flatten().collect();
+    let took = clock::now().saturating_duration_since(begun);
+    let noise = noise.end();
+    let mut played = Vec::new();
+    while played.len() < count {
+        played.push(receiver.recv().await.unwrap());
+    }
+    let stop = move || {
+        let metrics = gateway.metrics_at_rest();
+        (metrics, gateway.stop())
+    };
+    let (metrics, lines) = tokio::task::spawn_blocking(stop).await.unwrap();
+    backend.abort();
+    let access_log = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    Run { plans, played, seen, took, noise, metrics, access_log }
+}
+
+/// Joins what the four sides know of each request.
+fn certify(run: &Run) -> Certificate {
+    let mut certificate = Certificate::default();
+    let mut lines: HashMap<&str, Vec<&Value>> = HashMap::new();
+    for line in &run.access_log {
+        lines.entry(line["request_id"].as_str().unwrap()).or_default().push(line);
+    }
+    let played: HashMap<usize, &Played> = run.played.iter().map(|p| (p.plan, p)).collect();
+    for seen in &run.seen {
+        let plan = &run.plans[seen.plan];
+        let lines = lines.remove(&plan.id[..]).unwrap_or_default();
+        certificate.check("one line in the access log", lines.len() == 1, || {
+            format!("{}: {} lines", plan.id, lines.len())
+        });
+        if let ([line], Some(played)) = (&lines[..], played.get(&seen.plan)) {
+            certificate.compare(&Exchange { plan, played, seen }, line);
+        }
+    }
+    certificate.check("no line without a request", lines.is_empty(), || format!("{lines:?}"));
+    certificate.compare_sums(&run.metrics);
+    for gauge in IN_FLIGHT {
+        let left = sum(&run.metrics, gauge, "");
+        certificate
+            .check("gauges at zero at the end", left == Some(0.0), || format!("{gauge} {left:?}"));
+    }
+    certificate
+}
+
+/// What was run, and on what.
+fn describe(run: &mut Run) -> String {
+    let events: usize = run.played.iter().map(|played| played.events.len()).sum();
+    let seconds = run.took.as_secs_f64();
+    let cores = std::thread::available_parallelism().unwrap();
+    let [p50, p99, max] = [0.5, 0.99, 1.0].map(|q| quantile(&mut run.noise, q));
+    format!(
+        "{} requests, {AT_ONCE} at once, {events} events in {seconds:.1} s: {:.0} a second; \
+         backend, gateway and clients on {cores} cores, where a thread that only sleeps was late \
+         by {p50:.2} ms at p50, {p99:.2} ms at p99, {max:.1} ms at most.\n",
+        run.seen.len(),
+        events as f64 / seconds,
+    )
+}

@@ -1,0 +1,45 @@
+//! Whatever a page says, the load read from it is made of numbers to route by, and lines about
+//! other things change nothing.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tokenweir::backend::dialect::Load;
+
+/// Lines that look like what is read, and are not.
+const OTHERS: [&str; 7] = [
+    "# HELP vllm:num_requests_waiting Number of requests waiting to be processed.",
+    "# vllm:num_requests_waiting 7",
+    "other_num_requests_waiting 7",
+    r#"vllm:num_requests_waiting_by_reason{reason="vllm:num_requests_waiting 7\n"} 7"#,
+    r#"vllm:prompt_tokens_total_bucket{le="1.0"} 7"#,
+    "vllm:num_requests_running",
+    "vllm:num_requests_running NaN",
+];
+
+fuzz_target!(|page: &[u8]| {
+    let load = Load::read(page);
+    let counts = [
+        load.waiting,
+        load.running,
+        load.preemptions,
+        load.prefix_queries,
+        load.prefix_hits,
+        load.prompt_tokens,
+        load.generation_tokens,
+        load.block_size,
+        load.blocks,
+        load.queue_seconds,
+        load.queued,
+        load.prefill_seconds,
+        load.prefilled,
+    ];
+    assert!(counts.into_iter().flatten().all(|count| count.is_finite() && count >= 0.0));
+    assert!(load.kv_usage.is_none_or(|usage| (0.0..=1.0).contains(&usage)));
+    assert_ne!(load.capacity(), Some(0));
+    let mut longer = Vec::new();
+    for (line, other) in page.split(|byte| *byte == b'\n').zip(OTHERS.into_iter().cycle()) {
+        longer.extend_from_slice(&[line, b"\n", other.as_bytes(), b"\n"].concat());
+    }
+    // Some of them do tell what kind of server it is.
+    assert_eq!(Load { server: load.server, ..Load::read(&longer) }, load);
+});

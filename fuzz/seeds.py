@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Writes first inputs for every target into a folder, from the recorded answers of a real vLLM.
+
+    seeds.py FOLDER MOST
+
+No seed has more than MOST bytes; some have as many.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+WIRE = Path(__file__).resolve().parent.parent / "tests/wire"
+sys.path.insert(0, str(WIRE))
+import oracle  # noqa: E402
+
+# In the order of `Api::ALL`.
+APIS = ["chat", "completions", "responses", "messages", "embeddings", "audio", "other"]
+# Lengths less one of the pieces that an input is cut into, used in turn.
+PLANS = [bytes([0, 0, 0, 0]), bytes([6, 0, 99, 30]), bytes([255, 16, 255, 1])]
+
+# How many seeds of each target are made as long as may be.
+STRETCHED = 20
+
+
+def recordings():
+    """(API, whether it is a stream, request body or None, answer) of every recording."""
+    for front_end in ("python", "rust"):
+        for line in (WIRE / front_end / "index.jsonl").read_text().splitlines():
+            entry = json.loads(line)
+            name = WIRE / front_end / entry["name"]
+            expected = json.loads(name.with_suffix(".expected.json").read_text())
+            _, _, answer, _ = oracle.parse_http(name.with_suffix(".http").read_bytes())
+            yield expected["api"], expected["stream"], entry["body"], answer
+
+
+def pages():
+    """Every page of metrics in parts of whole lines, without the histograms that are not read."""
+    for file in (WIRE / "metrics").glob("*.http"):
+        _, _, page, _ = oracle.parse_http(file.read_bytes())
+        lines = [line for line in page.splitlines(True) if b"_bucket" not in line]
+        for start in range(0, len(lines), 30):
+            yield b"".join(lines[start : start + 30])
+
+
+def seeds():
+    """(target, input)"""
+    for number, (api, is_stream, body, answer) in enumerate(recordings()):
+        plan = PLANS[number % len(PLANS)]
+        if body is not None:
+            yield "request", body.encode()
+            yield "json", plan + body.encode()
+        if is_stream:
+            yield "sse", plan + answer
+            for _, data in oracle.parse_events(answer)[0]:
+                yield "json", plan + data.encode()
+        else:
+            yield "json", plan + answer
+        for takes_usage_event in {False, is_stream}:
+            way = APIS.index(api) * 4 + takes_usage_event * 2 + (not is_stream)
+            yield "observe", bytes([way]) + plan + answer
+    for page in pages():
+        yield "metrics_page", page
+
+
+def stretched(seed, most):
+    """The seed with the byte in its middle repeated: mostly a long text."""
+    middle = len(seed) // 2
+    return seed[:middle] + seed[middle : middle + 1] * (most - len(seed)) + seed[middle:]
+
+
+def main():
+    folder, most = Path(sys.argv[1]), int(sys.argv[2])
+    by_target = {}
+    for target, seed in seeds():
+        by_target.setdefault(target, set()).add(seed[:most])
+    for target, found in by_target.items():
+        found = sorted(found)
+        found += [stretched(seed, most) for seed in found[:: len(found) // STRETCHED]]
+        (folder / target).mkdir(parents=True, exist_ok=True)
+        for number, seed in enumerate(found):
+            (folder / target / f"{number:05}").write_bytes(seed)
+
+
+main()
