@@ -179,6 +179,9 @@ pub struct Observed {
     pub response_model: Option<Box<str>>,
 }
 
+/// Most tokens of one character: each has at least one of its bytes.
+const TOKENS_OF_CHARACTER: u32 = 4;
+
 // === impl RequestRecord ===
 
 impl RequestRecord {
@@ -219,17 +222,18 @@ impl RequestRecord {
     }
 
     /// When the first of `steps + 1` tokens was made. It has no text if it ends inside a
-    /// character; vLLM holds the role event back until then. So it is the first event, if the
-    /// engine made more tokens than the events with output can stand for, and if the time between
-    /// is not more than those would take; else the first output.
+    /// character; vLLM holds the role event back until then. So it is the first event, if a few
+    /// tokens have no event of their own (many: the events have several tokens each), and if the
+    /// time between is not more than those of one character would take; else the first output.
     fn first_token(&self, steps: u32) -> Option<Instant> {
         let Timings { first_event, first_output, .. } = self.timings;
         let (first_event, first_output) = (first_event?, first_output?);
         let pace = self.decode()?.checked_div(steps)?;
         let shown = u32::try_from(self.observed.estimated_tokens).ok()?;
-        let hidden = (steps + 1).saturating_sub(shown);
+        let hidden = steps.saturating_add(1).saturating_sub(shown);
         let silent = first_output.saturating_duration_since(first_event);
-        let is_first = hidden > 0 && silent <= pace * (hidden + 1);
+        let is_first = (1..=steps / 4).contains(&hidden)
+            && silent <= pace.saturating_mul(hidden.min(TOKENS_OF_CHARACTER) + 1);
         Some(if is_first { first_event } else { first_output })
     }
 
