@@ -111,10 +111,11 @@ where
         if let Some(result) = this.end.take() {
             return this.close(result, cx);
         }
-        if let Some(exchange) = &mut this.exchange {
-            exchange.on_poll();
-        }
         loop {
+            // Also after a frame that has been kept back: the client has had nothing to take.
+            if let Some(exchange) = &mut this.exchange {
+                exchange.on_poll();
+            }
             match Pin::new(&mut this.inner).poll_frame(cx) {
                 Poll::Pending => {
                     let is_cut = |exchange: &Exchange| exchange.is_cut(cx.waker());

@@ -103,11 +103,8 @@ impl Exchange {
     pub fn on_poll(&mut self) {
         let inner = &mut *self.inner;
         let Some(given) = inner.given.take() else { return };
-        let now = clock::now();
-        if now.saturating_duration_since(given) >= LEAST_WRITE_STALL
-            && let Some(observer) = &mut inner.observer
-        {
-            observer.on_held_up(given, now);
+        if let Some(observer) = &mut inner.observer {
+            count_hold(observer, given, clock::now());
         }
         if let Some(place) = &inner.place {
             place.pulse().wait_for_replica(true);
@@ -136,7 +133,7 @@ impl Exchange {
                 keep(observer, stall);
             }
             if record.timings.terminal.is_some() {
-                place.pulse().on_end(now);
+                keep(observer, place.pulse().on_end(now));
             }
         }
         if !had_output && record.timings.first_output.is_some() {
@@ -180,6 +177,9 @@ impl Inner {
     /// Takes over what was seen of an answer, and says what that makes of it.
     fn conclude(&mut self, end: End) {
         let Some(mut observer) = self.observer.take() else { return };
+        if let Some(given) = self.given.take() {
+            count_hold(&mut observer, given, clock::now());
+        }
         if let Some(place) = self.place.take() {
             keep(&mut observer, place.pulse().on_end(clock::now()));
         }
@@ -237,6 +237,13 @@ fn outcome(record: &RequestRecord) -> Outcome {
         _ if finishes.contains(&Some(Finish::Abort)) => Outcome::Aborted,
         // Many clients hang up on the last event without reading the end of the body.
         _ => Outcome::Ok,
+    }
+}
+
+/// The client did not take what it was given `since` then, `until` now.
+fn count_hold(observer: &mut Observer, since: Instant, until: Instant) {
+    if until.saturating_duration_since(since) >= LEAST_WRITE_STALL {
+        observer.on_held_up(since, until);
     }
 }
 

@@ -309,3 +309,6 @@ impl Drop for Place {
         self.pulse.end_stall(self.live.epoch);
     }
 }
+
+#[cfg(test)]
+mod tests;

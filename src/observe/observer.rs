@@ -225,7 +225,7 @@ impl Observer {
         if let Some(strip) = self.strip.as_mut().filter(|strip| strip.is_watching()) {
             if delta.is_usage_event {
                 self.observed.usage_event = Some(UsageEvent::Stripped);
-            } else if delta.usage.is_some() && delta.output.is_some() {
+            } else if delta.usage.is_some() {
                 // The server tells usage with every event: its client gets it without asking.
                 self.observed.usage_event = Some(UsageEvent::Forced);
                 strip.give_up();

@@ -119,6 +119,10 @@ impl Reader {
             delta.output = output_type(kind);
         }
         delta.terminal = self.shape.terminal_types.contains(&kind);
+        if delta.terminal {
+            // It repeats what has passed.
+            delta.output = None;
+        }
         if kind == "error" {
             delta.error.get_or_insert_default();
         }

@@ -6,6 +6,8 @@ mod engine;
 mod labels;
 mod outcome;
 mod phases;
+#[cfg(test)]
+pub(crate) mod sample;
 mod slow;
 mod tier;
 mod timings;

@@ -107,9 +107,83 @@ fn shared(recent: &RecentTimes, first: Duration) -> Option<(Duration, Duration)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::openai::EngineTimes;
+    use crate::record::sample::streamed;
 
     const fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
+    }
+
+    /// Phase, milliseconds, and whether they are estimated.
+    fn of(record: &RequestRecord) -> Vec<(&'static str, u128, bool)> {
+        let told = |span: Span| (span.phase.as_str(), span.took.as_millis(), span.is_estimated);
+        Phases::of(record).iter().map(told).collect()
+    }
+
+    #[test]
+    fn what_the_engine_tells_is_exact_and_the_rest_of_the_wait_is_the_network() {
+        let mut record = streamed();
+        record.recent = RecentTimes { queue: Some(ms(1)), prefill: Some(ms(1)) };
+        record.observed.engine =
+            Some(EngineTimes { queue: Some(ms(40)), prefill: Some(ms(45)), decode: Some(ms(299)) });
+        let expected = [
+            ("gateway", 8, false),
+            ("network", 5, false),
+            ("queue", 40, false),
+            ("prefill", 45, false),
+            ("decode", 299, false),
+        ];
+        assert_eq!(of(&record), expected);
+    }
+
+    #[test]
+    fn without_its_word_what_other_requests_took_is_an_estimate() {
+        let mut record = streamed();
+        record.recent = RecentTimes { queue: Some(ms(30)), prefill: Some(ms(10)) };
+        let expected = [
+            ("gateway", 8, false),
+            ("network", 50, true),
+            ("queue", 30, true),
+            ("prefill", 10, true),
+            ("decode", 300, false),
+        ];
+        assert_eq!(of(&record), expected);
+    }
+
+    #[test]
+    fn where_nobody_tells_only_what_the_gateway_saw_is_known() {
+        assert_eq!(of(&streamed()), [("gateway", 8, false), ("decode", 300, false)]);
+        let mut record = streamed();
+        record.timings.sent = None;
+        record.timings.first_output = None;
+        assert_eq!(of(&record), []);
+    }
+
+    #[test]
+    fn a_server_that_tells_no_queue_has_its_wait_in_the_network() {
+        let mut record = streamed();
+        record.observed.engine =
+            Some(EngineTimes { prefill: Some(ms(70)), ..EngineTimes::default() });
+        let phases = Phases::of(&record);
+        let took = |phase| phases.get(phase).map(|span| span.took);
+        assert_eq!((took(Phase::Network), took(Phase::Prefill)), (Some(ms(20)), Some(ms(70))));
+        assert_eq!((took(Phase::Queue), took(Phase::Decode)), (Some(ms(0)), Some(ms(300))));
+    }
+
+    #[test]
+    fn an_answer_that_is_no_stream_has_the_phases_that_its_engine_tells() {
+        let mut record = streamed();
+        record.timings.first_output = None;
+        record.timings.last_output = None;
+        record.observed.engine =
+            Some(EngineTimes { queue: Some(ms(4)), prefill: Some(ms(5)), decode: Some(ms(6)) });
+        let expected = [
+            ("gateway", 8, false),
+            ("queue", 4, false),
+            ("prefill", 5, false),
+            ("decode", 6, false),
+        ];
+        assert_eq!(of(&record), expected);
     }
 
     #[test]

@@ -123,6 +123,8 @@ fn costs(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration);
     let phases = Phases::of(record);
     let took = |phase| phases.get(phase).map_or(Duration::ZERO, |span| span.took);
     let first = record.attempts.first().map(|attempt| attempt.started);
+    // The replica of the first attempt was chosen; `routed` is the last choice.
+    let chosen = first.into_iter().chain(timings.routed).min();
     let upload = between(Some(timings.accepted), timings.received);
     let engine = waits(record, took(Phase::Queue), took(Phase::Prefill));
     let silent = silences(timings, record);
@@ -133,7 +135,7 @@ fn costs(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration);
     let decode = took(Phase::Decode).saturating_sub(silent);
     [
         (SlowCause::Retry, between(first, timings.sent)),
-        (SlowCause::GatewayQueue, between(timings.received, first)),
+        (SlowCause::GatewayQueue, between(timings.received, chosen)),
         (SlowCause::Gateway, between(timings.routed, timings.sent)),
         (SlowCause::EngineQueue, engine.0),
         (SlowCause::LongPrompt, engine.1),
@@ -168,5 +170,197 @@ fn between(from: Option<Instant>, to: Option<Instant>) -> Duration {
     match (from, to) {
         (Some(from), Some(to)) => to.saturating_duration_since(from),
         _ => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::EngineTimes;
+    use crate::record::sample::{at, streamed};
+    use crate::record::{Condition, RecentTimes, Stall};
+
+    /// The cause of a stream that is like the sample but for this.
+    fn cause(
+        change: impl FnOnce(&mut RequestRecord, &dyn Fn(u64) -> Instant),
+    ) -> Option<SlowCause> {
+        let mut record = streamed();
+        let accepted = record.timings.accepted;
+        change(&mut record, &|millis| at(accepted, millis));
+        SlowCause::of(&record, &SlowLimits::default())
+    }
+
+    /// Moves all moments from the first output on to so many milliseconds later.
+    fn delay(record: &mut RequestRecord, millis: u64) {
+        let timings = &mut record.timings;
+        let moments = [
+            &mut timings.first_output,
+            &mut timings.first_answer,
+            &mut timings.last_output,
+            &mut timings.terminal,
+            &mut timings.ended,
+        ];
+        for moment in moments.into_iter().flatten() {
+            *moment += Duration::from_millis(millis);
+        }
+    }
+
+    fn queue(record: &mut RequestRecord, waiting: u32) {
+        record.decision.as_mut().unwrap().condition.waiting = Some(waiting);
+    }
+
+    fn silence(record: &mut RequestRecord) {
+        let (since, until) = (record.timings.first_output.unwrap(), record.timings.last_output);
+        let stall = Stall { since, seen: since, until, condition: Condition::default() };
+        record.observed.stalls.push(stall);
+    }
+
+    #[test]
+    fn a_request_within_its_limits_has_no_cause() {
+        assert_eq!(cause(|_, _| ()), None);
+        assert_eq!(cause(|record, _| delay(record, 1_900)), None, "just in time");
+    }
+
+    #[test]
+    fn a_request_that_met_no_replica_or_was_wrong_itself_is_not_slow() {
+        let late = |record: &mut RequestRecord| delay(record, 60_000);
+        let nobody = cause(|record, _| {
+            late(record);
+            record.attempts.clear();
+        });
+        let wrong = cause(|record, _| {
+            late(record);
+            record.outcome = Outcome::ClientError;
+        });
+        assert_eq!((nobody, wrong), (None, None));
+    }
+
+    #[test]
+    fn the_engine_tells_whether_a_late_first_token_was_queued_or_computed() {
+        for (queue, prefill, expected) in
+            [(2_000, 900, SlowCause::EngineQueue), (900, 2_000, SlowCause::LongPrompt)]
+        {
+            let told = |record: &mut RequestRecord| {
+                delay(record, 3_000);
+                record.observed.engine = Some(EngineTimes {
+                    queue: Some(Duration::from_millis(queue)),
+                    prefill: Some(Duration::from_millis(prefill)),
+                    decode: None,
+                });
+            };
+            assert_eq!(cause(|record, _| told(record)), Some(expected));
+            let shared = |record: &mut RequestRecord| {
+                delay(record, 3_000);
+                record.recent = RecentTimes {
+                    queue: Some(Duration::from_millis(queue)),
+                    prefill: Some(Duration::from_millis(prefill)),
+                };
+            };
+            assert_eq!(cause(|record, _| shared(record)), Some(expected), "by other requests");
+        }
+    }
+
+    #[test]
+    fn if_nobody_tells_a_late_first_token_was_queued_where_there_was_a_queue() {
+        for (waiting, expected) in [(3, SlowCause::EngineQueue), (0, SlowCause::LongPrompt)] {
+            let slow = cause(|record, _| {
+                delay(record, 3_000);
+                queue(record, waiting);
+            });
+            assert_eq!(slow, Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_stream_without_a_first_token_has_waited_until_its_end() {
+        let slow = cause(|record, at| {
+            record.timings.first_output = None;
+            record.timings.last_output = None;
+            record.timings.ended = Some(at(5_000));
+            record.outcome = Outcome::Cancelled;
+            queue(record, 1);
+        });
+        assert_eq!(slow, Some(SlowCause::EngineQueue));
+    }
+
+    #[test]
+    fn time_before_the_replica_had_it_is_the_gateways_or_that_of_replicas_that_failed() {
+        let queued = cause(|record, at| {
+            delay(record, 3_000);
+            record.timings.routed = Some(at(3_000));
+            record.attempts[0].started = at(3_001);
+            record.timings.sent = Some(at(3_001));
+        });
+        assert_eq!(queued, Some(SlowCause::GatewayQueue));
+        let busy = cause(|record, at| {
+            delay(record, 3_000);
+            record.attempts[0].started = at(3_000);
+            record.timings.sent = Some(at(3_000));
+        });
+        assert_eq!(busy, Some(SlowCause::Gateway));
+        let retried = cause(|record, at| {
+            delay(record, 3_000);
+            let again = record.attempts[0].clone();
+            record.attempts.push(again);
+            record.timings.routed = Some(at(2_999));
+            record.attempts[1].started = at(3_000);
+            record.timings.sent = Some(at(3_000));
+        });
+        assert_eq!(retried, Some(SlowCause::Retry));
+    }
+
+    #[test]
+    fn a_silence_is_a_preemption_where_the_engine_has_preempted() {
+        assert_eq!(cause(|record, _| silence(record)), Some(SlowCause::Stalled));
+        for (after, expected) in [(4, SlowCause::Stalled), (5, SlowCause::Preempted)] {
+            let slow = cause(|record, _| {
+                silence(record);
+                record.decision.as_mut().unwrap().condition.preemptions = Some(4);
+                record.condition.preemptions = Some(after);
+            });
+            assert_eq!(slow, Some(expected));
+        }
+    }
+
+    #[test]
+    fn slow_tokens_are_a_slow_decode_unless_they_were_one_silence() {
+        let slow = |record: &mut RequestRecord, at: &dyn Fn(u64) -> Instant| {
+            record.timings.last_output = Some(at(100 + 15 * 300));
+            record.timings.ended = Some(at(5_000));
+        };
+        assert_eq!(cause(slow), Some(SlowCause::SlowDecode));
+        let silent = cause(|record, at| {
+            slow(record, at);
+            silence(record);
+        });
+        assert_eq!(silent, Some(SlowCause::Stalled));
+    }
+
+    #[test]
+    fn a_client_is_slow_to_send_or_to_take() {
+        let upload = cause(|record, at| {
+            delay(record, 3_000);
+            record.timings.received = Some(at(3_000));
+            record.timings.routed = Some(at(3_001));
+            record.attempts[0].started = at(3_002);
+            record.timings.sent = Some(at(3_002));
+        });
+        assert_eq!(upload, Some(SlowCause::SlowReader));
+        let reader = cause(|record, _| record.observed.write_stall = Duration::from_secs(2));
+        assert_eq!(reader, Some(SlowCause::SlowReader));
+    }
+
+    #[test]
+    fn a_whole_answer_has_a_limit_of_its_own() {
+        let whole = |seconds: u64| {
+            cause(|record, at| {
+                record.asked.stream = false;
+                record.timings.first_output = None;
+                record.timings.last_output = None;
+                record.timings.ended = Some(at(seconds * 1_000));
+            })
+        };
+        assert_eq!(whole(60), None);
+        assert!(whole(61).is_some());
     }
 }

@@ -4,12 +4,18 @@
 
 mod architecture;
 mod config;
+mod endings;
 mod metrics;
 mod proxy;
+mod servers;
+mod shapes;
 mod simulated;
+mod stalls;
 mod streams;
+mod usage;
 
 mod support {
+    pub(crate) mod facts;
     pub(crate) mod fake;
     pub(crate) mod gateway;
     pub(crate) mod recording;

@@ -143,12 +143,12 @@ impl<E: SpanExporter> SpanExporter for Counting<E> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::streamed;
     use super::super::{Batch, Otel};
     use super::*;
     use crate::clock;
     use crate::observe::Sink;
     use crate::record::RequestRecord;
+    use crate::record::sample::streamed;
     use opentelemetry_sdk::error::OTelSdkError;
     use std::net::TcpListener;
     use std::sync::Mutex;

@@ -1,23 +1,16 @@
 //! The contract of the spans: what each way to end a request looks like in a trace, as text.
 
 use super::spans;
-use crate::clock;
-use crate::headers::{RequestId, X_REQUEST_ID};
 use crate::openai::{Api, EngineTimes, Finish, InBandError, Usage};
+use crate::record::sample::{PARENT, at, streamed};
 use crate::record::*;
-use crate::spread::Gaps;
-use crate::trace_context::TraceContext;
-use http::{HeaderMap, HeaderValue};
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
 use std::fmt::Write;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
-
-const PARENT: u64 = 0xb7ad_6b71_6920_3331;
+use std::time::{Duration, SystemTime};
 
 #[test]
 fn a_stream_that_is_whole() {
@@ -89,6 +82,7 @@ fn a_silence_is_two_events_with_the_replica_as_it_was_then() {
         condition,
     }];
     record.observed.write_stall = Duration::from_millis(30);
+    record.observed.last_output_held = Duration::from_millis(30);
     record.observed.engine = Some(EngineTimes {
         queue: Some(Duration::from_millis(40)),
         prefill: Some(Duration::from_millis(45)),
@@ -175,98 +169,6 @@ fn the_state_of_the_caller_is_kept_if_it_can_be_read() {
     }
 }
 
-// === Records ===
-
-/// A stream of 16 tokens that went well; every moment is known.
-pub(super) fn streamed() -> RequestRecord {
-    let accepted = clock::now();
-    let moment = |millis| Some(at(accepted, millis));
-    let mut gaps = Gaps::default();
-    gaps.add_gap(Duration::from_millis(20), 15);
-    RequestRecord {
-        request_id: RequestId::of(
-            &HeaderMap::from_iter([(X_REQUEST_ID, HeaderValue::from_static("r-1"))]),
-            1,
-        ),
-        trace: Some(TraceContext {
-            trace_id: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,
-            parent: Some(PARENT),
-            is_sampled: true,
-            state: None,
-        }),
-        spans: [0x51, 0x52],
-        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        method: "POST",
-        route: Some("/v1/chat/completions"),
-        api: Some(Api::Chat),
-        asked: Asked { stream: true, max_tokens: Some(64), ..Asked::default() },
-        model: ModelLabel::known("tiny".into()),
-        decision: Some(Decision {
-            policy: "kv_aware",
-            reason: "lowest_cost",
-            condition: Condition {
-                kv_usage: Some(0.25),
-                waiting: Some(3),
-                age: Some(Duration::from_millis(120)),
-                ..Condition::default()
-            },
-        }),
-        tier: Tier::default(),
-        attempts: vec![Attempt {
-            backend: BackendId::new("vllm-0"),
-            address: ("10.0.0.1".into(), 8000),
-            span: 0xa1,
-            started: at(accepted, 5),
-            ended: moment(410),
-            status: Some(200),
-            failure: None,
-        }],
-        status: Some(200),
-        refusal: None,
-        outcome: Outcome::Ok,
-        end: End::Whole,
-        started: SystemTime::UNIX_EPOCH + Duration::from_hours(500_000),
-        timings: Timings {
-            accepted,
-            received: moment(2),
-            routed: moment(3),
-            sent: moment(10),
-            headers: moment(60),
-            first_event: moment(85),
-            first_output: moment(100),
-            first_answer: moment(100),
-            last_output: moment(400),
-            terminal: moment(405),
-            ended: moment(410),
-        },
-        observed: Observed {
-            is_stream: true,
-            events: 19,
-            output_events: 16,
-            tokens_in_events: 16,
-            gaps,
-            usage: Usage {
-                input: Some(12),
-                output: Some(16),
-                cached: Some(8),
-                cache_created: Some(4),
-                reasoning: Some(6),
-            },
-            usage_source: UsageSource::Exact,
-            finish_reasons: vec![Some(Finish::Stop)],
-            is_terminal: true,
-            response_id: Some("chatcmpl-1".into()),
-            response_model: Some("tiny".into()),
-            ..Observed::default()
-        },
-        condition: Condition::default(),
-        recent: RecentTimes::default(),
-        slow: None,
-        bytes_in: 120,
-        bytes_out: 4_000,
-    }
-}
-
 /// The same, but the answer is short and has no output.
 fn before_output(record: RequestRecord) -> RequestRecord {
     let accepted = record.timings.accepted;
@@ -279,10 +181,6 @@ fn before_output(record: RequestRecord) -> RequestRecord {
         ..Timings::begin(accepted)
     };
     RequestRecord { timings, observed: Observed::default(), bytes_out: 150, ..record }
-}
-
-fn at(accepted: Instant, millis: u64) -> Instant {
-    accepted + Duration::from_millis(millis)
 }
 
 // === Text ===

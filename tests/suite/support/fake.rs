@@ -1,6 +1,6 @@
 //! A scripted replica on a raw socket, so that a test controls every byte, every pause and the
 //! way a connection ends. Its `/health`, `/metrics`, `/v1/models` and `/version` are those of a
-//! well vLLM.
+//! well vLLM, or of another server.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,6 +22,26 @@ pub(crate) enum Step {
     /// Closes by reset.
     Reset,
 }
+
+/// What a replica says of itself, by which its kind is told.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    owner: &'static str,
+    metrics: &'static str,
+}
+
+/// vLLM.
+pub(crate) const VLLM: Kind = Kind {
+    owner: "vllm",
+    metrics: "vllm:num_requests_running{engine=\"0\"} 1.0\n\
+              vllm:num_requests_waiting{engine=\"0\"} 0.0\n\
+              vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n",
+};
+/// SGLang.
+pub(crate) const SGLANG: Kind = Kind { owner: "sglang", metrics: "" };
+/// llama.cpp, which is not asked for what it may not know.
+pub(crate) const LLAMA_CPP: Kind =
+    Kind { owner: "llamacpp", metrics: "llamacpp:requests_processing 1\n" };
 
 /// A request as it came over the wire.
 #[derive(Clone)]
@@ -46,6 +66,7 @@ pub(crate) struct Fake {
 type Script = Box<dyn Fn(&Seen) -> Vec<Step> + Send + Sync>;
 
 struct State {
+    kind: Kind,
     script: Script,
     seen: Mutex<Vec<Seen>>,
     go: Notify,
@@ -55,12 +76,21 @@ struct State {
 }
 
 impl Fake {
-    /// Starts a replica that follows `script` for every inference request.
+    /// Starts a vLLM that follows `script` for every inference request.
     pub(crate) async fn start(script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> Self {
+        Self::start_as(VLLM, script).await
+    }
+
+    /// Starts a replica of this kind.
+    pub(crate) async fn start_as(
+        kind: Kind,
+        script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (closed, closes) = mpsc::unbounded_channel();
         let state = Arc::new(State {
+            kind,
             script: Box::new(script),
             seen: Mutex::default(),
             go: Notify::new(),
@@ -125,7 +155,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     let mut inference = 0;
     while let Some(seen) = read_request(&mut stream, &mut buffer, inference).await {
         let path = seen.head.split(' ').nth(1).unwrap_or("").to_owned();
-        if let Some(answer) = own_answer(&path, state.healthy.load(Ordering::SeqCst)) {
+        if let Some(answer) = own_answer(&path, &state) {
             if stream.write_all(answer.as_bytes()).await.is_err() {
                 return;
             }
@@ -187,21 +217,19 @@ async fn read_request(
     }
 }
 
-fn own_answer(path: &str, healthy: bool) -> Option<String> {
+fn own_answer(path: &str, state: &State) -> Option<String> {
+    let Kind { owner, metrics } = state.kind;
     let (status, body) = match path {
-        "/health" if healthy => ("200 OK", String::new()),
+        "/health" if state.healthy.load(Ordering::SeqCst) => ("200 OK", String::new()),
         "/health" => ("503 Service Unavailable", String::new()),
         "/version" => ("200 OK", r#"{"version":"0.32.0"}"#.into()),
         "/v1/models" => (
             "200 OK",
-            r#"{"object":"list","data":[{"id":"tiny","object":"model","owned_by":"vllm"}]}"#.into(),
+            format!(
+                r#"{{"object":"list","data":[{{"id":"tiny","object":"model","owned_by":"{owner}"}}]}}"#
+            ),
         ),
-        "/metrics" => (
-            "200 OK",
-            "vllm:num_requests_running{engine=\"0\"} 1.0\nvllm:num_requests_waiting{engine=\"0\"} 0.0\n\
-             vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n"
-                .into(),
-        ),
+        "/metrics" => ("200 OK", metrics.into()),
         _ => return None,
     };
     Some(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
@@ -222,8 +250,13 @@ pub(crate) fn stream_head() -> Vec<u8> {
 
 /// One event as one HTTP chunk.
 pub(crate) fn chunk(event: &str) -> Vec<u8> {
-    let data = format!("data: {event}\n\n");
-    format!("{:x}\r\n{data}\r\n", data.len()).into_bytes()
+    framed(&[&format!("data: {event}\n\n")])
+}
+
+/// Pieces of a body, each as one HTTP chunk, so that each is read on its own.
+pub(crate) fn framed(pieces: &[&str]) -> Vec<u8> {
+    let frame = |piece: &&str| format!("{:x}\r\n{piece}\r\n", piece.len());
+    pieces.iter().filter(|piece| !piece.is_empty()).map(frame).collect::<String>().into_bytes()
 }
 
 /// A whole JSON answer.

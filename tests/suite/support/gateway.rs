@@ -54,6 +54,8 @@ pub(crate) struct Setup {
     pub injects_usage: bool,
     /// What is looked for.
     pub observation: observe::Settings,
+    /// How often replicas are looked at.
+    pub look_every: Duration,
 }
 
 struct Capture(mpsc::UnboundedSender<RequestRecord>);
@@ -75,6 +77,7 @@ impl Default for Setup {
             sampler: None,
             injects_usage: false,
             observation: observe::Settings::default(),
+            look_every: Duration::from_millis(20),
         }
     }
 }
@@ -101,8 +104,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let telemetry =
         Arc::new(Telemetry::new(prometheus, vec![pool.clone(), Arc::new(Capture(sender))]));
     let settings = watch::Settings {
-        busy: Duration::from_millis(20),
-        idle: Duration::from_millis(20),
+        busy: setup.look_every,
+        idle: setup.look_every,
         timeout: Duration::from_secs(1),
         max_page: 1 << 20,
     };

@@ -1,0 +1,106 @@
+//! A record for tests: one request of which everything is known, to be changed by each test.
+
+use super::*;
+use crate::headers::X_REQUEST_ID;
+use http::{HeaderMap, HeaderValue};
+use std::net::Ipv4Addr;
+
+/// The caller's span.
+pub(crate) const PARENT: u64 = 0xb7ad_6b71_6920_3331;
+
+/// A stream of 16 tokens that went well; every moment is known.
+pub(crate) fn streamed() -> RequestRecord {
+    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+    let accepted = Instant::now();
+    let moment = |millis| Some(at(accepted, millis));
+    let mut gaps = Gaps::default();
+    gaps.add_gap(Duration::from_millis(20), 15);
+    RequestRecord {
+        request_id: RequestId::of(
+            &HeaderMap::from_iter([(X_REQUEST_ID, HeaderValue::from_static("r-1"))]),
+            1,
+        ),
+        trace: Some(TraceContext {
+            trace_id: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,
+            parent: Some(PARENT),
+            is_sampled: true,
+            state: None,
+        }),
+        spans: [0x51, 0x52],
+        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        method: "POST",
+        route: Some("/v1/chat/completions"),
+        api: Some(Api::Chat),
+        asked: Asked { stream: true, max_tokens: Some(64), ..Asked::default() },
+        model: ModelLabel::known("tiny".into()),
+        decision: Some(Decision {
+            policy: "kv_aware",
+            reason: "lowest_cost",
+            condition: Condition {
+                kv_usage: Some(0.25),
+                waiting: Some(3),
+                age: Some(Duration::from_millis(120)),
+                ..Condition::default()
+            },
+        }),
+        tier: Tier::default(),
+        attempts: vec![Attempt {
+            backend: BackendId::new("vllm-0"),
+            address: ("10.0.0.1".into(), 8000),
+            span: 0xa1,
+            started: at(accepted, 5),
+            ended: moment(410),
+            status: Some(200),
+            failure: None,
+        }],
+        status: Some(200),
+        refusal: None,
+        outcome: Outcome::Ok,
+        end: End::Whole,
+        started: SystemTime::UNIX_EPOCH + Duration::from_hours(500_000),
+        timings: Timings {
+            accepted,
+            received: moment(2),
+            routed: moment(3),
+            sent: moment(10),
+            headers: moment(60),
+            first_event: moment(85),
+            first_output: moment(100),
+            first_answer: moment(100),
+            last_output: moment(400),
+            terminal: moment(405),
+            ended: moment(410),
+        },
+        observed: Observed {
+            is_stream: true,
+            events: 19,
+            output_events: 16,
+            estimated_tokens: 16,
+            tokens_in_events: 16,
+            gaps,
+            usage: Usage {
+                input: Some(12),
+                output: Some(16),
+                cached: Some(8),
+                cache_created: Some(4),
+                reasoning: Some(6),
+            },
+            usage_source: UsageSource::Exact,
+            finish_reasons: vec![Some(Finish::Stop)],
+            is_terminal: true,
+            response_id: Some("chatcmpl-1".into()),
+            response_model: Some("tiny".into()),
+            ..Observed::default()
+        },
+        condition: Condition::default(),
+        recent: RecentTimes::default(),
+        slow: None,
+        bytes_in: 120,
+        bytes_out: 4_000,
+    }
+}
+
+/// A moment, in milliseconds since the request head was read.
+pub(crate) fn at(accepted: Instant, millis: u64) -> Instant {
+    accepted + Duration::from_millis(millis)
+}

@@ -1,0 +1,56 @@
+//! An answer served through a gateway, and what its record says of it.
+
+use super::fake::{Fake, Kind, Step};
+use super::gateway::{Setup, body, post, start_with};
+use serde_json::{Value, json};
+use tokenweir::openai::Finish;
+use tokenweir::record::RequestRecord;
+
+/// The record of an answer with this body, which must pass as it is.
+pub(crate) async fn record_of(path: &str, media_type: &str, sent: &str) -> RequestRecord {
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ncontent-length: {}\r\n\r\n{sent}",
+        sent.len()
+    );
+    let fake = Fake::answering(answer).await;
+    let setup = Setup { max_body: 64 << 20, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let answer = gateway.raw(request(path)).await;
+    assert!(body(&answer) == (sent.as_bytes().to_vec(), true), "the bytes pass as they are");
+    gateway.record().await
+}
+
+/// What a client that did not ask for usage gets of a stream of a server that is asked for it.
+pub(crate) async fn stripped(kind: Kind, path: &str, sent: &'static str) -> String {
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{sent}");
+    let script = move |_: &_| vec![Step::Send(answer.clone().into_bytes()), Step::Close];
+    let fake = Fake::start_as(kind, script).await;
+    let setup = Setup { injects_usage: true, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let answer = gateway.raw(request(path)).await;
+    String::from_utf8(body(&answer).0).unwrap()
+}
+
+/// Speech comes as a form, everything else as JSON.
+fn request(path: &str) -> String {
+    if !path.starts_with("/v1/audio/") {
+        return post(path, r#"{"model":"tiny","stream":true}"#);
+    }
+    let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\ntiny\r\n--b--\r\n";
+    post(path, form).replace("application/json", "multipart/form-data; boundary=b")
+}
+
+/// What was seen of an answer. Tokens are `[input, output, cached, reasoning]`.
+pub(crate) fn facts(record: &RequestRecord) -> Value {
+    let observed = &record.observed;
+    let usage = &observed.usage;
+    let finish: Vec<_> =
+        observed.finish_reasons.iter().map(|reason| reason.map(Finish::as_str)).collect();
+    json!({
+        "outcome": record.outcome.as_str(),
+        "outputs": observed.output_events,
+        "finish": finish,
+        "tokens": [usage.input, usage.output, usage.cached, usage.reasoning],
+        "source": observed.usage_source.as_str(),
+    })
+}
