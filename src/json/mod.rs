@@ -27,6 +27,8 @@ pub struct Scanner {
     depth: usize,
     /// How many containers are open inside a value that is being skipped.
     skipping: u32,
+    /// The document began as an object.
+    is_object: bool,
     /// The node of the value that comes next, if the table knows it.
     next: Option<NodeId>,
     carry: Carry,
@@ -80,6 +82,7 @@ impl Default for Scanner {
             stack: [Frame { node: 0, is_object: false }; MAX_DEPTH],
             depth: 0,
             skipping: 0,
+            is_object: false,
             next: Some(0),
             carry: Carry::default(),
         }
@@ -92,6 +95,7 @@ impl Scanner {
         self.state = State::Value { or_end: false };
         self.depth = 0;
         self.skipping = 0;
+        self.is_object = false;
         self.next = Some(0);
         self.carry.clear();
     }
@@ -99,6 +103,11 @@ impl Scanner {
     /// Whether a whole document has been read.
     pub fn is_complete(&self) -> bool {
         self.state == State::Done
+    }
+
+    /// Whether the document is an object.
+    pub fn is_object(&self) -> bool {
+        self.is_object
     }
 
     /// Whether the document is not JSON. Nothing more will be reported.
@@ -187,6 +196,7 @@ impl Scanner {
         if let Some(signal) = paths.signal(self.next) {
             on(signal, if is_object { Value::Object } else { Value::Array });
         }
+        self.is_object |= is_object && self.depth == 0;
         match self.next {
             Some(node)
                 if self.depth < MAX_DEPTH

@@ -195,8 +195,9 @@ impl Observer {
     }
 
     fn end_block(&mut self, end: usize, is_usage_event: bool) {
-        if let Some(strip) = &mut self.strip {
-            strip.on_block(end, is_usage_event);
+        let Some(strip) = &mut self.strip else { return };
+        if strip.on_block(end, is_usage_event) {
+            self.observed.usage_event = Some(UsageEvent::Stripped);
         }
     }
 
@@ -222,14 +223,13 @@ impl Observer {
             // The token that ended it had no text.
             self.observed.estimated_tokens += 1;
         }
-        if let Some(strip) = self.strip.as_mut().filter(|strip| strip.is_watching()) {
-            if delta.is_usage_event {
-                self.observed.usage_event = Some(UsageEvent::Stripped);
-            } else if delta.usage.is_some() {
-                // The server tells usage with every event: its client gets it without asking.
-                self.observed.usage_event = Some(UsageEvent::Forced);
-                strip.give_up();
-            }
+        let is_told_anyway = delta.usage.is_some() && !delta.is_usage_event;
+        if let Some(strip) = self.strip.as_mut().filter(|strip| strip.is_watching())
+            && is_told_anyway
+        {
+            // The server tells usage with every event: its client gets it without asking.
+            self.observed.usage_event = Some(UsageEvent::Forced);
+            strip.give_up();
         }
         self.take_in(delta, now, timings);
     }

@@ -40,17 +40,19 @@ enum State {
 const MAX_HELD: usize = 64 << 10;
 
 impl Strip {
-    /// A block ends at `end` of the frame that is being told.
-    pub(super) fn on_block(&mut self, end: usize, is_usage_event: bool) {
+    /// A block ends at `end` of the frame that is being told. Gives whether it is taken out.
+    pub(super) fn on_block(&mut self, end: usize, is_usage_event: bool) -> bool {
         let start = std::mem::replace(&mut self.boundary, end);
         match self.state {
             State::Watching if is_usage_event => {
                 self.event = Some(start..end);
                 self.state = State::Over;
+                return true;
             }
             State::Passing => self.state = State::Watching,
             State::Watching | State::Over => {}
         }
+        false
     }
 
     /// Whether the block that is being read would be taken out if it were the event.

@@ -18,6 +18,8 @@ pub struct Answer {
     pub(super) phrases: Option<Arc<Phrases>>,
     /// What is known of each choice, by its index.
     choices: Vec<Choice>,
+    /// Choices of the event that is being read, and why they end. They count once it is whole.
+    pending: Vec<(usize, Option<Finish>)>,
 }
 
 /// One choice.
@@ -33,6 +35,7 @@ pub(super) struct Choice {
 
 /// More choices than this are not told apart.
 const MAX_CHOICES: usize = 128;
+
 // === impl Answer ===
 
 impl Answer {
@@ -48,6 +51,34 @@ impl Answer {
             let is_found = phrases.read(text.beginning(), &mut choice.progress);
             self.has_phrase |= is_found;
         }
+    }
+
+    /// The event that is being read has this choice, and ends it if there is a reason.
+    pub(super) fn expect(&mut self, index: usize, finish: Option<Finish>) {
+        if self.pending.len() < MAX_CHOICES {
+            self.pending.push((index, finish));
+        }
+    }
+
+    /// The event is whole: what it says of its choices holds.
+    pub(super) fn accept(&mut self) {
+        let mut pending = std::mem::take(&mut self.pending);
+        for (index, finish) in pending.drain(..) {
+            if let Some(choice) = self.choice(index) {
+                choice.finish = finish.or(choice.finish);
+            }
+        }
+        self.pending = pending;
+    }
+
+    /// The event cannot be read.
+    pub(super) fn reject(&mut self) {
+        self.pending.clear();
+    }
+
+    /// The tokens of all choices so far, where the server reports them with every event.
+    pub(super) fn tokens(&self) -> u64 {
+        self.choices.iter().fold(0, |sum, choice| sum.saturating_add(choice.tokens))
     }
 
     /// A choice by its index. `None`: there are too many to tell apart.

@@ -109,18 +109,17 @@ impl Reader {
             self.done = Done::Matched(0);
             return Delta { terminal: true, ..Delta::default() };
         }
-        let is_complete = self.scanner.is_complete();
-        let mut delta = self.end();
-        delta.malformed |= !is_complete;
+        let is_read = self.scanner.is_complete() && self.scanner.is_object();
+        let mut delta = self.end(is_read);
         let in_data = self.event.kind.take();
         let kind =
             if event_type.is_empty() { in_data.as_deref().unwrap_or("") } else { event_type };
         if let Some(output_type) = self.shape.output_type {
-            delta.output = output_type(kind);
+            delta.output = output_type(kind).filter(|_| is_read);
         }
         delta.terminal = self.shape.terminal_types.contains(&kind);
         if delta.terminal {
-            // It repeats what has passed.
+            // It repeats the text of the events before it, if any.
             delta.output = None;
         }
         if kind == "error" {
@@ -133,9 +132,8 @@ impl Reader {
 
     /// The whole answer has been given to [`Reader::data`].
     pub fn end_whole(&mut self) -> Delta {
-        let is_complete = self.scanner.is_complete();
-        let delta = self.end();
-        Delta { terminal: is_complete, malformed: delta.malformed || !is_complete, ..delta }
+        let is_read = self.scanner.is_complete();
+        Delta { terminal: is_read, ..self.end(is_read) }
     }
 
     /// What is known of the answer so far.
@@ -148,14 +146,21 @@ impl Reader {
         scanner.push(&shape.paths, piece, |signal, value| event.read(signal, value, answer));
     }
 
-    fn end(&mut self) -> Delta {
+    /// What cannot be read says nothing, whatever was read of it.
+    fn end(&mut self, is_read: bool) -> Delta {
+        self.scanner.reset();
+        if !is_read {
+            self.event = Event::default();
+            self.answer.reject();
+            return Delta { malformed: true, ..Delta::default() };
+        }
         self.event.end_choice(&mut self.answer);
+        self.answer.accept();
         self.event.end_status(&mut self.answer);
         self.event.count_by_usage(&mut self.answer);
         let event = &mut self.event;
         event.complete_usage(self.shape.input_leaves_out_cache);
         let is_usage_event = event.has_choices && event.choices == 0 && event.usage.is_some();
-        self.scanner.reset();
         Delta {
             output: event.output,
             tokens: event.tokens,
@@ -213,11 +218,11 @@ impl Event {
             Signal::IncompleteReason => {
                 self.status = Status::Incomplete(value.as_text().map(|raw| Finish::of(&raw)));
             }
-            Signal::Usage => {
-                if value == Value::Object {
-                    self.usage.get_or_insert_default();
-                }
-            }
+            Signal::Usage => match value {
+                Value::Object => drop(self.usage.get_or_insert_default()),
+                Value::Null | Value::End => {}
+                _ => self.is_wrong = true,
+            },
             Signal::Input => self.count(value, |usage| &mut usage.input),
             Signal::OutputTokens => self.count(value, |usage| &mut usage.output),
             Signal::TotalTokens => self.total = value.as_count(),
@@ -261,7 +266,8 @@ impl Event {
             *input = input.saturating_add(cached);
         }
         let rest = |total: u64| total.checked_sub(usage.output.unwrap_or(0));
-        usage.input = usage.input.or_else(|| self.total.and_then(rest));
+        let total = self.total.filter(|_| !self.is_wrong);
+        usage.input = usage.input.or_else(|| total.and_then(rest));
     }
 
     /// A choice ends, or the event does: shapes without choices have one, and it is implied.
@@ -280,9 +286,7 @@ impl Event {
         };
         self.choices += 1;
         self.last_index = part.index;
-        if let Some(choice) = answer.choice(part.index) {
-            choice.finish = part.finish.or(choice.finish);
-        }
+        answer.expect(part.index, part.finish);
     }
 
     fn end_status(&mut self, answer: &mut Answer) {
@@ -292,20 +296,23 @@ impl Event {
             Status::Incomplete(reason) => reason,
             Status::Unfinished => None,
         };
+        self.finish = finish;
         if let Some(choice) = answer.choice(0) {
             choice.finish = finish;
         }
     }
 
     /// Servers that report usage with every event tell the tokens of an event by the increase.
+    /// They count the output of its choice, so that of the answer is a sum.
     fn count_by_usage(&mut self, answer: &mut Answer) {
-        let (1, Some(total)) = (self.choices, self.usage.and_then(|usage| usage.output)) else {
+        let (1, Some(usage)) = (self.choices, &mut self.usage) else { return };
+        let (Some(output), Some(choice)) = (&mut usage.output, answer.choice(self.last_index))
+        else {
             return;
         };
-        if let Some(choice) = answer.choice(self.last_index) {
-            let increase = total.saturating_sub(std::mem::replace(&mut choice.tokens, total));
-            self.tokens = self.tokens.or(u32::try_from(increase).ok());
-        }
+        let increase = output.saturating_sub(std::mem::replace(&mut choice.tokens, *output));
+        self.tokens = self.tokens.or(u32::try_from(increase).ok());
+        *output = answer.tokens();
     }
 }
 

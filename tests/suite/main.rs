@@ -5,6 +5,7 @@
 mod architecture;
 mod config;
 mod endings;
+mod generated;
 mod metrics;
 mod proxy;
 mod servers;

@@ -29,9 +29,8 @@ async fn injecting(fake: &Fake) -> Running {
 
 /// The events as a body, with these line endings.
 fn lines(events: &[&str], ending: &str) -> String {
-    let lines: Vec<String> =
-        events.iter().map(|event| format!("data: {event}{ending}{ending}")).collect();
-    lines.concat()
+    let block = |event: &&str| format!("data: {event}{ending}{ending}");
+    events.iter().map(block).collect()
 }
 
 fn without_usage() -> String {

@@ -1,0 +1,197 @@
+//! Watching a stream costs no memory: once its first events have come, no chunk of a recorded
+//! answer allocates a single byte. A program of its own, because it counts its allocator's bytes.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::disallowed_methods, reason = "tests may look at the real clock")]
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
+use http_body::{Body, Frame};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime};
+use std::{fs, path::Path};
+use tikv_jemalloc_ctl::thread;
+use tokenweir::headers::RequestId;
+use tokenweir::observe::{Exchange, Live, ObservedBody, Observer, Replica, Settings, Sink};
+use tokenweir::openai::Api;
+use tokenweir::record::{
+    Asked, Condition, End, ModelLabel, Observed, Outcome, RecentTimes, RequestRecord, Tier, Timings,
+};
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// The front ends whose streams are recorded, each with a long one.
+const STREAMS: [&str; 2] = ["python/chat-stream-long.http", "rust/chat-stream-long.http"];
+
+/// Chunks that may allocate: the role and the first output, in which the id, the model and the
+/// place of a choice are kept for the first time.
+const FIRST: usize = 3;
+
+/// Bytes that this thread has ever allocated.
+fn allocated() -> u64 {
+    thread::allocatedp::read().unwrap().get()
+}
+
+/// The HTTP chunks of a recorded stream, each as a part of one buffer, which is what hyper gives.
+fn chunks(name: &str) -> Vec<Bytes> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire").join(name);
+    let mut rest = BytesMut::from(&fs::read(path).unwrap()[..]);
+    let find = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).position(|part| part == what);
+    let head = find(&rest, b"\r\n\r\n").unwrap() + 4;
+    drop(rest.split_to(head));
+    let mut chunks = Vec::new();
+    loop {
+        let line = find(&rest, b"\r\n").unwrap();
+        let size = usize::from_str_radix(str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
+        drop(rest.split_to(line + 2));
+        if size == 0 {
+            break;
+        }
+        chunks.push(rest.split_to(size).freeze());
+        drop(rest.split_to(2));
+    }
+    assert!(chunks.len() > 100, "{name} is long");
+    chunks
+}
+
+/// Fails if a chunk after the first few allocated.
+fn assert_free(name: &str, costs: &[u64]) {
+    let costly: Vec<_> =
+        costs.iter().enumerate().skip(FIRST).filter(|(_, cost)| **cost > 0).collect();
+    assert!(costly.is_empty(), "{name} allocates, by chunk: {costly:?}");
+}
+
+#[test]
+fn the_allocator_counts_what_is_allocated() {
+    let before = allocated();
+    let boxed = std::hint::black_box(Box::new([1_u8; 64]));
+    assert!(allocated() - before >= 64, "{}", boxed[0]);
+}
+
+#[test]
+fn an_observer_reads_a_chunk_without_allocating() {
+    for name in STREAMS {
+        let chunks = chunks(name);
+        let mut now = Instant::now();
+        let mut timings = Timings::begin(now);
+        let mut observer = Observer::new(Api::Chat);
+        observer.on_head("text/event-stream", false);
+        let mut costs = Vec::with_capacity(chunks.len());
+        for chunk in &chunks {
+            now += Duration::from_millis(7);
+            let before = allocated();
+            observer.on_data(chunk, now, &mut timings);
+            costs.push(allocated() - before);
+        }
+        assert_free(name, &costs);
+        assert!(observer.into_observed().is_terminal);
+    }
+}
+
+#[test]
+fn a_body_forwards_a_chunk_without_allocating() {
+    for name in STREAMS {
+        for usage_injected in [false, true] {
+            let chunks = chunks(name);
+            let mut body = observed_body(&chunks, usage_injected);
+            let mut context = Context::from_waker(Waker::noop());
+            let mut costs = Vec::with_capacity(chunks.len());
+            loop {
+                let before = allocated();
+                let polled = Pin::new(&mut body).poll_frame(&mut context);
+                let cost = allocated() - before;
+                match polled {
+                    Poll::Ready(Some(Ok(_))) => costs.push(cost),
+                    Poll::Ready(None) => break,
+                    other => panic!("{other:?}"),
+                }
+            }
+            // The poll that takes the usage event out goes on to the next chunk.
+            assert_eq!(costs.len() + usize::from(usage_injected), chunks.len(), "{name}");
+            assert_free(name, &costs);
+        }
+    }
+}
+
+/// A body whose frames are there, as a gateway observes it.
+fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames, ()> {
+    let now = Instant::now();
+    let mut record = record(now);
+    record.asked = Asked { stream: true, usage_injected, ..Asked::default() };
+    let live = Live::new(Settings::default(), now);
+    let mut exchange = Exchange::open(record, Arc::new(Nobody), &live);
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    exchange.on_head(200, &headers, Arc::new(Nobody));
+    assert_eq!(exchange.is_stripping(), usage_injected);
+    ObservedBody::new(Frames(chunks.iter().cloned().collect()), exchange, ())
+}
+
+fn record(now: Instant) -> RequestRecord {
+    RequestRecord {
+        request_id: RequestId::of(&HeaderMap::new(), 1),
+        trace: None,
+        spans: [1, 2],
+        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        method: "POST",
+        route: None,
+        api: Some(Api::Chat),
+        asked: Asked::default(),
+        model: ModelLabel::other(),
+        tier: Tier::default(),
+        decision: None,
+        attempts: Vec::new(),
+        status: None,
+        refusal: None,
+        outcome: Outcome::Cancelled,
+        end: End::Left,
+        started: SystemTime::UNIX_EPOCH,
+        timings: Timings::begin(now),
+        observed: Observed::default(),
+        condition: Condition::default(),
+        recent: RecentTimes::default(),
+        slow: None,
+        bytes_in: 0,
+        bytes_out: 0,
+    }
+}
+
+struct Frames(VecDeque<Bytes>);
+
+impl Body for Frames {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(|chunk| Ok(Frame::data(chunk))))
+    }
+}
+
+/// A replica and a sink that do nothing.
+struct Nobody;
+
+impl Replica for Nobody {
+    fn condition(&self, _: Instant) -> Condition {
+        Condition::default()
+    }
+    fn recent_times(&self) -> RecentTimes {
+        RecentTimes::default()
+    }
+    fn on_gap(&self, _: usize) {}
+    fn usual_gap(&self) -> Option<f64> {
+        None
+    }
+    fn on_stall(&self, _: bool) {}
+}
+
+impl Sink for Nobody {
+    fn finished(&self, _: &RequestRecord) {}
+}
