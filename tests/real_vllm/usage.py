@@ -68,8 +68,8 @@ async def check_answers(fleet, report, step: str, asks: list, expected: list[Str
 
 def folded(stream: Stream) -> list:
     """The parts of an answer that are always the same. How its text is cut into events is not: a
-    server that is late puts several tokens into one. So the text comes last, in one piece."""
-    parts, text = [], ""
+    server that is late puts several tokens into one. So the texts come last, each in one piece."""
+    parts, texts = [], dict.fromkeys(TEXTS, "")
     for _, block in stream.blocks():
         if not block.startswith("data: {"):
             parts.append(block)
@@ -78,23 +78,21 @@ def folded(stream: Stream) -> list:
         for name in OWN:
             event.pop(name, None)
         for choice in event["choices"]:
-            text += take_text(choice)
+            take_texts(choice, texts)
         if event not in parts[-1:]:
             parts.append(event)
-    return [*parts, text]
+    return [*parts, texts]
 
 
-def take_text(choice: dict) -> str:
-    """Takes the texts out of a choice."""
+def take_texts(choice: dict, texts: dict[str, str]) -> None:
+    """Moves the texts of a choice to those that came before. One event can have two kinds."""
     part = choice.get("delta", choice)
     calls = part.get("tool_calls") or ()
     for call in calls:
         call.pop("id", None)
-    texts = ""
     for place in (part, *(call["function"] for call in calls)):
         for name in TEXTS:
-            texts += place.pop(name, None) or ""
-    return texts
+            texts[name] += place.pop(name, None) or ""
 
 
 async def check_estimates(fleet: Fleet, report: Report, tokens: list[int]) -> None:
