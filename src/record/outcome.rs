@@ -220,7 +220,7 @@ impl UsageEvent {
     }
 }
 
-/// What [`ending`] gives.
+/// What [`RequestRecord::ending`](super::RequestRecord::ending) gives.
 pub const ENDINGS: &[&str] = &[
     "ok",
     "ok_client_left_after_end",
