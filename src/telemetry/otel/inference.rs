@@ -32,7 +32,7 @@ pub(super) fn attributes(record: &RequestRecord) -> Attributes {
         .put_some("error.type", error_type(record).map(text))
         .put("tokenweir.outcome", record.outcome.as_str())
         .put("tokenweir.ending", record.ending())
-        .put("tokenweir.ended_by", record.end.by().as_str())
+        .put("tokenweir.closed_by", record.end.by().as_str())
         .put_some("tokenweir.slow_cause", record.slow.map(SlowCause::as_str))
         .put_some("tokenweir.lost", record.observed.lost.map(Lost::as_str))
         .put_some(
