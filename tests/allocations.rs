@@ -18,9 +18,7 @@ use tikv_jemalloc_ctl::thread;
 use tokenweir::headers::RequestId;
 use tokenweir::observe::{Exchange, Live, ObservedBody, Observer, Replica, Settings, Sink};
 use tokenweir::openai::Api;
-use tokenweir::record::{
-    Asked, Condition, End, ModelLabel, Observed, Outcome, RecentTimes, RequestRecord, Tier, Timings,
-};
+use tokenweir::record::{Asked, Condition, RecentTimes, RequestRecord, Timings};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -133,31 +131,11 @@ fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames,
 }
 
 fn record(now: Instant) -> RequestRecord {
+    let request_id = RequestId::of(&HeaderMap::new(), 1);
+    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
     RequestRecord {
-        request_id: RequestId::of(&HeaderMap::new(), 1),
-        trace: None,
-        spans: [1, 2],
-        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        method: "POST",
-        route: None,
         api: Some(Api::Chat),
-        asked: Asked::default(),
-        model: ModelLabel::other(),
-        tier: Tier::default(),
-        decision: None,
-        attempts: Vec::new(),
-        status: None,
-        refusal: None,
-        outcome: Outcome::Cancelled,
-        end: End::Left,
-        started: SystemTime::UNIX_EPOCH,
-        timings: Timings::begin(now),
-        observed: Observed::default(),
-        condition: Condition::default(),
-        recent: RecentTimes::default(),
-        slow: None,
-        bytes_in: 0,
-        bytes_out: 0,
+        ..RequestRecord::begin(request_id, client, "POST", SystemTime::UNIX_EPOCH, now)
     }
 }
 

@@ -4,9 +4,7 @@ use super::Gateway;
 use crate::clock;
 use crate::headers::{RequestId, TRACEPARENT, TRACESTATE};
 use crate::openai::Api;
-use crate::record::{
-    Asked, Condition, End, ModelLabel, Observed, Outcome, RecentTimes, RequestRecord, Timings,
-};
+use crate::record::RequestRecord;
 use crate::trace_context::TraceContext;
 use http::{HeaderName, Method, Request};
 use hyper::body::Incoming;
@@ -26,31 +24,15 @@ pub(super) fn record(
     let trace = gateway.sampler.map(|sampler| {
         TraceContext::begin(header(TRACEPARENT), header(TRACESTATE), sampler, fastrand::u128(1..))
     });
+    let request_id = RequestId::of(request.headers(), fastrand::u128(..));
+    let method = method_name(request.method());
     RequestRecord {
-        request_id: RequestId::of(request.headers(), fastrand::u128(..)),
         trace,
         spans: [fastrand::u64(1..), fastrand::u64(1..)],
-        client,
-        method: method_name(request.method()),
         route,
         api,
-        asked: Asked::default(),
-        model: ModelLabel::other(),
         tier: gateway.tiers.of(request.headers()),
-        decision: None,
-        attempts: Vec::new(),
-        status: None,
-        refusal: None,
-        outcome: Outcome::Cancelled,
-        end: End::Left,
-        started: clock::wall(),
-        timings: Timings::begin(clock::now()),
-        observed: Observed::default(),
-        condition: Condition::default(),
-        recent: RecentTimes::default(),
-        slow: None,
-        bytes_in: 0,
-        bytes_out: 0,
+        ..RequestRecord::begin(request_id, client, method, clock::wall(), clock::now())
     }
 }
 

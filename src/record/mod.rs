@@ -4,6 +4,7 @@
 
 mod engine;
 mod labels;
+mod observed;
 mod outcome;
 mod phases;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod timings;
 
 pub use engine::{Condition, RecentTimes, Stall};
 pub use labels::{BackendId, ModelLabel};
+pub use observed::Observed;
 pub use outcome::{ENDINGS, End, EndedBy, Lost, Outcome, UsageEvent, UsageSource};
 pub use phases::{Phase, Phases, Span};
 pub use slow::{SlowCause, SlowLimits};
@@ -21,8 +23,7 @@ pub use tier::{Tier, Tiers};
 pub use timings::Timings;
 
 use crate::headers::RequestId;
-use crate::openai::{Api, EngineTimes, Finish, InBandError, Usage};
-use crate::spread::{ChunkTokens, Gaps};
+use crate::openai::Api;
 use crate::trace_context::TraceContext;
 use outcome::ending;
 use std::net::IpAddr;
@@ -125,68 +126,49 @@ pub struct Attempt {
     pub failure: Option<&'static str>,
 }
 
-/// What was seen of an answer as it passed.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Observed {
-    /// The answer was an event stream.
-    pub is_stream: bool,
-    /// Events, the last one included.
-    pub events: u64,
-    /// Comment lines, such as keep-alives.
-    pub comments: u64,
-    /// Events with generated output.
-    pub output_events: u64,
-    /// Tokens in them, as far as events told exactly.
-    pub tokens_in_events: u64,
-    /// Those of them that did not tell.
-    pub uncounted_events: u64,
-    /// Tokens, by the number of events where they do not tell.
-    pub estimated_tokens: u64,
-    /// Times between output events of a choice, as they arrived: inter-chunk latency. Without
-    /// those in which the client held the stream up.
-    pub gaps: Gaps,
-    /// Inter-token latency: each gap shared among the tokens that it brought, where they are known.
-    pub itl: Gaps,
-    /// Tokens in each event, where it told.
-    pub chunk_tokens: ChunkTokens,
-    /// Output that is not reasoning was seen.
-    pub has_answer: bool,
-    /// The answer has one of the phrases that are listed as refusals.
-    pub has_refusal_phrase: bool,
-    /// How long the client did not take what had come for it.
-    pub write_stall: Duration,
-    /// Of that, how long just before the last output.
-    pub last_output_held: Duration,
-    /// Silences of the replica.
-    pub stalls: Vec<Stall>,
-    /// Times that the engine itself reports.
-    pub engine: Option<EngineTimes>,
-    /// What became of the usage event that the gateway asked for.
-    pub usage_event: Option<UsageEvent>,
-    /// Token counts from the engine.
-    pub usage: Usage,
-    /// Where the output count came from.
-    pub usage_source: UsageSource,
-    /// By choice; `None` for one that did not finish.
-    pub finish_reasons: Vec<Option<Finish>>,
-    /// A failure reported inside the answer.
-    pub error: Option<InBandError>,
-    /// The answer's own last event was seen, or the body was whole.
-    pub is_terminal: bool,
-    /// Why the observer does not know everything.
-    pub lost: Option<Lost>,
-    /// The answer's `id`.
-    pub response_id: Option<Box<str>>,
-    /// The answer's `model`.
-    pub response_model: Option<Box<str>>,
-}
-
 /// Most tokens of one character: each has at least one of its bytes.
 const TOKENS_OF_CHARACTER: u32 = 4;
 
 // === impl RequestRecord ===
 
 impl RequestRecord {
+    /// A request of which only this much is known: until somebody says otherwise, its client has
+    /// left.
+    pub fn begin(
+        request_id: RequestId,
+        client: IpAddr,
+        method: &'static str,
+        started: SystemTime,
+        accepted: Instant,
+    ) -> Self {
+        Self {
+            request_id,
+            trace: None,
+            spans: [1, 2],
+            client,
+            method,
+            route: None,
+            api: None,
+            asked: Asked::default(),
+            model: ModelLabel::other(),
+            tier: Tier::default(),
+            decision: None,
+            attempts: Vec::new(),
+            status: None,
+            refusal: None,
+            outcome: Outcome::Cancelled,
+            end: End::Left,
+            started,
+            timings: Timings::begin(accepted),
+            observed: Observed::default(),
+            condition: Condition::default(),
+            recent: RecentTimes::default(),
+            slow: None,
+            bytes_in: 0,
+            bytes_out: 0,
+        }
+    }
+
     /// Time to first token in the client's view: request head read → first generated output.
     /// Only streams have one.
     pub fn ttft(&self) -> Option<Duration> {

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::headers::X_REQUEST_ID;
+use crate::openai::{Finish, Usage};
+use crate::spread::Gaps;
 use http::{HeaderMap, HeaderValue};
 use std::net::Ipv4Addr;
 

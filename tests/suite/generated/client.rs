@@ -16,9 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Instant, SystemTime};
 use tokenweir::headers::RequestId;
 use tokenweir::observe::{Exchange, Live, ObservedBody, Replica, Sink};
-use tokenweir::record::{
-    Asked, Condition, End, ModelLabel, Observed, Outcome, RecentTimes, RequestRecord, Tier, Timings,
-};
+use tokenweir::record::{Asked, Condition, RecentTimes, RequestRecord};
 
 /// What came of an exchange.
 pub(crate) struct Seen {
@@ -187,30 +185,11 @@ impl Replica for Stub {
 
 /// What is known when the request has been sent.
 fn record(case: &Case) -> RequestRecord {
+    let request_id = RequestId::of(&HeaderMap::new(), 1);
+    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
     RequestRecord {
-        request_id: RequestId::of(&HeaderMap::new(), 1),
-        trace: None,
-        spans: [1, 2],
-        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        method: "POST",
-        route: None,
         api: Some(case.api),
         asked: Asked { stream: true, usage_injected: case.is_usage_injected, ..Asked::default() },
-        model: ModelLabel::other(),
-        tier: Tier::default(),
-        decision: None,
-        attempts: Vec::new(),
-        status: None,
-        refusal: None,
-        outcome: Outcome::Cancelled,
-        end: End::Left,
-        started: SystemTime::UNIX_EPOCH,
-        timings: Timings::begin(Instant::now()),
-        observed: Observed::default(),
-        condition: Condition::default(),
-        recent: RecentTimes::default(),
-        slow: None,
-        bytes_in: 0,
-        bytes_out: 0,
+        ..RequestRecord::begin(request_id, client, "POST", SystemTime::UNIX_EPOCH, Instant::now())
     }
 }

@@ -1,0 +1,62 @@
+//! What an observer saw of an answer.
+
+use super::{Lost, Stall, UsageEvent, UsageSource};
+use crate::openai::{EngineTimes, Finish, InBandError, Usage};
+use crate::spread::{ChunkTokens, Gaps};
+use std::time::Duration;
+
+/// What was seen of an answer as it passed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Observed {
+    /// The answer was an event stream.
+    pub is_stream: bool,
+    /// Events, the last one included.
+    pub events: u64,
+    /// Comment lines, such as keep-alives.
+    pub comments: u64,
+    /// Events with generated output.
+    pub output_events: u64,
+    /// Tokens in them, as far as events told exactly.
+    pub tokens_in_events: u64,
+    /// Those of them that did not tell.
+    pub uncounted_events: u64,
+    /// Tokens, by the number of events where they do not tell.
+    pub estimated_tokens: u64,
+    /// Times between output events of a choice, as they arrived: inter-chunk latency. Without
+    /// those in which the client held the stream up.
+    pub gaps: Gaps,
+    /// Inter-token latency: each gap shared among the tokens that it brought, where they are known.
+    pub itl: Gaps,
+    /// Tokens in each event, where it told.
+    pub chunk_tokens: ChunkTokens,
+    /// Output that is not reasoning was seen.
+    pub has_answer: bool,
+    /// The answer has one of the phrases that are listed as refusals.
+    pub has_refusal_phrase: bool,
+    /// How long the client did not take what had come for it.
+    pub write_stall: Duration,
+    /// Of that, how long just before the last output.
+    pub last_output_held: Duration,
+    /// Silences of the replica.
+    pub stalls: Vec<Stall>,
+    /// Times that the engine itself reports.
+    pub engine: Option<EngineTimes>,
+    /// What became of the usage event that the gateway asked for.
+    pub usage_event: Option<UsageEvent>,
+    /// Token counts from the engine.
+    pub usage: Usage,
+    /// Where the output count came from.
+    pub usage_source: UsageSource,
+    /// By choice; `None` for one that did not finish.
+    pub finish_reasons: Vec<Option<Finish>>,
+    /// A failure reported inside the answer.
+    pub error: Option<InBandError>,
+    /// The answer's own last event was seen, or the body was whole.
+    pub is_terminal: bool,
+    /// Why the observer does not know everything.
+    pub lost: Option<Lost>,
+    /// The answer's `id`.
+    pub response_id: Option<Box<str>>,
+    /// The answer's `model`.
+    pub response_model: Option<Box<str>>,
+}
