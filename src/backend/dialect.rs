@@ -79,48 +79,19 @@ const SIGNALS: [Signal; 14] = [
         fold: f64::max,
         field: |load| &mut load.kv_usage,
     },
-    Signal {
-        names: &["num_requests_waiting", "num_queue_reqs"],
-        source: Source::Value,
-        fold: sum,
-        field: |load| &mut load.waiting,
-    },
-    Signal {
-        names: &["num_requests_running", "num_running_reqs"],
-        source: Source::Value,
-        fold: sum,
-        field: |load| &mut load.running,
-    },
-    Signal {
-        names: &["num_preemptions_total", "num_retracted_requests_total"],
-        source: Source::Value,
-        fold: sum,
-        field: |load| &mut load.preemptions,
-    },
-    Signal {
-        names: &["prefix_cache_queries_total", "gpu_prefix_cache_queries_total"],
-        source: Source::Value,
-        fold: sum,
-        field: |load| &mut load.prefix_queries,
-    },
-    Signal {
-        names: &["prefix_cache_hits_total", "gpu_prefix_cache_hits_total"],
-        source: Source::Value,
-        fold: sum,
-        field: |load| &mut load.prefix_hits,
-    },
-    Signal {
-        names: &["prompt_tokens_total"],
-        source: Source::Value,
-        fold: sum,
-        field: |load| &mut load.prompt_tokens,
-    },
-    Signal {
-        names: &["generation_tokens_total"],
-        source: Source::Value,
-        fold: sum,
-        field: |load| &mut load.generation_tokens,
-    },
+    Signal::summed(&["num_requests_waiting", "num_queue_reqs"], |load| &mut load.waiting),
+    Signal::summed(&["num_requests_running", "num_running_reqs"], |load| &mut load.running),
+    Signal::summed(&["num_preemptions_total", "num_retracted_requests_total"], |load| {
+        &mut load.preemptions
+    }),
+    Signal::summed(&["prefix_cache_queries_total", "gpu_prefix_cache_queries_total"], |load| {
+        &mut load.prefix_queries
+    }),
+    Signal::summed(&["prefix_cache_hits_total", "gpu_prefix_cache_hits_total"], |load| {
+        &mut load.prefix_hits
+    }),
+    Signal::summed(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
+    Signal::summed(&["generation_tokens_total"], |load| &mut load.generation_tokens),
     Signal {
         names: &["cache_config_info"],
         source: Source::Label("block_size"),
@@ -133,30 +104,14 @@ const SIGNALS: [Signal; 14] = [
         fold: sum,
         field: |load| &mut load.blocks,
     },
-    Signal {
-        names: &["request_queue_time_seconds_sum", "queue_time_seconds_sum"],
-        source: Source::Value,
-        fold: sum,
-        field: |load| &mut load.queue_seconds,
-    },
-    Signal {
-        names: &["request_queue_time_seconds_count", "queue_time_seconds_count"],
-        source: Source::Value,
-        fold: sum,
-        field: |load| &mut load.queued,
-    },
-    Signal {
-        names: &["request_prefill_time_seconds_sum"],
-        source: Source::Value,
-        fold: sum,
-        field: |load| &mut load.prefill_seconds,
-    },
-    Signal {
-        names: &["request_prefill_time_seconds_count"],
-        source: Source::Value,
-        fold: sum,
-        field: |load| &mut load.prefilled,
-    },
+    Signal::summed(&["request_queue_time_seconds_sum", "queue_time_seconds_sum"], |load| {
+        &mut load.queue_seconds
+    }),
+    Signal::summed(&["request_queue_time_seconds_count", "queue_time_seconds_count"], |load| {
+        &mut load.queued
+    }),
+    Signal::summed(&["request_prefill_time_seconds_sum"], |load| &mut load.prefill_seconds),
+    Signal::summed(&["request_prefill_time_seconds_count"], |load| &mut load.prefilled),
 ];
 
 const PREFIXES: [(&[u8], Server); 2] = [(b"vllm", Server::Vllm), (b"sglang", Server::Sglang)];
@@ -209,6 +164,14 @@ impl Load {
 }
 
 impl Signal {
+    /// One whose engines are added up.
+    const fn summed(
+        names: &'static [&'static str],
+        field: fn(&mut Load) -> &mut Option<f64>,
+    ) -> Self {
+        Self { names, source: Source::Value, fold: sum, field }
+    }
+
     fn read(&self, line: &[u8], this_rank: usize, rank: &mut usize, load: &mut Load) {
         if this_rank > *rank {
             return;

@@ -295,13 +295,11 @@ impl Scanner {
         };
         let end = start + len;
         let (raw, _) = self.carry.finish(&piece[start..end]);
-        let value = match raw {
+        let value = match &raw[..raw.len().min(MAX_KEPT)] {
             b"null" => Value::Null,
             b"true" => Value::Bool(true),
             b"false" => Value::Bool(false),
-            [b'-' | b'0'..=b'9', ..] if is_number(&raw[..raw.len().min(MAX_KEPT)]) => {
-                Value::Number(&raw[..raw.len().min(MAX_KEPT)])
-            }
+            number @ [b'-' | b'0'..=b'9', ..] if is_number(number) => Value::Number(number),
             _ => {
                 self.state = State::Failed;
                 return end;

@@ -165,23 +165,23 @@ impl Exchange {
 
     /// The body is over.
     pub fn end(mut self, end: End) {
-        let inner = &mut *self.inner;
+        let (inner, now) = (&mut *self.inner, clock::now());
         if let Some(observer) = inner.observer.as_mut().filter(|_| end == End::Whole) {
-            observer.on_end(clock::now(), &mut inner.record.timings);
+            observer.on_end(now, &mut inner.record.timings);
         }
-        inner.conclude(end);
+        inner.conclude(end, now);
     }
 }
 
 impl Inner {
     /// Takes over what was seen of an answer, and says what that makes of it.
-    fn conclude(&mut self, end: End) {
+    fn conclude(&mut self, end: End, now: Instant) {
         let Some(mut observer) = self.observer.take() else { return };
         if let Some(given) = self.given.take() {
-            count_hold(&mut observer, given, clock::now());
+            count_hold(&mut observer, given, now);
         }
         if let Some(place) = self.place.take() {
-            keep(&mut observer, place.pulse().on_end(clock::now()));
+            keep(&mut observer, place.pulse().on_end(now));
         }
         let record = &mut self.record;
         record.observed = observer.into_observed();
@@ -189,7 +189,7 @@ impl Inner {
         record.outcome = outcome(record);
         if let Some(replica) = self.replica.take() {
             record.recent = replica.recent_times();
-            record.condition = replica.condition(clock::now());
+            record.condition = replica.condition(now);
         }
     }
 }
@@ -198,8 +198,8 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         let inner = &mut *self.inner;
         let is_cutting = inner.presence.is_cutting();
-        inner.conclude(if is_cutting { End::Shutdown } else { End::Left });
         let now = clock::now();
+        inner.conclude(if is_cutting { End::Shutdown } else { End::Left }, now);
         if is_cutting && inner.record.end == End::Left {
             inner.record.end = End::Shutdown;
             inner.record.outcome = Outcome::Shutdown;

@@ -241,11 +241,6 @@ impl Pulse {
         self.is_cut.load(Ordering::Relaxed)
     }
 
-    /// What the replica said of itself.
-    pub fn replica(&self) -> &Arc<dyn Replica> {
-        &self.replica
-    }
-
     /// How long the replica has been silent between two outputs.
     fn silence(&self, now: Instant) -> Option<Duration> {
         let last = self.last_output.load(Ordering::Relaxed);

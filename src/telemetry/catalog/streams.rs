@@ -90,10 +90,10 @@ pub(super) const ROWS: &[Row] = &[
         kind: Kind::Counter,
         labels: &[Label::Model, Label::TokenType, Label::TokenSource, Label::Tier],
         read: Read::Record(|record, emit| {
-            let source = record.observed.usage_source;
+            let is_final = record.observed.usage_source == UsageSource::Exact;
+            let source = if is_final { "exact" } else { "continuous" };
             for (kind, count) in TOKEN_TYPES.iter().zip(record.counted_tokens()) {
                 if let Some(count) = count {
-                    let source = if source == UsageSource::Exact { "exact" } else { "continuous" };
                     let labels = [record.model.as_str(), kind, source, record.tier.as_str()];
                     emit(&labels, count as f64);
                 }
