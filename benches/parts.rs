@@ -12,7 +12,7 @@ use tokenweir::observe::Observer;
 use tokenweir::openai::Api;
 use tokenweir::openai::request::Peek;
 use tokenweir::record::Timings;
-use tokenweir::routing::{Ask, Candidate, Policy, PolicyKind, Report};
+use tokenweir::routing::{Ask, Candidate, Policy, PolicyKind, Prefill};
 use tokenweir::sse::Decoder;
 
 fn recorded(name: &str) -> Vec<u8> {
@@ -93,20 +93,23 @@ fn routing(c: &mut Criterion) {
     for count in [2_u32, 16, 1_000] {
         let candidate = |index: u32| Candidate {
             in_flight: index % 7,
-            tokens_in_flight: u64::from(index % 7) * 900,
-            report: Some(Report {
-                age: Duration::from_millis(u64::from(index % 250)),
-                kv_usage: f64::from(index % 100) / 100.0,
-                waiting: index % 3,
-                running: index % 40,
-                capacity: Some(100_000),
-                in_flight_then: index % 5,
-                tokens_then: 2_000,
-            }),
+            weight: 1,
+            has_adapter: true,
+            key: u64::from(index),
+            prompt: 32_000.0,
+            cached: f64::from(index % 5) * 4_000.0,
+            output: 256.0,
+            backlog: f64::from(index % 7) * 9_000.0,
+            prefill: Prefill::default(),
+            waiting: f64::from(index % 3),
+            running: f64::from(index % 40),
+            kv_usage: Some(f64::from(index % 100) / 100.0),
+            capacity: Some(400_000),
+            certainty: 0.9,
         };
         let candidates: Vec<Candidate> = (0..count).map(candidate).collect();
         let policy = Policy { kind: PolicyKind::KvAware, ..Policy::default() };
-        let ask = Ask { sequence: 5, seed: 7, tokens: 1_000 };
+        let ask = Ask { sequence: 5, seed: 7, session: None };
         group.bench_function(format!("kv_aware, {count} replicas"), |b| {
             b.iter(|| policy.pick(black_box(&candidates), &ask));
         });

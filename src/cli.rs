@@ -2,6 +2,8 @@
 //! `TOKENWEIR_DRAIN_TIMEOUT`, and those of another command carry its name, as in
 //! `TOKENWEIR_SIM_LISTEN`.
 
+mod replay;
+
 use crate::backend::address::Address;
 use crate::config::{Format, Given, Level, Overrides, Source, UsageMode};
 use crate::routing::PolicyKind;
@@ -10,6 +12,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+pub use replay::Replay;
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,6 +34,7 @@ Examples:
   tokenweir serve --backend http://127.0.0.1:8000       One vLLM server
   tokenweir serve --config tokenweir.yaml               Several, with names and keys
   tokenweir check tokenweir.yaml                        Find mistakes before they are deployed
+  tokenweir replay trace.jsonl --policy kv_aware,p2c    See which policy serves a trace best
 
 Flags win over TOKENWEIR_* variables, variables over the file, the file over the defaults.";
 
@@ -45,6 +49,8 @@ pub enum Command {
     Sim(sim::Settings),
     /// Run a gateway, simulated replicas and some traffic, all in this process.
     Demo(Demo),
+    /// Try policies on a trace of traffic, in virtual time.
+    Replay(Box<Replay>),
 }
 
 /// `tokenweir serve`.

@@ -60,8 +60,10 @@ pub mod admin;
 
 pub mod server;
 
-// Beside the house: simulated replicas to try it with.
+// Beside the house: simulated replicas to try it with, and traces to try policies on.
 pub mod sim;
+
+pub mod lab;
 
 // The roof: commands.
 pub mod cli;

@@ -17,6 +17,7 @@ use crate::telemetry::metric::Known;
 use crate::telemetry::otel::{self, Otel};
 use crate::telemetry::prometheus::Prometheus;
 use crate::telemetry::vitals::SpanCounts;
+use http::HeaderName;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -101,6 +102,7 @@ impl Assembly {
             sampler: otel.is_some().then_some(settings.sampler),
             tiers: tiers(config, &env)?,
             live,
+            session_headers: session_headers(config),
         });
         let limits = Limits {
             head: config.limits.header,
@@ -137,6 +139,8 @@ fn backends(
     config: &Config,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<Backend>, AssemblyError> {
+    let horizon = Duration::try_from_secs_f64(config.routing.kv_aware.horizon_seconds);
+    let horizon = horizon.unwrap_or(Duration::MAX);
     let backend = |configured: &BackendConfig| {
         let secret = configured.api_key.as_ref().map(|key| key.resolve(&env)).transpose();
         let failed =
@@ -144,9 +148,17 @@ fn backends(
         let authorization = secret.map_err(failed)?.map(|secret| secret.bearer().clone());
         let backend = Backend::new(configured.id(), configured.url.clone(), authorization);
         let usage = configured.usage.unwrap_or(config.usage);
-        Ok(backend.with_usage_injection(usage == config::UsageMode::Inject))
+        Ok(backend
+            .with_usage_injection(usage == config::UsageMode::Inject)
+            .with_weight(configured.weight)
+            .with_horizon(horizon))
     };
     config.backends.iter().map(backend).collect()
+}
+
+/// The configuration has checked that they are names.
+fn session_headers(config: &Config) -> Vec<HeaderName> {
+    config.routing.session_headers.iter().filter_map(|name| name.parse().ok()).collect()
 }
 
 /// What is looked for while requests run and when they have ended.

@@ -5,6 +5,7 @@ mod banner;
 mod demo;
 mod load;
 mod logs;
+mod replay;
 mod signals;
 
 use crate::cli::{Check, CheckFormat, Cli, Command, Serve};
@@ -25,6 +26,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Check(check) => run_check(&check),
         Command::Sim(settings) => block_on(run_sim(settings)),
         Command::Demo(demo) => block_on(demo::run(demo)),
+        Command::Replay(replay) => replay::run(&replay),
     }
 }
 

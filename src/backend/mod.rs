@@ -3,13 +3,14 @@
 pub mod address;
 pub mod client;
 pub mod dialect;
+mod lease;
 pub mod pool;
 mod recent;
 pub mod watch;
 
-use crate::observe::Replica;
-use crate::record::{BackendId, Condition, RecentTimes};
-use crate::routing::{Candidate, Report};
+use crate::clock;
+use crate::record::{BackendId, Condition};
+use crate::routing::{Candidate, Ledger, Prompt, Report, mix};
 use address::Address;
 use arc_swap::ArcSwap;
 use dialect::{Load, Server};
@@ -17,8 +18,10 @@ use http::HeaderValue;
 use recent::{RecentGaps, RecentMeans};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, SetOnce};
+
+pub use lease::Lease;
 
 /// One replica.
 #[derive(Debug)]
@@ -30,8 +33,11 @@ pub struct Backend {
     /// The `Authorization` that it wants, instead of the client's.
     pub authorization: Option<HeaderValue>,
     may_inject_usage: bool,
-    in_flight: AtomicU32,
-    tokens_in_flight: AtomicU64,
+    /// Its share of the work, relative to the others'. With 0 it gets nothing new.
+    pub weight: u32,
+    /// What is known of its load and its speed.
+    pub ledger: Ledger,
+    key: u64,
     gaps: RecentGaps,
     stalled: AtomicU32,
     stalls: AtomicU64,
@@ -81,17 +87,13 @@ pub struct Model {
     pub entry: serde_json::Value,
 }
 
-/// A metrics page, and what this gateway had at the replica when it asked for it.
+/// A metrics page.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
     /// What the page said.
     pub load: Load,
     /// When it was asked for: the page is not newer.
     pub at: Instant,
-    /// Requests in flight then.
-    pub in_flight: u32,
-    /// Tokens in flight then.
-    pub tokens: u64,
 }
 
 /// Why a metrics page could not be used.
@@ -109,25 +111,23 @@ pub enum ScrapeError {
     NotUnderstood,
 }
 
-/// One request at a replica. Dropping it takes the request out of what is in flight.
-#[derive(Debug)]
-pub struct Lease {
-    backend: Arc<Backend>,
-    tokens: u64,
-}
+/// How fast what a replica says grows old, unless it is told otherwise.
+const HORIZON: Duration = Duration::from_secs(5);
 
 // === impl Backend ===
 
 impl Backend {
     /// A replica that has not been looked at.
     pub fn new(id: BackendId, address: Address, authorization: Option<HeaderValue>) -> Self {
+        let key = id.as_str().bytes().fold(0, |key, byte| mix(key ^ u64::from(byte)));
         Self {
+            weight: 1,
+            ledger: Ledger::new(clock::now(), HORIZON),
+            key,
             id,
             address,
             authorization,
             may_inject_usage: true,
-            in_flight: AtomicU32::new(0),
-            tokens_in_flight: AtomicU64::new(0),
             gaps: RecentGaps::default(),
             stalled: AtomicU32::new(0),
             stalls: AtomicU64::new(0),
@@ -140,6 +140,16 @@ impl Backend {
     /// Whether it may be asked for usage that clients did not ask for.
     pub fn with_usage_injection(self, may_inject_usage: bool) -> Self {
         Self { may_inject_usage, ..self }
+    }
+
+    /// Its share of the work, relative to the others'. With 0 it gets nothing new.
+    pub fn with_weight(self, weight: u32) -> Self {
+        Self { weight, ..self }
+    }
+
+    /// How fast what it says of itself grows old.
+    pub fn with_horizon(self, horizon: Duration) -> Self {
+        Self { ledger: Ledger::new(clock::now(), horizon), ..self }
     }
 
     /// Whether a request that does not ask for usage is to be made to: only servers that are known
@@ -165,12 +175,7 @@ impl Backend {
 
     /// Requests of this gateway at it.
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// Tokens that those requests may hold in its cache.
-    pub fn tokens_in_flight(&self) -> u64 {
-        self.tokens_in_flight.load(Ordering::Relaxed)
+        self.ledger.own().in_flight
     }
 
     /// A connection to it failed: it gets no requests until its watcher finds it well again,
@@ -196,37 +201,9 @@ impl Backend {
         });
     }
 
-    fn candidate(&self, state: &State, now: Instant) -> Candidate {
-        Candidate {
-            in_flight: self.in_flight(),
-            tokens_in_flight: self.tokens_in_flight(),
-            report: state.sample.as_ref().and_then(|sample| sample.report(now)),
-        }
-    }
-
-    /// Takes a place at the replica for a request of about this many tokens.
-    fn lease(self: Arc<Self>, tokens: u64) -> Lease {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.tokens_in_flight.fetch_add(tokens, Ordering::Relaxed);
-        Lease { backend: self, tokens }
-    }
-}
-
-impl Replica for Backend {
-    fn condition(&self, now: Instant) -> Condition {
-        self.state.load().condition(now)
-    }
-
-    fn recent_times(&self) -> RecentTimes {
-        self.state.load().means.times()
-    }
-
-    fn on_gap(&self, bucket: usize) {
-        self.gaps.add(bucket);
-    }
-
-    fn usual_gap(&self) -> Option<f64> {
-        self.gaps.p99()
+    /// What it is believed to be for this prompt.
+    fn candidate(&self, prompt: &Prompt, now: Instant) -> Candidate {
+        Candidate { weight: self.weight, key: self.key, ..self.ledger.candidate(prompt, now) }
     }
 
     fn on_stall(&self, is_silent: bool) {
@@ -289,18 +266,16 @@ impl Health {
     }
 }
 
-// === impl Sample ===
+// === impl Load ===
 
-impl Sample {
-    fn report(&self, now: Instant) -> Option<Report> {
+impl Load {
+    /// What matters of it for routing. `None` if it does not tell enough.
+    fn report(&self) -> Option<Report> {
         Some(Report {
-            age: now.saturating_duration_since(self.at),
-            kv_usage: self.load.kv_usage.unwrap_or(0.0),
-            waiting: self.load.waiting? as u32,
-            running: self.load.running? as u32,
-            capacity: self.load.capacity(),
-            in_flight_then: self.in_flight,
-            tokens_then: self.tokens,
+            kv_usage: self.kv_usage,
+            waiting: self.waiting?,
+            running: self.running?,
+            capacity: self.capacity(),
         })
     }
 }
@@ -321,21 +296,5 @@ impl ScrapeError {
             Self::TooLarge => "too_large",
             Self::NotUnderstood => "not_understood",
         }
-    }
-}
-
-// === impl Lease ===
-
-impl Lease {
-    /// The replica.
-    pub fn backend(&self) -> &Arc<Backend> {
-        &self.backend
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.backend.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.backend.tokens_in_flight.fetch_sub(self.tokens, Ordering::Relaxed);
     }
 }

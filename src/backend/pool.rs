@@ -5,7 +5,7 @@ use super::{Backend, Health, Lease, Model, State};
 use crate::error::Error;
 use crate::observe::Sink;
 use crate::record::{Decision, ModelLabel, RequestRecord};
-use crate::routing::{Ask, Candidate, Policy};
+use crate::routing::{Ask, Candidate, Policy, Prompt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,8 +24,12 @@ pub struct Pool {
 pub struct Need<'a> {
     /// The model, if the client named one.
     pub model: Option<&'a str>,
-    /// Tokens that it may hold in a KV cache.
-    pub tokens: u64,
+    /// Its prompt.
+    pub prompt: &'a Prompt,
+    /// Whether its answer is a stream.
+    pub is_stream: bool,
+    /// A hash of its session, if it has one.
+    pub session: Option<u64>,
     /// Randomness for the policy.
     pub seed: u64,
 }
@@ -59,11 +63,11 @@ impl Pool {
         tried: &[Arc<Backend>],
         now: Instant,
     ) -> Result<(Lease, Decision), Error> {
-        let (open, candidates) = self.open(need.model, tried, now);
+        let (open, candidates) = self.open(&need, tried, now);
         let ask = Ask {
             sequence: self.questions.fetch_add(1, Ordering::Relaxed),
             seed: need.seed,
-            tokens: need.tokens,
+            session: need.session,
         };
         let Some(choice) = self.policy.pick(&candidates, &ask) else {
             return Err(self.no_candidate(need.model));
@@ -71,12 +75,14 @@ impl Pool {
         let backend = open[choice.index];
         let condition = backend.state.load().condition(now);
         let decision = Decision { policy: self.policy.name(), reason: choice.reason, condition };
-        Ok((backend.clone().lease(need.tokens), decision))
+        let candidate = &candidates[choice.index];
+        let lease = Lease::new(backend.clone(), candidate, need.prompt, need.is_stream, now);
+        Ok((lease, decision))
     }
 
     fn open(
         &self,
-        model: Option<&str>,
+        need: &Need<'_>,
         tried: &[Arc<Backend>],
         now: Instant,
     ) -> (Vec<&Arc<Backend>>, Vec<Candidate>) {
@@ -85,8 +91,12 @@ impl Pool {
         let mut candidates = Vec::with_capacity(self.backends.len());
         for backend in &self.backends {
             let state = backend.state.load();
-            if state.health == Health::Up && state.serves(model) && !is_tried(backend) {
-                candidates.push(backend.candidate(&state, now));
+            if state.health == Health::Up
+                && backend.weight > 0
+                && state.serves(need.model)
+                && !is_tried(backend)
+            {
+                candidates.push(backend.candidate(need.prompt, now));
                 open.push(backend);
             }
         }
@@ -158,6 +168,8 @@ mod tests {
     use super::*;
     use crate::backend::address::Address;
     use crate::clock;
+    use crate::routing::Own;
+    use std::sync::LazyLock;
 
     fn pool(models: &[Option<&[&str]>]) -> Pool {
         let backend = |port: usize| {
@@ -177,8 +189,10 @@ mod tests {
         pool
     }
 
+    static PROMPT: LazyLock<Prompt> = LazyLock::new(|| Prompt { bytes: 40, ..Prompt::default() });
+
     fn need(model: Option<&str>) -> Need<'_> {
-        Need { model, tokens: 10, seed: 0 }
+        Need { model, prompt: &PROMPT, is_stream: true, session: None, seed: 0 }
     }
 
     fn lease(pool: &Pool, model: Option<&str>) -> Result<Lease, Error> {
@@ -222,9 +236,10 @@ mod tests {
     fn a_dropped_lease_leaves_nothing_in_flight() {
         let pool = pool(&[None]);
         let lease = lease(&pool, None).unwrap();
-        assert_eq!((pool.backends[0].in_flight(), pool.backends[0].tokens_in_flight()), (1, 10));
+        let own = || pool.backends[0].ledger.own();
+        assert_eq!((own().in_flight, own().backlog), (1, 10));
         drop(lease);
-        assert_eq!((pool.backends[0].in_flight(), pool.backends[0].tokens_in_flight()), (0, 0));
+        assert_eq!(own(), Own::default());
     }
 
     #[test]

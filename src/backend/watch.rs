@@ -157,7 +157,7 @@ impl Watcher {
     async fn scrape(&self) {
         let backend = &self.backend;
         let at = clock::now();
-        let (in_flight, tokens) = (backend.in_flight(), backend.tokens_in_flight());
+        let own = backend.ledger.own();
         let page = match self.fetch("/metrics").await {
             Ok((StatusCode::OK, page)) => Ok(page),
             Ok(_) => Err(ScrapeError::Status),
@@ -169,11 +169,14 @@ impl Watcher {
         });
         let took = clock::now().saturating_duration_since(at);
         self.tally.scraped(backend, took, load.err());
+        if let Some(report) = load.ok().and_then(|load| load.report()) {
+            backend.ledger.on_report(&report, &own, at);
+        }
         let before = backend.state().metrics_error;
         backend.update(|state| {
             state.metrics_error = load.err();
             if let Ok(load) = load {
-                state.sample = Some(Sample { load, at, in_flight, tokens });
+                state.sample = Some(Sample { load, at });
                 state.means.on_sample(&load, at);
             }
         });
@@ -205,7 +208,7 @@ impl Watcher {
 
     /// The pause before the next look, with some jitter so that gateways do not fall into step.
     fn pause(&self) -> Duration {
-        let is_busy = self.backend.in_flight() > 0;
+        let is_busy = self.backend.ledger.own().in_flight > 0;
         let pause = if is_busy { self.settings.busy } else { self.settings.idle };
         pause.mul_f64(0.9 + 0.2 * fastrand::f64())
     }

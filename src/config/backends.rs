@@ -22,6 +22,9 @@ pub struct BackendConfig {
     /// Whether it is asked for usage that clients did not ask for. `None`: as for all.
     #[serde(default)]
     pub usage: Option<UsageMode>,
+    /// Its share of the work, relative to the others'. With 0 it gets nothing new.
+    #[serde(default = "usual_weight")]
+    pub weight: u32,
 }
 
 /// Longest name, in bytes.
@@ -30,13 +33,17 @@ const MAX_NAME: usize = 64;
 impl BackendConfig {
     /// A replica of which only the address is known.
     pub fn at(url: Address) -> Self {
-        Self { url, name: None, api_key: None, usage: None }
+        Self { url, name: None, api_key: None, usage: None, weight: usual_weight() }
     }
 
     /// Its name, or its host and port.
     pub fn id(&self) -> BackendId {
         self.name.as_deref().map_or_else(|| self.url.default_id(), BackendId::new)
     }
+}
+
+fn usual_weight() -> u32 {
+    1
 }
 
 fn write_address<S: Serializer>(address: &Address, to: S) -> Result<S::Ok, S::Error> {

@@ -18,6 +18,9 @@ pub(super) struct Broken {
 /// Shortest buffer for a request head that the HTTP server can work with, in bytes.
 const MIN_HEADER: usize = 8 << 10;
 
+/// The largest weight of a replica.
+const MAX_WEIGHT: u32 = 1_000_000;
+
 /// Most tiers.
 const MAX_TIERS: usize = 20;
 
@@ -28,6 +31,7 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     durations_are_positive(config)?;
     sizes_are_usable(config)?;
     weights_are_usable(config)?;
+    sessions_are_usable(config)?;
     labels_are_usable(config)?;
     searches_are_usable(config)?;
     tracing_is_usable(config)
@@ -106,12 +110,29 @@ fn sizes_are_usable(config: &Config) -> Result<(), Broken> {
     }
 }
 
+fn sessions_are_usable(config: &Config) -> Result<(), Broken> {
+    let names = &config.routing.session_headers;
+    match names.iter().find(|name| name.parse::<HeaderName>().is_err()) {
+        Some(name) => {
+            Err(broken("routing.session_headers", format!("`{name}` is not the name of a header")))
+        }
+        None => Ok(()),
+    }
+}
+
 fn weights_are_usable(config: &Config) -> Result<(), Broken> {
+    let heavy = config.backends.iter().position(|backend| backend.weight > MAX_WEIGHT);
+    if let Some(index) = heavy {
+        let problem = format!("a weight is at most {MAX_WEIGHT}");
+        return Err(broken(&format!("backends.{index}.weight"), problem));
+    }
     let kv_aware = &config.routing.kv_aware;
     let weights = [
-        ("routing.kv_aware.waiting", kv_aware.waiting),
-        ("routing.kv_aware.running", kv_aware.running),
         ("routing.kv_aware.pressure", kv_aware.pressure),
+        ("routing.kv_aware.interference", kv_aware.interference),
+        ("routing.kv_aware.guard", kv_aware.guard),
+        ("routing.kv_aware.session", kv_aware.session),
+        ("routing.kv_aware.adapter_seconds", kv_aware.adapter_seconds),
     ];
     let is_weight = |weight: f64| weight.is_finite() && weight >= 0.0;
     if let Some((path, _)) = weights.iter().find(|(_, weight)| !is_weight(*weight)) {

@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How a replica is chosen.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Routing {
     /// The policy.
     pub policy: PolicyKind,
+    /// The headers that may name a session, the one to prefer first.
+    pub session_headers: Vec<String>,
     /// For [`PolicyKind::KvAware`].
     pub kv_aware: kv_aware::Settings,
 }
@@ -151,6 +153,17 @@ impl Routing {
     /// The policy with its settings.
     pub const fn policy(&self) -> Policy {
         Policy { kind: self.policy, kv_aware: self.kv_aware }
+    }
+}
+
+impl Default for Routing {
+    /// By predicted time to first token; sessions are named by `x-session-id`.
+    fn default() -> Self {
+        Self {
+            policy: PolicyKind::default(),
+            session_headers: vec!["x-session-id".to_owned()],
+            kv_aware: kv_aware::Settings::default(),
+        }
     }
 }
 

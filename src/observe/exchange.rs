@@ -119,7 +119,8 @@ impl Exchange {
     /// Some of the answer's body came. Gives what of it goes on to the client, which can be
     /// nothing yet.
     pub fn on_data(&mut self, frame: Bytes) -> Bytes {
-        let Inner { record, observer: Some(observer), place, given, sink, .. } = &mut *self.inner
+        let Inner { record, observer: Some(observer), replica, place, given, sink, .. } =
+            &mut *self.inner
         else {
             return frame;
         };
@@ -137,6 +138,9 @@ impl Exchange {
             }
         }
         if !had_output && record.timings.first_output.is_some() {
+            if let Some(replica) = replica {
+                replica.on_first_output(now);
+            }
             sink.first_output(record);
         }
         let frame = observer.forward(frame);
@@ -188,6 +192,7 @@ impl Inner {
         record.end = end;
         record.outcome = outcome(record);
         if let Some(replica) = self.replica.take() {
+            replica.on_answer(&record.observed);
             record.recent = replica.recent_times();
             record.condition = replica.condition(now);
         }

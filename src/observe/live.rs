@@ -3,7 +3,7 @@
 //! silent while it is silent; a stream pays one store for each of its frames.
 
 use crate::openai::Phrases;
-use crate::record::{Condition, RecentTimes, SlowLimits, Stall};
+use crate::record::{Condition, Observed, RecentTimes, SlowLimits, Stall};
 use crate::units;
 use futures_util::task::AtomicWaker;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,10 @@ pub trait Replica: Send + Sync + 'static {
     fn usual_gap(&self) -> Option<f64>;
     /// One of its streams has fallen silent, or goes on again.
     fn on_stall(&self, is_silent: bool);
+    /// The first output of this answer came: its prompt has been computed.
+    fn on_first_output(&self, _now: Instant) {}
+    /// This is what was seen of the answer, now that it is over.
+    fn on_answer(&self, _observed: &Observed) {}
 }
 
 /// When a silence between two outputs is a stall, and how long one may last.

@@ -9,6 +9,7 @@ mod completions;
 pub mod form;
 mod messages;
 mod phrases;
+pub mod prompt;
 mod reader;
 pub mod request;
 mod responses;

@@ -1,6 +1,7 @@
 //! Peeks at the body of a request for the few fields that the gateway acts on or reports. The
 //! body itself is never taken apart: what is forwarded are the bytes that came.
 
+use super::prompt::{Part, PromptSpans};
 use super::splice::{Splice, StreamOptions};
 use crate::json::{Paths, Scanner, Value};
 use std::sync::LazyLock;
@@ -20,6 +21,10 @@ pub struct Peek {
     pub max_tokens: Option<u64>,
     /// How many choices.
     pub n: Option<u64>,
+    /// Where its prompt stands.
+    pub prompt: PromptSpans,
+    /// `prompt_cache_key`: requests with the same one are likely to share a prefix.
+    pub cache_key: Option<Box<str>>,
 }
 
 /// Why a body cannot be peeked at. The client is at fault.
@@ -47,6 +52,9 @@ enum Field {
     MaxTokens,
     MaxOutputTokens,
     N,
+    Prompt(Part),
+    CacheKey,
+    CacheSalt,
 }
 
 const FIELDS: &[(&str, Field)] = &[
@@ -59,6 +67,14 @@ const FIELDS: &[(&str, Field)] = &[
     ("max_tokens", Field::MaxTokens),
     ("max_output_tokens", Field::MaxOutputTokens),
     ("n", Field::N),
+    ("tools", Field::Prompt(Part::Tools)),
+    ("system", Field::Prompt(Part::System)),
+    ("instructions", Field::Prompt(Part::Instructions)),
+    ("messages", Field::Prompt(Part::Messages)),
+    ("prompt", Field::Prompt(Part::Prompt)),
+    ("input", Field::Prompt(Part::Input)),
+    ("prompt_cache_key", Field::CacheKey),
+    ("cache_salt", Field::CacheSalt),
 ];
 
 static PATHS: LazyLock<Paths<Field>> = LazyLock::new(|| Paths::new(&[FIELDS]));
@@ -85,7 +101,7 @@ impl Peek {
 }
 
 struct Seen {
-    fields: u16,
+    fields: u32,
     limits: [Option<u64>; 3],
     options: StreamOptions,
     error: Option<PeekError>,
@@ -93,10 +109,13 @@ struct Seen {
 
 impl Seen {
     fn read(&mut self, field: Field, value: Value<'_>, end: usize, peek: &mut Peek) {
+        if let Field::Prompt(part) = field {
+            peek.prompt.read(part, value, end);
+        }
         if value == Value::End {
             return;
         }
-        let bit = 1 << field as u8;
+        let bit = 1 << field.number();
         if self.fields & bit != 0 {
             self.error.get_or_insert(PeekError::Duplicate(field.name()));
         }
@@ -105,7 +124,7 @@ impl Seen {
             (Field::StreamOptions | Field::IncludeUsage | Field::ContinuousUsage, value) => {
                 self.options = self.options.with(field, value, end);
             }
-            (_, Value::Null) => {}
+            (Field::Prompt(_), _) | (_, Value::Null) => {}
             (Field::Model, Value::Text(text)) => peek.model = text.decode().map(Into::into),
             (Field::Model, _) => {
                 self.error.get_or_insert(PeekError::WrongType(field.name()));
@@ -116,6 +135,8 @@ impl Seen {
             (Field::MaxTokens, value) => self.limits[1] = value.as_count(),
             (Field::MaxOutputTokens, value) => self.limits[2] = value.as_count(),
             (Field::N, value) => peek.n = value.as_count(),
+            (Field::CacheKey, value) => peek.cache_key = value.as_text().map(Into::into),
+            (Field::CacheSalt, value) => peek.prompt.salt = value.as_text().map(Into::into),
         }
     }
 }
@@ -139,8 +160,13 @@ impl StreamOptions {
 }
 
 impl Field {
+    /// Its place in the table.
+    fn number(self) -> usize {
+        FIELDS.iter().position(|(_, field)| *field == self).unwrap_or(0)
+    }
+
     fn name(self) -> &'static str {
-        FIELDS.iter().find(|(_, field)| *field == self).map_or("", |(name, _)| name)
+        FIELDS[self.number()].0
     }
 }
 
@@ -159,8 +185,10 @@ mod tests {
             usage_splice: None,
             max_tokens: Some(9),
             n: Some(2),
+            ..Peek::default()
         };
-        assert_eq!(Peek::of(body), Ok(expected));
+        let found = Peek::of(body).map(|peek| Peek { prompt: PromptSpans::default(), ..peek });
+        assert_eq!(found, Ok(expected));
     }
 
     #[test]

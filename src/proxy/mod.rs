@@ -13,6 +13,7 @@
 //! replica's. Back-pressure and cancellation follow from that. A client that leaves drops the
 //! future or the body, and with it the connection to the replica.
 
+mod asked;
 mod attempt;
 mod opening;
 mod outgoing;
@@ -32,7 +33,7 @@ use crate::record::{Asked, Tiers};
 use crate::trace_context::Sampler;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{Request, Response, request};
+use http::{HeaderName, Request, Response, request};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
 use std::net::IpAddr;
@@ -54,15 +55,12 @@ pub struct Gateway {
     pub tiers: Tiers,
     /// The requests that are open.
     pub live: Arc<Live>,
+    /// The headers that may name a session, the one to prefer first.
+    pub session_headers: Vec<HeaderName>,
 }
 
 /// The body of an answer: our own, or a replica's as it comes.
 pub type Answer = Either<Full<Bytes>, ObservedBody<Incoming, Lease>>;
-
-/// Output tokens that a request is expected to hold in a KV cache, if it does not say less.
-const EXPECTED_OUTPUT: u64 = 256;
-/// Bytes of JSON for a token of prompt: what English text in chat messages comes to.
-const BYTES_PER_TOKEN: u64 = 4;
 
 /// Serves one request from `client`.
 pub async fn handle(
@@ -86,8 +84,7 @@ pub async fn handle(
     };
     let mut response = match result {
         Ok((mut response, lease)) => {
-            let replica = lease.backend().clone();
-            exchange.on_head(response.status().as_u16(), response.headers(), replica);
+            exchange.on_head(response.status().as_u16(), response.headers(), lease.replica());
             if exchange.is_stripping() {
                 response.headers_mut().remove(CONTENT_LENGTH);
             }
@@ -115,19 +112,22 @@ async fn forward(
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = body.len() as u64;
-    let peek = peek(&head, &body, record.api).await?;
+    let mut peek = peek(&head, &body, record.api).await?;
     record.asked = Asked {
         stream: peek.stream,
         max_tokens: peek.max_tokens,
         n: peek.n,
         usage_injected: false,
     };
-    let mut body = outgoing::Body::new(body, record.api, &head.headers, peek.usage_splice);
+    let plain = body.clone();
+    let mut body = outgoing::Body::new(body, record.api, &head.headers, peek.usage_splice.take());
     record.model = gateway.pool.model_label(peek.model.as_deref());
-    let output = peek.max_tokens.unwrap_or(EXPECTED_OUTPUT).min(EXPECTED_OUTPUT);
+    let prompt = asked::prompt(&peek, &plain);
     let need = Need {
         model: peek.model.as_deref(),
-        tokens: record.bytes_in / BYTES_PER_TOKEN + output,
+        prompt: &prompt,
+        is_stream: peek.stream,
+        session: asked::session(&head.headers, &gateway.session_headers, &peek),
         seed: fastrand::u64(..),
     };
     let mut tried: Vec<Arc<Backend>> = Vec::new();

@@ -1,146 +1,192 @@
-//! The lowest predicted cost of a request at each replica, from two sources: what the replica
-//! last said of its queue and its KV cache, and what this gateway has sent it since.
+//! The least predicted time to first token.
 //!
 //! ```text
-//! cost     = certainty · said + (1 − certainty) · own
-//! said     = waiting · (queue + requests sent since) + pressure · k ÷ (1 − k) + running · load
-//! own      = running · requests in flight
-//! k        = KV usage + (tokens sent since + this request's tokens) ÷ capacity
-//! certainty = e^(−age ÷ horizon)
+//! ttft     = base + (backlog + work × (1 + interference × running)) × seconds per token + pressure
+//! work     = prompt − cached × room            what has to be computed
+//! room     = (1 − k) ÷ (1 − guard), from 0 to 1
+//! pressure = seconds × k ÷ (1 − k)             grows steeply as the cache fills
+//! k        = KV usage + (prompt − cached + answer) ÷ capacity
 //! ```
 //!
-//! The pressure term is small while there is room and grows without bound as the cache fills,
-//! because a full cache makes the engine preempt, and a preempted request is computed twice. An
-//! old report fades smoothly into what the gateway knows itself: there is no age at which the
-//! choice turns over.
+//! `base` and `seconds per token` are learned from the replica's own first outputs, so that a
+//! slower one gets less. A full cache makes the engine wait or preempt, and a preempted request is
+//! computed twice; so the pressure has no bound, and a prefix that lies in a cache which is nearly
+//! full is worth nothing. The streams that run at a replica all stand still for a part of every
+//! prompt that is computed beside them: that is what `interference` is for.
 
-use super::{Ask, Candidate, Choice, Report, lowest};
+use super::{Ask, Candidate, Choice, lowest, session};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
-/// The weights, in units of one waiting request.
+/// The weights.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Cost of each request that waits in front of this one.
-    pub waiting: f64,
-    /// Cost of each request that runs beside this one.
-    pub running: f64,
-    /// Cost of a KV cache that is half full.
+    /// Seconds that a KV cache which is half full counts for.
     pub pressure: f64,
-    /// Age in seconds at which a report counts for 37 %.
+    /// How much more a prompt counts for each request that runs beside it.
+    pub interference: f64,
+    /// Share of the KV cache above which a cached prefix counts less and less.
+    pub guard: f64,
+    /// Share of the prompt that the replica of its session is believed to have cached, if nothing
+    /// is known of the prompt itself.
+    pub session: f64,
+    /// Seconds that it takes to load a LoRA adapter.
+    pub adapter_seconds: f64,
+    /// Age in seconds at which what a replica said counts for 37 %.
     pub horizon_seconds: f64,
 }
 
-/// The fullest a cache is thought to be: beyond it, only the queue tells replicas apart.
-const FULL: f64 = 0.99;
-
 impl Default for Settings {
     fn default() -> Self {
-        Self { waiting: 1.0, running: 0.1, pressure: 1.0, horizon_seconds: 5.0 }
+        Self {
+            pressure: 0.1,
+            interference: 0.02,
+            guard: 0.9,
+            session: 0.5,
+            adapter_seconds: 1.0,
+            horizon_seconds: 5.0,
+        }
     }
 }
 
+/// The fullest that a cache can be for the pressure; beyond it the pressure grows evenly.
+const FULL: f64 = 0.98;
+/// Seconds for each time that a cache is overfull by all it holds.
+const OVERFULL: f64 = 60.0;
+/// Costs that differ by less are equal: a hundredth, and a millisecond.
+const SLACK: (f64, f64) = (0.01, 0.001);
+
 pub(super) fn pick(settings: &Settings, candidates: &[Candidate], ask: &Ask) -> Choice {
-    let costs = candidates.iter().map(|candidate| cost(settings, candidate, ask.tokens));
-    Choice { index: lowest(costs, ask.sequence), reason: "lowest_cost" }
+    let home = ask.session.and_then(|session| session::highest(candidates, session, |_| true));
+    let cost =
+        |(index, candidate): (usize, &Candidate)| cost(settings, candidate, home == Some(index));
+    let costs = candidates.iter().enumerate().map(cost);
+    let least = costs.clone().fold(f64::INFINITY, f64::min);
+    let index = lowest(costs, SLACK.0 * least + SLACK.1, ask.sequence);
+    Choice { index, reason: reason(candidates, index, home) }
 }
 
-/// The predicted cost of `tokens` more tokens at a candidate.
-pub fn cost(settings: &Settings, candidate: &Candidate, tokens: u64) -> f64 {
-    let own = settings.running * f64::from(candidate.in_flight);
-    let Some(report) = &candidate.report else { return own };
-    let certainty = certainty(report.age, settings.horizon_seconds);
-    certainty * said(settings, candidate, report, tokens) + (1.0 - certainty) * own
-}
-
-fn said(settings: &Settings, candidate: &Candidate, report: &Report, tokens: u64) -> f64 {
-    let sent_since = f64::from(candidate.in_flight) - f64::from(report.in_flight_then);
-    let tokens_since =
-        candidate.tokens_in_flight as f64 - report.tokens_then as f64 + tokens as f64;
-    let k = match report.capacity {
-        Some(capacity) if capacity > 0 => report.kv_usage + tokens_since / capacity as f64,
-        _ => report.kv_usage,
+/// The predicted time to first token at a candidate, in seconds.
+pub fn cost(settings: &Settings, candidate: &Candidate, is_home: bool) -> f64 {
+    let believed = if is_home { settings.session * candidate.prompt } else { 0.0 };
+    let cached = candidate.cached.max(believed);
+    let held = candidate.prompt - cached + candidate.output;
+    let k = match (candidate.kv_usage, candidate.capacity) {
+        (Some(usage), Some(capacity)) => usage + held / capacity as f64,
+        (usage, _) => usage.unwrap_or(0.0),
     };
-    let k = k.clamp(0.0, FULL);
-    let queue = f64::from(report.waiting) + sent_since.max(0.0);
-    let load = (f64::from(report.running) + sent_since).max(0.0);
-    settings.waiting * queue + settings.pressure * k / (1.0 - k) + settings.running * load
+    let room = ((1.0 - k) / (1.0 - settings.guard).max(0.001)).clamp(0.0, 1.0);
+    let work = candidate.prompt - cached * room;
+    let tokens = candidate.backlog + work * (1.0 + settings.interference * candidate.running);
+    let adapter = if candidate.has_adapter { 0.0 } else { settings.adapter_seconds };
+    let seconds = candidate.prefill.seconds(tokens) + settings.pressure * pressure(k) + adapter;
+    seconds / f64::from(candidate.weight.max(1))
 }
 
-fn certainty(age: Duration, horizon_seconds: f64) -> f64 {
-    (-age.as_secs_f64() / horizon_seconds.max(0.001)).exp()
+/// 1 for a cache that is half full.
+fn pressure(k: f64) -> f64 {
+    let full = k.clamp(0.0, FULL);
+    full / (1.0 - full) + OVERFULL * (k - FULL).max(0.0)
+}
+
+fn reason(candidates: &[Candidate], index: usize, home: Option<usize>) -> &'static str {
+    let chosen = &candidates[index];
+    let most = candidates.iter().map(|candidate| candidate.cached).fold(0.0, f64::max);
+    let least = candidates.iter().map(|candidate| candidate.cached).fold(f64::INFINITY, f64::min);
+    // What all have in their caches, such as a system prompt, speaks for none.
+    if most > least && chosen.cached >= most {
+        "cached_prefix"
+    } else if most > least {
+        "prefix_too_busy"
+    } else {
+        match home {
+            Some(home) if home == index => "session",
+            Some(_) => "session_too_busy",
+            None => "lowest_ttft",
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Prefill;
+    use super::super::tests::replica;
     use super::*;
 
-    fn replica(kv_usage: f64, waiting: u32) -> Candidate {
-        Candidate {
-            in_flight: 0,
-            tokens_in_flight: 0,
-            report: Some(Report {
-                age: Duration::from_millis(100),
-                kv_usage,
-                waiting,
-                running: 4,
-                capacity: Some(100_000),
-                in_flight_then: 0,
-                tokens_then: 0,
-            }),
-        }
-    }
-
-    fn choose(candidates: &[Candidate]) -> usize {
-        let ask = Ask { sequence: 0, seed: 0, tokens: 1_000 };
-        pick(&Settings::default(), candidates, &ask).index
+    fn choose(candidates: &[Candidate]) -> Choice {
+        pick(&Settings::default(), candidates, &Ask::default())
     }
 
     #[test]
-    fn the_replica_with_room_is_preferred_and_a_queue_counts_more_than_a_warm_cache() {
-        assert_eq!(choose(&[replica(0.9, 0), replica(0.3, 0)]), 1);
-        assert_eq!(choose(&[replica(0.3, 12), replica(0.6, 0)]), 1);
+    fn a_shorter_queue_is_worth_more_than_a_part_of_the_prompt_in_the_cache() {
+        let idle = replica();
+        let warm = Candidate { cached: 500.0, backlog: 20_000.0, ..replica() };
+        assert_eq!(choose(&[warm, idle]), Choice { index: 1, reason: "prefix_too_busy" });
+        let warm = Candidate { backlog: 400.0, ..warm };
+        assert_eq!(choose(&[warm, idle]), Choice { index: 0, reason: "cached_prefix" });
     }
 
     #[test]
-    fn what_was_sent_since_the_report_counts_although_the_replica_has_not_said_so() {
-        let mut busier = replica(0.2, 0);
-        busier.in_flight = 6;
-        busier.tokens_in_flight = 60_000;
-        assert_eq!(choose(&[busier, replica(0.3, 0)]), 1);
-    }
-
-    #[test]
-    fn a_burst_between_two_reports_is_spread_instead_of_herding() {
-        let mut fleet = [replica(0.10, 0), replica(0.12, 0), replica(0.14, 0)];
-        let mut counts = [0; 3];
-        for _ in 0..60 {
-            let index = choose(&fleet);
+    fn a_faster_replica_gets_more_before_it_is_as_slow() {
+        let fast = Prefill { base: 0.05, per_token: 2.5e-5 };
+        let mut fleet = [Candidate { prefill: fast, ..replica() }, replica()];
+        let mut counts = [0; 2];
+        for _ in 0..100 {
+            let index = choose(&fleet).index;
             counts[index] += 1;
-            fleet[index].in_flight += 1;
-            fleet[index].tokens_in_flight += 1_000;
+            fleet[index].backlog += 1_000.0;
         }
-        assert!(counts.iter().all(|count| (15..=25).contains(count)), "{counts:?}");
+        assert!((75..=85).contains(&counts[0]), "{counts:?}");
     }
 
     #[test]
-    fn cost_fades_smoothly_from_the_report_to_our_own_knowledge_as_it_ages() {
-        let at = |seconds| {
-            let mut replica = replica(0.95, 3);
-            if let Some(report) = &mut replica.report {
-                report.age = Duration::from_secs(seconds);
-            }
-            cost(&Settings::default(), &replica, 0)
+    fn the_fuller_the_cache_the_steeper_its_price() {
+        let at = |usage| {
+            cost(&Settings::default(), &Candidate { kv_usage: Some(usage), ..replica() }, false)
         };
-        let costs: Vec<f64> = (0..60).map(at).collect();
-        assert!(costs.windows(2).all(|pair| pair[1] <= pair[0] && pair[0] - pair[1] < 5.0));
-        assert!(costs[59] < 0.01, "nothing in flight, nothing believed");
+        let costs: Vec<f64> = (0..=30).map(|n| at(f64::from(n) / 20.0)).collect();
+        assert!(costs.windows(2).all(|pair| pair[1] > pair[0]));
+        assert!(at(0.95) - at(0.90) > 4.0 * (at(0.55) - at(0.50)));
+        assert!(at(1e9).is_finite());
     }
 
     #[test]
-    fn a_full_cache_is_finite_and_worse_than_any_other() {
-        let full = cost(&Settings::default(), &replica(1.0, 0), 1_000_000);
-        assert!(full.is_finite() && full > cost(&Settings::default(), &replica(0.97, 0), 0));
+    fn a_cached_prefix_does_not_draw_a_request_to_a_cache_that_is_full() {
+        let hot = Candidate { cached: 900.0, kv_usage: Some(0.99), ..replica() };
+        assert_eq!(choose(&[hot, replica()]), Choice { index: 1, reason: "prefix_too_busy" });
+    }
+
+    #[test]
+    fn a_session_stays_where_it_is_until_that_replica_is_busy() {
+        let mut fleet = [1, 2, 3].map(|key| Candidate { key, ..replica() });
+        let ask = Ask { session: Some(77), ..Ask::default() };
+        let home = pick(&Settings::default(), &fleet, &ask);
+        assert_eq!(home.reason, "session");
+        for sequence in 0..10 {
+            assert_eq!(pick(&Settings::default(), &fleet, &Ask { sequence, ..ask }), home);
+        }
+        fleet[home.index].backlog = 50_000.0;
+        let away = pick(&Settings::default(), &fleet, &ask);
+        assert_ne!(away.index, home.index);
+        assert_eq!(away.reason, "session_too_busy");
+    }
+
+    #[test]
+    fn a_request_for_an_adapter_goes_where_it_is_loaded_unless_that_takes_longer() {
+        let without = Candidate { has_adapter: false, ..replica() };
+        assert_eq!(choose(&[without, replica()]).index, 1);
+        let busy = Candidate { backlog: 50_000.0, ..replica() };
+        assert_eq!(choose(&[without, busy]).index, 0);
+    }
+
+    #[test]
+    fn nothing_known_is_no_reason_to_prefer_anyone() {
+        let unknown = Candidate { kv_usage: None, capacity: None, certainty: 0.0, ..replica() };
+        let counts = (0..300).fold([0; 3], |mut counts, sequence| {
+            let ask = Ask { sequence, ..Ask::default() };
+            counts[pick(&Settings::default(), &[unknown; 3], &ask).index] += 1;
+            counts
+        });
+        assert_eq!(counts, [100; 3]);
     }
 }

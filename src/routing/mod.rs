@@ -1,53 +1,74 @@
 //! A policy sees a snapshot and a question and names a replica. It holds no lock, reads no clock
 //! and draws no luck of its own, so equal inputs give equal choices.
+//!
+//! The snapshot is one [`Candidate`] for each replica: what its [`Ledger`] believes of it now, for
+//! this prompt. The gateway and the laboratory keep the same ledgers and ask the same policies.
 
 pub mod kv_aware;
+mod learned;
 mod least_requests;
+mod ledger;
 mod p2c;
+mod prefill;
+pub mod prefix;
+mod prefix_affinity;
+mod prompt;
+mod random;
 mod round_robin;
+mod said;
+mod session;
+
+pub use learned::Learned;
+pub use ledger::{Counts, Ledger, Own, Promise};
+pub use prefill::Prefill;
+pub use prompt::Prompt;
+pub use said::Report;
 
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
 /// A replica that could take the request, as it is believed to be now.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Candidate {
     /// Requests that this gateway has at the replica.
     pub in_flight: u32,
-    /// Tokens that those requests may hold in its KV cache.
-    pub tokens_in_flight: u64,
-    /// What the replica last said. `None` if it never said anything that was understood.
-    pub report: Option<Report>,
-}
-
-/// What a replica last said of itself, and what this gateway had at it at that moment.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Report {
-    /// How old it is.
-    pub age: Duration,
-    /// Share of the KV cache that requests hold, from 0 to 1.
-    pub kv_usage: f64,
-    /// Requests that wait in the engine.
-    pub waiting: u32,
-    /// Requests that run in the engine.
-    pub running: u32,
+    /// Its share of the work, relative to the others'. At least 1.
+    pub weight: u32,
+    /// Whether it has the LoRA adapter that the request asks for, or none is asked for.
+    pub has_adapter: bool,
+    /// A number of its own, for choices that are to stay the same.
+    #[serde(skip)]
+    pub key: u64,
+    /// Tokens of the prompt, as this replica would count them.
+    pub prompt: f64,
+    /// Of those, the ones that are believed to be in its prefix cache.
+    pub cached: f64,
+    /// Tokens that the answer is expected to have.
+    pub output: f64,
+    /// Prompt tokens that it computes before this request's.
+    pub backlog: f64,
+    /// How fast it computes prompts.
+    pub prefill: Prefill,
+    /// Requests that wait in its engine.
+    pub waiting: f64,
+    /// Requests that run there.
+    pub running: f64,
+    /// Share of its KV cache that requests hold; more than 1 if they do not fit. `None`: not known.
+    pub kv_usage: Option<f64>,
     /// Tokens that its KV cache can hold.
     pub capacity: Option<u64>,
-    /// [`Candidate::in_flight`] at that moment.
-    pub in_flight_then: u32,
-    /// [`Candidate::tokens_in_flight`] at that moment.
-    pub tokens_then: u64,
+    /// How much of this it said itself, lately: from 0 to 1.
+    pub certainty: f64,
 }
 
 /// The question: one request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ask {
     /// The number of this question, counted up.
     pub sequence: u64,
     /// Randomness for the policies that want some.
     pub seed: u64,
-    /// Tokens that the request may hold in a KV cache: its prompt, estimated.
-    pub tokens: u64,
+    /// A hash of the session that the request belongs to, if it says so.
+    pub session: Option<u64>,
 }
 
 /// The answer.
@@ -60,19 +81,27 @@ pub struct Choice {
 }
 
 /// The policies.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum,
+)]
 #[serde(rename_all = "snake_case")]
 #[clap(rename_all = "snake_case")]
 pub enum PolicyKind {
-    /// The lowest predicted cost: queue, KV pressure and load.
+    /// The least predicted time to first token: queue, prompt, cached prefix and KV pressure.
     #[default]
     KvAware,
     /// One after the other.
     RoundRobin,
+    /// Any.
+    Random,
     /// The fewest requests of this gateway in flight.
     LeastRequests,
     /// The less loaded of two drawn at random.
     P2c,
+    /// Where most of the prompt was sent before.
+    PrefixAffinity,
+    /// Always the same for a session.
+    Session,
 }
 
 /// A policy with its settings.
@@ -87,12 +116,7 @@ pub struct Policy {
 impl Policy {
     /// The name in the configuration, in metrics and in logs.
     pub const fn name(&self) -> &'static str {
-        match self.kind {
-            PolicyKind::KvAware => "kv_aware",
-            PolicyKind::RoundRobin => "round_robin",
-            PolicyKind::LeastRequests => "least_requests",
-            PolicyKind::P2c => "p2c",
-        }
+        self.kind.name()
     }
 
     /// Chooses among the candidates. `None` if there are none.
@@ -103,106 +127,90 @@ impl Policy {
         Some(match self.kind {
             PolicyKind::KvAware => kv_aware::pick(&self.kv_aware, candidates, ask),
             PolicyKind::RoundRobin => round_robin::pick(candidates, ask),
+            PolicyKind::Random => random::pick(candidates, ask),
             PolicyKind::LeastRequests => least_requests::pick(candidates, ask),
             PolicyKind::P2c => p2c::pick(candidates, ask),
+            PolicyKind::PrefixAffinity => prefix_affinity::pick(candidates, ask),
+            PolicyKind::Session => session::pick(candidates, ask),
         })
     }
 }
 
-/// Every reason that a policy gives: a label value is one of these.
-pub const REASONS: &[&str] =
-    &["only_candidate", "lowest_cost", "turn", "fewest_requests", "fewer_of_two"];
+impl PolicyKind {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::KvAware,
+        Self::RoundRobin,
+        Self::Random,
+        Self::LeastRequests,
+        Self::P2c,
+        Self::PrefixAffinity,
+        Self::Session,
+    ];
 
-/// The position of the lowest cost. Equal ones take turns, so that an idle fleet shares the work.
-fn lowest(costs: impl Iterator<Item = f64> + Clone, turn: u64) -> usize {
-    let least = costs.clone().fold(f64::INFINITY, f64::min);
+    /// The name in the configuration, in metrics and in logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::KvAware => "kv_aware",
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+            Self::LeastRequests => "least_requests",
+            Self::P2c => "p2c",
+            Self::PrefixAffinity => "prefix_affinity",
+            Self::Session => "session",
+        }
+    }
+}
+
+/// Every reason that a policy gives: a label value is one of these.
+pub const REASONS: &[&str] = &[
+    "only_candidate",
+    "lowest_ttft",
+    "cached_prefix",
+    "prefix_too_busy",
+    "session",
+    "session_too_busy",
+    "turn",
+    "random",
+    "fewest_requests",
+    "fewer_of_two",
+];
+
+/// The position of the lowest cost. Those that are lower by less than `slack` take turns, so that
+/// an idle fleet shares the work.
+fn lowest(costs: impl Iterator<Item = f64> + Clone, slack: f64, turn: u64) -> usize {
+    let least = costs.clone().fold(f64::INFINITY, f64::min) + slack;
     let ties = costs.clone().filter(|cost| *cost <= least).count().max(1);
     let wanted = (turn % ties as u64) as usize;
     let mut best = costs.enumerate().filter(|(_, cost)| *cost <= least);
     best.nth(wanted).map_or(0, |(index, _)| index)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::ValueEnum;
-    use proptest::prelude::*;
-
-    fn report() -> impl Strategy<Value = Report> {
-        (
-            0_u64..100_000,
-            -0.5..1.5_f64,
-            any::<u16>(),
-            any::<u16>(),
-            any::<Option<u32>>(),
-            any::<u16>(),
-            any::<u32>(),
-        )
-            .prop_map(|(age, kv_usage, waiting, running, capacity, in_flight, tokens)| {
-                Report {
-                    age: Duration::from_millis(age),
-                    kv_usage,
-                    waiting: waiting.into(),
-                    running: running.into(),
-                    capacity: capacity.map(u64::from),
-                    in_flight_then: in_flight.into(),
-                    tokens_then: tokens.into(),
-                }
-            })
-    }
-
-    fn candidate() -> impl Strategy<Value = Candidate> {
-        (any::<u16>(), any::<u32>(), proptest::option::of(report())).prop_map(
-            |(in_flight, tokens, report)| Candidate {
-                in_flight: in_flight.into(),
-                tokens_in_flight: tokens.into(),
-                report,
-            },
-        )
-    }
-
-    proptest! {
-        #[test]
-        fn every_policy_names_a_candidate_and_equal_inputs_give_equal_choices(
-            candidates in proptest::collection::vec(candidate(), 0..20),
-            sequence: u64, seed: u64, tokens in 0_u64..1_000_000,
-        ) {
-            let ask = Ask { sequence, seed, tokens };
-            for kind in PolicyKind::value_variants() {
-                let policy = Policy { kind: *kind, ..Policy::default() };
-                let choice = policy.pick(&candidates, &ask);
-                prop_assert_eq!(choice, policy.pick(&candidates, &ask));
-                match choice {
-                    None => prop_assert!(candidates.is_empty()),
-                    Some(choice) => {
-                        prop_assert!(choice.index < candidates.len());
-                        prop_assert!(REASONS.contains(&choice.reason));
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn every_policy_shares_out_an_idle_fleet() {
-        let idle = [Candidate { in_flight: 0, tokens_in_flight: 0, report: None }; 4];
-        for kind in PolicyKind::value_variants() {
-            let policy = Policy { kind: *kind, ..Policy::default() };
-            let mut random = fastrand::Rng::with_seed(5);
-            let mut counts = [0; 4];
-            for sequence in 0..4_000 {
-                let ask = Ask { sequence, seed: random.u64(..), tokens: 100 };
-                counts[policy.pick(&idle, &ask).unwrap().index] += 1;
-            }
-            assert!(counts.iter().all(|count| (800..1_200).contains(count)), "{kind:?} {counts:?}");
-        }
-    }
-
-    #[test]
-    fn a_name_in_the_configuration_is_the_name_in_metrics() {
-        for kind in PolicyKind::value_variants() {
-            let policy = Policy { kind: *kind, ..Policy::default() };
-            assert_eq!(kind.to_possible_value().unwrap().get_name(), policy.name());
-        }
-    }
+/// Requests in flight for each unit of weight, with the one that is asked for.
+fn load(candidate: &Candidate) -> f64 {
+    f64::from(candidate.in_flight + 1) / f64::from(candidate.weight.max(1))
 }
+
+/// The candidate at a place between 0 and the sum of all weights.
+fn at_weight(candidates: &[Candidate], place: u64) -> usize {
+    let total: u64 = candidates.iter().map(|candidate| u64::from(candidate.weight.max(1))).sum();
+    let mut rest = place % total.max(1);
+    for (index, candidate) in candidates.iter().enumerate() {
+        let weight = u64::from(candidate.weight.max(1));
+        if rest < weight {
+            return index;
+        }
+        rest -= weight;
+    }
+    0
+}
+
+/// Spreads the bits of a number: the finalizer of splitmix64 (Steele, Lea and Flood 2014).
+pub(crate) const fn mix(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+#[cfg(test)]
+mod tests;

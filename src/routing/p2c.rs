@@ -1,7 +1,7 @@
 //! Power of two choices (Mitzenmacher 2001): draw two replicas, take the one with fewer requests.
 //! Nearly as even as taking the best of all, and it cannot herd.
 
-use super::{Ask, Candidate, Choice};
+use super::{Ask, Candidate, Choice, load};
 
 pub(super) fn pick(candidates: &[Candidate], ask: &Ask) -> Choice {
     let count = candidates.len() as u64;
@@ -9,7 +9,6 @@ pub(super) fn pick(candidates: &[Candidate], ask: &Ask) -> Choice {
     // The second is any of the others, so that the two differ.
     let offset = (ask.seed >> 32) % (count - 1) + 1;
     let second = ((ask.seed % count + offset) % count) as usize;
-    let index =
-        if candidates[second].in_flight < candidates[first].in_flight { second } else { first };
+    let index = if load(&candidates[second]) < load(&candidates[first]) { second } else { first };
     Choice { index, reason: "fewer_of_two" }
 }

@@ -1,8 +1,8 @@
-//! One after the other. The question's own number is the only state there is.
+//! One after the other, as often as their weights say. The question's own number is the only state
+//! there is.
 
-use super::{Ask, Candidate, Choice};
+use super::{Ask, Candidate, Choice, at_weight};
 
 pub(super) fn pick(candidates: &[Candidate], ask: &Ask) -> Choice {
-    let index = (ask.sequence % candidates.len() as u64) as usize;
-    Choice { index, reason: "turn" }
+    Choice { index: at_weight(candidates, ask.sequence), reason: "turn" }
 }

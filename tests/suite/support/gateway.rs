@@ -124,6 +124,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             sampler: setup.sampler,
             tiers: Tiers::default(),
             live: live.clone(),
+            session_headers: Vec::new(),
         }),
         admin: Arc::new(Admin {
             pool: pool.clone(),

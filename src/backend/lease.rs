@@ -1,0 +1,93 @@
+//! One request at a replica: a place there, and what was promised to it. It learns from the
+//! answer as it passes, and dropping it gives the place back.
+
+use super::Backend;
+use crate::clock;
+use crate::observe::Replica;
+use crate::record::{Condition, Observed, RecentTimes, UsageSource};
+use crate::routing::{Candidate, Counts, Promise, Prompt};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// A place at a replica. Dropping it gives it back.
+#[derive(Debug)]
+pub struct Lease(Arc<Claim>);
+
+/// What a request has at its replica, as its exchange sees it.
+#[derive(Debug)]
+struct Claim {
+    backend: Arc<Backend>,
+    promise: Mutex<Promise>,
+}
+
+impl Lease {
+    pub(super) fn new(
+        backend: Arc<Backend>,
+        candidate: &Candidate,
+        prompt: &Prompt,
+        is_stream: bool,
+        now: Instant,
+    ) -> Self {
+        let promise = backend.ledger.promise(candidate, prompt, is_stream, now);
+        Self(Arc::new(Claim { backend, promise: Mutex::new(promise) }))
+    }
+
+    /// The replica.
+    pub fn backend(&self) -> &Arc<Backend> {
+        &self.0.backend
+    }
+
+    /// The replica, as the exchange that it answers sees it.
+    pub fn replica(&self) -> Arc<dyn Replica> {
+        self.0.clone()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let promise = *self.0.promise();
+        self.0.backend.ledger.give_back(promise, clock::now());
+    }
+}
+
+impl Claim {
+    fn promise(&self) -> MutexGuard<'_, Promise> {
+        self.promise.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Replica for Claim {
+    fn condition(&self, now: Instant) -> Condition {
+        self.backend.state.load().condition(now)
+    }
+
+    fn recent_times(&self) -> RecentTimes {
+        self.backend.state.load().means.times()
+    }
+
+    fn on_gap(&self, bucket: usize) {
+        self.backend.gaps.add(bucket);
+    }
+
+    fn usual_gap(&self) -> Option<f64> {
+        self.backend.gaps.p99()
+    }
+
+    fn on_stall(&self, is_silent: bool) {
+        self.backend.on_stall(is_silent);
+    }
+
+    fn on_first_output(&self, now: Instant) {
+        self.backend.ledger.first_output(&mut self.promise(), now);
+    }
+
+    fn on_answer(&self, observed: &Observed) {
+        let (usage, is_exact) = (&observed.usage, observed.usage_source == UsageSource::Exact);
+        let counts = Counts {
+            prompt: usage.input.filter(|_| is_exact),
+            cached: usage.cached.filter(|_| is_exact),
+            output: usage.output.filter(|_| is_exact),
+        };
+        self.backend.ledger.answered(&self.promise(), &counts);
+    }
+}

@@ -1,0 +1,129 @@
+//! What a replica's answers teach of it: how fast it computes prompts, how many bytes a token
+//! has, how long answers are, and how long its prefix cache keeps what was sent.
+
+use super::ledger::Counts;
+use super::prefill::{Learner, Prefill};
+use super::said::Real;
+use std::sync::{Mutex, PoisonError};
+
+/// What was learned of one replica. Reading it takes no lock.
+#[derive(Debug)]
+pub struct Learned {
+    learner: Mutex<Learner>,
+    base: Real,
+    per_token: Real,
+    ttft: Real,
+    bytes_per_token: Real,
+    prompt_tokens: Real,
+    output_tokens: Real,
+    retention: Real,
+}
+
+/// How much of a mean one observation makes.
+const STEP: f64 = 0.05;
+/// Bytes of JSON for a token of prompt, until answers tell: English text in chat messages.
+const BYTES_PER_TOKEN: f64 = 4.0;
+/// Tokens of an answer, until answers tell.
+const OUTPUT_TOKENS: f64 = 256.0;
+/// A byte makes several tokens at most, and a token many bytes.
+const BYTES_RANGE: std::ops::RangeInclusive<f64> = 0.25..=64.0;
+/// The share of its cache that a replica keeps what was sent in, at least and at most. More than
+/// all: requests of others may bring what ours ask for again.
+const RETENTION: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=1.5;
+
+impl Default for Learned {
+    fn default() -> Self {
+        let prefill = Prefill::default();
+        Self {
+            learner: Mutex::default(),
+            base: Real::new(prefill.base),
+            per_token: Real::new(prefill.per_token),
+            ttft: Real::new(f64::NAN),
+            bytes_per_token: Real::new(f64::NAN),
+            prompt_tokens: Real::new(f64::NAN),
+            output_tokens: Real::new(f64::NAN),
+            retention: Real::new(1.0),
+        }
+    }
+}
+
+impl Learned {
+    /// What a first output costs.
+    pub fn prefill(&self) -> Prefill {
+        Prefill { base: self.base.get(), per_token: self.per_token.get() }
+    }
+
+    /// The mean time to a first output lately, in seconds. `None`: none came.
+    pub fn ttft(&self) -> Option<f64> {
+        known(&self.ttft)
+    }
+
+    /// Bytes of a request for a token of its prompt.
+    pub fn bytes_per_token(&self) -> f64 {
+        known(&self.bytes_per_token).unwrap_or(BYTES_PER_TOKEN)
+    }
+
+    /// Tokens that a prompt has to have computed, on the whole; 0 if no answer told.
+    pub fn prompt_tokens(&self) -> f64 {
+        known(&self.prompt_tokens).unwrap_or(0.0)
+    }
+
+    /// Tokens of an answer, on the whole.
+    pub fn output_tokens(&self) -> f64 {
+        known(&self.output_tokens).unwrap_or(OUTPUT_TOKENS)
+    }
+
+    /// The share of its KV cache in which it keeps what was sent.
+    pub fn retention(&self) -> f64 {
+        self.retention.get()
+    }
+
+    pub(super) fn on_first_output(&self, work: f64, seconds: f64) {
+        approach(&self.ttft, seconds);
+        let mut learner = self.learner.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = learner.on_first_output(work, seconds);
+        self.base.set(line.base);
+        self.per_token.set(line.per_token);
+    }
+
+    pub(super) fn on_counts(&self, bytes: u64, believed: u64, counts: &Counts) {
+        if let Some(output) = counts.output {
+            approach(&self.output_tokens, output as f64);
+        }
+        let Some(prompt) = counts.prompt.filter(|prompt| *prompt > 0) else { return };
+        if bytes > 0 {
+            let ratio = bytes as f64 / prompt as f64;
+            approach(&self.bytes_per_token, ratio.clamp(*BYTES_RANGE.start(), *BYTES_RANGE.end()));
+        }
+        let uncached = prompt.saturating_sub(counts.cached.unwrap_or(believed));
+        approach(&self.prompt_tokens, uncached as f64);
+        if let Some(cached) = counts.cached {
+            self.correct(believed as f64, cached as f64, prompt as f64);
+        }
+    }
+
+    /// The cache had more or less of a prompt than was believed: it keeps longer or shorter what
+    /// is sent. Less is believed at once, more with time.
+    fn correct(&self, believed: f64, cached: f64, prompt: f64) {
+        let missing = (believed - cached) / prompt;
+        let factor = if missing > 0.1 {
+            1.0 - 0.25 * missing
+        } else if missing < -0.1 || believed > 0.0 {
+            1.02
+        } else {
+            return;
+        };
+        let retention = self.retention.get() * factor;
+        self.retention.set(retention.clamp(*RETENTION.start(), *RETENTION.end()));
+    }
+}
+
+fn known(mean: &Real) -> Option<f64> {
+    Some(mean.get()).filter(|mean| !mean.is_nan())
+}
+
+/// A mean that forgets; the first value is taken whole.
+fn approach(mean: &Real, value: f64) {
+    let before = mean.get();
+    mean.set(if before.is_nan() { value } else { before + STEP * (value - before) });
+}

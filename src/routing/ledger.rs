@@ -1,0 +1,295 @@
+//! What is known of one replica, from two sources: what it last said of itself, and what this
+//! gateway has sent it and seen of its answers. [`Ledger::candidate`] makes of both what it is
+//! believed to be now, in a few dozen loads and no lock.
+//!
+//! A report is true for the moment at which it was asked for. What this gateway sent since is
+//! added, what it got back is taken away, and with age the report fades into the mean of what
+//! others had there and what the gateway knows itself: `certainty = e^(−age ÷ horizon)`. There is
+//! no age at which a choice turns over.
+
+use super::learned::Learned;
+use super::prefix::PrefixTable;
+use super::said::{Report, Said};
+use super::{Candidate, Prefill, Prompt};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What this gateway has at a replica.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Own {
+    /// Requests.
+    pub in_flight: u32,
+    /// Of those, the ones without a first output.
+    pub pending: u32,
+    /// Prompt tokens that the pending ones have to have computed.
+    pub backlog: u64,
+    /// Tokens that all of them may hold in the KV cache.
+    pub tokens: u64,
+}
+
+/// One request at a replica, until it is [given back](Ledger::give_back).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Promise {
+    /// Tokens that it may hold in the KV cache.
+    tokens: u64,
+    /// Prompt tokens that it has to have computed.
+    uncached: u64,
+    /// Prompt tokens that were believed cached.
+    pub cached: u64,
+    /// Those of `uncached` and of all that waited before it.
+    work: f64,
+    /// The prompt in bytes.
+    bytes: u64,
+    sent: Instant,
+    is_pending: bool,
+}
+
+/// What an answer told of its tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Prompt tokens.
+    pub prompt: Option<u64>,
+    /// Of those, the ones that came from the prefix cache.
+    pub cached: Option<u64>,
+    /// Generated tokens.
+    pub output: Option<u64>,
+}
+
+/// What is known of one replica.
+#[derive(Debug)]
+pub struct Ledger {
+    epoch: Instant,
+    horizon: Duration,
+    in_flight: AtomicU32,
+    pending: AtomicU32,
+    backlog: AtomicU64,
+    tokens: AtomicU64,
+    /// When the backlog last became shorter by an output, or began: from the epoch, in µs.
+    progressed: AtomicU64,
+    /// When the prompts of requests that are no streams will have been computed: their first
+    /// outputs are not seen. From the epoch, in µs.
+    unseen_until: AtomicU64,
+    said: Said,
+    learned: Learned,
+    prefix: OnceLock<PrefixTable>,
+}
+
+/// The time after which a replica that is not tried is hoped to be 2.7 times as fast.
+const HOPE: Duration = Duration::from_mins(1);
+/// Blocks that a table is made for when the size of the cache is not known.
+const USUAL_BLOCKS: usize = 8_192;
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// Nothing is known. Times are kept from `epoch` on; reports fade with `horizon`.
+    pub fn new(epoch: Instant, horizon: Duration) -> Self {
+        Self {
+            epoch,
+            horizon: horizon.max(Duration::from_millis(1)),
+            in_flight: AtomicU32::new(0),
+            pending: AtomicU32::new(0),
+            backlog: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
+            progressed: AtomicU64::new(0),
+            unseen_until: AtomicU64::new(0),
+            said: Said::nothing(),
+            learned: Learned::default(),
+            prefix: OnceLock::new(),
+        }
+    }
+
+    /// What this gateway has at the replica.
+    pub fn own(&self) -> Own {
+        Own {
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            pending: self.pending.load(Ordering::Relaxed),
+            backlog: self.backlog.load(Ordering::Relaxed),
+            tokens: self.tokens.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What it has learned.
+    pub fn learned(&self) -> &Learned {
+        &self.learned
+    }
+
+    /// What a report is worth now: 1 when it is new, 0 when there is none.
+    pub fn certainty(&self, now: Instant) -> f64 {
+        self.said.age(self.micros(now)).map_or(0.0, |age| (-age / self.horizon.as_secs_f64()).exp())
+    }
+
+    /// Bytes that the prefix table takes.
+    pub fn prefix_bytes(&self) -> usize {
+        self.prefix.get().map_or(0, PrefixTable::bytes)
+    }
+
+    /// What the replica is believed to be for this prompt, now.
+    pub fn candidate(&self, prompt: &Prompt, now: Instant) -> Candidate {
+        let own = self.own();
+        let prefill = self.prefill(&own, self.micros(now));
+        let bytes_per_token = self.learned.bytes_per_token();
+        let tokens = prompt.bytes as f64 / bytes_per_token;
+        let block_tokens = f64::from(prompt.block_bytes) / bytes_per_token;
+        let cached = (self.matched(prompt, block_tokens) as f64 * block_tokens).min(tokens);
+        let now = self.micros(now);
+        let certainty =
+            self.said.age(now).map_or(0.0, |age| (-age / self.horizon.as_secs_f64()).exp());
+        let others = self.said.others(certainty);
+        let waiting = self.said.waiting(&own, certainty);
+        let others_waiting = (waiting - f64::from(own.pending)).clamp(0.0, others);
+        let backlog = self.left_of_backlog(&own, &prefill, now)
+            + others_waiting * self.learned.prompt_tokens();
+        let capacity = self.said.capacity();
+        Candidate {
+            in_flight: own.in_flight,
+            weight: 1,
+            has_adapter: true,
+            key: 0,
+            prompt: tokens,
+            cached,
+            output: self.learned.output_tokens(),
+            backlog,
+            prefill,
+            waiting,
+            running: (f64::from(own.in_flight) + others - waiting).max(0.0),
+            kv_usage: self.said.kv_usage(&own, certainty, capacity),
+            capacity,
+            certainty,
+        }
+    }
+
+    /// A request goes to the replica. Of one that is no stream, the first output is not seen: its
+    /// prompt is taken to be computed at the replica's usual speed.
+    pub fn promise(
+        &self,
+        candidate: &Candidate,
+        prompt: &Prompt,
+        is_stream: bool,
+        now: Instant,
+    ) -> Promise {
+        let uncached = (candidate.prompt - candidate.cached).max(0.0) as u64;
+        let promise = Promise {
+            tokens: (candidate.prompt + candidate.output) as u64,
+            uncached,
+            cached: candidate.cached as u64,
+            work: candidate.backlog + uncached as f64,
+            bytes: prompt.bytes,
+            sent: now,
+            is_pending: is_stream,
+        };
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.tokens.fetch_add(promise.tokens, Ordering::Relaxed);
+        self.begin_prefill(&promise, &candidate.prefill, self.micros(now));
+        if !prompt.blocks.is_empty() {
+            let blocks = || self.capacity_blocks(prompt).unwrap_or(USUAL_BLOCKS);
+            self.prefix.get_or_init(|| PrefixTable::new(blocks())).touch(&prompt.blocks);
+        }
+        promise
+    }
+
+    /// The first output of a request came: its prompt has been computed.
+    pub fn first_output(&self, promise: &mut Promise, now: Instant) {
+        if !self.end_of_prefill(promise, now) {
+            return;
+        }
+        let seconds = now.saturating_duration_since(promise.sent).as_secs_f64();
+        self.learned.on_first_output(promise.work, seconds);
+    }
+
+    /// A request has been answered: what it told of its tokens corrects what was believed.
+    pub fn answered(&self, promise: &Promise, counts: &Counts) {
+        self.learned.on_counts(promise.bytes, promise.cached, counts);
+    }
+
+    /// A request is over, however it ended.
+    pub fn give_back(&self, mut promise: Promise, now: Instant) {
+        self.end_of_prefill(&mut promise, now);
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.tokens.fetch_sub(promise.tokens, Ordering::Relaxed);
+    }
+
+    /// The replica said this when it was asked at `at`; `own` is what this gateway had there then.
+    pub fn on_report(&self, report: &Report, own: &Own, at: Instant) {
+        self.said.set(report, own, self.micros(at));
+    }
+
+    /// The replica has begun anew: its cache is empty.
+    pub fn on_restart(&self) {
+        if let Some(prefix) = self.prefix.get() {
+            prefix.clear();
+        }
+    }
+
+    fn begin_prefill(&self, promise: &Promise, prefill: &Prefill, now: u64) {
+        if !promise.is_pending {
+            let work = (promise.uncached as f64 * prefill.per_token * 1e6) as u64;
+            let until = self.unseen_until.load(Ordering::Relaxed).max(now);
+            self.unseen_until.store(until + work, Ordering::Relaxed);
+            return;
+        }
+        self.backlog.fetch_add(promise.uncached, Ordering::Relaxed);
+        if self.pending.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.progressed.store(now, Ordering::Relaxed);
+        }
+    }
+
+    fn end_of_prefill(&self, promise: &mut Promise, now: Instant) -> bool {
+        let was_pending = std::mem::take(&mut promise.is_pending);
+        if was_pending {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+            self.backlog.fetch_sub(promise.uncached, Ordering::Relaxed);
+            self.progressed.store(self.micros(now), Ordering::Relaxed);
+        }
+        was_pending
+    }
+
+    /// The learned line. One that has not been tried for a while is hoped to be better than it was:
+    /// else a replica that was slow once would never be asked again.
+    fn prefill(&self, own: &Own, now: u64) -> Prefill {
+        let line = self.learned.prefill();
+        if own.pending > 0 {
+            return line;
+        }
+        let untried = now.saturating_sub(self.progressed.load(Ordering::Relaxed)) as f64 / 1e6;
+        let hope = (-untried / HOPE.as_secs_f64()).exp();
+        Prefill { base: line.base * hope, per_token: line.per_token * hope }
+    }
+
+    /// The backlog without what the first of those that wait has probably had computed by now. It
+    /// is of a mean length: whose turn it is, is not known.
+    fn left_of_backlog(&self, own: &Own, prefill: &Prefill, now: u64) -> f64 {
+        let unseen = self.unseen_until.load(Ordering::Relaxed).saturating_sub(now) as f64 / 1e6;
+        let unseen = unseen / prefill.per_token;
+        if own.pending == 0 {
+            return unseen;
+        }
+        let backlog = own.backlog as f64;
+        let since = now.saturating_sub(self.progressed.load(Ordering::Relaxed)) as f64 / 1e6;
+        let mean = backlog / f64::from(own.pending);
+        unseen + (backlog - (since / prefill.per_token).min(mean)).max(0.0)
+    }
+
+    fn matched(&self, prompt: &Prompt, block_tokens: f64) -> usize {
+        let Some(prefix) = self.prefix.get() else { return 0 };
+        let capacity = self
+            .said
+            .capacity()
+            .map_or(USUAL_BLOCKS as f64, |capacity| capacity as f64 / block_tokens.max(1.0));
+        prefix.matched(&prompt.blocks, (capacity * self.learned.retention()) as usize)
+    }
+
+    fn capacity_blocks(&self, prompt: &Prompt) -> Option<usize> {
+        let block_tokens = f64::from(prompt.block_bytes) / self.learned.bytes_per_token();
+        self.said.capacity().map(|capacity| (capacity as f64 / block_tokens.max(1.0)) as usize)
+    }
+
+    fn micros(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.epoch).as_micros() as u64
+    }
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

@@ -1,0 +1,131 @@
+//! What a replica last said of itself, in words that may be read one by one while another is
+//! written: each is true, whichever is newer.
+
+use super::ledger::Own;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// What a replica says of itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Report {
+    /// Share of the KV cache that requests hold, from 0 to 1.
+    pub kv_usage: Option<f64>,
+    /// Requests that wait in the engine.
+    pub waiting: f64,
+    /// Requests that run in the engine.
+    pub running: f64,
+    /// Tokens that its KV cache can hold.
+    pub capacity: Option<u64>,
+}
+
+/// The last report.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// When it was asked for: from the epoch, in µs. `NEVER`: not yet.
+    at: AtomicU64,
+    kv_usage: Real,
+    waiting: Real,
+    running: Real,
+    capacity: AtomicU64,
+    /// What this gateway had there then.
+    in_flight: AtomicU32,
+    pending: AtomicU32,
+    tokens: AtomicU64,
+    /// Requests of others there, on the whole.
+    others: Real,
+}
+
+/// A float that can be shared.
+#[derive(Debug)]
+pub(super) struct Real(AtomicU64);
+
+/// The time of a report that never came.
+const NEVER: u64 = u64::MAX;
+/// How much of the mean of others' requests one report makes.
+const OTHERS: f64 = 0.1;
+
+// === impl Said ===
+
+impl Said {
+    pub(super) fn nothing() -> Self {
+        Self {
+            at: AtomicU64::new(NEVER),
+            kv_usage: Real::new(f64::NAN),
+            waiting: Real::new(0.0),
+            running: Real::new(0.0),
+            capacity: AtomicU64::new(0),
+            in_flight: AtomicU32::new(0),
+            pending: AtomicU32::new(0),
+            tokens: AtomicU64::new(0),
+            others: Real::new(0.0),
+        }
+    }
+
+    pub(super) fn set(&self, report: &Report, own: &Own, at: u64) {
+        let others = (report.waiting + report.running - f64::from(own.in_flight)).max(0.0);
+        let mean = self.others.get();
+        self.others.set(mean + OTHERS * (others - mean));
+        self.kv_usage.set(report.kv_usage.unwrap_or(f64::NAN));
+        self.waiting.set(report.waiting);
+        self.running.set(report.running);
+        self.capacity.store(report.capacity.unwrap_or(0), Ordering::Relaxed);
+        self.in_flight.store(own.in_flight, Ordering::Relaxed);
+        self.pending.store(own.pending, Ordering::Relaxed);
+        self.tokens.store(own.tokens, Ordering::Relaxed);
+        self.at.store(at, Ordering::Relaxed);
+    }
+
+    /// In seconds. `None`: it never said anything.
+    pub(super) fn age(&self, now: u64) -> Option<f64> {
+        let at = self.at.load(Ordering::Relaxed);
+        (at != NEVER).then(|| now.saturating_sub(at) as f64 / 1e6)
+    }
+
+    pub(super) fn capacity(&self) -> Option<u64> {
+        Some(self.capacity.load(Ordering::Relaxed)).filter(|capacity| *capacity > 0)
+    }
+
+    /// Requests there that are not ours.
+    pub(super) fn others(&self, certainty: f64) -> f64 {
+        let own = f64::from(self.in_flight.load(Ordering::Relaxed));
+        let said = (self.waiting.get() + self.running.get() - own).max(0.0);
+        certainty * said + (1.0 - certainty) * self.others.get()
+    }
+
+    /// Requests in the engine's queue. All that have no output may be there, for all we know
+    /// ourselves.
+    pub(super) fn waiting(&self, own: &Own, certainty: f64) -> f64 {
+        let pending = f64::from(own.pending);
+        let sent_since = pending - f64::from(self.pending.load(Ordering::Relaxed));
+        let said = (self.waiting.get() + sent_since).max(0.0);
+        certainty * said + (1.0 - certainty) * pending
+    }
+
+    /// The share of the cache that requests hold.
+    pub(super) fn kv_usage(&self, own: &Own, certainty: f64, capacity: Option<u64>) -> Option<f64> {
+        let said = self.kv_usage.get();
+        if said.is_nan() {
+            return None;
+        }
+        let Some(capacity) = capacity else { return Some(said) };
+        let sent_since = own.tokens as f64 - self.tokens.load(Ordering::Relaxed) as f64;
+        let by_report = (said + sent_since / capacity as f64).max(0.0);
+        let by_own = own.tokens as f64 / capacity as f64;
+        Some(certainty * by_report + (1.0 - certainty) * by_own)
+    }
+}
+
+// === impl Real ===
+
+impl Real {
+    pub(super) const fn new(value: f64) -> Self {
+        Self(AtomicU64::new(value.to_bits()))
+    }
+
+    pub(super) fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,138 @@
+//! What every policy must do, whatever it is.
+
+use super::*;
+use clap::ValueEnum;
+use proptest::prelude::*;
+
+/// An idle replica of a prompt of 1,000 tokens.
+pub(super) fn replica() -> Candidate {
+    Candidate {
+        in_flight: 0,
+        weight: 1,
+        has_adapter: true,
+        key: 1,
+        prompt: 1_000.0,
+        cached: 0.0,
+        output: 100.0,
+        backlog: 0.0,
+        prefill: Prefill::default(),
+        waiting: 0.0,
+        running: 0.0,
+        kv_usage: Some(0.1),
+        capacity: Some(100_000),
+        certainty: 1.0,
+    }
+}
+
+/// Any number that a belief could come to be, and some that it never should.
+fn number() -> impl Strategy<Value = f64> {
+    prop_oneof![0.0..1e6_f64, Just(0.0), Just(1e300), Just(f64::NAN), Just(-1.0)]
+}
+
+fn candidate() -> impl Strategy<Value = Candidate> {
+    (
+        (any::<u16>(), 0_u32..5, any::<bool>(), any::<u64>()),
+        (number(), number(), number(), number()),
+        (number(), number(), proptest::option::of(number()), any::<Option<u32>>()),
+    )
+        .prop_map(|(own, tokens, load)| Candidate {
+            in_flight: own.0.into(),
+            weight: own.1,
+            has_adapter: own.2,
+            key: own.3,
+            prompt: tokens.0,
+            cached: tokens.1,
+            output: tokens.2,
+            backlog: tokens.3,
+            waiting: load.0,
+            running: load.1,
+            kv_usage: load.2,
+            capacity: load.3.map(u64::from),
+            ..replica()
+        })
+}
+
+proptest! {
+    #[test]
+    fn every_policy_names_a_candidate_and_equal_inputs_give_equal_choices(
+        candidates in proptest::collection::vec(candidate(), 0..20),
+        sequence: u64, seed: u64, session: Option<u64>,
+    ) {
+        let ask = Ask { sequence, seed, session };
+        for kind in PolicyKind::ALL {
+            let policy = Policy { kind, ..Policy::default() };
+            let choice = policy.pick(&candidates, &ask);
+            prop_assert_eq!(choice, policy.pick(&candidates, &ask));
+            match choice {
+                None => prop_assert!(candidates.is_empty()),
+                Some(choice) => {
+                    prop_assert!(choice.index < candidates.len());
+                    prop_assert!(REASONS.contains(&choice.reason));
+                }
+            }
+        }
+    }
+}
+
+fn counts(kind: PolicyKind, fleet: &[Candidate]) -> Vec<u32> {
+    let policy = Policy { kind, ..Policy::default() };
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut counts = vec![0; fleet.len()];
+    for sequence in 0..4_000 {
+        let ask = Ask { sequence, seed: random.u64(..), session: Some(random.u64(..)) };
+        counts[policy.pick(fleet, &ask).unwrap().index] += 1;
+    }
+    counts
+}
+
+#[test]
+fn every_policy_shares_out_an_idle_fleet() {
+    let idle = [1, 2, 3, 4].map(|key| Candidate { key: mix(key), ..replica() });
+    for kind in PolicyKind::ALL {
+        let counts = counts(kind, &idle);
+        assert!(counts.iter().all(|count| (800..1_200).contains(count)), "{kind:?} {counts:?}");
+    }
+}
+
+#[test]
+fn a_replica_of_twice_the_weight_gets_about_twice_as_much_where_turns_or_luck_decide() {
+    let fleet =
+        [(1, 2), (2, 1)].map(|(key, weight)| Candidate { key: mix(key), weight, ..replica() });
+    for kind in [PolicyKind::RoundRobin, PolicyKind::Random, PolicyKind::Session] {
+        let counts = counts(kind, &fleet);
+        assert!((2_500..2_850).contains(&counts[0]), "{kind:?} {counts:?}");
+    }
+}
+
+#[test]
+fn a_session_moves_only_if_its_own_replica_goes() {
+    let fleet: Vec<Candidate> =
+        (1..9).map(|key| Candidate { key: mix(key), ..replica() }).collect();
+    let policy = Policy { kind: PolicyKind::Session, ..Policy::default() };
+    for session in 0..200 {
+        let ask = Ask { session: Some(mix(session)), ..Ask::default() };
+        let before = fleet[policy.pick(&fleet, &ask).unwrap().index].key;
+        let after = policy.pick(&fleet[1..], &ask).unwrap().index + 1;
+        assert!(before == fleet[0].key || before == fleet[after].key);
+    }
+}
+
+#[test]
+fn prefix_affinity_goes_where_the_prompt_is_until_that_replica_has_far_more_to_do() {
+    let policy = Policy { kind: PolicyKind::PrefixAffinity, ..Policy::default() };
+    let warm = Candidate { cached: 600.0, in_flight: 2, ..replica() };
+    let pick = |fleet: &[Candidate]| policy.pick(fleet, &Ask::default()).unwrap();
+    assert_eq!(pick(&[replica(), warm]), Choice { index: 1, reason: "cached_prefix" });
+    let busy = Candidate { in_flight: 40, ..warm };
+    assert_eq!(pick(&[replica(), busy]), Choice { index: 0, reason: "prefix_too_busy" });
+    let little = Candidate { cached: 20.0, ..warm };
+    assert_eq!(pick(&[replica(), little]), Choice { index: 0, reason: "fewest_requests" });
+}
+
+#[test]
+fn a_name_in_the_configuration_is_the_name_in_metrics() {
+    assert_eq!(PolicyKind::value_variants(), PolicyKind::ALL);
+    for kind in PolicyKind::ALL {
+        assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.name());
+    }
+}
