@@ -5,15 +5,20 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::fs;
 use std::hint::black_box;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokenweir::backend::dialect::Load;
 use tokenweir::clock;
 use tokenweir::observe::Observer;
 use tokenweir::openai::Api;
 use tokenweir::openai::request::Peek;
 use tokenweir::record::Timings;
-use tokenweir::routing::{Ask, Candidate, Policy, PolicyKind, Prefill};
+use tokenweir::routing::prefix::PrefixTable;
+use tokenweir::routing::{Ask, Candidate, Ledger, Policy, PolicyKind, Prompt, Report};
 use tokenweir::sse::Decoder;
+
+/// As in the gateway.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn recorded(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire").join(name);
@@ -88,32 +93,61 @@ fn requests(c: &mut Criterion) {
     group.finish();
 }
 
-fn routing(c: &mut Criterion) {
-    let mut group = c.benchmark_group("pick");
-    for count in [2_u32, 16, 1_000] {
-        let candidate = |index: u32| Candidate {
-            in_flight: index % 7,
-            weight: 1,
-            has_adapter: true,
-            key: u64::from(index),
-            prompt: 32_000.0,
-            cached: f64::from(index % 5) * 4_000.0,
-            output: 256.0,
-            backlog: f64::from(index % 7) * 9_000.0,
-            prefill: Prefill::default(),
-            waiting: f64::from(index % 3),
-            running: f64::from(index % 40),
-            kv_usage: Some(f64::from(index % 100) / 100.0),
+/// A prompt of this many bytes, whose first half is the same for all seeds.
+fn prompt(bytes: usize, seed: u8) -> Prompt {
+    let (head, tail) = (vec![b'h'; bytes / 2], vec![seed; bytes / 2]);
+    Prompt::new(1, [&head[..], &tail[..]].into_iter())
+}
+
+/// Replicas that have had some prompts, each others.
+fn ledgers(count: usize, now: Instant) -> Vec<Ledger> {
+    let ledger = |index: usize| {
+        let ledger = Ledger::new(now, Duration::from_secs(5));
+        let report = Report {
+            kv_usage: Some((index % 100) as f64 / 100.0),
+            waiting: (index % 3) as f64,
+            running: (index % 40) as f64,
             capacity: Some(400_000),
-            certainty: 0.9,
         };
-        let candidates: Vec<Candidate> = (0..count).map(candidate).collect();
-        let policy = Policy { kind: PolicyKind::KvAware, ..Policy::default() };
-        let ask = Ask { sequence: 5, seed: 7, session: None };
-        group.bench_function(format!("kv_aware, {count} replicas"), |b| {
-            b.iter(|| policy.pick(black_box(&candidates), &ask));
-        });
+        ledger.on_report(&report, &ledger.own(), now);
+        for seed in 0..4 {
+            let prompt = prompt(32_768, (index * 4 + seed) as u8);
+            ledger.promise(&ledger.candidate(&prompt, now), &prompt, true, now);
+        }
+        ledger
+    };
+    (0..count).map(ledger).collect()
+}
+
+fn routing(c: &mut Criterion) {
+    let mut group = c.benchmark_group("decide");
+    let now = clock::now();
+    let policy = Policy { kind: PolicyKind::KvAware, ..Policy::default() };
+    let ask = Ask { sequence: 5, seed: 7, session: None };
+    for count in [2, 16, 1_000] {
+        let ledgers = ledgers(count, now);
+        for (what, prompt) in
+            [("no prompt", Prompt::default()), ("32k tokens", prompt(4 * 32_768, 9))]
+        {
+            group.bench_function(format!("kv_aware, {count} replicas, {what}"), |b| {
+                b.iter(|| {
+                    let candidate = |ledger: &Ledger| ledger.candidate(black_box(&prompt), now);
+                    let candidates: Vec<Candidate> = ledgers.iter().map(candidate).collect();
+                    policy.pick(&candidates, &ask)
+                });
+            });
+        }
     }
+    group.finish();
+    let mut group = c.benchmark_group("prompt");
+    let body = vec![b'x'; 4 * 32_768];
+    group.throughput(Throughput::Bytes(body.len() as u64));
+    group.bench_function("hash 32k tokens", |b| {
+        b.iter(|| Prompt::new(1, std::iter::once(black_box(&body[..]))));
+    });
+    let table = PrefixTable::new(4_000);
+    let blocks = Prompt::new(1, std::iter::once(&body[..])).blocks;
+    group.bench_function("remember 32k tokens", |b| b.iter(|| table.touch(black_box(&blocks))));
     group.finish();
 }
 

@@ -9,3 +9,6 @@ pub mod router;
 pub mod score;
 pub mod trace;
 pub mod world;
+
+#[cfg(test)]
+mod tests;

@@ -106,10 +106,15 @@ impl Line {
 }
 
 impl Job {
+    /// Tokens in a block of its prompt.
+    pub fn block_tokens(&self) -> f64 {
+        let tokens_per_byte = f64::from(self.prompt_tokens) / self.prompt.bytes.max(1) as f64;
+        f64::from(self.prompt.block_bytes) * tokens_per_byte
+    }
+
     /// The request as an engine with blocks of `block_size` tokens gets it.
     pub fn request(&self, block_size: u32) -> Request {
-        let tokens_per_byte = f64::from(self.prompt_tokens) / self.prompt.bytes.max(1) as f64;
-        let block_tokens = f64::from(self.prompt.block_bytes) * tokens_per_byte;
+        let block_tokens = self.block_tokens();
         let hash = |index: u32| {
             // The last token of the engine's block says which of the trace's it needs.
             let last = f64::from((index + 1) * block_size - 1);

@@ -32,7 +32,7 @@ pub struct Settings {
     pub session: f64,
     /// Seconds that it takes to load a LoRA adapter.
     pub adapter_seconds: f64,
-    /// Age in seconds at which what a replica said counts for 37 %.
+    /// Age in seconds at which what a replica said counts for half.
     pub horizon_seconds: f64,
 }
 
@@ -58,11 +58,11 @@ const SLACK: (f64, f64) = (0.01, 0.001);
 
 pub(super) fn pick(settings: &Settings, candidates: &[Candidate], ask: &Ask) -> Choice {
     let home = ask.session.and_then(|session| session::highest(candidates, session, |_| true));
-    let cost =
-        |(index, candidate): (usize, &Candidate)| cost(settings, candidate, home == Some(index));
-    let costs = candidates.iter().enumerate().map(cost);
-    let least = costs.clone().fold(f64::INFINITY, f64::min);
-    let index = lowest(costs, SLACK.0 * least + SLACK.1, ask.sequence);
+    let cost = |(index, candidate)| cost(settings, candidate, home == Some(index));
+    let costs: Vec<f64> = candidates.iter().enumerate().map(cost).collect();
+    let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
+    let slack = SLACK.0 * least + SLACK.1;
+    let index = lowest(costs.iter().copied(), slack, ask.sequence);
     Choice { index, reason: reason(candidates, index, home) }
 }
 
@@ -80,7 +80,7 @@ pub fn cost(settings: &Settings, candidate: &Candidate, is_home: bool) -> f64 {
     let tokens = candidate.backlog + work * (1.0 + settings.interference * candidate.running);
     let adapter = if candidate.has_adapter { 0.0 } else { settings.adapter_seconds };
     let seconds = candidate.prefill.seconds(tokens) + settings.pressure * pressure(k) + adapter;
-    seconds / f64::from(candidate.weight.max(1))
+    if candidate.weight > 1 { seconds / f64::from(candidate.weight) } else { seconds }
 }
 
 /// 1 for a cache that is half full.

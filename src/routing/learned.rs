@@ -1,5 +1,5 @@
-//! What a replica's answers teach of it: how fast it computes prompts, how many bytes a token
-//! has, how long answers are, and how long its prefix cache keeps what was sent.
+//! What a replica's answers teach of it: how fast it computes prompts, how many tokens a byte
+//! makes, how long answers are, and how long its prefix cache keeps what was sent.
 
 use super::ledger::Counts;
 use super::prefill::{Learner, Prefill};
@@ -13,7 +13,7 @@ pub struct Learned {
     base: Real,
     per_token: Real,
     ttft: Real,
-    bytes_per_token: Real,
+    tokens_per_byte: Real,
     prompt_tokens: Real,
     output_tokens: Real,
     retention: Real,
@@ -21,12 +21,12 @@ pub struct Learned {
 
 /// How much of a mean one observation makes.
 const STEP: f64 = 0.05;
-/// Bytes of JSON for a token of prompt, until answers tell: English text in chat messages.
-const BYTES_PER_TOKEN: f64 = 4.0;
+/// Tokens for a byte of JSON, until answers tell: English text in chat messages.
+const TOKENS_PER_BYTE: f64 = 0.25;
 /// Tokens of an answer, until answers tell.
 const OUTPUT_TOKENS: f64 = 256.0;
-/// A byte makes several tokens at most, and a token many bytes.
-const BYTES_RANGE: std::ops::RangeInclusive<f64> = 0.25..=64.0;
+/// A token has many bytes at most, and a byte makes several tokens.
+const TOKENS_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
 /// The share of its cache that a replica keeps what was sent in, at least and at most. More than
 /// all: requests of others may bring what ours ask for again.
 const RETENTION: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=1.5;
@@ -39,7 +39,7 @@ impl Default for Learned {
             base: Real::new(prefill.base),
             per_token: Real::new(prefill.per_token),
             ttft: Real::new(f64::NAN),
-            bytes_per_token: Real::new(f64::NAN),
+            tokens_per_byte: Real::new(f64::NAN),
             prompt_tokens: Real::new(f64::NAN),
             output_tokens: Real::new(f64::NAN),
             retention: Real::new(1.0),
@@ -58,9 +58,9 @@ impl Learned {
         known(&self.ttft)
     }
 
-    /// Bytes of a request for a token of its prompt.
-    pub fn bytes_per_token(&self) -> f64 {
-        known(&self.bytes_per_token).unwrap_or(BYTES_PER_TOKEN)
+    /// Tokens that a byte of a prompt makes, as it stands in a request.
+    pub fn tokens_per_byte(&self) -> f64 {
+        known(&self.tokens_per_byte).unwrap_or(TOKENS_PER_BYTE)
     }
 
     /// Tokens that a prompt has to have computed, on the whole; 0 if no answer told.
@@ -92,8 +92,9 @@ impl Learned {
         }
         let Some(prompt) = counts.prompt.filter(|prompt| *prompt > 0) else { return };
         if bytes > 0 {
-            let ratio = bytes as f64 / prompt as f64;
-            approach(&self.bytes_per_token, ratio.clamp(*BYTES_RANGE.start(), *BYTES_RANGE.end()));
+            let ratio = prompt as f64 / bytes as f64;
+            let ratio = ratio.clamp(*TOKENS_RANGE.start(), *TOKENS_RANGE.end());
+            approach(&self.tokens_per_byte, ratio);
         }
         let uncached = prompt.saturating_sub(counts.cached.unwrap_or(believed));
         approach(&self.prompt_tokens, uncached as f64);

@@ -4,12 +4,12 @@
 //!
 //! A report is true for the moment at which it was asked for. What this gateway sent since is
 //! added, what it got back is taken away, and with age the report fades into the mean of what
-//! others had there and what the gateway knows itself: `certainty = e^(−age ÷ horizon)`. There is
+//! others had there and what the gateway knows itself: `certainty = horizon ÷ (horizon + age)`. There is
 //! no age at which a choice turns over.
 
 use super::learned::Learned;
 use super::prefix::PrefixTable;
-use super::said::{Report, Said};
+use super::said::{Real, Report, Said};
 use super::{Candidate, Prefill, Prompt};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -60,23 +60,24 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Ledger {
     epoch: Instant,
-    horizon: Duration,
+    /// In seconds.
+    horizon: f64,
     in_flight: AtomicU32,
     pending: AtomicU32,
     backlog: AtomicU64,
     tokens: AtomicU64,
-    /// When the backlog last became shorter by an output, or began: from the epoch, in µs.
-    progressed: AtomicU64,
+    /// When the backlog last became shorter by an output, or began: seconds from the epoch.
+    progressed: Real,
     /// When the prompts of requests that are no streams will have been computed: their first
-    /// outputs are not seen. From the epoch, in µs.
-    unseen_until: AtomicU64,
+    /// outputs are not seen. In seconds from the epoch.
+    unseen_until: Real,
     said: Said,
     learned: Learned,
     prefix: OnceLock<PrefixTable>,
 }
 
-/// The time after which a replica that is not tried is hoped to be 2.7 times as fast.
-const HOPE: Duration = Duration::from_mins(1);
+/// Seconds after which a replica that is not tried is hoped to be twice as fast.
+const HOPE: f64 = 30.0;
 /// Blocks that a table is made for when the size of the cache is not known.
 const USUAL_BLOCKS: usize = 8_192;
 
@@ -87,13 +88,13 @@ impl Ledger {
     pub fn new(epoch: Instant, horizon: Duration) -> Self {
         Self {
             epoch,
-            horizon: horizon.max(Duration::from_millis(1)),
+            horizon: horizon.as_secs_f64().max(0.001),
             in_flight: AtomicU32::new(0),
             pending: AtomicU32::new(0),
             backlog: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
-            progressed: AtomicU64::new(0),
-            unseen_until: AtomicU64::new(0),
+            progressed: Real::new(0.0),
+            unseen_until: Real::new(0.0),
             said: Said::nothing(),
             learned: Learned::default(),
             prefix: OnceLock::new(),
@@ -115,9 +116,9 @@ impl Ledger {
         &self.learned
     }
 
-    /// What a report is worth now: 1 when it is new, 0 when there is none.
+    /// What a report is worth now: 1 when it is new, ½ at the horizon, 0 when there is none.
     pub fn certainty(&self, now: Instant) -> f64 {
-        self.said.age(self.micros(now)).map_or(0.0, |age| (-age / self.horizon.as_secs_f64()).exp())
+        self.certainty_at(self.seconds(now))
     }
 
     /// Bytes that the prefix table takes.
@@ -127,15 +128,13 @@ impl Ledger {
 
     /// What the replica is believed to be for this prompt, now.
     pub fn candidate(&self, prompt: &Prompt, now: Instant) -> Candidate {
-        let own = self.own();
-        let prefill = self.prefill(&own, self.micros(now));
-        let bytes_per_token = self.learned.bytes_per_token();
-        let tokens = prompt.bytes as f64 / bytes_per_token;
-        let block_tokens = f64::from(prompt.block_bytes) / bytes_per_token;
+        let (own, now) = (self.own(), self.seconds(now));
+        let prefill = self.prefill(&own, now);
+        let tokens_per_byte = self.learned.tokens_per_byte();
+        let tokens = prompt.bytes as f64 * tokens_per_byte;
+        let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
         let cached = (self.matched(prompt, block_tokens) as f64 * block_tokens).min(tokens);
-        let now = self.micros(now);
-        let certainty =
-            self.said.age(now).map_or(0.0, |age| (-age / self.horizon.as_secs_f64()).exp());
+        let certainty = self.certainty_at(now);
         let others = self.said.others(certainty);
         let waiting = self.said.waiting(&own, certainty);
         let others_waiting = (waiting - f64::from(own.pending)).clamp(0.0, others);
@@ -154,7 +153,7 @@ impl Ledger {
             prefill,
             waiting,
             running: (f64::from(own.in_flight) + others - waiting).max(0.0),
-            kv_usage: self.said.kv_usage(&own, certainty, capacity),
+            kv_usage: self.said.kv_usage(&own, certainty),
             capacity,
             certainty,
         }
@@ -181,7 +180,7 @@ impl Ledger {
         };
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.tokens.fetch_add(promise.tokens, Ordering::Relaxed);
-        self.begin_prefill(&promise, &candidate.prefill, self.micros(now));
+        self.begin_prefill(&promise, &candidate.prefill, self.seconds(now));
         if !prompt.blocks.is_empty() {
             let blocks = || self.capacity_blocks(prompt).unwrap_or(USUAL_BLOCKS);
             self.prefix.get_or_init(|| PrefixTable::new(blocks())).touch(&prompt.blocks);
@@ -212,7 +211,7 @@ impl Ledger {
 
     /// The replica said this when it was asked at `at`; `own` is what this gateway had there then.
     pub fn on_report(&self, report: &Report, own: &Own, at: Instant) {
-        self.said.set(report, own, self.micros(at));
+        self.said.set(report, own, self.seconds(at));
     }
 
     /// The replica has begun anew: its cache is empty.
@@ -222,16 +221,15 @@ impl Ledger {
         }
     }
 
-    fn begin_prefill(&self, promise: &Promise, prefill: &Prefill, now: u64) {
+    fn begin_prefill(&self, promise: &Promise, prefill: &Prefill, now: f64) {
         if !promise.is_pending {
-            let work = (promise.uncached as f64 * prefill.per_token * 1e6) as u64;
-            let until = self.unseen_until.load(Ordering::Relaxed).max(now);
-            self.unseen_until.store(until + work, Ordering::Relaxed);
+            let work = promise.uncached as f64 * prefill.per_token;
+            self.unseen_until.set(self.unseen_until.get().max(now) + work);
             return;
         }
         self.backlog.fetch_add(promise.uncached, Ordering::Relaxed);
         if self.pending.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.progressed.store(now, Ordering::Relaxed);
+            self.progressed.set(now);
         }
     }
 
@@ -240,35 +238,35 @@ impl Ledger {
         if was_pending {
             self.pending.fetch_sub(1, Ordering::Relaxed);
             self.backlog.fetch_sub(promise.uncached, Ordering::Relaxed);
-            self.progressed.store(self.micros(now), Ordering::Relaxed);
+            self.progressed.set(self.seconds(now));
         }
         was_pending
     }
 
     /// The learned line. One that has not been tried for a while is hoped to be better than it was:
     /// else a replica that was slow once would never be asked again.
-    fn prefill(&self, own: &Own, now: u64) -> Prefill {
+    fn prefill(&self, own: &Own, now: f64) -> Prefill {
         let line = self.learned.prefill();
         if own.pending > 0 {
             return line;
         }
-        let untried = now.saturating_sub(self.progressed.load(Ordering::Relaxed)) as f64 / 1e6;
-        let hope = (-untried / HOPE.as_secs_f64()).exp();
+        let untried = (now - self.progressed.get()).max(0.0);
+        let hope = HOPE / (HOPE + untried);
         Prefill { base: line.base * hope, per_token: line.per_token * hope }
     }
 
     /// The backlog without what the first of those that wait has probably had computed by now. It
     /// is of a mean length: whose turn it is, is not known.
-    fn left_of_backlog(&self, own: &Own, prefill: &Prefill, now: u64) -> f64 {
-        let unseen = self.unseen_until.load(Ordering::Relaxed).saturating_sub(now) as f64 / 1e6;
-        let unseen = unseen / prefill.per_token;
-        if own.pending == 0 {
-            return unseen;
+    fn left_of_backlog(&self, own: &Own, prefill: &Prefill, now: f64) -> f64 {
+        let unseen = (self.unseen_until.get() - now).max(0.0);
+        if own.pending == 0 && unseen <= 0.0 {
+            return 0.0;
         }
+        let speed = prefill.per_token.recip();
         let backlog = own.backlog as f64;
-        let since = now.saturating_sub(self.progressed.load(Ordering::Relaxed)) as f64 / 1e6;
-        let mean = backlog / f64::from(own.pending);
-        unseen + (backlog - (since / prefill.per_token).min(mean)).max(0.0)
+        let since = (now - self.progressed.get()).max(0.0);
+        let mean = backlog / f64::from(own.pending.max(1));
+        unseen * speed + (backlog - (since * speed).min(mean)).max(0.0)
     }
 
     fn matched(&self, prompt: &Prompt, block_tokens: f64) -> usize {
@@ -281,12 +279,17 @@ impl Ledger {
     }
 
     fn capacity_blocks(&self, prompt: &Prompt) -> Option<usize> {
-        let block_tokens = f64::from(prompt.block_bytes) / self.learned.bytes_per_token();
+        let block_tokens = f64::from(prompt.block_bytes) * self.learned.tokens_per_byte();
         self.said.capacity().map(|capacity| (capacity as f64 / block_tokens.max(1.0)) as usize)
     }
 
-    fn micros(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.epoch).as_micros() as u64
+    fn certainty_at(&self, now: f64) -> f64 {
+        self.said.age(now).map_or(0.0, |age| self.horizon / (self.horizon + age))
+    }
+
+    /// From the epoch.
+    fn seconds(&self, now: Instant) -> f64 {
+        now.saturating_duration_since(self.epoch).as_secs_f64()
     }
 }
 

@@ -74,7 +74,7 @@ fn belief_fades_smoothly_from_the_report_to_our_own_knowledge_as_it_ages() {
             && (0.0..0.5).contains(&fall(|belief| belief.waiting))
             && (0.0..0.05).contains(&fall(|belief| belief.certainty))
     }));
-    assert!(beliefs[599].kv_usage.unwrap() < 0.01 && beliefs[599].certainty < 0.01);
+    assert!(beliefs[599].kv_usage.unwrap() < 0.1 && beliefs[599].certainty < 0.1);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_replica_that_was_slow_once_is_tried_again() {
     let seconds =
         |after| ledger.candidate(&prompt(5_000, 99), now + after).prefill.seconds(5_000.0);
     assert!(seconds(60 * SECOND) > 5.0);
-    assert!(seconds(600 * SECOND) < 0.1);
+    assert!(seconds(600 * SECOND) < 0.1 * seconds(60 * SECOND));
 }
 
 proptest! {

@@ -48,7 +48,14 @@ impl PrefixTable {
     pub fn matched(&self, blocks: &[u64], capacity: usize) -> usize {
         let lifetime = u32::try_from(capacity).unwrap_or(u32::MAX).min(AGE_MASK);
         let age = self.age.load(Ordering::Relaxed);
-        blocks.partition_point(|block| self.has(*block, age, lifetime))
+        let has = |block: &u64| self.has(*block, age, lifetime);
+        // Most replicas have little of a prompt: look for the first miss in growing steps.
+        let mut reach = 1;
+        while blocks.get(reach - 1).is_some_and(has) {
+            reach *= 2;
+        }
+        let known = (reach / 2).min(blocks.len());
+        known + blocks[known..reach.min(blocks.len())].partition_point(has)
     }
 
     /// The blocks of a prompt are used now.

@@ -20,12 +20,14 @@ pub struct Report {
 /// The last report.
 #[derive(Debug)]
 pub(super) struct Said {
-    /// When it was asked for: from the epoch, in µs. `NEVER`: not yet.
-    at: AtomicU64,
+    /// When it was asked for: seconds from the ledger's epoch. NaN: never.
+    at: Real,
     kv_usage: Real,
     waiting: Real,
     running: Real,
     capacity: AtomicU64,
+    /// What a token is of the capacity; 0 if that is not known.
+    token: Real,
     /// What this gateway had there then.
     in_flight: AtomicU32,
     pending: AtomicU32,
@@ -38,8 +40,6 @@ pub(super) struct Said {
 #[derive(Debug)]
 pub(super) struct Real(AtomicU64);
 
-/// The time of a report that never came.
-const NEVER: u64 = u64::MAX;
 /// How much of the mean of others' requests one report makes.
 const OTHERS: f64 = 0.1;
 
@@ -48,11 +48,12 @@ const OTHERS: f64 = 0.1;
 impl Said {
     pub(super) fn nothing() -> Self {
         Self {
-            at: AtomicU64::new(NEVER),
+            at: Real::new(f64::NAN),
             kv_usage: Real::new(f64::NAN),
             waiting: Real::new(0.0),
             running: Real::new(0.0),
             capacity: AtomicU64::new(0),
+            token: Real::new(0.0),
             in_flight: AtomicU32::new(0),
             pending: AtomicU32::new(0),
             tokens: AtomicU64::new(0),
@@ -60,7 +61,7 @@ impl Said {
         }
     }
 
-    pub(super) fn set(&self, report: &Report, own: &Own, at: u64) {
+    pub(super) fn set(&self, report: &Report, own: &Own, at: f64) {
         let others = (report.waiting + report.running - f64::from(own.in_flight)).max(0.0);
         let mean = self.others.get();
         self.others.set(mean + OTHERS * (others - mean));
@@ -68,16 +69,18 @@ impl Said {
         self.waiting.set(report.waiting);
         self.running.set(report.running);
         self.capacity.store(report.capacity.unwrap_or(0), Ordering::Relaxed);
+        let token = report.capacity.filter(|tokens| *tokens > 0).map(|tokens| 1.0 / tokens as f64);
+        self.token.set(token.unwrap_or(0.0));
         self.in_flight.store(own.in_flight, Ordering::Relaxed);
         self.pending.store(own.pending, Ordering::Relaxed);
         self.tokens.store(own.tokens, Ordering::Relaxed);
-        self.at.store(at, Ordering::Relaxed);
+        self.at.set(at);
     }
 
     /// In seconds. `None`: it never said anything.
-    pub(super) fn age(&self, now: u64) -> Option<f64> {
-        let at = self.at.load(Ordering::Relaxed);
-        (at != NEVER).then(|| now.saturating_sub(at) as f64 / 1e6)
+    pub(super) fn age(&self, now: f64) -> Option<f64> {
+        let age = now - self.at.get();
+        (!age.is_nan()).then(|| age.max(0.0))
     }
 
     pub(super) fn capacity(&self) -> Option<u64> {
@@ -101,15 +104,17 @@ impl Said {
     }
 
     /// The share of the cache that requests hold.
-    pub(super) fn kv_usage(&self, own: &Own, certainty: f64, capacity: Option<u64>) -> Option<f64> {
-        let said = self.kv_usage.get();
+    pub(super) fn kv_usage(&self, own: &Own, certainty: f64) -> Option<f64> {
+        let (said, token) = (self.kv_usage.get(), self.token.get());
         if said.is_nan() {
             return None;
         }
-        let Some(capacity) = capacity else { return Some(said) };
+        if token <= 0.0 {
+            return Some(said);
+        }
         let sent_since = own.tokens as f64 - self.tokens.load(Ordering::Relaxed) as f64;
-        let by_report = (said + sent_since / capacity as f64).max(0.0);
-        let by_own = own.tokens as f64 / capacity as f64;
+        let by_report = (said + sent_since * token).max(0.0);
+        let by_own = own.tokens as f64 * token;
         Some(certainty * by_report + (1.0 - certainty) * by_own)
     }
 }

@@ -1,47 +1,39 @@
-//! The default scorers of llm-d's endpoint picker (the Gateway API Inference Extension): queue
-//! depth, KV-cache utilisation and an approximate prefix index, weighted 2 : 2 : 3, and the
-//! highest sum wins; equal ones at random.
+//! The default scorers of llm-d's endpoint picker: queue depth, KV-cache utilisation and an
+//! approximate prefix index, weighted 2 : 2 : 3. The highest sum wins, equal ones at random.
+//!
+//! The queue counts between the longest and the shortest there are, the cache by its free share,
+//! the prefix by the share of the prompt that was sent there before; the index of a replica keeps
+//! as many tokens as its KV cache. Its limit of 256 blocks for a prompt is left out: its blocks
+//! are shorter than the trace's.
 
+use super::sent::Sent;
 use crate::lab::router::View;
-use std::collections::{BTreeMap, HashMap};
 
 /// The picker.
 #[derive(Debug)]
 pub struct LlmD {
-    indexes: Vec<Index>,
+    indexes: Vec<Sent>,
 }
 
 /// Weights of queue, KV-cache utilisation and prefix.
 const WEIGHTS: [f64; 3] = [2.0, 2.0, 3.0];
-/// Most blocks of a prompt that are matched.
-const MAX_BLOCKS: usize = 256;
-/// Blocks that are remembered for each replica, by the one used longest ago.
-const CAPACITY: usize = 31_250;
-
-/// The blocks that were sent to one replica lately.
-#[derive(Debug, Default)]
-struct Index {
-    used: HashMap<u64, u64>,
-    by_use: BTreeMap<u64, u64>,
-    uses: u64,
-}
+/// Blocks that an index keeps if the size of the cache is not known.
+const USUAL_BLOCKS: usize = 31_250;
 
 impl LlmD {
     /// It has sent nothing.
     pub(crate) fn new(replicas: usize) -> Self {
-        Self { indexes: (0..replicas).map(|_| Index::default()).collect() }
+        Self { indexes: (0..replicas).map(|_| Sent::default()).collect() }
     }
 
     pub(crate) fn route(&mut self, view: &View<'_>) -> usize {
         let blocks = &view.job.prompt.blocks;
-        let blocks = &blocks[..blocks.len().min(MAX_BLOCKS)];
         let queues = || view.reports.iter().map(|report| report.waiting);
         let (least, most) = (queues().fold(f64::INFINITY, f64::min), queues().fold(0.0, f64::max));
         let score = |index: usize| {
             let report = &view.reports[index];
             let queue = if most > least { (most - report.waiting) / (most - least) } else { 1.0 };
-            let matched = self.indexes[index].matched(blocks);
-            let prefix = matched as f64 / blocks.len().max(1) as f64;
+            let prefix = self.indexes[index].matched(blocks) as f64 / blocks.len().max(1) as f64;
             let parts = [queue, 1.0 - report.kv_usage.unwrap_or(0.0), prefix];
             parts.iter().zip(WEIGHTS).map(|(part, weight)| part * weight).sum::<f64>()
         };
@@ -49,27 +41,9 @@ impl LlmD {
         let best = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let ties: Vec<usize> = (0..scores.len()).filter(|index| scores[*index] >= best).collect();
         let chosen = ties[(view.ask.seed % ties.len().max(1) as u64) as usize];
-        self.indexes[chosen].touch(blocks);
+        let capacity = view.reports[chosen].capacity;
+        let capacity = capacity.map(|tokens| (tokens as f64 / view.job.block_tokens()) as usize);
+        self.indexes[chosen].send(blocks, capacity.unwrap_or(USUAL_BLOCKS));
         chosen
-    }
-}
-
-impl Index {
-    fn matched(&self, blocks: &[u64]) -> usize {
-        blocks.iter().take_while(|block| self.used.contains_key(block)).count()
-    }
-
-    fn touch(&mut self, blocks: &[u64]) {
-        for block in blocks {
-            self.uses += 1;
-            if let Some(before) = self.used.insert(*block, self.uses) {
-                self.by_use.remove(&before);
-            }
-            self.by_use.insert(self.uses, *block);
-        }
-        while self.used.len() > CAPACITY {
-            let Some((_, oldest)) = self.by_use.pop_first() else { return };
-            self.used.remove(&oldest);
-        }
     }
 }

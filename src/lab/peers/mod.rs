@@ -4,6 +4,7 @@
 
 mod llm_d;
 mod radix_tree;
+mod sent;
 
 pub(super) use llm_d::LlmD;
 pub(super) use radix_tree::RadixTree;

@@ -1,22 +1,16 @@
-//! The cache-aware policy of the SGLang and vLLM routers: a radix tree of what was sent to each
-//! replica. While the loads are balanced, a prompt goes where most of it was sent before if that
-//! is more than a threshold of it, else where the tree is smallest; when they are not, to the
-//! replica with the fewest requests. The defaults are those of the command lines.
+//! The cache-aware policy of the SGLang and vLLM routers: a tree of what was sent to each replica.
+//! While the loads are balanced, a prompt goes where most of it was sent before, if that is more
+//! than a threshold of it, else where the tree is smallest; when they are not, to the replica
+//! with the fewest requests. The defaults are those of vLLM's router. A tree of prompts in blocks
+//! is the set of the hashes of its paths.
 
+use super::sent::Sent;
 use crate::lab::router::View;
-use std::collections::{BTreeMap, HashMap};
 
-/// The router. A tree of prompts in blocks is the set of chained hashes of its paths.
+/// The router.
 #[derive(Debug)]
 pub struct RadixTree {
-    trees: Vec<Tree>,
-}
-
-#[derive(Debug, Default)]
-struct Tree {
-    used: HashMap<u64, u64>,
-    by_use: BTreeMap<u64, u64>,
-    uses: u64,
+    trees: Vec<Sent>,
 }
 
 /// The share of a prompt that must match.
@@ -26,12 +20,12 @@ const BALANCE_ABSOLUTE: u32 = 64;
 /// … and the largest is more than this many times the smallest.
 const BALANCE_RELATIVE: f64 = 1.5;
 /// The size of a tree: 67,108,864 characters, of which a token has four.
-const MAX_TOKENS: usize = 67_108_864 / 4;
+const MAX_TOKENS: f64 = 67_108_864.0 / 4.0;
 
 impl RadixTree {
     /// It has sent nothing.
     pub(crate) fn new(replicas: usize) -> Self {
-        Self { trees: (0..replicas).map(|_| Tree::default()).collect() }
+        Self { trees: (0..replicas).map(|_| Sent::default()).collect() }
     }
 
     pub(crate) fn route(&mut self, view: &View<'_>) -> usize {
@@ -45,42 +39,19 @@ impl RadixTree {
         } else {
             self.by_prefix(blocks)
         };
-        let block_tokens = view.job.prompt.block_bytes as usize;
-        self.trees[chosen].insert(blocks, MAX_TOKENS / block_tokens.max(1));
+        self.trees[chosen].send(blocks, (MAX_TOKENS / view.job.block_tokens()) as usize);
         chosen
     }
 
     fn by_prefix(&self, blocks: &[u64]) -> usize {
-        let matched = self.trees.iter().map(|tree| tree.matched(blocks));
-        let best =
-            matched.enumerate().max_by_key(|(index, matched)| (*matched, usize::MAX - index));
+        let matched = self.trees.iter().map(|tree| tree.matched(blocks)).enumerate();
+        let best = matched.max_by_key(|(index, matched)| (*matched, usize::MAX - index));
         match best {
             Some((index, matched)) if matched as f64 > THRESHOLD * blocks.len() as f64 => index,
             _ => {
-                let smallest =
-                    self.trees.iter().enumerate().min_by_key(|(_, tree)| tree.used.len());
+                let smallest = self.trees.iter().enumerate().min_by_key(|(_, tree)| tree.len());
                 smallest.map_or(0, |(index, _)| index)
             }
-        }
-    }
-}
-
-impl Tree {
-    fn matched(&self, blocks: &[u64]) -> usize {
-        blocks.iter().take_while(|block| self.used.contains_key(block)).count()
-    }
-
-    fn insert(&mut self, blocks: &[u64], most: usize) {
-        for block in blocks {
-            self.uses += 1;
-            if let Some(before) = self.used.insert(*block, self.uses) {
-                self.by_use.remove(&before);
-            }
-            self.by_use.insert(self.uses, *block);
-        }
-        while self.used.len() > most {
-            let Some((_, oldest)) = self.by_use.pop_first() else { return };
-            self.used.remove(&oldest);
         }
     }
 }
