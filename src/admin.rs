@@ -4,8 +4,9 @@ use crate::backend::pool::Pool;
 use crate::backend::{Backend, Health};
 use crate::clock;
 use crate::observe::Live;
+use crate::proxy::admission::Admission;
 use crate::telemetry::Telemetry;
-use crate::telemetry::vitals::{BackendVitals, SpanCounts, Vitals};
+use crate::telemetry::vitals::{BackendVitals, QueueVitals, SpanCounts, Vitals};
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
@@ -21,6 +22,8 @@ use std::time::Instant;
 pub struct Admin {
     /// The replicas.
     pub pool: Arc<Pool>,
+    /// Who waits for them.
+    pub admission: Arc<Admission>,
     /// The metrics.
     pub telemetry: Arc<Telemetry>,
     /// The requests that are open.
@@ -77,6 +80,7 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "ready": vitals.ready,
         "draining": vitals.draining,
         "requests_in_flight": vitals.in_flight,
+        "queue": vitals.queue,
         "models": vitals.models,
         "backends": vitals.backends,
         "spans": vitals.spans,
@@ -102,11 +106,17 @@ impl Admin {
             in_flight: self.live.open(),
             ready: !draining && self.pool.is_ready(),
             draining,
+            queue: queue(&self.admission),
             backends: self.pool.backends().iter().map(|backend| vitals(backend, now)).collect(),
             models: self.pool.models().into_keys().map(|id| id.to_string()).collect(),
             spans: (self.spans)(),
         }
     }
+}
+
+fn queue(admission: &Admission) -> Vec<QueueVitals> {
+    let waiting = admission.waiting().into_iter();
+    waiting.map(|(class, waiting)| QueueVitals { class: class.to_string(), waiting }).collect()
 }
 
 /// One replica at `now`.

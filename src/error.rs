@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
+use std::time::Duration;
 
 /// Why a request was not answered by a replica.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +63,28 @@ pub enum Error {
     /// No replica is healthy.
     #[error("no replica can take the request now; retry shortly")]
     NoBackend,
+    /// Every replica is past its high-water mark, and so is the room to wait in.
+    #[error("every replica is full, and so is the waiting room; retry after {retry_after} s")]
+    Saturated {
+        /// In seconds.
+        retry_after: u32,
+    },
+    /// A request that waited made room for one of a higher class, or of a tenant with fewer.
+    #[error(
+        "every replica is full, and a request that goes first took this one's place in the waiting room; retry after {retry_after} s"
+    )]
+    Shed {
+        /// In seconds.
+        retry_after: u32,
+    },
+    /// No replica had room while the request could wait.
+    #[error("no replica had room within {waited:?}; retry after {retry_after} s")]
+    QueueTimeout {
+        /// The longest wait.
+        waited: Duration,
+        /// In seconds.
+        retry_after: u32,
+    },
     /// The replica closed the connection before it answered.
     #[error("the replica closed the connection before it answered")]
     Closed,
@@ -92,11 +115,17 @@ pub const REASONS: &[&str] = &[
     "body_cut",
     "unknown_model",
     "no_backend",
+    "saturated",
+    "shed",
+    "queue_timeout",
     "connection_reset",
     "bad_response",
     "timeout",
     "internal",
 ];
+
+/// Those that say that there were replicas and no room.
+pub const SHED_REASONS: &[&str] = &["saturated", "shed", "queue_timeout"];
 
 /// Who has to change something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +167,10 @@ impl Error {
             param: None,
             retry_after: None,
         };
+        let full = |reason, retry_after: u32| Row {
+            retry_after: Some(retry_after),
+            ..row(S::TOO_MANY_REQUESTS, Gateway, "TooManyRequestsError", reason)
+        };
         match self {
             Self::NotFound { .. } => row(S::NOT_FOUND, Client, "NotFoundError", "not_found"),
             Self::MethodNotAllowed { .. } => {
@@ -164,6 +197,9 @@ impl Error {
                 retry_after: Some(1),
                 ..row(S::SERVICE_UNAVAILABLE, Gateway, "ServiceUnavailableError", "no_backend")
             },
+            Self::Saturated { retry_after } => full("saturated", *retry_after),
+            Self::Shed { retry_after } => full("shed", *retry_after),
+            Self::QueueTimeout { retry_after, .. } => full("queue_timeout", *retry_after),
             Self::Closed => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "connection_reset"),
             Self::Garbage => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "bad_response"),
             Self::HeaderTimeout { .. } => {
@@ -244,6 +280,9 @@ mod tests {
             Error::BodyCut,
             Error::UnknownModel { model: "a".into(), known: "b".into() },
             Error::NoBackend,
+            Error::Saturated { retry_after: 1 },
+            Error::Shed { retry_after: 1 },
+            Error::QueueTimeout { waited: Duration::from_secs(1), retry_after: 1 },
             Error::Closed,
             Error::Garbage,
             Error::HeaderTimeout { seconds: 1 },
@@ -251,9 +290,24 @@ mod tests {
         ];
         for error in all {
             let is_client = error.fault() == Fault::Client;
-            assert_eq!(is_client, error.status().is_client_error(), "{error:?}");
+            // Too many requests are not the fault of any one client.
+            let is_full = error.status() == StatusCode::TOO_MANY_REQUESTS;
+            assert_eq!(is_client, error.status().is_client_error() && !is_full, "{error:?}");
+            assert_eq!(is_full, SHED_REASONS.contains(&error.reason()), "{error:?}");
             assert!(REASONS.contains(&error.reason()), "{error:?}");
             assert_eq!(error.response().status(), error.status());
+        }
+    }
+
+    #[test]
+    fn a_request_that_found_no_room_is_told_when_to_retry_and_is_no_client_error() {
+        for error in [
+            Error::Saturated { retry_after: 7 },
+            Error::Shed { retry_after: 7 },
+            Error::QueueTimeout { waited: Duration::from_secs(30), retry_after: 7 },
+        ] {
+            assert_eq!(error.response().headers()[RETRY_AFTER], "7");
+            assert_eq!(error.outcome(), Outcome::Rejected);
         }
     }
 

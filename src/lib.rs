@@ -9,6 +9,7 @@
 //! client ─► server ─► proxy::handle                        Exchange::open ──┐ one guard,
 //!             │         ├ openai::route    is it inference?                 │ moved along
 //!             │         ├ openai::request  model, stream; the bytes stay    │
+//!             │         ├ admission        waits while all are full         │
 //!             │         ├ pool.lease       routing::Policy over a snapshot  │
 //!             │         ├ client.send      ↺ another replica if none heard  │
 //!             │         └ ObservedBody { replica's body, exchange, lease } ◄┘
@@ -37,7 +38,8 @@ pub mod record;
 
 pub mod error;
 
-// Floor 3: choosing and watching, without I/O.
+// Floor 3: choosing, waiting and watching, without I/O.
+pub mod admission;
 pub mod observe;
 pub mod routing;
 

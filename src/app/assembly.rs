@@ -10,6 +10,7 @@ use crate::config::{self, BackendConfig, Config, Loaded, SecretError, Source, Ti
 use crate::observe::{self, Live, Sink};
 use crate::openai::Phrases;
 use crate::proxy::Gateway;
+use crate::proxy::admission::{self, Admission};
 use crate::record::Tiers;
 use crate::server::{self, BindError, Drained, Limits, Server};
 use crate::telemetry::Telemetry;
@@ -86,8 +87,10 @@ impl Assembly {
         let watchers =
             server::watch_all(&pool, &client, config.watch, &telemetry, FIRST_LOOK).await;
         let live = Live::new(observation(config)?, clock::now());
+        let admission = Arc::new(Admission::new(pool.clone(), admission(config)));
         let admin = Arc::new(Admin {
             pool: pool.clone(),
+            admission: admission.clone(),
             telemetry: telemetry.clone(),
             live: live.clone(),
             draining: Arc::new(AtomicBool::new(false)),
@@ -96,6 +99,7 @@ impl Assembly {
         });
         let gateway = Arc::new(Gateway {
             pool: pool.clone(),
+            admission,
             client,
             sink: telemetry,
             max_body: config.limits.body,
@@ -169,6 +173,18 @@ fn observation(config: &Config) -> Result<observe::Settings, AssemblyError> {
         stalls: config.stalls,
         slow: config.slow,
         phrases: phrases.map(Arc::new),
+    })
+}
+
+fn admission(config: &Config) -> Option<admission::Settings> {
+    let configured = &config.admission;
+    configured.enabled.then(|| admission::Settings {
+        marks: configured.marks(),
+        places: configured.room,
+        max_wait: configured.max_wait,
+        classes: configured.classes(),
+        // The configuration has checked that it is a name.
+        tenant_header: configured.tenant_header.as_ref().and_then(|name| name.parse().ok()),
     })
 }
 

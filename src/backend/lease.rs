@@ -47,6 +47,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let promise = *self.0.promise();
         self.0.backend.ledger.give_back(promise, clock::now());
+        self.0.backend.vacancies.tell();
     }
 }
 
@@ -79,6 +80,7 @@ impl Replica for Claim {
 
     fn on_first_output(&self, now: Instant) {
         self.backend.ledger.first_output(&mut self.promise(), now);
+        self.backend.vacancies.tell();
     }
 
     fn on_answer(&self, observed: &Observed) {

@@ -6,6 +6,7 @@ pub mod dialect;
 mod lease;
 pub mod pool;
 mod recent;
+pub mod vacancies;
 pub mod watch;
 
 use crate::clock;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, SetOnce};
+use vacancies::Vacancies;
 
 pub use lease::Lease;
 
@@ -45,6 +47,8 @@ pub struct Backend {
     /// Wakes its watcher before its time.
     look_again: Notify,
     looked: SetOnce<()>,
+    /// Hears of every change that may make room here.
+    vacancies: Arc<Vacancies>,
 }
 
 /// What is believed of a replica. Replaced whole.
@@ -134,6 +138,7 @@ impl Backend {
             state: ArcSwap::default(),
             look_again: Notify::new(),
             looked: SetOnce::new(),
+            vacancies: Arc::default(),
         }
     }
 
@@ -199,6 +204,7 @@ impl Backend {
             change(&mut next);
             next
         });
+        self.vacancies.tell();
     }
 
     /// What it is believed to be for this prompt.

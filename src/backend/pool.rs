@@ -1,10 +1,12 @@
 //! The replicas as they are believed to be. Belief comes from three sources: the configuration,
 //! what they say when they are looked at, and how our own requests fare.
 
+use super::vacancies::Vacancies;
 use super::{Backend, Health, Lease, Model, State};
 use crate::error::Error;
 use crate::observe::Sink;
 use crate::record::{Decision, ModelLabel, RequestRecord};
+use crate::routing::high_water::Marks;
 use crate::routing::{Ask, Candidate, Policy, Prompt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +19,7 @@ pub struct Pool {
     backends: Vec<Arc<Backend>>,
     policy: Policy,
     questions: AtomicU64,
+    vacancies: Arc<Vacancies>,
 }
 
 /// What a request needs of a replica.
@@ -25,7 +28,7 @@ pub struct Need<'a> {
     /// The model, if the client named one.
     pub model: Option<&'a str>,
     /// Its prompt.
-    pub prompt: &'a Prompt,
+    pub prompt: &'a Arc<Prompt>,
     /// Whether its answer is a stream.
     pub is_stream: bool,
     /// A hash of its session, if it has one.
@@ -34,11 +37,22 @@ pub struct Need<'a> {
     pub seed: u64,
 }
 
+/// The replicas that could take a request, and are below their marks.
+struct Open<'a> {
+    backends: Vec<&'a Arc<Backend>>,
+    /// Each of them, in the same order.
+    candidates: Vec<Candidate>,
+    /// There are others, past a mark.
+    is_some_full: bool,
+}
+
 impl Pool {
     /// A pool of replicas that have not been looked at.
     pub fn new(backends: Vec<Backend>, policy: Policy) -> Self {
-        let backends = backends.into_iter().map(Arc::new).collect();
-        Self { backends, policy, questions: AtomicU64::new(0) }
+        let vacancies = Arc::<Vacancies>::default();
+        let shared = |backend| Arc::new(Backend { vacancies: vacancies.clone(), ..backend });
+        let backends = backends.into_iter().map(shared).collect();
+        Self { backends, policy, questions: AtomicU64::new(0), vacancies }
     }
 
     /// The replicas, in the order of the configuration.
@@ -49,6 +63,11 @@ impl Pool {
     /// The policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Word of places that may have become free.
+    pub fn vacancies(&self) -> &Vacancies {
+        &self.vacancies
     }
 
     /// Whether any replica may be sent requests.
@@ -63,32 +82,55 @@ impl Pool {
         tried: &[Arc<Backend>],
         now: Instant,
     ) -> Result<(Lease, Decision), Error> {
-        let (open, candidates) = self.open(&need, tried, now);
+        let place = self.choose(need, &self.open(&need, tried, None, now), now);
+        place.ok_or_else(|| self.no_candidate(need.model))
+    }
+
+    /// A place at the replica that the policy chooses among those below their marks. `None`: there
+    /// are some that could take the request, and all are past a mark.
+    pub fn lease_below(
+        &self,
+        marks: &Marks,
+        need: Need<'_>,
+        now: Instant,
+    ) -> Result<Option<(Lease, Decision)>, Error> {
+        let open = self.open(&need, &[], Some(marks), now);
+        match self.choose(need, &open, now) {
+            None if !open.is_some_full => Err(self.no_candidate(need.model)),
+            place => Ok(place),
+        }
+    }
+
+    fn choose(&self, need: Need<'_>, open: &Open<'_>, now: Instant) -> Option<(Lease, Decision)> {
         let ask = Ask {
             sequence: self.questions.fetch_add(1, Ordering::Relaxed),
             seed: need.seed,
             session: need.session,
         };
-        let Some(choice) = self.policy.pick(&candidates, &ask) else {
-            return Err(self.no_candidate(need.model));
-        };
-        let backend = open[choice.index];
+        let choice = self.policy.pick(&open.candidates, &ask)?;
+        let backend = open.backends[choice.index];
         let condition = backend.state.load().condition(now);
         let decision = Decision { policy: self.policy.name(), reason: choice.reason, condition };
-        let candidate = &candidates[choice.index];
+        let candidate = &open.candidates[choice.index];
         let lease = Lease::new(backend.clone(), candidate, need.prompt, need.is_stream, now);
-        Ok((lease, decision))
+        Some((lease, decision))
     }
 
+    /// The replicas that could take a request for a model, and are below their marks.
     fn open(
         &self,
         need: &Need<'_>,
         tried: &[Arc<Backend>],
+        marks: Option<&Marks>,
         now: Instant,
-    ) -> (Vec<&Arc<Backend>>, Vec<Candidate>) {
+    ) -> Open<'_> {
         let is_tried = |backend| tried.iter().any(|tried| Arc::ptr_eq(tried, backend));
-        let mut open = Vec::with_capacity(self.backends.len());
-        let mut candidates = Vec::with_capacity(self.backends.len());
+        let count = self.backends.len();
+        let mut open = Open {
+            backends: Vec::with_capacity(count),
+            candidates: Vec::with_capacity(count),
+            is_some_full: false,
+        };
         for backend in &self.backends {
             let state = backend.state.load();
             if state.health == Health::Up
@@ -96,11 +138,16 @@ impl Pool {
                 && state.serves(need.model)
                 && !is_tried(backend)
             {
-                candidates.push(backend.candidate(need.prompt, now));
-                open.push(backend);
+                let candidate = backend.candidate(need.prompt, now);
+                if marks.is_some_and(|marks| marks.are_passed_by(&candidate)) {
+                    open.is_some_full = true;
+                } else {
+                    open.candidates.push(candidate);
+                    open.backends.push(backend);
+                }
             }
         }
-        (open, candidates)
+        open
     }
 
     /// A model is unknown only if every replica has said what it serves.
@@ -147,6 +194,11 @@ impl Pool {
 /// Requests teach the pool: one that a replica failed asks for a look at it, because a replica that
 /// fails fast looks idle.
 impl Sink for Pool {
+    /// A prefill has ended.
+    fn first_output(&self, _: &RequestRecord) {
+        self.vacancies.tell();
+    }
+
     fn finished(&self, record: &RequestRecord) {
         if !record.outcome.is_backend_failure() {
             return;
@@ -189,7 +241,8 @@ mod tests {
         pool
     }
 
-    static PROMPT: LazyLock<Prompt> = LazyLock::new(|| Prompt { bytes: 40, ..Prompt::default() });
+    static PROMPT: LazyLock<Arc<Prompt>> =
+        LazyLock::new(|| Arc::new(Prompt { bytes: 40, ..Prompt::default() }));
 
     fn need(model: Option<&str>) -> Need<'_> {
         Need { model, prompt: &PROMPT, is_stream: true, session: None, seed: 0 }
@@ -240,6 +293,37 @@ mod tests {
         assert_eq!((own().in_flight, own().backlog), (1, 10));
         drop(lease);
         assert_eq!(own(), Own::default());
+    }
+
+    #[test]
+    fn below_the_marks_only_replicas_with_room_are_chosen_and_none_is_no_error() {
+        let marks = Marks { waiting: None, kv_usage: None, in_flight: Some(1) };
+        let pool = pool(&[None, None]);
+        let place = |model| pool.lease_below(&marks, need(model), clock::now());
+        let (first, _) = place(None).unwrap().unwrap();
+        let (second, _) = place(None).unwrap().unwrap();
+        assert_ne!(first.backend().id, second.backend().id);
+        assert!(place(None).unwrap().is_none(), "all are past their mark");
+        drop(second);
+        assert!(place(None).unwrap().is_some());
+        pool.backends.iter().for_each(|backend| backend.suspect("gone"));
+        assert_eq!(place(None).unwrap_err(), Error::NoBackend);
+    }
+
+    #[tokio::test]
+    async fn a_place_that_becomes_free_is_told_only_while_somebody_waits() {
+        let pool = pool(&[None]);
+        let told = || futures_util::FutureExt::now_or_never(pool.vacancies().changed()).is_some();
+        drop(lease(&pool, None).unwrap());
+        assert!(!told());
+        pool.vacancies().set_waiting(1);
+        assert!(!told());
+        drop(lease(&pool, None).unwrap());
+        assert!(told());
+        pool.backends[0].suspect("gone");
+        assert!(told() && !told(), "once for each change");
+        pool.first_output(&crate::record::sample::streamed());
+        assert!(told(), "a prefill has ended");
     }
 
     #[test]

@@ -19,8 +19,8 @@ pub use check::{Check, check};
 pub use error::{ConfigError, Place, Position};
 pub use secret::{Secret, SecretError, SecretValue};
 pub use settings::{
-    Answers, Drain, Format, Level, Limits, Log, Protocol, Routing, TierKey, Tiers, Tracing,
-    UsageMode,
+    Admission, Answers, Drain, Format, Level, Limits, Log, Protocol, Routing, TierKey, Tiers,
+    Tracing, UsageMode,
 };
 pub use sources::{Given, Overrides, Source, Sources};
 
@@ -48,6 +48,8 @@ pub struct Config {
     pub backends: Vec<BackendConfig>,
     /// How one of them is chosen.
     pub routing: Routing,
+    /// What happens while all of them are full.
+    pub admission: Admission,
     /// The largest request.
     pub limits: Limits,
     /// How long the replicas are waited for.
@@ -92,6 +94,7 @@ impl Default for Config {
             admin: (Ipv4Addr::LOCALHOST, 9090).into(),
             backends: Vec::new(),
             routing: Routing::default(),
+            admission: Admission::default(),
             limits: Limits::default(),
             timeouts: client::Limits::default(),
             watch: watch::Settings::default(),

@@ -2,6 +2,7 @@
 //! broken rule names the value by its path, wherever it came from.
 
 use super::{Config, backends::BackendConfig};
+use crate::admission::DEFAULT_CLASS;
 use crate::backend::address::Address;
 use http::{HeaderName, Uri};
 use std::time::Duration;
@@ -32,6 +33,7 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     sizes_are_usable(config)?;
     weights_are_usable(config)?;
     sessions_are_usable(config)?;
+    admission_is_usable(config)?;
     labels_are_usable(config)?;
     searches_are_usable(config)?;
     tracing_is_usable(config)
@@ -82,6 +84,7 @@ fn durations_are_positive(config: &Config) -> Result<(), Broken> {
         ("watch.busy_interval", config.watch.busy),
         ("watch.idle_interval", config.watch.idle),
         ("watch.timeout", config.watch.timeout),
+        ("admission.max_wait", config.admission.max_wait),
         ("stalls.floor", config.stalls.floor),
         ("slow.ttft", config.slow.ttft),
         ("slow.tpot", config.slow.tpot),
@@ -141,6 +144,42 @@ fn weights_are_usable(config: &Config) -> Result<(), Broken> {
     let horizon = kv_aware.horizon_seconds;
     if !(horizon.is_finite() && horizon > 0.0) {
         return Err(broken("routing.kv_aware.horizon_seconds", "this must be more than 0"));
+    }
+    Ok(())
+}
+
+/// Beyond it, a cache cannot be told from a full one.
+const MAX_KV_USAGE: f64 = 0.99;
+
+fn admission_is_usable(config: &Config) -> Result<(), Broken> {
+    let admission = &config.admission;
+    let marks = [
+        ("admission.max_waiting", admission.max_waiting),
+        ("admission.max_in_flight", admission.max_in_flight),
+    ];
+    if let Some((path, _)) = marks.iter().find(|(_, mark)| *mark == Some(0)) {
+        return Err(broken(path, "this must be 1 or more; null for no such mark"));
+    }
+    if admission.max_kv_usage.is_some_and(|mark| !(0.01..=MAX_KV_USAGE).contains(&mark)) {
+        let problem = "this must be between 0.01 and 0.99; null for no such mark";
+        return Err(broken("admission.max_kv_usage", problem));
+    }
+    let header = admission.tenant_header.as_ref();
+    if header.is_some_and(|name| name.parse::<HeaderName>().is_err()) {
+        return Err(broken("admission.tenant_header", "this is not the name of a header"));
+    }
+    for (index, class) in admission.classes.iter().enumerate() {
+        let path = format!("admission.classes.{index}");
+        if admission.classes[..index].contains(class) {
+            return Err(broken(&path, format!("`{class}` stands here twice")));
+        }
+        let tiers = &config.tiers;
+        let is_tier =
+            tiers.names.contains(class) || tiers.keys.iter().any(|key| key.tier == *class);
+        if !is_tier && class != DEFAULT_CLASS {
+            let problem = format!("`{class}` is not a tier of `tiers`, nor `{DEFAULT_CLASS}`");
+            return Err(broken(&path, problem));
+        }
     }
     Ok(())
 }

@@ -2,6 +2,8 @@
 //! listeners, draining, logs and traces.
 
 use super::secret::Secret;
+use crate::admission::Classes;
+use crate::routing::high_water::Marks;
 use crate::routing::{Policy, PolicyKind, kv_aware};
 use crate::units;
 use serde::{Deserialize, Serialize};
@@ -65,6 +67,29 @@ pub struct TierKey {
     pub key: Secret,
     /// The tier.
     pub tier: String,
+}
+
+/// What happens while every replica is full.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admission {
+    /// Whether requests wait for a replica with room, or are sent in any case.
+    pub enabled: bool,
+    /// A replica with as many requests in its queue is full.
+    pub max_waiting: Option<u32>,
+    /// A replica whose KV cache is as full is full. From 0 to 1.
+    pub max_kv_usage: Option<f64>,
+    /// A replica with as many requests of this gateway is full.
+    pub max_in_flight: Option<u32>,
+    /// Most requests that wait.
+    pub room: usize,
+    /// How long each may.
+    #[serde(with = "units::duration")]
+    pub max_wait: Duration,
+    /// Tiers, from the one that goes first to the one that goes last.
+    pub classes: Vec<String>,
+    /// The header that names the tenant.
+    pub tenant_header: Option<String>,
 }
 
 /// What is looked for in answers.
@@ -163,6 +188,38 @@ impl Default for Routing {
             policy: PolicyKind::default(),
             session_headers: vec!["x-session-id".to_owned()],
             kv_aware: kv_aware::Settings::default(),
+        }
+    }
+}
+
+impl Admission {
+    /// The classes, with the one of all other tiers.
+    pub fn classes(&self) -> Classes {
+        Classes::new(self.classes.iter().map(|name| name.as_str().into()))
+    }
+
+    /// The marks.
+    pub const fn marks(&self) -> Marks {
+        Marks {
+            waiting: self.max_waiting,
+            kv_usage: self.max_kv_usage,
+            in_flight: self.max_in_flight,
+        }
+    }
+}
+
+impl Default for Admission {
+    /// 16 requests in a replica's queue, 97 % of its cache; 1,024 places, 30 s.
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_waiting: Some(16),
+            max_kv_usage: Some(0.97),
+            max_in_flight: None,
+            room: 1_024,
+            max_wait: Duration::from_secs(30),
+            classes: Vec::new(),
+            tenant_header: None,
         }
     }
 }

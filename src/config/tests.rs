@@ -113,6 +113,41 @@ const BAD: &[(&str, &str)] = &[
   |          ^^^",
     ),
     (
+        "admission:\n  max_waiting: 0\n",
+        "gateway.yaml:2:16: this must be 1 or more; null for no such mark
+  |
+2 |   max_waiting: 0
+  |                ^",
+    ),
+    (
+        "admission:\n  max_kv_usage: 1.0\n",
+        "gateway.yaml:2:17: this must be between 0.01 and 0.99; null for no such mark
+  |
+2 |   max_kv_usage: 1.0
+  |                 ^^^",
+    ),
+    (
+        "tiers: { names: [gold] }\nadmission:\n  classes: [gold, silver]\n",
+        "gateway.yaml:3:19: `silver` is not a tier of `tiers`, nor `default`
+  |
+3 |   classes: [gold, silver]
+  |                   ^^^^^^",
+    ),
+    (
+        "tiers: { names: [gold] }\nadmission:\n  classes: [gold, default, gold]\n",
+        "gateway.yaml:3:28: `gold` stands here twice
+  |
+3 |   classes: [gold, default, gold]
+  |                            ^^^^",
+    ),
+    (
+        "admission:\n  tenant_header: a b\n",
+        "gateway.yaml:2:18: this is not the name of a header
+  |
+2 |   tenant_header: a b
+  |                  ^^^",
+    ),
+    (
         "admin: 127.0.0.1:8080\n",
         "gateway.yaml:1:8: listen and admin cannot both be 127.0.0.1:8080
   |

@@ -5,15 +5,15 @@ use crate::routing::Prompt;
 use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 /// Drawn when the gateway starts, so that nobody can make a prompt with the hashes of another.
 static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The prompt of a request. Models, and prompts of different `cache_salt`s, share no cache.
-pub(super) fn prompt(peek: &Peek, body: &[u8]) -> Prompt {
+pub(super) fn prompt(peek: &Peek, body: &[u8]) -> Arc<Prompt> {
     let seed = KEYS.hash_one((&peek.model, &peek.prompt.salt));
-    Prompt::new(seed, peek.prompt.parts(body))
+    Arc::new(Prompt::new(seed, peek.prompt.parts(body)))
 }
 
 /// A hash of the session: of the first of the headers that is there, else of the body's

@@ -4,6 +4,7 @@
 //! route ─ is it inference?            no: the gateway answers itself, or refuses
 //! receive ─ the whole request body    it must be there to be peeked at and sent again
 //! peek ─ model, stream, limits        the bytes stay as they came
+//! admit ─ a place, now or when a replica has room
 //! lease ─ the policy names a replica  ↺ another one while none has accepted the connection
 //! send ─ the head of the answer
 //! forward ─ its frames, observed      the lease and the exchange travel in the body
@@ -13,6 +14,7 @@
 //! replica's. Back-pressure and cancellation follow from that. A client that leaves drops the
 //! future or the body, and with it the connection to the replica.
 
+pub mod admission;
 mod asked;
 mod attempt;
 mod opening;
@@ -31,6 +33,7 @@ use crate::openai::{Api, form};
 use crate::own;
 use crate::record::{Asked, Tiers};
 use crate::trace_context::Sampler;
+use admission::Admission;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderName, Request, Response, request};
@@ -43,6 +46,8 @@ use std::sync::Arc;
 pub struct Gateway {
     /// The replicas.
     pub pool: Arc<Pool>,
+    /// Who may go to them now, and who waits.
+    pub admission: Arc<Admission>,
     /// The way to them.
     pub client: Client,
     /// Who hears of every request.
@@ -130,21 +135,25 @@ async fn forward(
         session: asked::session(&head.headers, &gateway.session_headers, &peek),
         seed: fastrand::u64(..),
     };
+    let caller = gateway.admission.caller(&head.headers, record.client, &record.tier);
+    let mut place = gateway.admission.admit(need, caller, &mut record.timings).await?;
     let mut tried: Vec<Arc<Backend>> = Vec::new();
     loop {
-        let now = clock::now();
-        let (lease, decision) = gateway.pool.lease(need, &tried, now)?;
+        let (lease, decision) = place;
         let record = exchange.record();
         record.decision = Some(decision);
-        record.timings.routed = Some(now);
+        record.timings.routed = Some(clock::now());
         let (body, usage_injected) = body.for_replica(lease.backend());
         record.asked.usage_injected = usage_injected;
         match attempt::send(&gateway.client, record, lease.backend(), &head, body).await {
             Ok(response) => return Ok((response, lease)),
-            // The request has not been sent, so another replica may have it.
+            // The request has not been sent, so another replica may have it. It has been admitted,
+            // and does not wait again.
             Err(SendError::Connect(reason)) => {
                 lease.backend().suspect(&reason);
                 tried.push(lease.backend().clone());
+                drop(lease);
+                place = gateway.pool.lease(need, &tried, clock::now())?;
             }
             Err(error) => return Err(failure(&error)),
         }

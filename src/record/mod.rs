@@ -233,10 +233,17 @@ impl RequestRecord {
     }
 
     /// What the gateway took before the replica had the request: (sent − accepted) less the time
-    /// in which the client was still sending its body.
+    /// in which the client was still sending its body, and less the wait for a replica with room.
     pub fn overhead(&self) -> Option<Duration> {
         let received = self.timings.received?;
-        Some(self.timings.sent?.saturating_duration_since(received))
+        let took = self.timings.sent?.saturating_duration_since(received);
+        Some(took.saturating_sub(self.queue_wait().unwrap_or_default()))
+    }
+
+    /// How long it waited in the gateway for a replica with room. `None`: it did not have to.
+    pub fn queue_wait(&self) -> Option<Duration> {
+        let Timings { queued, dequeued, ended, .. } = self.timings;
+        Some(dequeued.or(ended)?.saturating_duration_since(queued?))
     }
 
     /// Generated tokens, as exactly as they are known: see [`Observed::usage_source`].
@@ -327,6 +334,7 @@ impl RequestRecord {
             Timings { first_output: Some(_), .. } => "decode",
             Timings { headers: Some(_), .. } => "prefill",
             Timings { sent: Some(_), .. } => "headers",
+            Timings { queued: Some(_), dequeued: None, .. } => "queued",
             Timings { received: Some(_), .. } => "routing",
             _ => "upload",
         }

@@ -7,7 +7,10 @@ use std::time::Duration;
 /// A part of the life of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// The gateway had it: request body read → handed to a connection, for the last time.
+    /// It waited in the gateway for a replica with room.
+    GatewayQueue,
+    /// The gateway had it: request body read → handed to a connection, for the last time, less
+    /// that wait.
     Gateway,
     /// On the way to the engine and back: (sent → first output) − queue − prefill.
     Network,
@@ -38,12 +41,19 @@ pub struct Phases([Option<Span>; Phase::ALL.len()]);
 
 impl Phase {
     /// All of them, in the order of time (the network is before and after the engine).
-    pub const ALL: [Self; 5] =
-        [Self::Gateway, Self::Network, Self::Queue, Self::Prefill, Self::Decode];
+    pub const ALL: [Self; 6] = [
+        Self::GatewayQueue,
+        Self::Gateway,
+        Self::Network,
+        Self::Queue,
+        Self::Prefill,
+        Self::Decode,
+    ];
 
     /// The name in metrics, logs and spans.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::GatewayQueue => "gateway_queue",
             Self::Gateway => "gateway",
             Self::Network => "network",
             Self::Queue => "queue",
@@ -60,6 +70,7 @@ impl Phases {
     pub fn of(record: &RequestRecord) -> Self {
         let engine = record.observed.engine.unwrap_or_default();
         let mut phases = Self::default();
+        phases.put(Phase::GatewayQueue, record.queue_wait(), false);
         phases.put(Phase::Gateway, record.overhead(), false);
         phases.put(Phase::Decode, engine.decode.or_else(|| record.decode()), false);
         let first = record.upstream_ttft();
@@ -108,7 +119,7 @@ fn shared(recent: &RecentTimes, first: Duration) -> Option<(Duration, Duration)>
 mod tests {
     use super::*;
     use crate::openai::EngineTimes;
-    use crate::record::sample::streamed;
+    use crate::record::sample::{at, streamed};
 
     const fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -133,6 +144,16 @@ mod tests {
             ("prefill", 45, false),
             ("decode", 299, false),
         ];
+        assert_eq!(of(&record), expected);
+    }
+
+    #[test]
+    fn a_wait_for_a_replica_with_room_is_not_the_gateways_own_time() {
+        let mut record = streamed();
+        let accepted = record.timings.accepted;
+        record.timings.queued = Some(at(accepted, 2));
+        record.timings.dequeued = Some(at(accepted, 8));
+        let expected = [("gateway_queue", 6, false), ("gateway", 2, false), ("decode", 300, false)];
         assert_eq!(of(&record), expected);
     }
 

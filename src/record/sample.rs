@@ -63,6 +63,8 @@ pub(crate) fn streamed() -> RequestRecord {
         timings: Timings {
             accepted,
             received: moment(2),
+            queued: None,
+            dequeued: None,
             routed: moment(3),
             sent: moment(10),
             headers: moment(60),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub enum SlowCause {
     /// It was sent to a replica that failed, and then to another.
     Retry,
-    /// It waited in the gateway for a replica.
+    /// It waited in the gateway for a replica with room.
     GatewayQueue,
     /// The gateway itself was slow.
     Gateway,
@@ -123,8 +123,7 @@ fn costs(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration);
     let phases = Phases::of(record);
     let took = |phase| phases.get(phase).map_or(Duration::ZERO, |span| span.took);
     let first = record.attempts.first().map(|attempt| attempt.started);
-    // The replica of the first attempt was chosen; `routed` is the last choice.
-    let chosen = first.into_iter().chain(timings.routed).min();
+    let retries = between(first, timings.sent);
     let upload = between(Some(timings.accepted), timings.received);
     let engine = waits(record, took(Phase::Queue), took(Phase::Prefill));
     let silent = silences(timings, record);
@@ -134,9 +133,9 @@ fn costs(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration);
     let is_dragging = record.tpot().is_some_and(|tpot| tpot > limits.tpot);
     let decode = took(Phase::Decode).saturating_sub(silent);
     [
-        (SlowCause::Retry, between(first, timings.sent)),
-        (SlowCause::GatewayQueue, between(timings.received, chosen)),
-        (SlowCause::Gateway, between(timings.routed, timings.sent)),
+        (SlowCause::Retry, retries),
+        (SlowCause::GatewayQueue, took(Phase::GatewayQueue)),
+        (SlowCause::Gateway, took(Phase::Gateway).saturating_sub(retries)),
         (SlowCause::EngineQueue, engine.0),
         (SlowCause::LongPrompt, engine.1),
         (SlowCause::Preempted, preempted),
@@ -287,6 +286,8 @@ mod tests {
     fn time_before_the_replica_had_it_is_the_gateways_or_that_of_replicas_that_failed() {
         let queued = cause(|record, at| {
             delay(record, 3_000);
+            record.timings.queued = Some(at(2));
+            record.timings.dequeued = Some(at(3_000));
             record.timings.routed = Some(at(3_000));
             record.attempts[0].started = at(3_001);
             record.timings.sent = Some(at(3_001));

@@ -9,6 +9,10 @@ pub struct Timings {
     pub accepted: Instant,
     /// The request body was read.
     pub received: Option<Instant>,
+    /// It began to wait for a replica with room, if it had to.
+    pub queued: Option<Instant>,
+    /// It stopped waiting: it was given a place, or turned away.
+    pub dequeued: Option<Instant>,
     /// A replica was chosen, the last time if more than once.
     pub routed: Option<Instant>,
     /// The request was given to a connection, the last time if more than once.
@@ -37,6 +41,8 @@ impl Timings {
         Self {
             accepted,
             received: None,
+            queued: None,
+            dequeued: None,
             routed: None,
             sent: None,
             headers: None,

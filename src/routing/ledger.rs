@@ -153,6 +153,7 @@ impl Ledger {
             prefill,
             waiting,
             running: (f64::from(own.in_flight) + others - waiting).max(0.0),
+            said: self.said.last(&own),
             kv_usage: self.said.kv_usage(&own, certainty),
             capacity,
             certainty,

@@ -4,6 +4,7 @@
 //! The snapshot is one [`Candidate`] for each replica: what its [`Ledger`] believes of it now, for
 //! this prompt. The gateway and the laboratory keep the same ledgers and ask the same policies.
 
+pub mod high_water;
 pub mod kv_aware;
 mod learned;
 mod least_requests;
@@ -22,7 +23,7 @@ pub use learned::Learned;
 pub use ledger::{Counts, Ledger, Own, Promise};
 pub use prefill::Prefill;
 pub use prompt::Prompt;
-pub use said::Report;
+pub use said::{LastSaid, Report};
 
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,8 @@ pub struct Candidate {
     pub waiting: f64,
     /// Requests that run there.
     pub running: f64,
+    /// What it last said of both itself. Zeros, if it said nothing.
+    pub said: LastSaid,
     /// Share of its KV cache that requests hold; more than 1 if they do not fit. `None`: not known.
     pub kv_usage: Option<f64>,
     /// Tokens that its KV cache can hold.

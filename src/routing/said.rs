@@ -2,6 +2,7 @@
 //! written: each is true, whichever is newer.
 
 use super::ledger::Own;
+use serde::Serialize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What a replica says of itself.
@@ -15,6 +16,17 @@ pub struct Report {
     pub running: f64,
     /// Tokens that its KV cache can hold.
     pub capacity: Option<u64>,
+}
+
+/// The load that a replica last told of, and what has changed since.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct LastSaid {
+    /// Requests that waited.
+    pub waiting: f64,
+    /// Requests that ran.
+    pub running: f64,
+    /// Requests that this gateway sent it since, less those that have ended.
+    pub sent_since: f64,
 }
 
 /// The last report.
@@ -87,6 +99,16 @@ impl Said {
         Some(self.capacity.load(Ordering::Relaxed)).filter(|capacity| *capacity > 0)
     }
 
+    /// The load as it was told.
+    pub(super) fn last(&self, own: &Own) -> LastSaid {
+        let then = self.in_flight.load(Ordering::Relaxed);
+        LastSaid {
+            waiting: self.waiting.get(),
+            running: self.running.get(),
+            sent_since: f64::from(own.in_flight) - f64::from(then),
+        }
+    }
+
     /// Requests there that are not ours.
     pub(super) fn others(&self, certainty: f64) -> f64 {
         let own = f64::from(self.in_flight.load(Ordering::Relaxed));
@@ -114,7 +136,8 @@ impl Said {
         }
         let sent_since = own.tokens as f64 - self.tokens.load(Ordering::Relaxed) as f64;
         let by_report = (said + sent_since * token).max(0.0);
-        let by_own = own.tokens as f64 * token;
+        // Requests may share blocks: together they hold no more than there is.
+        let by_own = (own.tokens as f64 * token).min(1.0);
         Some(certainty * by_report + (1.0 - certainty) * by_own)
     }
 }

@@ -18,6 +18,7 @@ pub(super) fn replica() -> Candidate {
         prefill: Prefill::default(),
         waiting: 0.0,
         running: 0.0,
+        said: LastSaid::default(),
         kv_usage: Some(0.1),
         capacity: Some(100_000),
         certainty: 1.0,

@@ -79,6 +79,7 @@ impl Server {
         let Self { clients, operators, gateway, admin, limits } = self;
         let operators = tokio::spawn(serve_operators(operators, admin::router(admin.clone())));
         let sweeper = tokio::spawn(sweep(gateway.live.clone()));
+        let admission = tokio::spawn(gateway.admission.clone().run());
         let live = gateway.live.clone();
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
@@ -105,6 +106,7 @@ impl Server {
         }
         connections.shutdown().await;
         sweeper.abort();
+        admission.abort();
         operators.abort();
         drained
     }

@@ -67,6 +67,9 @@ struct Line<'a> {
     write_stall_ms: f64,
     duration_ms: Option<f64>,
     overhead_us: Option<u128>,
+    /// How long it waited for a replica with room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queued_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     phases: Option<PhaseTimes>,
     bytes_in: u64,
@@ -153,6 +156,7 @@ impl<'a> Line<'a> {
             write_stall_ms: millis(observed.write_stall),
             duration_ms: Some(millis(record.duration())),
             overhead_us: record.overhead().map(|overhead| overhead.as_micros()),
+            queued_ms: record.queue_wait().map(millis),
             phases: PhaseTimes::of(&Phases::of(record)),
             bytes_in: record.bytes_in,
             bytes_out: record.bytes_out,
@@ -183,6 +187,7 @@ impl Display for Line<'_> {
         field(f, "phase", self.phase)?;
         field(f, "slow", self.slow)?;
         field(f, "lost", self.lost)?;
+        field(f, "queued_ms", self.queued_ms)?;
         field(f, "ttft_ms", self.ttft_ms)?;
         field(f, "tpot_ms", self.tpot_ms)?;
         field(f, "gap_max_ms", self.gap_max_ms)?;

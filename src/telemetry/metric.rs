@@ -1,6 +1,7 @@
 //! What a metric is: a row of the catalogue, and labels whose values come from closed sets.
 
 use super::vitals::Vitals;
+use crate::admission::DEFAULT_CLASS;
 use crate::backend::ScrapeError;
 use crate::error;
 use crate::openai::{Api, Finish};
@@ -108,6 +109,10 @@ pub enum Label {
     Result,
     /// Why a replica was chosen.
     RouteReason,
+    /// A class of the waiting room: a tier of the configuration, or `default`.
+    Class,
+    /// Why a request found no room.
+    Shed,
     /// Where a request was when its client left.
     Phase,
     /// [`Lost::as_str`]
@@ -141,7 +146,7 @@ pub(super) const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "r
 pub(super) const MARKS: [&str; 3] = ["headers", "first_event", "first_answer"];
 /// What becomes of spans.
 pub(super) const SPAN_RESULTS: [&str; 4] = ["queued", "exported", "failed", "filtered"];
-const PHASES: [&str; 5] = ["upload", "routing", "headers", "prefill", "decode"];
+const PHASES: [&str; 6] = ["upload", "queued", "routing", "headers", "prefill", "decode"];
 const RESULTS: [&str; 7] =
     ["ok", "error_status", "connect_error", "connection_reset", "bad_response", "timeout", "stale"];
 
@@ -156,7 +161,13 @@ impl Label {
             Self::Operation => "operation",
             Self::Outcome => "outcome",
             Self::ErrorType => "error_type",
-            Self::Finish | Self::RouteReason | Self::Lost | Self::Refusal | Self::Waste => "reason",
+            Self::Finish
+            | Self::RouteReason
+            | Self::Lost
+            | Self::Refusal
+            | Self::Shed
+            | Self::Waste => "reason",
+            Self::Class => "class",
             Self::Ending => "ending",
             Self::ClosedBy => "closed_by",
             Self::Cause => "cause",
@@ -207,6 +218,8 @@ impl Label {
             Self::Result => own(&RESULTS),
             Self::RouteReason => own(routing::REASONS),
             Self::Phase => own(&PHASES),
+            Self::Class => [own(&[DEFAULT_CLASS]), known.tiers.clone()].concat(),
+            Self::Shed => own(error::SHED_REASONS),
             Self::Lost => own(&Lost::ALL.map(Lost::as_str)),
             Self::Direction => own(&["in", "out"]),
             Self::Refusal => own(error::REASONS),

@@ -12,12 +12,23 @@ pub struct Vitals {
     pub ready: bool,
     /// Whether it is shutting down.
     pub draining: bool,
+    /// Requests that wait for a replica with room, by class, the highest first.
+    pub queue: Vec<QueueVitals>,
     /// Each replica.
     pub backends: Vec<BackendVitals>,
     /// The models of all replicas.
     pub models: Vec<String>,
     /// Spans by what became of them.
     pub spans: SpanCounts,
+}
+
+/// One moment of a class of the waiting room.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct QueueVitals {
+    /// Its name.
+    pub class: String,
+    /// How many wait.
+    pub waiting: usize,
 }
 
 /// One moment of a replica.

@@ -88,7 +88,17 @@ fn every_import_points_down_the_floors() {
 
 #[test]
 fn the_floors_without_io_know_no_runtime_and_no_socket() {
-    let pure = ["json", "sse", "spread", "trace_context", "openai", "headers", "record", "routing"];
+    let pure = [
+        "json",
+        "sse",
+        "spread",
+        "trace_context",
+        "openai",
+        "headers",
+        "record",
+        "routing",
+        "admission",
+    ];
     for (file, source) in sources() {
         if pure.contains(&room(&file).as_str()) {
             for outside in ["tokio::", "hyper::", "axum::", "clock::now", "std::net::Tcp"] {

@@ -1,7 +1,8 @@
 //! Requests: how many, how they ended, and what was wrong with them.
 
 use super::super::metric::{Kind, Label, Read, Row};
-use super::{DURATION_BOUNDS, OVERHEAD_BOUNDS, RATIO_BOUNDS};
+use super::{DURATION_BOUNDS, OVERHEAD_BOUNDS, QUEUE_BOUNDS, RATIO_BOUNDS};
+use crate::error;
 use crate::openai::Api;
 use crate::record::Outcome;
 
@@ -67,6 +68,39 @@ pub(super) const ROWS: &[Row] = &[
         read: Read::Record(|record, emit| {
             if let Some(reason) = record.refusal {
                 emit(&[reason], 1.0);
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_shed_total",
+        help: "Of those, requests that found every replica full: no place to wait, or no place in time.",
+        kind: Kind::Counter,
+        labels: &[Label::Shed],
+        read: Read::Record(|record, emit| {
+            if let Some(reason) = record.refusal.filter(|it| error::SHED_REASONS.contains(it)) {
+                emit(&[reason], 1.0);
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_queue_wait_seconds",
+        help: "Requests that had to wait for a replica with room: how long, whether they got one or not.",
+        kind: Kind::Histogram(QUEUE_BOUNDS),
+        labels: &[Label::Tier],
+        read: Read::Record(|record, emit| {
+            if let Some(wait) = record.queue_wait() {
+                emit(&[record.tier.as_str()], wait.as_secs_f64());
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_queue_requests",
+        help: "Requests that wait for a replica with room, now.",
+        kind: Kind::Gauge,
+        labels: &[Label::Class],
+        read: Read::Vitals(|vitals, emit| {
+            for queue in &vitals.queue {
+                emit(&[&queue.class], queue.waiting as f64);
             }
         }),
     },

@@ -46,6 +46,8 @@ pub(super) fn attributes(record: &RequestRecord) -> Attributes {
 pub(super) fn events(record: &RequestRecord) -> Vec<Event> {
     let timings = &record.timings;
     let moments = [
+        ("tokenweir.queued", timings.queued),
+        ("tokenweir.dequeued", timings.dequeued),
         ("tokenweir.upstream_headers", timings.headers),
         ("gen_ai.first_chunk", timings.first_output),
         ("tokenweir.client_disconnect", timings.ended.filter(|_| is_cancelled(record))),
@@ -140,6 +142,7 @@ fn phases(mut attributes: Attributes, record: &RequestRecord) -> Attributes {
     let phases = Phases::of(record);
     for span in phases.iter() {
         let name = match span.phase {
+            Phase::GatewayQueue => "tokenweir.phase.gateway_queue",
             Phase::Gateway => "tokenweir.phase.gateway",
             Phase::Network => "tokenweir.phase.network",
             Phase::Queue => "tokenweir.phase.queue",

@@ -135,6 +135,34 @@ fn a_request_that_no_replica_can_take_has_no_attempt() {
 }
 
 #[test]
+fn a_wait_for_a_replica_with_room_is_a_phase_and_two_events() {
+    let mut record = streamed();
+    let accepted = record.timings.accepted;
+    record.timings.queued = Some(at(accepted, 2));
+    record.timings.dequeued = Some(at(accepted, 7));
+    assert_is_golden("queued", &record);
+}
+
+#[test]
+fn a_request_that_found_no_room_has_no_attempt() {
+    let mut record = before_output(streamed());
+    let accepted = record.timings.accepted;
+    record.status = Some(429);
+    record.refusal = Some("queue_timeout");
+    record.outcome = Outcome::Rejected;
+    record.end = End::Refused;
+    record.attempts = Vec::new();
+    record.decision = None;
+    record.timings.queued = Some(at(accepted, 2));
+    record.timings.dequeued = Some(at(accepted, 9));
+    record.timings.routed = None;
+    record.timings.sent = None;
+    record.timings.headers = None;
+    record.bytes_out = 0;
+    assert_is_golden("queue_timeout", &record);
+}
+
+#[test]
 fn a_request_for_an_unknown_model_is_no_inference() {
     let mut record = before_output(streamed());
     record.model = ModelLabel::other();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 
 /// What the replica does after it has read a request.
 pub(crate) enum Step {
@@ -66,10 +66,11 @@ pub(crate) struct Fake {
 type Script = Box<dyn Fn(&Seen) -> Vec<Step> + Send + Sync>;
 
 struct State {
-    kind: Kind,
+    owner: &'static str,
+    metrics: Mutex<String>,
     script: Script,
     seen: Mutex<Vec<Seen>>,
-    go: Notify,
+    go: Semaphore,
     closed: mpsc::UnboundedSender<()>,
     healthy: AtomicBool,
     connections: AtomicUsize,
@@ -90,10 +91,11 @@ impl Fake {
         let addr = listener.local_addr().unwrap();
         let (closed, closes) = mpsc::unbounded_channel();
         let state = Arc::new(State {
-            kind,
+            owner: kind.owner,
+            metrics: Mutex::new(kind.metrics.to_owned()),
             script: Box::new(script),
             seen: Mutex::default(),
-            go: Notify::new(),
+            go: Semaphore::new(0),
             closed,
             healthy: AtomicBool::new(true),
             connections: AtomicUsize::new(0),
@@ -120,7 +122,7 @@ impl Fake {
 
     /// Lets one [`Step::Wait`] pass.
     pub(crate) fn go(&self) {
-        self.state.go.notify_one();
+        self.state.go.add_permits(1);
     }
 
     /// Waits until an [`Step::AwaitClose`] has seen its connection close.
@@ -136,6 +138,11 @@ impl Fake {
     /// Whether `/health` answers 200.
     pub(crate) fn set_healthy(&self, healthy: bool) {
         self.state.healthy.store(healthy, Ordering::SeqCst);
+    }
+
+    /// What `/metrics` answers from now on.
+    pub(crate) fn set_metrics(&self, metrics: &str) {
+        metrics.clone_into(&mut self.state.metrics.lock().unwrap());
     }
 
     /// Connections that carried an inference request.
@@ -174,7 +181,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
                         return;
                     }
                 }
-                Step::Wait => state.go.notified().await,
+                Step::Wait => state.go.acquire().await.unwrap().forget(),
                 Step::AwaitClose => {
                     let mut rest = [0; 64];
                     while matches!(stream.read(&mut rest).await, Ok(1..)) {}
@@ -218,7 +225,7 @@ async fn read_request(
 }
 
 fn own_answer(path: &str, state: &State) -> Option<String> {
-    let Kind { owner, metrics } = state.kind;
+    let owner = state.owner;
     let (status, body) = match path {
         "/health" if state.healthy.load(Ordering::SeqCst) => ("200 OK", String::new()),
         "/health" => ("503 Service Unavailable", String::new()),
@@ -229,7 +236,7 @@ fn own_answer(path: &str, state: &State) -> Option<String> {
                 r#"{{"object":"list","data":[{{"id":"tiny","object":"model","owned_by":"{owner}"}}]}}"#
             ),
         ),
-        "/metrics" => ("200 OK", metrics.into()),
+        "/metrics" => ("200 OK", state.metrics.lock().unwrap().clone()),
         _ => return None,
     };
     Some(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))

@@ -9,8 +9,10 @@ use tokenweir::backend::address::Address;
 use tokenweir::backend::client::{self, Client};
 use tokenweir::backend::pool::Pool;
 use tokenweir::backend::{Backend, watch};
+use tokenweir::config;
 use tokenweir::observe::{self, Live, Sink};
 use tokenweir::proxy::Gateway;
+use tokenweir::proxy::admission::{self, Admission};
 use tokenweir::record::{RequestRecord, Tiers};
 use tokenweir::routing::Policy;
 use tokenweir::server::{self, Drained, Limits, Server};
@@ -54,6 +56,10 @@ pub(crate) struct Setup {
     pub injects_usage: bool,
     /// What is looked for.
     pub observation: observe::Settings,
+    /// When requests wait.
+    pub admission: Option<admission::Settings>,
+    /// How the tier of a request is told.
+    pub tiers: Tiers,
     /// How often replicas are looked at.
     pub look_every: Duration,
 }
@@ -77,8 +83,21 @@ impl Default for Setup {
             sampler: None,
             injects_usage: false,
             observation: observe::Settings::default(),
+            admission: Some(waiting_room(&config::Admission::default())),
+            tiers: Tiers::default(),
             look_every: Duration::from_millis(20),
         }
+    }
+}
+
+/// The waiting room that a configuration describes.
+pub(crate) fn waiting_room(configured: &config::Admission) -> admission::Settings {
+    admission::Settings {
+        marks: configured.marks(),
+        places: configured.room,
+        max_wait: configured.max_wait,
+        classes: configured.classes(),
+        tenant_header: configured.tenant_header.as_ref().map(|name| name.parse().unwrap()),
     }
 }
 
@@ -111,6 +130,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     };
     let watchers =
         server::watch_all(&pool, &client, settings, &telemetry, Duration::from_secs(10)).await;
+    let admission = Arc::new(Admission::new(pool.clone(), setup.admission));
     let live = Live::new(setup.observation, std::time::Instant::now());
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = Server {
@@ -118,16 +138,18 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         operators: server::bind(local, "operators").unwrap(),
         gateway: Arc::new(Gateway {
             pool: pool.clone(),
+            admission: admission.clone(),
             client,
             sink: telemetry.clone(),
             max_body: setup.max_body,
             sampler: setup.sampler,
-            tiers: Tiers::default(),
+            tiers: setup.tiers,
             live: live.clone(),
             session_headers: Vec::new(),
         }),
         admin: Arc::new(Admin {
             pool: pool.clone(),
+            admission,
             telemetry,
             live,
             draining: Arc::new(AtomicBool::new(false)),
