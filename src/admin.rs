@@ -108,7 +108,7 @@ impl Admin {
             draining,
             queue: queue(&self.admission),
             backends: self.pool.backends().iter().map(|backend| vitals(backend, now)).collect(),
-            models: self.pool.models().into_keys().map(|id| id.to_string()).collect(),
+            models: self.pool.routes().models().iter().map(|model| model.id.to_string()).collect(),
             spans: (self.spans)(),
         }
     }

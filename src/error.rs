@@ -8,7 +8,11 @@ use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
+use std::fmt;
 use std::time::Duration;
+
+/// Most names in a list.
+const MAX_LISTED: usize = 20;
 
 /// Why a request was not answered by a replica.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +41,17 @@ pub enum Error {
     /// The path of the request is too long.
     #[error("the request path is longer than this gateway takes")]
     UriTooLong,
+    /// The name of the model is to be changed, and a header has a digest of the body.
+    #[error(
+        "`{model}` is this gateway's name for a model: the body must be changed for the replica, \
+         but a header has its digest; ask for `{served_as}`"
+    )]
+    SignedBody {
+        /// As the client wrote it.
+        model: String,
+        /// As the replicas call it.
+        served_as: String,
+    },
     /// The body is encoded.
     #[error("the request body is `{encoding}`; send it without a Content-Encoding")]
     EncodedBody {
@@ -107,6 +122,7 @@ pub const REASONS: &[&str] = &[
     "not_found",
     "method_not_allowed",
     "bad_body",
+    "signed_body",
     "bad_head",
     "head_too_large",
     "uri_too_long",
@@ -177,6 +193,10 @@ impl Error {
                 row(S::METHOD_NOT_ALLOWED, Client, "BadRequestError", "method_not_allowed")
             }
             Self::BadBody(_) => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_body"),
+            Self::SignedBody { .. } => Row {
+                param: Some("model"),
+                ..row(S::BAD_REQUEST, Client, "BadRequestError", "signed_body")
+            },
             Self::BadHead => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_head"),
             Self::HeadTooLarge => {
                 row(S::REQUEST_HEADER_FIELDS_TOO_LARGE, Client, "BadRequestError", "head_too_large")
@@ -262,9 +282,26 @@ impl Error {
     }
 }
 
+/// Names for people, each in backticks: the first 20, and how many more there are.
+pub fn listed(names: impl ExactSizeIterator<Item: fmt::Display>) -> String {
+    let more = names.len().saturating_sub(MAX_LISTED);
+    let shown: Vec<String> = names.take(MAX_LISTED).map(|name| format!("`{name}`")).collect();
+    let shown = shown.join(", ");
+    if more == 0 { shown } else { format!("{shown} and {more} more") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_names_the_first_are_listed() {
+        assert_eq!(listed(["a", "b"].iter()), "`a`, `b`");
+        let names: Vec<usize> = (1..=23).collect();
+        let list = listed(names.iter());
+        assert!(list.starts_with("`1`, `2`, ") && list.ends_with(", `20` and 3 more"), "{list}");
+        assert_eq!(listed(names[..20].iter()).matches('`').count(), 40);
+    }
 
     #[test]
     fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
@@ -272,6 +309,7 @@ mod tests {
             Error::NotFound { path: "/x".into() },
             Error::MethodNotAllowed { allow: "POST" },
             Error::BadBody(PeekError::NotJson),
+            Error::SignedBody { model: "a".into(), served_as: "b".into() },
             Error::BadHead,
             Error::HeadTooLarge,
             Error::UriTooLong,

@@ -8,7 +8,14 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 use http_body_util::Full;
+use serde::Serialize;
 use serde_json::{Value, json};
+
+#[derive(Serialize)]
+struct List<'a> {
+    object: &'static str,
+    data: Vec<&'a Value>,
+}
 
 /// The answer of a route that is not forwarded.
 pub fn answer(route: Route, pool: &Pool) -> Response<Full<Bytes>> {
@@ -23,16 +30,18 @@ pub fn answer(route: Route, pool: &Pool) -> Response<Full<Bytes>> {
 
 /// The entries stand as the replicas sent them, so that fields we do not know survive.
 fn models(pool: &Pool) -> Response<Full<Bytes>> {
-    let models = pool.models();
-    if models.is_empty() && !pool.is_ready() {
+    let routes = pool.routes();
+    if routes.models().is_empty() && !pool.is_ready() {
         return Error::NoBackend.response();
     }
-    let data: Vec<Value> = models.into_values().map(|model| model.entry).collect();
-    json_answer(&json!({ "object": "list", "data": data }))
+    let data = routes.models().iter().map(|model| &model.entry).collect();
+    json_answer(&List { object: "list", data })
 }
 
-fn json_answer(value: &Value) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(value.to_string())));
+fn json_answer(value: &impl Serialize) -> Response<Full<Bytes>> {
+    // Values of JSON can always be written.
+    let body = serde_json::to_vec(value).unwrap_or_default();
+    let mut response = Response::new(Full::new(Bytes::from(body)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

@@ -1,8 +1,9 @@
-//! Of every body that is a JSON object, the peek says what `serde_json` finds in it, and the edit
-//! that makes it ask for usage changes nothing else.
+//! Of every body that is a JSON object, the peek says what `serde_json` finds in it, and the edits
+//! that make it ask for usage, or for a model of another name, change nothing else.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use tokenweir::openai::Splice;
 use tokenweir::openai::request::{Peek, PeekError};
 use tokenweir_fuzz::Tree;
 
@@ -18,6 +19,9 @@ const ONCE: [&str; 9] = [
     "max_output_tokens",
     "n",
 ];
+
+/// A name that must be escaped.
+const OTHER: &str = "an\"other\\/é\n";
 
 fuzz_target!(|body: &[u8]| {
     let peek = Peek::of(body);
@@ -42,6 +46,7 @@ fn agree(body: &[u8], tree: &Tree, peek: Result<Peek, PeekError>) {
     assert!(ONCE.iter().all(|path| tree.at(path).len() <= 1));
     let expected = Peek {
         model: text(tree, "model").map(Into::into),
+        model_slot: peek.model_slot.clone(),
         stream: tree.at("stream") == [&Tree::Bool(true)],
         usage_splice: peek.usage_splice.clone(),
         max_tokens: count(tree, "max_completion_tokens")
@@ -52,12 +57,28 @@ fn agree(body: &[u8], tree: &Tree, peek: Result<Peek, PeekError>) {
     assert_eq!(peek, expected);
     assert_eq!(peek.usage_splice.is_some(), peek.stream && can_ask(tree));
     if let Some(splice) = &peek.usage_splice {
-        let edited = splice.apply(body);
-        assert_eq!(Peek::of(&edited), Ok(Peek { usage_splice: None, ..expected }));
+        let edited = Splice::apply([splice], body);
+        let again = Peek::of(&edited).expect("an edited body is JSON");
+        // The name has moved.
+        let model_slot = again.model_slot.clone();
+        assert_eq!(again, Peek { usage_splice: None, model_slot, ..expected });
         let edited = Tree::read(&edited).expect("an edited body is JSON");
         assert_eq!(edited.at("stream_options.include_usage"), [&Tree::Bool(true)]);
         assert_eq!(without_usage(edited), without_usage(tree.clone()));
     }
+    assert_eq!(peek.model_slot.is_some(), peek.model.is_some());
+    if let Some(slot) = &peek.model_slot {
+        let edited = Splice::apply([&slot.renamed(OTHER)], body);
+        let edited = Tree::read(&edited).expect("an edited body is JSON");
+        assert_eq!(text(&edited, "model"), Some(OTHER));
+        assert_eq!(without_model(edited), without_model(tree.clone()));
+    }
+}
+
+fn without_model(body: Tree) -> Tree {
+    let Tree::Object(mut members) = body else { return body };
+    members.retain(|(name, _)| name != "model");
+    Tree::Object(members)
 }
 
 /// Whether usage is not asked for, in a body that the server will not refuse for its options.

@@ -79,7 +79,8 @@ impl Assembly {
         let (listen, admin_addr) =
             (local(&clients, config.listen), local(&operators, config.admin));
         raise_file_limit();
-        let pool = Arc::new(Pool::new(backends(config, &env)?, config.routing.policy()));
+        let backends = backends(config, &env)?;
+        let pool = Arc::new(Pool::new(backends, &config.models, config.routing.policy()));
         let settings = otel::Settings::read(configured(loaded, &env), &env)?;
         let otel = settings.endpoint.is_some().then(|| Otel::start(&settings)).transpose()?;
         let telemetry = Arc::new(telemetry(&pool, config, logs, otel.as_ref())?);

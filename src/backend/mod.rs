@@ -4,10 +4,14 @@ pub mod address;
 pub mod client;
 pub mod dialect;
 mod lease;
+mod model;
 pub mod pool;
 mod recent;
+pub mod routes;
 pub mod vacancies;
 pub mod watch;
+
+pub use model::Model;
 
 use crate::clock;
 use crate::record::{BackendId, Condition};
@@ -17,8 +21,9 @@ use arc_swap::ArcSwap;
 use dialect::{Load, Server};
 use http::HeaderValue;
 use recent::{RecentGaps, RecentMeans};
+use routes::Table;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, SetOnce};
 use vacancies::Vacancies;
@@ -44,6 +49,10 @@ pub struct Backend {
     stalled: AtomicU32,
     stalls: AtomicU64,
     state: ArcSwap<State>,
+    /// Where its models are told, and its position there.
+    table: Option<(Arc<Table>, usize)>,
+    /// What it said of its models may be wrong.
+    is_doubted: AtomicBool,
     /// Wakes its watcher before its time.
     look_again: Notify,
     looked: SetOnce<()>,
@@ -80,15 +89,6 @@ pub enum Health {
     Up,
     /// It does not.
     Down,
-}
-
-/// A model that a replica serves.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Model {
-    /// Its id, also as a label value.
-    pub id: Arc<str>,
-    /// The entry of `/v1/models`.
-    pub entry: serde_json::Value,
 }
 
 /// A metrics page.
@@ -136,6 +136,8 @@ impl Backend {
             stalled: AtomicU32::new(0),
             stalls: AtomicU64::new(0),
             state: ArcSwap::default(),
+            table: None,
+            is_doubted: AtomicBool::new(false),
             look_again: Notify::new(),
             looked: SetOnce::new(),
             vacancies: Arc::default(),
@@ -193,6 +195,13 @@ impl Backend {
         self.look_again.notify_one();
     }
 
+    /// It did not know a model that it said it serves: it is asked again for its models.
+    pub fn doubt_models(&self) {
+        if !self.is_doubted.swap(true, Ordering::Relaxed) {
+            self.look_again.notify_one();
+        }
+    }
+
     /// Waits until it has been looked at once.
     pub async fn seen(&self) {
         self.looked.wait().await;
@@ -205,6 +214,19 @@ impl Backend {
             next
         });
         self.vacancies.tell();
+    }
+
+    /// It has said which models it serves.
+    fn serves(&self, models: &Arc<[Model]>) {
+        self.is_doubted.store(false, Ordering::Relaxed);
+        let known = self.state.load().models.clone();
+        if known.is_some_and(|known| Model::are_same(&known, models)) {
+            return;
+        }
+        self.update(|state| state.models = Some(models.clone()));
+        if let Some((table, position)) = &self.table {
+            table.set(*position, models.clone());
+        }
     }
 
     /// What it is believed to be for this prompt.
@@ -248,14 +270,6 @@ impl State {
     /// The models that it says it serves; none if it has not said.
     pub fn models(&self) -> &[Model] {
         self.models.as_deref().unwrap_or_default()
-    }
-
-    /// Whether the replica serves a model. One whose models are not known may serve any.
-    pub fn serves(&self, model: Option<&str>) -> bool {
-        match (model, &self.models) {
-            (Some(wanted), Some(models)) => models.iter().any(|model| &*model.id == wanted),
-            _ => true,
-        }
     }
 }
 

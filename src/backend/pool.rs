@@ -1,14 +1,15 @@
 //! The replicas as they are believed to be. Belief comes from three sources: the configuration,
 //! what they say when they are looked at, and how our own requests fare.
 
+use super::routes::{Named, Route, Routes, Table};
 use super::vacancies::Vacancies;
-use super::{Backend, Health, Lease, Model, State};
-use crate::error::Error;
+use super::{Backend, Health, Lease};
+use crate::error::{self, Error};
 use crate::observe::Sink;
-use crate::record::{Decision, ModelLabel, RequestRecord};
+use crate::record::{Decision, RequestRecord};
 use crate::routing::high_water::Marks;
 use crate::routing::{Ask, Candidate, Policy, Prompt};
-use std::collections::BTreeMap;
+use arc_swap::Guard;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -17,6 +18,7 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct Pool {
     backends: Vec<Arc<Backend>>,
+    table: Arc<Table>,
     policy: Policy,
     questions: AtomicU64,
     vacancies: Arc<Vacancies>,
@@ -47,12 +49,18 @@ struct Open<'a> {
 }
 
 impl Pool {
-    /// A pool of replicas that have not been looked at.
-    pub fn new(backends: Vec<Backend>, policy: Policy) -> Self {
+    /// A pool of replicas that have not been looked at, and names for what they serve.
+    pub fn new(backends: Vec<Backend>, names: &[Named], policy: Policy) -> Self {
         let vacancies = Arc::<Vacancies>::default();
-        let shared = |backend| Arc::new(Backend { vacancies: vacancies.clone(), ..backend });
-        let backends = backends.into_iter().map(shared).collect();
-        Self { backends, policy, questions: AtomicU64::new(0), vacancies }
+        let ids: Vec<_> = backends.iter().map(|backend| &backend.id).collect();
+        let table = Arc::new(Table::new(names, &ids));
+        let places = backends.into_iter().enumerate();
+        let seat = |(position, backend)| {
+            let table = Some((table.clone(), position));
+            Arc::new(Backend { table, vacancies: vacancies.clone(), ..backend })
+        };
+        let backends = places.map(seat).collect();
+        Self { backends, table, policy, questions: AtomicU64::new(0), vacancies }
     }
 
     /// The replicas, in the order of the configuration.
@@ -82,8 +90,10 @@ impl Pool {
         tried: &[Arc<Backend>],
         now: Instant,
     ) -> Result<(Lease, Decision), Error> {
-        let place = self.choose(need, &self.open(&need, tried, None, now), now);
-        place.ok_or_else(|| self.no_candidate(need.model))
+        let routes = self.table.routes();
+        let route = routes.of(need.model);
+        let place = self.choose(need, &self.open(route, &need, tried, None, now), now);
+        place.ok_or_else(|| no_candidate(need.model, route, &routes))
     }
 
     /// A place at the replica that the policy chooses among those below their marks. `None`: there
@@ -94,9 +104,11 @@ impl Pool {
         need: Need<'_>,
         now: Instant,
     ) -> Result<Option<(Lease, Decision)>, Error> {
-        let open = self.open(&need, &[], Some(marks), now);
+        let routes = self.table.routes();
+        let route = routes.of(need.model);
+        let open = self.open(route, &need, &[], Some(marks), now);
         match self.choose(need, &open, now) {
-            None if !open.is_some_full => Err(self.no_candidate(need.model)),
+            None if !open.is_some_full => Err(no_candidate(need.model, route, &routes)),
             place => Ok(place),
         }
     }
@@ -119,25 +131,22 @@ impl Pool {
     /// The replicas that could take a request for a model, and are below their marks.
     fn open(
         &self,
+        route: &Route,
         need: &Need<'_>,
         tried: &[Arc<Backend>],
         marks: Option<&Marks>,
         now: Instant,
     ) -> Open<'_> {
         let is_tried = |backend| tried.iter().any(|tried| Arc::ptr_eq(tried, backend));
-        let count = self.backends.len();
+        let count = route.replicas.len();
         let mut open = Open {
             backends: Vec::with_capacity(count),
             candidates: Vec::with_capacity(count),
             is_some_full: false,
         };
-        for backend in &self.backends {
-            let state = backend.state.load();
-            if state.health == Health::Up
-                && backend.weight > 0
-                && state.serves(need.model)
-                && !is_tried(backend)
-            {
+        for backend in route.replicas.iter().map(|position| &self.backends[*position]) {
+            let is_up = backend.state.load().health == Health::Up;
+            if is_up && backend.weight > 0 && !is_tried(backend) {
                 let candidate = backend.candidate(need.prompt, now);
                 if marks.is_some_and(|marks| marks.are_passed_by(&candidate)) {
                     open.is_some_full = true;
@@ -150,49 +159,26 @@ impl Pool {
         open
     }
 
-    /// A model is unknown only if every replica has said what it serves.
-    fn no_candidate(&self, model: Option<&str>) -> Error {
-        let states: Vec<Arc<State>> = self.backends.iter().map(|backend| backend.state()).collect();
-        match model {
-            Some(model) if !states.iter().any(|state| state.serves(Some(model))) => {
-                let known: Vec<String> = self.models().keys().map(|id| format!("`{id}`")).collect();
-                Error::UnknownModel { model: shortened(model), known: known.join(", ") }
-            }
-            _ => Error::NoBackend,
-        }
+    /// Where requests for each model go now. To be looked at and dropped, not to be kept.
+    pub fn routes(&self) -> Guard<Arc<Routes>> {
+        self.table.routes()
     }
+}
 
-    /// The models of all replicas, by id; of several entries for one id the first replica's.
-    pub fn models(&self) -> BTreeMap<Arc<str>, Model> {
-        let mut models = BTreeMap::new();
-        for backend in &self.backends {
-            for model in backend.state().models() {
-                models.entry(model.id.clone()).or_insert_with(|| model.clone());
-            }
-        }
-        models
-    }
-
-    /// The label of a model: its id if a replica serves it. A request without a model gets the
-    /// fleet's only one.
-    pub fn model_label(&self, model: Option<&str>) -> ModelLabel {
-        for backend in &self.backends {
-            let state = backend.state.load();
-            let mut models = state.models().iter();
-            let found = match model {
-                Some(wanted) => models.find(|model| &*model.id == wanted),
-                None => models.next(),
-            };
-            if let Some(found) = found {
-                return ModelLabel::known(found.id.clone());
-            }
-        }
-        ModelLabel::other()
+/// A model is unknown only if every replica has said what it serves.
+fn no_candidate(model: Option<&str>, route: &Route, routes: &Routes) -> Error {
+    match model {
+        Some(model) if route.replicas.is_empty() => Error::UnknownModel {
+            model: shortened(model),
+            known: error::listed(routes.models().iter().map(|model| &model.id)),
+        },
+        _ => Error::NoBackend,
     }
 }
 
 /// Requests teach the pool: one that a replica failed asks for a look at it, because a replica that
-/// fails fast looks idle.
+/// fails fast looks idle; one whose model was not found there asks for a look at its models, because
+/// adapters come and go.
 impl Sink for Pool {
     /// A prefill has ended.
     fn first_output(&self, _: &RequestRecord) {
@@ -200,12 +186,16 @@ impl Sink for Pool {
     }
 
     fn finished(&self, record: &RequestRecord) {
-        if !record.outcome.is_backend_failure() {
+        let is_of_replica = record.refusal.is_none() && record.model.is_known();
+        let is_not_found = is_of_replica && record.status == Some(404);
+        if !is_not_found && !record.outcome.is_backend_failure() {
             return;
         }
-        let failed = self.backends.iter().find(|backend| Some(&backend.id) == record.backend());
-        if let Some(backend) = failed {
-            backend.look_again.notify_one();
+        let backend = self.backends.iter().find(|backend| Some(&backend.id) == record.backend());
+        match backend {
+            Some(backend) if is_not_found => backend.doubt_models(),
+            Some(backend) => backend.look_again.notify_one(),
+            None => {}
         }
     }
 }
@@ -218,9 +208,11 @@ fn shortened(model: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Model;
     use crate::backend::address::Address;
     use crate::clock;
     use crate::routing::Own;
+    use serde_json::json;
     use std::sync::LazyLock;
 
     fn pool(models: &[Option<&[&str]>]) -> Pool {
@@ -228,15 +220,13 @@ mod tests {
             let address = Address::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
             Backend::new(address.default_id(), address, None)
         };
-        let pool = Pool::new((0..models.len()).map(backend).collect(), Policy::default());
+        let pool = Pool::new((0..models.len()).map(backend).collect(), &[], Policy::default());
         for (backend, models) in pool.backends.iter().zip(models) {
-            backend.update(|state| {
-                state.health = Health::Up;
-                state.models = models.map(|ids| {
-                    let model = |id: &&str| Model { id: (*id).into(), entry: (*id).into() };
-                    ids.iter().map(model).collect()
-                });
-            });
+            backend.update(|state| state.health = Health::Up);
+            if let Some(ids) = models {
+                let model = |id: &&str| Model::of(json!({ "id": id })).unwrap();
+                backend.serves(&ids.iter().map(model).collect());
+            }
         }
         pool
     }
@@ -324,13 +314,5 @@ mod tests {
         assert!(told() && !told(), "once for each change");
         pool.first_output(&crate::record::sample::streamed());
         assert!(told(), "a prefill has ended");
-    }
-
-    #[test]
-    fn a_model_that_nobody_serves_has_the_label_of_all_others() {
-        let pool = pool(&[Some(&["a"])]);
-        assert_eq!(pool.model_label(Some("a")).as_str(), "a");
-        assert_eq!(pool.model_label(None).as_str(), "a");
-        assert_eq!(pool.model_label(Some("evil\n")).as_str(), "_other");
     }
 }

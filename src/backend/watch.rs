@@ -13,6 +13,7 @@ use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How a replica is watched.
@@ -55,6 +56,8 @@ pub trait Tally: Send + Sync + 'static {
 const LEAST_PAUSE: Duration = Duration::from_millis(20);
 /// How often the models and the version are asked for again.
 const MODELS_EVERY: Duration = Duration::from_secs(10);
+/// How often they are, while a replica does not know models that it said it serves.
+const DOUBTED_MODELS_EVERY: Duration = Duration::from_secs(1);
 /// Looks in a row without an answer in time after which a replica that was up is down: an engine
 /// under load may be slow to say that it is well. A refused connection is believed at once.
 const PATIENCE: u32 = 3;
@@ -123,7 +126,8 @@ impl Watcher {
         self.failures = 0;
         self.scrape().await;
         let now = clock::now();
-        let is_due = |at: Instant| now.saturating_duration_since(at) >= MODELS_EVERY;
+        let every = self.models_every();
+        let is_due = |at: Instant| now.saturating_duration_since(at) >= every;
         if self.models_at.is_none_or(is_due) {
             self.ask_models().await;
         }
@@ -188,22 +192,25 @@ impl Watcher {
         }
     }
 
+    fn models_every(&self) -> Duration {
+        let is_doubted = self.backend.is_doubted.load(Ordering::Relaxed);
+        if is_doubted { DOUBTED_MODELS_EVERY } else { MODELS_EVERY }
+    }
+
     async fn ask_models(&mut self) {
         let models = match self.fetch("/v1/models").await {
-            Ok((StatusCode::OK, body)) => models(&body),
+            Ok((StatusCode::OK, body)) => Model::list(&body),
             _ => None,
         };
         let version = match self.fetch("/version").await {
             Ok((StatusCode::OK, body)) => version(&body),
             _ => None,
         };
-        if models.is_some() {
+        if let Some(models) = models {
             self.models_at = Some(clock::now());
+            self.backend.serves(&models);
         }
-        self.backend.update(|state| {
-            state.models = models.clone().or(state.models.take());
-            state.version = version.clone().or(state.version.take());
-        });
+        self.backend.update(|state| state.version = version.clone().or(state.version.take()));
     }
 
     /// The pause before the next look, with some jitter so that gateways do not fall into step.
@@ -268,15 +275,6 @@ impl From<Failure> for ScrapeError {
             Failure::TooLarge => Self::TooLarge,
         }
     }
-}
-
-fn models(body: &[u8]) -> Option<Arc<[Model]>> {
-    let list: serde_json::Value = serde_json::from_slice(body).ok()?;
-    let entries = list.get("data")?.as_array()?;
-    let model = |entry: &serde_json::Value| {
-        Some(Model { id: entry.get("id")?.as_str()?.into(), entry: entry.clone() })
-    };
-    Some(entries.iter().filter_map(model).collect())
 }
 
 fn version(body: &[u8]) -> Option<Arc<str>> {

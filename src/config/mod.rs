@@ -24,6 +24,7 @@ pub use settings::{
 };
 pub use sources::{Given, Overrides, Source, Sources};
 
+use crate::backend::routes::Named;
 use crate::backend::{client, watch};
 use crate::observe::StallLimits;
 use crate::record::SlowLimits;
@@ -46,6 +47,8 @@ pub struct Config {
     pub admin: SocketAddr,
     /// The replicas. No two have the same name or address.
     pub backends: Vec<BackendConfig>,
+    /// Names that clients may ask for, besides those that the replicas say they serve.
+    pub models: Vec<Named>,
     /// How one of them is chosen.
     pub routing: Routing,
     /// What happens while all of them are full.
@@ -93,6 +96,7 @@ impl Default for Config {
             listen: (Ipv4Addr::LOCALHOST, 8080).into(),
             admin: (Ipv4Addr::LOCALHOST, 9090).into(),
             backends: Vec::new(),
+            models: Vec::new(),
             routing: Routing::default(),
             admission: Admission::default(),
             limits: Limits::default(),

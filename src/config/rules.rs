@@ -4,6 +4,9 @@
 use super::{Config, backends::BackendConfig};
 use crate::admission::DEFAULT_CLASS;
 use crate::backend::address::Address;
+use crate::backend::routes::Named;
+use crate::error::listed;
+use crate::record::BackendId;
 use http::{HeaderName, Uri};
 use std::time::Duration;
 
@@ -25,9 +28,15 @@ const MAX_WEIGHT: u32 = 1_000_000;
 /// Most tiers.
 const MAX_TIERS: usize = 20;
 
+/// Most names of models, and the longest, in bytes.
+const MAX_MODELS: usize = 100;
+const MAX_MODEL: usize = 256;
+
 /// The first rule that is broken.
 pub(super) fn check(config: &Config) -> Result<(), Broken> {
     backends_differ(&config.backends)?;
+    names_are_usable(&config.models)?;
+    names_have_backends(&config.models, &config.backends)?;
     listeners_differ(config)?;
     durations_are_positive(config)?;
     sizes_are_usable(config)?;
@@ -65,6 +74,59 @@ fn backends_differ(backends: &[BackendConfig]) -> Result<(), Broken> {
 fn is_same_place(a: &Address, b: &Address) -> bool {
     let ((a_host, a_port), (b_host, b_port)) = (a.host_and_port(), b.host_and_port());
     a_port == b_port && a_host.eq_ignore_ascii_case(&b_host)
+}
+
+/// Each name is a label, and each leads to a model in one step.
+fn names_are_usable(models: &[Named]) -> Result<(), Broken> {
+    if models.len() > MAX_MODELS {
+        return Err(broken("models", "each name multiplies series; no more than 100"));
+    }
+    let is_fit =
+        |name: &str| (1..=MAX_MODEL).contains(&name.len()) && !name.chars().any(char::is_control);
+    for (index, model) in models.iter().enumerate() {
+        let Named { name, served_as, .. } = model;
+        let path = |key: &str| format!("models.{index}.{key}");
+        let texts = [("name", Some(name)), ("served_as", served_as.as_ref())];
+        if let Some((key, _)) =
+            texts.iter().find(|(_, text)| text.is_some_and(|text| !is_fit(text)))
+        {
+            return Err(broken(
+                &path(key),
+                "a model has 1 to 256 bytes, and no control characters",
+            ));
+        }
+        if let Some(earlier) = models.iter().take(index).position(|other| other.name == *name) {
+            let problem = format!("`{name}` is already the name of models[{earlier}]");
+            return Err(broken(&path("name"), problem));
+        }
+        let Some(target) = served_as else { continue };
+        let next = models.iter().find(|other| other.name == *target).and_then(Named::alias_of);
+        if let Some(next) = next {
+            let problem = format!("`{target}` is itself a name for `{next}`; write `{next}` here");
+            return Err(broken(&path("served_as"), problem));
+        }
+    }
+    Ok(())
+}
+
+fn names_have_backends(models: &[Named], backends: &[BackendConfig]) -> Result<(), Broken> {
+    let ids: Vec<BackendId> = backends.iter().map(BackendConfig::id).collect();
+    for (index, model) in models.iter().enumerate() {
+        let Some(wanted) = &model.backends else { continue };
+        if wanted.is_empty() {
+            let problem = "name one backend or more; null is all that serve the model";
+            return Err(broken(&format!("models.{index}.backends"), problem));
+        }
+        let is_known = |name: &String| ids.iter().any(|id| id.as_str() == name);
+        // Without any, those of the command line are yet to come.
+        let stray = wanted.iter().position(|name| !ids.is_empty() && !is_known(name));
+        if let Some(stray) = stray {
+            let known = listed(ids.iter());
+            let problem = format!("there is no backend `{}`; there are {known}", wanted[stray]);
+            return Err(broken(&format!("models.{index}.backends.{stray}"), problem));
+        }
+    }
+    Ok(())
 }
 
 fn listeners_differ(config: &Config) -> Result<(), Broken> {

@@ -98,6 +98,42 @@ const BAD: &[(&str, &str)] = &[
   |                       ^",
     ),
     (
+        "models:\n  - name: a\n  - { name: b, served_as: c }\n  - name: a\n",
+        "gateway.yaml:4:11: `a` is already the name of models[0]
+  |
+4 |   - name: a
+  |           ^",
+    ),
+    (
+        "models:\n  - { name: a, served_as: b }\n  - { name: b, served_as: c }\n",
+        "gateway.yaml:2:27: `b` is itself a name for `c`; write `c` here
+  |
+2 |   - { name: a, served_as: b }
+  |                           ^",
+    ),
+    (
+        "backends: [{ url: x:1 }, { url: x:2, name: y }]\n\
+         models: [{ name: a, backends: [y, z] }]\n",
+        "gateway.yaml:2:35: there is no backend `z`; there are `x:1`, `y`
+  |
+2 | models: [{ name: a, backends: [y, z] }]
+  |                                   ^",
+    ),
+    (
+        "models: [{ name: a, backends: [] }]\n",
+        "gateway.yaml:1:31: name one backend or more; null is all that serve the model
+  |
+1 | models: [{ name: a, backends: [] }]
+  |                               ^",
+    ),
+    (
+        "models: [{ name: a, served_as: '' }]\n",
+        "gateway.yaml:1:32: a model has 1 to 256 bytes, and no control characters
+  |
+1 | models: [{ name: a, served_as: '' }]
+  |                                ^^",
+    ),
+    (
         "backends:\n  - url: http://vllm-0:8000\n    api_key: sk-hunter2\n",
         "gateway.yaml:3:14: a secret is never written here; write `{ env: NAME }` or \
          `{ file: PATH }` for where it is
@@ -190,6 +226,19 @@ fn a_mistake_is_shown_where_it_is_with_what_would_be_right() {
     for (text, message) in BAD {
         assert_eq!(parse(text).unwrap_err().to_string(), *message, "{text}");
     }
+}
+
+#[test]
+fn names_of_models_are_bounded_and_may_stand_for_themselves() {
+    let names = |count: usize| {
+        let name = |number| format!("  - name: m{number}\n");
+        format!("models:\n{}", (0..count).map(name).collect::<String>())
+    };
+    assert_eq!(parse(&names(100)).unwrap().config.models.len(), 100);
+    let error = parse(&names(101)).unwrap_err();
+    assert_eq!(error.problem(), "each name multiplies series; no more than 100");
+    let own = "models: [{ name: a, served_as: a }, { name: b, served_as: a, backends: [later] }]";
+    assert!(parse(own).is_ok(), "replicas may come from the command line");
 }
 
 // === secrets ===

@@ -20,7 +20,7 @@ mod whole;
 use crate::json::Paths;
 pub use phrases::Phrases;
 pub use reader::Reader;
-pub use splice::Splice;
+pub use splice::{Slot, Splice};
 use std::time::Duration;
 
 /// The shapes of request and answer that are understood.

@@ -2,7 +2,7 @@
 //! body itself is never taken apart: what is forwarded are the bytes that came.
 
 use super::prompt::{Part, PromptSpans};
-use super::splice::{Splice, StreamOptions};
+use super::splice::{Slot, Splice, StreamOptions};
 use crate::json::{Paths, Scanner, Value};
 use std::sync::LazyLock;
 
@@ -11,6 +11,8 @@ use std::sync::LazyLock;
 pub struct Peek {
     /// The model, as the client wrote it.
     pub model: Option<Box<str>>,
+    /// Where it stands.
+    pub model_slot: Option<Slot>,
     /// The client wants a stream: `stream` is literally `true`.
     pub stream: bool,
     /// The edit that makes a stream end with its usage. `None`: the client asks for it itself, or
@@ -77,6 +79,9 @@ const FIELDS: &[(&str, Field)] = &[
     ("cache_salt", Field::CacheSalt),
 ];
 
+/// Bytes around a text.
+const QUOTES: usize = 2;
+
 static PATHS: LazyLock<Paths<Field>> = LazyLock::new(|| Paths::new(&[FIELDS]));
 
 impl Peek {
@@ -125,7 +130,11 @@ impl Seen {
                 self.options = self.options.with(field, value, end);
             }
             (Field::Prompt(_), _) | (_, Value::Null) => {}
-            (Field::Model, Value::Text(text)) => peek.model = text.decode().map(Into::into),
+            (Field::Model, Value::Text(text)) => {
+                peek.model = text.decode().map(Into::into);
+                let start = end - text.len() - QUOTES;
+                peek.model_slot = peek.model.is_some().then_some(Slot::Json(start..end));
+            }
             (Field::Model, _) => {
                 self.error.get_or_insert(PeekError::WrongType(field.name()));
             }
@@ -179,8 +188,10 @@ mod tests {
         let body = br#" {"messages":[{"role":"user","content":"{\"model\":\"no\"}","n":7}],
             "stream_options":{"include_usage":true},"n":2,"max_tokens":5,
             "max_completion_tokens":9,"stream":true,"model":"q\u0077en","metadata":{"model":"no"}}"#;
+        let at = memchr::memmem::find(body, br#""q\u0077en""#).unwrap();
         let expected = Peek {
             model: Some("qwen".into()),
+            model_slot: Some(Slot::Json(at..at + r#""q\u0077en""#.len())),
             stream: true,
             usage_splice: None,
             max_tokens: Some(9),

@@ -1,7 +1,8 @@
-//! How a request is made to ask for usage: the fewest bytes are put in or replaced, and the rest
-//! stays as its client wrote it.
+//! How a request is made to ask for usage, or for a model by its replica's name: the fewest bytes
+//! are put in or replaced, and the rest stays as its client wrote it.
 
 use bytes::{Bytes, BytesMut};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// One edit of a request body.
@@ -9,7 +10,16 @@ use std::ops::Range;
 pub struct Splice {
     /// The bytes that are replaced; an empty range is a place to insert.
     at: Range<usize>,
-    with: &'static str,
+    with: Cow<'static, str>,
+}
+
+/// Where the name of the model stands in a body. Positions are byte offsets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Slot {
+    /// A text of JSON, with its quotes.
+    Json(Range<usize>),
+    /// The value of a field of a form.
+    Form(Range<usize>),
 }
 
 /// Where `stream_options` stand in a body, as far as an edit needs to know. Positions are byte
@@ -35,43 +45,70 @@ impl Splice {
     pub(super) fn of(body: &[u8], options: StreamOptions) -> Option<Self> {
         let first_member = |at: usize| body.get(at..).map(<[u8]>::trim_ascii_start);
         let is_empty = |at: usize| first_member(at).is_some_and(|rest| rest.starts_with(b"}"));
-        Some(match options {
+        let (at, with) = match options {
             StreamOptions::Absent => {
                 let brace = body.iter().position(|byte| *byte == b'{')?;
-                let with = r#""stream_options":{"include_usage":true},"#;
-                Self { at: brace + 1..brace + 1, with }
+                (brace + 1..brace + 1, r#""stream_options":{"include_usage":true},"#)
             }
-            StreamOptions::Null(end) => {
-                Self { at: end - "null".len()..end, with: r#"{"include_usage":true}"# }
-            }
-            StreamOptions::Object(at) if is_empty(at) => {
-                Self { at: at..at, with: r#""include_usage":true"# }
-            }
-            StreamOptions::Object(at) => Self { at: at..at, with: r#""include_usage":true,"# },
-            StreamOptions::Excluded { end, len } => Self { at: end - len..end, with: "true" },
+            StreamOptions::Null(end) => (end - "null".len()..end, r#"{"include_usage":true}"#),
+            StreamOptions::Object(at) if is_empty(at) => (at..at, r#""include_usage":true"#),
+            StreamOptions::Object(at) => (at..at, r#""include_usage":true,"#),
+            StreamOptions::Excluded { end, len } => (end - len..end, "true"),
             StreamOptions::LeaveAlone => return None,
-        })
+        };
+        Some(Self { at, with: with.into() })
     }
 
-    /// The body with the edit.
-    pub fn apply(&self, body: &[u8]) -> Bytes {
-        let mut edited = BytesMut::with_capacity(body.len() + self.with.len());
-        edited.extend_from_slice(&body[..self.at.start]);
-        edited.extend_from_slice(self.with.as_bytes());
-        edited.extend_from_slice(&body[self.at.end..]);
+    /// The body with some edits, in one copy. They must be of this body and may not overlap.
+    pub fn apply<'a>(edits: impl IntoIterator<Item = &'a Self>, body: &[u8]) -> Bytes {
+        let mut edits: Vec<&Self> = edits.into_iter().collect();
+        edits.sort_unstable_by_key(|edit| edit.at.start);
+        let longer: usize = edits.iter().map(|edit| edit.with.len()).sum();
+        let mut edited = BytesMut::with_capacity(body.len() + longer);
+        let mut kept = 0;
+        for Self { at, with } in edits {
+            edited.extend_from_slice(&body[kept..at.start]);
+            edited.extend_from_slice(with.as_bytes());
+            kept = at.end;
+        }
+        edited.extend_from_slice(&body[kept..]);
         edited.freeze()
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    /// The edit that puts another name there. In a form it must have no line breaks.
+    pub fn renamed(&self, model: &str) -> Splice {
+        match self {
+            Self::Json(at) => {
+                Splice { at: at.clone(), with: serde_json::Value::from(model).to_string().into() }
+            }
+            Self::Form(at) => Splice { at: at.clone(), with: model.to_owned().into() },
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Splice;
     use crate::openai::request::Peek;
     use proptest::prelude::*;
     use serde_json::{Map, Value, json};
 
     fn edited(body: &str) -> Option<String> {
         let splice = Peek::of(body.as_bytes()).unwrap().usage_splice?;
-        Some(String::from_utf8(splice.apply(body.as_bytes()).to_vec()).unwrap())
+        Some(applied(&[splice], body))
+    }
+
+    fn applied(edits: &[Splice], body: &str) -> String {
+        String::from_utf8(Splice::apply(edits, body.as_bytes()).to_vec()).unwrap()
+    }
+
+    fn renamed(body: &str, model: &str) -> String {
+        let slot = Peek::of(body.as_bytes()).unwrap().model_slot.unwrap();
+        applied(&[slot.renamed(model)], body)
     }
 
     #[test]
@@ -123,11 +160,48 @@ mod tests {
         }
     }
 
+    #[test]
+    fn only_the_name_of_the_model_is_replaced_and_it_is_escaped() {
+        for (body, model, expected) in [
+            (r#"{"model":"a"}"#, "longer", r#"{"model":"longer"}"#),
+            (r#"{ "model" : "" , "x":1.0e5}"#, "b", r#"{ "model" : "b" , "x":1.0e5}"#),
+            (r#"{"mod\u0065l":"\u0061","a":"model"}"#, "b", r#"{"mod\u0065l":"b","a":"model"}"#),
+            (r#"{"x":{"model":"a"},"model":"a\"}"}"#, "b", r#"{"x":{"model":"a"},"model":"b"}"#),
+            (r#"{"model":"a"}"#, "q\"\\é\u{1}", r#"{"model":"q\"\\é\u0001"}"#),
+        ] {
+            assert_eq!(renamed(body, model), expected);
+        }
+    }
+
     fn members(text: &str) -> Map<String, Value> {
         serde_json::from_str(text).unwrap()
     }
 
     proptest! {
+        #[test]
+        fn both_edits_fit_into_one_body(
+            is_model_first in any::<bool>(),
+            options in prop_oneof![
+                Just("null"), Just("{}"), Just(r#"{"include_usage":false}"#), Just(r#"{"a":"model"}"#),
+            ],
+            old in "[ -~\u{e9}\u{4e16}]{0,20}",
+            new in "[ -~\u{e9}\u{4e16}\t]{1,20}",
+        ) {
+            let model = format!(r#""model": {}"#, json!(old));
+            let options = format!(r#""stream_options":{options},"stream":true"#);
+            let body = if is_model_first {
+                format!("{{ {model},{options} }}")
+            } else {
+                format!("{{{options},{model}}}")
+            };
+            let peek = Peek::of(body.as_bytes()).unwrap();
+            prop_assert_eq!(peek.model.as_deref(), Some(&*old));
+            let edits = [peek.model_slot.unwrap().renamed(&new), peek.usage_splice.unwrap()];
+            let mut expected = members(&edited(&body).unwrap());
+            expected.insert("model".into(), json!(new));
+            prop_assert_eq!(members(&applied(&edits, &body)), expected);
+        }
+
         #[test]
         fn only_include_usage_differs_in_the_edited_body(
             options in prop_oneof![

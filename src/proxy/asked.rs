@@ -1,5 +1,6 @@
 //! What routing must know of a request: its prompt in hashes, and its session.
 
+use crate::backend::routes::Route;
 use crate::openai::request::Peek;
 use crate::routing::Prompt;
 use http::{HeaderMap, HeaderName};
@@ -11,8 +12,9 @@ use std::sync::{Arc, LazyLock};
 static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The prompt of a request. Models, and prompts of different `cache_salt`s, share no cache.
-pub(super) fn prompt(peek: &Peek, body: &[u8]) -> Arc<Prompt> {
-    let seed = KEYS.hash_one((&peek.model, &peek.prompt.salt));
+pub(super) fn prompt(peek: &Peek, route: &Route, body: &[u8]) -> Arc<Prompt> {
+    let model = route.served_as.as_deref().or(peek.model.as_deref());
+    let seed = KEYS.hash_one((model, &peek.prompt.salt));
     Arc::new(Prompt::new(seed, peek.prompt.parts(body)))
 }
 

@@ -27,7 +27,7 @@ use crate::clock;
 use crate::error::Error;
 use crate::headers;
 use crate::observe::{Exchange, Live, ObservedBody, Sink};
-use crate::openai::request::Peek;
+use crate::openai::request::{Peek, PeekError};
 use crate::openai::route::{NoRoute, Route};
 use crate::openai::{Api, form};
 use crate::own;
@@ -117,17 +117,17 @@ async fn forward(
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = body.len() as u64;
-    let mut peek = peek(&head, &body, record.api).await?;
+    let peek = peek(&head, &body, record.api).await?;
     record.asked = Asked {
         stream: peek.stream,
         max_tokens: peek.max_tokens,
         n: peek.n,
         usage_injected: false,
     };
-    let plain = body.clone();
-    let mut body = outgoing::Body::new(body, record.api, &head.headers, peek.usage_splice.take());
-    record.model = gateway.pool.model_label(peek.model.as_deref());
-    let prompt = asked::prompt(&peek, &plain);
+    let route = gateway.pool.routes().of(peek.model.as_deref()).clone();
+    record.model = route.label.clone();
+    let prompt = asked::prompt(&peek, &route, &body);
+    let mut body = outgoing::Body::new(body, record.api, &head.headers, &peek, &route)?;
     let need = Need {
         model: peek.model.as_deref(),
         prompt: &prompt,
@@ -180,15 +180,15 @@ async fn receive(head: &request::Parts, body: Incoming, limit: usize) -> Result<
 }
 
 /// Audio comes in forms. The shapes that we know must be JSON; others may be, and then their model
-/// is known too.
+/// is known too, and must be clear.
 async fn peek(head: &request::Parts, body: &Bytes, api: Option<Api>) -> Result<Peek, Error> {
     if api == Some(Api::Audio) {
         let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        return Ok(form::peek(content_type.unwrap_or_default(), body).await);
+        return Ok(form::peek(content_type.unwrap_or_default(), body).await?);
     }
     match (Peek::of(body), api) {
         (Ok(peek), _) => Ok(peek),
-        (Err(_), Some(Api::Other)) => Ok(Peek::default()),
+        (Err(PeekError::NotJson), Some(Api::Other)) => Ok(Peek::default()),
         (Err(error), _) => {
             tracing::debug!(path = head.uri.path(), %error, "body refused");
             Err(error.into())

@@ -1,41 +1,62 @@
-//! The request body as a replica gets it: the client's bytes, or those with the one edit that
-//! makes a stream end with its usage.
+//! The request body as a replica gets it: the client's bytes, or those with the edits that call
+//! the model as the replica does, and that make a stream end with its usage.
 
 use crate::backend::Backend;
+use crate::backend::routes::Route;
+use crate::error::Error;
 use crate::headers;
+use crate::openai::request::Peek;
 use crate::openai::{Api, Splice};
 use bytes::Bytes;
 use http::HeaderMap;
 
-/// A received body, and how it would be edited.
+/// A received body, and how it is edited.
 pub(super) struct Body {
+    /// As it came.
     plain: Bytes,
-    splice: Option<Splice>,
-    /// Made when the first replica wants it.
-    edited: Option<Bytes>,
+    model: Option<Splice>,
+    usage: Option<Splice>,
+    /// Made when the first replica wants it: without the edit for usage, and with it.
+    edited: [Option<Bytes>; 2],
 }
 
 impl Body {
-    /// A body of these bytes. Only shapes that have `stream_options` are edited, and only bodies
-    /// whose digest nobody has signed.
+    /// A body of these bytes, for replicas of this route. Only shapes that have `stream_options`
+    /// are edited for usage. A body whose digest somebody has signed is never edited: it is
+    /// refused if it would have to be.
     pub(super) fn new(
         plain: Bytes,
         api: Option<Api>,
         headers: &HeaderMap,
-        splice: Option<Splice>,
-    ) -> Self {
+        peek: &Peek,
+        route: &Route,
+    ) -> Result<Self, Error> {
+        let is_signed = headers::is_digested(headers);
+        let named = route.served_as.as_deref().zip(peek.model_slot.as_ref());
+        if let Some((served_as, _)) = named
+            && is_signed
+        {
+            let served_as = served_as.to_owned();
+            return Err(Error::SignedBody { model: route.label.as_str().to_owned(), served_as });
+        }
         let has_options = matches!(api, Some(Api::Chat | Api::Completions));
-        let splice = splice.filter(|_| has_options && !headers::is_digested(headers));
-        Self { plain, splice, edited: None }
+        Ok(Self {
+            plain,
+            model: named.map(|(served_as, slot)| slot.renamed(served_as)),
+            usage: peek.usage_splice.clone().filter(|_| has_options && !is_signed),
+            edited: [None, None],
+        })
     }
 
     /// The bytes for this replica, and whether they ask for usage that the client did not ask for.
     pub(super) fn for_replica(&mut self, backend: &Backend) -> (&Bytes, bool) {
-        match &self.splice {
-            Some(splice) if backend.injects_usage() => {
-                (self.edited.get_or_insert_with(|| splice.apply(&self.plain)), true)
-            }
-            _ => (&self.plain, false),
+        let usage = self.usage.as_ref().filter(|_| backend.injects_usage());
+        let asks_usage = usage.is_some();
+        let mut edits = self.model.iter().chain(usage).peekable();
+        if edits.peek().is_none() {
+            return (&self.plain, false);
         }
+        let edited = &mut self.edited[usize::from(asks_usage)];
+        (edited.get_or_insert_with(|| Splice::apply(edits, &self.plain)), asks_usage)
     }
 }

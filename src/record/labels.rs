@@ -17,7 +17,7 @@ impl ModelLabel {
     /// The label value of [`ModelLabel::other`].
     pub const OTHER: &str = "_other";
 
-    /// The label of a model that a replica serves.
+    /// The label of a model that a replica serves or the configuration names.
     pub fn known(model: Arc<str>) -> Self {
         Self(Some(model))
     }
@@ -27,7 +27,7 @@ impl ModelLabel {
         Self(None)
     }
 
-    /// Whether a replica serves it.
+    /// Whether it is one of those.
     pub const fn is_known(&self) -> bool {
         self.0.is_some()
     }

@@ -49,7 +49,7 @@ pub struct RequestRecord {
     pub api: Option<Api>,
     /// What the client asked for.
     pub asked: Asked,
-    /// The model as a label: one that a replica serves, or `_other`.
+    /// The model as a label: one that a replica serves or the configuration names, or `_other`.
     pub model: ModelLabel,
     /// The client's tier.
     pub tier: Tier,

@@ -69,7 +69,7 @@ pub struct Scrape<'a> {
 /// A label. Its values are from a set that no client can widen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Label {
-    /// A model that a replica serves, or `_other`.
+    /// A model that a replica serves or the configuration names, or `_other`.
     Model,
     /// A replica of the configuration.
     Backend,

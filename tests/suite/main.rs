@@ -8,6 +8,7 @@ mod config;
 mod endings;
 mod generated;
 mod metrics;
+mod models;
 mod proxy;
 mod servers;
 mod shapes;

@@ -172,7 +172,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         name: "tokenweir_label_overflow_total",
-        help: "Requests whose model is not one that a replica serves: they have the label _other.",
+        help: "Requests for a model that is not known: they have the label _other.",
         kind: Kind::Counter,
         labels: &[],
         read: Read::Record(|record, emit| {

@@ -66,8 +66,11 @@ pub(crate) struct Fake {
 type Script = Box<dyn Fn(&Seen) -> Vec<Step> + Send + Sync>;
 
 struct State {
-    owner: &'static str,
     metrics: Mutex<String>,
+    owner: &'static str,
+    models: Mutex<Vec<String>>,
+    models_status: Mutex<&'static str>,
+    models_asked: AtomicUsize,
     script: Script,
     seen: Mutex<Vec<Seen>>,
     go: Semaphore,
@@ -93,6 +96,9 @@ impl Fake {
         let state = Arc::new(State {
             owner: kind.owner,
             metrics: Mutex::new(kind.metrics.to_owned()),
+            models: Mutex::new(vec!["tiny".into()]),
+            models_status: Mutex::new("200 OK"),
+            models_asked: AtomicUsize::new(0),
             script: Box::new(script),
             seen: Mutex::default(),
             go: Semaphore::new(0),
@@ -143,6 +149,21 @@ impl Fake {
     /// What `/metrics` answers from now on.
     pub(crate) fn set_metrics(&self, metrics: &str) {
         metrics.clone_into(&mut self.state.metrics.lock().unwrap());
+    }
+
+    /// The models that `/v1/models` lists. `BASE:ADAPTER` is an adapter on a base.
+    pub(crate) fn set_models(&self, models: &[&str]) {
+        *self.state.models.lock().unwrap() = models.iter().map(|id| (*id).into()).collect();
+    }
+
+    /// The status of `/v1/models`.
+    pub(crate) fn set_models_status(&self, status: &'static str) {
+        *self.state.models_status.lock().unwrap() = status;
+    }
+
+    /// How often it was asked for its models.
+    pub(crate) fn models_asked(&self) -> usize {
+        self.state.models_asked.load(Ordering::SeqCst)
     }
 
     /// Connections that carried an inference request.
@@ -230,16 +251,25 @@ fn own_answer(path: &str, state: &State) -> Option<String> {
         "/health" if state.healthy.load(Ordering::SeqCst) => ("200 OK", String::new()),
         "/health" => ("503 Service Unavailable", String::new()),
         "/version" => ("200 OK", r#"{"version":"0.32.0"}"#.into()),
-        "/v1/models" => (
-            "200 OK",
-            format!(
-                r#"{{"object":"list","data":[{{"id":"tiny","object":"model","owned_by":"{owner}"}}]}}"#
-            ),
-        ),
+        "/v1/models" => {
+            state.models_asked.fetch_add(1, Ordering::SeqCst);
+            let models = state.models.lock().unwrap();
+            let models: Vec<_> = models.iter().map(|id| model(id, owner)).collect();
+            let status = *state.models_status.lock().unwrap();
+            (status, serde_json::json!({ "object": "list", "data": models }).to_string())
+        }
         "/metrics" => ("200 OK", state.metrics.lock().unwrap().clone()),
         _ => return None,
     };
     Some(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+}
+
+fn model(id: &str, owner: &str) -> serde_json::Value {
+    let (parent, id) = id.split_once(':').map_or((None, id), |(base, id)| (Some(base), id));
+    serde_json::json!({
+        "id": id, "object": "model", "created": std::process::id(), "owned_by": owner,
+        "root": format!("/models/{id}"), "parent": parent, "x-field": [1, 2],
+    })
 }
 
 /// A chunked event stream of these events, whole.

@@ -8,6 +8,7 @@ use tokenweir::admin::Admin;
 use tokenweir::backend::address::Address;
 use tokenweir::backend::client::{self, Client};
 use tokenweir::backend::pool::Pool;
+use tokenweir::backend::routes::Named;
 use tokenweir::backend::{Backend, watch};
 use tokenweir::config;
 use tokenweir::observe::{self, Live, Sink};
@@ -50,6 +51,8 @@ pub(crate) struct Setup {
     pub drain: Duration,
     /// The policy.
     pub policy: Policy,
+    /// Names of models.
+    pub models: Vec<Named>,
     /// Which traces are recorded.
     pub sampler: Option<Sampler>,
     /// Whether usage is asked for.
@@ -80,6 +83,7 @@ impl Default for Setup {
             max_body: 1 << 20,
             drain: Duration::from_secs(5),
             policy: Policy::default(),
+            models: Vec::new(),
             sampler: None,
             injects_usage: false,
             observation: observe::Settings::default(),
@@ -112,7 +116,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         let address = Address::parse(&format!("http://{addr}")).unwrap();
         Backend::new(address.default_id(), address, None).with_usage_injection(setup.injects_usage)
     };
-    let pool = Arc::new(Pool::new(backends.iter().map(backend).collect(), setup.policy));
+    let backends = backends.iter().map(backend).collect();
+    let pool = Arc::new(Pool::new(backends, &setup.models, setup.policy));
     let client = Client::new(client::Limits {
         connect: Duration::from_secs(2),
         headers: setup.header_timeout,

@@ -1,0 +1,367 @@
+//! Which replicas serve which model, and what they call it: one table, made anew when a replica's
+//! models change, so that a request costs one lookup however many replicas there are.
+
+use super::model::Model;
+use crate::record::{BackendId, ModelLabel};
+use arc_swap::{ArcSwap, Guard};
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A name that the configuration gives to a model. It wins over a model of that name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Named {
+    /// What clients write.
+    pub name: String,
+    /// What the replicas call it. `None`: the same.
+    #[serde(default)]
+    pub served_as: Option<String>,
+    /// The names of the only replicas for it. `None`: all that serve it.
+    #[serde(default)]
+    pub backends: Option<Vec<String>>,
+}
+
+/// Where requests for a model go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The label of the model.
+    pub label: ModelLabel,
+    /// What the replicas call it, if its clients call it otherwise.
+    pub served_as: Option<Arc<str>>,
+    /// The positions of the replicas that serve it, or may: those that have not said what they
+    /// serve.
+    pub replicas: Arc<[usize]>,
+}
+
+/// The routes as they are now. Replaced whole.
+#[derive(Debug)]
+pub struct Routes {
+    by_name: HashMap<Arc<str>, Route>,
+    /// Of a request without a model.
+    anywhere: Route,
+    /// Of a model that no replica has named.
+    unheard: Route,
+    models: Vec<Model>,
+}
+
+/// The routes, and what they are made of.
+#[derive(Debug)]
+pub(super) struct Table {
+    rules: Vec<Rule>,
+    said: Mutex<Box<Said>>,
+    routes: ArcSwap<Routes>,
+}
+
+/// A [`Named`] whose replicas are known by their positions.
+#[derive(Debug)]
+struct Rule {
+    name: Arc<str>,
+    served_as: Option<Arc<str>>,
+    /// For each position whether it may be asked. `None`: all may.
+    only: Option<Vec<bool>>,
+}
+
+/// What each replica says that it serves. `None`: it has not said. Equal lists are one.
+type Said = [Option<Arc<[Model]>>];
+
+/// Replicas that say the same.
+struct Group<'a> {
+    models: &'a [Model],
+    positions: Vec<usize>,
+}
+
+// === impl Named ===
+
+impl Named {
+    /// What the replicas call the model, if clients call it otherwise.
+    pub fn alias_of(&self) -> Option<&str> {
+        self.served_as.as_deref().filter(|target| *target != self.name)
+    }
+}
+
+// === impl Routes ===
+
+impl Routes {
+    /// The route of a model. A request that names none, or an empty one as vLLM allows, goes
+    /// anywhere.
+    pub fn of(&self, model: Option<&str>) -> &Route {
+        match model {
+            None | Some("") => &self.anywhere,
+            Some(name) => self.by_name.get(name).unwrap_or(&self.unheard),
+        }
+    }
+
+    /// The models that there are, by id, the configuration's names among them. Of several entries
+    /// for one id the first replica's.
+    pub fn models(&self) -> &[Model] {
+        &self.models
+    }
+
+    fn new(rules: &[Rule], said: &Said) -> Self {
+        let groups = Group::all(said);
+        let silent = (0..said.len()).filter(|position| said[*position].is_none());
+        let silent: Vec<usize> = silent.collect();
+        let mut served: HashMap<&str, Vec<(&Group<'_>, &Model)>> = HashMap::new();
+        for group in &groups {
+            for model in group.models {
+                let places = served.entry(&model.id).or_default();
+                if places.last().is_none_or(|(last, _)| !std::ptr::eq(*last, group)) {
+                    places.push((group, model));
+                }
+            }
+        }
+        let named: HashSet<&str> = rules.iter().map(|rule| &*rule.name).collect();
+        let plain = served.keys().filter(|id| !named.contains(*id));
+        let plain: Vec<Rule> = plain.map(|id| Rule::plain(id)).collect();
+        let (mut by_name, mut models) = (HashMap::new(), Vec::new());
+        for rule in rules.iter().chain(&plain) {
+            let places = served.get(rule.target()).map_or(&[][..], Vec::as_slice);
+            models.extend(rule.entry(places));
+            let serving = places.iter().flat_map(|(group, _)| &group.positions);
+            let replicas = serving.chain(&silent).filter(|position| rule.allows(**position));
+            let label = ModelLabel::known(rule.name.clone());
+            let route = Route::new(label, rule.served_as.clone(), replicas.copied());
+            by_name.insert(rule.name.clone(), route);
+        }
+        models.sort_by(|a, b| a.id.cmp(&b.id));
+        Self {
+            by_name,
+            anywhere: Route::new(only_model(&groups), None, 0..said.len()),
+            unheard: Route::new(ModelLabel::other(), None, silent.iter().copied()),
+            models,
+        }
+    }
+}
+
+/// The label of the model that a replica takes if it is told none, which is the first that it
+/// lists, if all replicas have the same one.
+fn only_model(groups: &[Group<'_>]) -> ModelLabel {
+    let mut firsts = groups.iter().filter_map(|group| group.models.first());
+    match firsts.next() {
+        Some(first) if firsts.all(|other| other.id == first.id) => {
+            ModelLabel::known(first.id.clone())
+        }
+        _ => ModelLabel::other(),
+    }
+}
+
+// === impl Group ===
+
+impl<'a> Group<'a> {
+    fn all(said: &'a Said) -> Vec<Self> {
+        let mut by_list = HashMap::new();
+        let mut groups: Vec<Self> = Vec::new();
+        for (position, models) in said.iter().enumerate() {
+            let Some(models) = models else { continue };
+            let index = *by_list.entry(models.as_ptr()).or_insert(groups.len());
+            if index == groups.len() {
+                groups.push(Self { models, positions: Vec::new() });
+            }
+            groups[index].positions.push(position);
+        }
+        groups
+    }
+}
+
+// === impl Route, Rule ===
+
+impl Route {
+    fn new(
+        label: ModelLabel,
+        served_as: Option<Arc<str>>,
+        replicas: impl Iterator<Item = usize>,
+    ) -> Self {
+        let mut replicas: Vec<usize> = replicas.collect();
+        replicas.sort_unstable();
+        Self { label, served_as, replicas: replicas.into() }
+    }
+}
+
+impl Rule {
+    fn of(named: &Named, replicas: &[&BackendId]) -> Self {
+        let only = named.backends.as_ref().map(|names| {
+            let is_listed = |id: &&BackendId| names.iter().any(|name| name == id.as_str());
+            replicas.iter().map(is_listed).collect()
+        });
+        Self { name: named.name.as_str().into(), served_as: named.alias_of().map(Arc::from), only }
+    }
+
+    fn plain(id: &str) -> Self {
+        Self { name: id.into(), served_as: None, only: None }
+    }
+
+    fn target(&self) -> &str {
+        self.served_as.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Its entry for `/v1/models`: that of the first replica which may be asked.
+    fn entry(&self, places: &[(&Group<'_>, &Model)]) -> Option<Model> {
+        let first = |group: &Group<'_>| {
+            group.positions.iter().copied().find(|position| self.allows(*position))
+        };
+        let places = places.iter().filter_map(|(group, model)| Some((first(group)?, model)));
+        let (_, model) = places.min_by_key(|(position, _)| *position)?;
+        Some(model.called(&self.name))
+    }
+
+    fn allows(&self, position: usize) -> bool {
+        self.only.as_ref().is_none_or(|only| only[position])
+    }
+}
+
+// === impl Table ===
+
+impl Table {
+    /// The table of replicas that have not said what they serve.
+    pub(super) fn new(names: &[Named], replicas: &[&BackendId]) -> Self {
+        let rules: Vec<Rule> = names.iter().map(|named| Rule::of(named, replicas)).collect();
+        let said = vec![None; replicas.len()].into_boxed_slice();
+        let routes = ArcSwap::from_pointee(Routes::new(&rules, &said));
+        Self { rules, said: Mutex::new(said), routes }
+    }
+
+    /// The routes.
+    pub(super) fn routes(&self) -> Guard<Arc<Routes>> {
+        self.routes.load()
+    }
+
+    /// The replica at this position has said what it serves.
+    pub(super) fn set(&self, position: usize, models: Arc<[Model]>) {
+        // Held until the routes stand, so that no older ones are put over them.
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = said.iter().flatten().find(|known| Model::are_same(known, &models)).cloned();
+        said[position] = Some(same.unwrap_or(models));
+        self.routes.store(Arc::new(Routes::new(&self.rules, &said)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn said(ids: &[&str]) -> Arc<[Model]> {
+        let entry = |id: &&str| json!({ "id": id, "root": format!("/models/{id}") });
+        ids.iter().filter_map(|id| Model::of(entry(id))).collect()
+    }
+
+    /// Replicas `r0`, `r1`, …, and what they say that they serve.
+    fn table(names: &[Named], fleet: &[Option<&[&str]>]) -> Table {
+        let ids: Vec<BackendId> =
+            (0..fleet.len()).map(|number| BackendId::new(&format!("r{number}"))).collect();
+        let table = Table::new(names, &ids.iter().collect::<Vec<_>>());
+        for (position, ids) in fleet.iter().enumerate() {
+            if let Some(ids) = ids {
+                table.set(position, said(ids));
+            }
+        }
+        table
+    }
+
+    fn named(name: &str, served_as: Option<&str>, backends: Option<&[&str]>) -> Named {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        Named {
+            name: name.into(),
+            served_as: served_as.map(Into::into),
+            backends: backends.map(owned),
+        }
+    }
+
+    fn ids(routes: &Routes) -> Vec<&str> {
+        routes.models().iter().map(|model| &*model.id).collect()
+    }
+
+    #[test]
+    fn an_alias_leads_to_the_replicas_of_its_target_by_their_name() {
+        let names = [named("gpt", Some("qwen"), None)];
+        let routes = table(&names, &[Some(&["qwen"]), Some(&["llama"]), Some(&["qwen"])]).routes();
+        let route = routes.of(Some("gpt"));
+        assert_eq!((&*route.replicas, route.served_as.as_deref()), (&[0, 2][..], Some("qwen")));
+        assert_eq!(route.label.as_str(), "gpt");
+        assert_eq!(routes.of(Some("qwen")).served_as, None);
+    }
+
+    #[test]
+    fn a_name_of_the_configuration_wins_over_a_model_and_goes_only_where_it_may() {
+        let names = [named("b", Some("a"), None), named("a", None, Some(&["r1", "r2"]))];
+        let routes = table(&names, &[Some(&["a"]), Some(&["b"]), Some(&["a", "b"])]).routes();
+        assert_eq!(*routes.of(Some("a")).replicas, [2]);
+        assert_eq!(*routes.of(Some("b")).replicas, [0, 2], "those of `a`, not of their `b`");
+        assert_eq!(ids(&routes), ["a", "b"]);
+    }
+
+    #[test]
+    fn an_alias_is_listed_as_its_target_while_a_replica_of_it_serves_that() {
+        let names = [named("gpt", Some("qwen"), Some(&["r1"])), named("none", Some("x"), None)];
+        let table = table(&names, &[Some(&["qwen"]), Some(&["qwen"]), None]);
+        assert_eq!(ids(&table.routes()), ["gpt", "qwen"]);
+        let entry = table.routes().models()[0].entry.clone();
+        assert_eq!(entry, json!({ "id": "gpt", "root": "/models/qwen" }));
+        table.set(1, said(&["llama"]));
+        assert_eq!(ids(&table.routes()), ["llama", "qwen"]);
+        assert!(table.routes().of(Some("gpt")).replicas.is_empty(), "the others may not");
+    }
+
+    #[test]
+    fn a_model_that_nobody_serves_has_the_label_of_all_others_and_an_alias_its_own() {
+        let names = [named("gpt", Some("qwen"), None)];
+        let routes = table(&names, &[Some(&["a"])]).routes();
+        assert_eq!(routes.of(Some("a")).label.as_str(), "a");
+        assert_eq!(routes.of(Some("evil\n")).label.as_str(), "_other");
+        assert_eq!(routes.of(Some("gpt")).label.as_str(), "gpt", "known, though not served");
+    }
+
+    #[test]
+    fn a_request_without_a_model_goes_anywhere_and_has_the_label_of_the_only_one() {
+        for (fleet, label) in [
+            (&[Some(&["base", "adapter"][..]), Some(&["base"]), None][..], "base"),
+            (&[Some(&["a"]), Some(&["b"])], "_other"),
+            (&[None], "_other"),
+        ] {
+            let routes = table(&[], fleet).routes();
+            for model in [None, Some("")] {
+                let route = routes.of(model);
+                assert_eq!((route.label.as_str(), route.replicas.len()), (label, fleet.len()));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_has_what_asking_each_replica_would_find(
+            fleet in proptest::collection::vec(
+                proptest::option::of(proptest::collection::vec("[a-d]", 0..5)), 0..6),
+            names in proptest::collection::btree_map("[a-f]", (
+                proptest::option::of("[a-f]"),
+                proptest::option::of(proptest::collection::vec("r[0-5]", 0..4)),
+            ), 0..4),
+            wanted in "[a-g]",
+        ) {
+            let names: Vec<Named> = names
+                .into_iter()
+                .map(|(name, (served_as, backends))| Named { name, served_as, backends })
+                .collect();
+            let texts: Vec<Option<Vec<&str>>> = fleet
+                .iter()
+                .map(|ids| ids.as_ref().map(|ids| ids.iter().map(String::as_str).collect()))
+                .collect();
+            let slices: Vec<Option<&[&str]>> = texts.iter().map(Option::as_deref).collect();
+            let routes = table(&names, &slices).routes();
+            let rule = names.iter().find(|named| named.name == wanted);
+            let target = rule.and_then(|rule| rule.served_as.as_ref()).unwrap_or(&wanted);
+            let may = |position: &usize| {
+                let only = rule.and_then(|rule| rule.backends.as_ref());
+                only.is_none_or(|only| only.contains(&format!("r{position}")))
+                    && fleet[*position].as_ref().is_none_or(|ids| ids.contains(target))
+            };
+            let expected: Vec<usize> = (0..fleet.len()).filter(may).collect();
+            let route = routes.of(Some(&wanted));
+            prop_assert_eq!(&*route.replicas, &*expected);
+            prop_assert_eq!(route.served_as.as_deref().unwrap_or(&wanted), target);
+            let is_listed = expected.iter().any(|position| fleet[*position].is_some());
+            prop_assert_eq!(ids(&routes).contains(&&*wanted), is_listed);
+        }
+    }
+}

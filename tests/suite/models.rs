@@ -1,0 +1,374 @@
+//! Several models behind one gateway, over real sockets: names of the configuration, replicas that
+//! serve different models, adapters that come and go.
+
+use crate::support::fake::{
+    FINISH, Fake, LLAMA_CPP, ROLE, Seen, Step, VLLM, WORD, json, stream_of,
+};
+use crate::support::gateway::{Running, Setup, body, post, start, start_with, status};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use serde_json::{Map, Value};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokenweir::backend::routes::Named;
+use tokenweir::record::Outcome;
+
+const CHAT: &str = "/v1/chat/completions";
+/// Shapes whose requests are JSON.
+const PATHS: &[&str] = &[CHAT, "/v1/embeddings", "/v1/messages", "/tokenize", "/v2/rerank"];
+const MODELS: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
+
+/// A replica that serves these models and answers everything with `{}`.
+async fn serving(models: &[&str]) -> Fake {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    fake.set_models(models);
+    fake
+}
+
+fn alias(name: &str, served_as: &str) -> Named {
+    Named { name: name.into(), served_as: Some(served_as.into()), backends: None }
+}
+
+async fn named(backends: &[SocketAddr], models: Vec<Named>) -> Running {
+    start_with(backends, Setup { models, injects_usage: true, ..Setup::default() }).await
+}
+
+async fn listed(gateway: &Running) -> Vec<Value> {
+    let answer = body(&gateway.raw(MODELS).await).0;
+    let list: Value = serde_json::from_slice(&answer).unwrap();
+    list["data"].as_array().unwrap().clone()
+}
+
+async fn ids(gateway: &Running) -> Vec<String> {
+    let listed = listed(gateway).await;
+    listed.iter().map(|entry| entry["id"].as_str().unwrap().to_owned()).collect()
+}
+
+fn message(answer: &[u8]) -> String {
+    let error: Value = serde_json::from_slice(&body(answer).0).unwrap();
+    error["error"]["message"].as_str().unwrap().to_owned()
+}
+
+fn has_length(seen: &Seen) -> bool {
+    let head = seen.head.to_ascii_lowercase();
+    head.matches("content-length").count() == 1
+        && head.contains(&format!("\r\ncontent-length: {}\r\n", seen.body.len()))
+}
+
+/// Lets the watchers believe that time has passed.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn requests_go_to_the_replicas_that_serve_their_model() {
+    let (one, two) = (serving(&["a", "both"]).await, serving(&["b", "both"]).await);
+    let gateway = start(&[one.addr, two.addr]).await;
+    for model in ["a", "b", "a", "b"] {
+        let ask = format!(r#"{{"model":"{model}"}}"#);
+        assert_eq!(status(&gateway.post(CHAT, &ask).await), 200);
+        assert_eq!(gateway.record().await.model.as_str(), model);
+        let fake = if model == "a" { &one } else { &two };
+        assert_eq!(fake.seen().pop().unwrap().body, ask.as_bytes());
+    }
+    assert_eq!((one.seen().len(), two.seen().len()), (2, 2));
+    assert_eq!(ids(&gateway).await, ["a", "b", "both"]);
+}
+
+#[tokio::test]
+async fn a_name_may_be_served_by_some_replicas_only() {
+    let (one, two) = (serving(&["a"]).await, serving(&["a"]).await);
+    let backends = Some(vec![two.addr.to_string()]);
+    let models = vec![
+        Named { name: "gpt".into(), served_as: Some("a".into()), backends: backends.clone() },
+        Named { name: "a".into(), served_as: None, backends },
+    ];
+    let gateway = named(&[one.addr, two.addr], models).await;
+    for model in ["a", "gpt", "a", "gpt"] {
+        assert_eq!(status(&gateway.post(CHAT, &format!(r#"{{"model":"{model}"}}"#)).await), 200);
+    }
+    assert_eq!((one.seen().len(), two.seen().len()), (0, 4));
+}
+
+#[tokio::test]
+async fn an_alias_is_listed_with_the_entry_of_its_target() {
+    let fakes = [serving(&["zeta", "base", "base:sql"]).await, serving(&["base"]).await];
+    let models = vec![alias("gpt", "base"), alias("gone", "nothing"), alias("query", "sql")];
+    let gateway = named(&[fakes[0].addr, fakes[1].addr], models).await;
+    assert_eq!(ids(&gateway).await, ["base", "gpt", "query", "sql", "zeta"]);
+    let listed = listed(&gateway).await;
+    let mut target = listed[0].clone();
+    target["id"] = "gpt".into();
+    assert_eq!(listed[1], target);
+    assert_eq!(
+        (&listed[1]["root"], &listed[2]["parent"]),
+        (&"/models/base".into(), &"base".into())
+    );
+}
+
+// === the bytes ===
+
+type Members = Vec<(String, Value)>;
+
+/// The members of a body before its model and those behind, as their client may write them.
+fn members() -> impl Strategy<Value = (Members, Members)> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        "[ -~\u{e9}\u{1f600}\n\t]{0,12}".prop_map(Value::from),
+        Just(Value::from("alias")),
+    ];
+    let name = prop_oneof!["[a-z]{1,8}", Just("model".to_owned()), Just("\"model\":".to_owned())];
+    let value = leaf.prop_recursive(3, 12, 4, move |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::vec((name.clone(), inner), 0..4)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    });
+    // Members that mean something to the gateway are made by the test.
+    let name = "x[a-z\"\\\\\u{e9}]{0,6}";
+    let some = || proptest::collection::btree_map(name, value.clone(), 0..4);
+    (some(), some()).prop_map(|(before, behind)| {
+        let behind = behind.into_iter().filter(|(name, _)| !before.contains_key(name)).collect();
+        (before.into_iter().collect(), behind)
+    })
+}
+
+fn written(members: &[(String, Value)], colon: &str) -> Vec<String> {
+    let member =
+        |(name, value): &(String, Value)| format!("{}{colon}{value}", Value::from(&**name));
+    members.iter().map(member).collect()
+}
+
+#[test]
+fn the_name_is_replaced_and_no_other_byte() {
+    const SERVED: &str = "org/\"served\"\\é";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (fake, gateway) = runtime.block_on(async {
+        let fake = serving(&[SERVED]).await;
+        let gateway = named(&[fake.addr], vec![alias("alias", SERVED)]).await;
+        (fake, gateway)
+    });
+    let input = (members(), proptest::sample::select(PATHS), any::<bool>(), any::<bool>());
+    let escaped = [r#""alias""#, r#""\u0061lias""#];
+    let run =
+        |((before, behind), path, is_stream, is_spaced): ((Members, Members), &str, bool, bool)| {
+            let colon = if is_spaced { " :\n" } else { ":" };
+            let stream = format!("\"stream\"{colon}{is_stream}");
+            let ask = |model: &str| {
+                let model = format!("\"model\"{colon}{model}");
+                let all =
+                    [written(&before, colon), vec![model, stream.clone()], written(&behind, colon)];
+                format!("{{{}}}", all.concat().join(if is_spaced { " , " } else { "," }))
+            };
+            let sent = ask(escaped[usize::from(is_spaced)]);
+            let answer = runtime.block_on(gateway.post(path, &sent));
+            prop_assert_eq!(status(&answer), 200, "{}", sent);
+            let seen = fake.seen().pop().unwrap();
+            prop_assert!(has_length(&seen), "{}", seen.head);
+            let got = String::from_utf8(seen.body).unwrap();
+            let mut expected: Map<String, Value> = serde_json::from_str(&sent).unwrap();
+            expected.insert("model".into(), SERVED.into());
+            let mut parsed: Map<String, Value> = serde_json::from_str(&got).unwrap();
+            // A stream of chat is made to tell its usage as well.
+            let is_asked = is_stream && path == CHAT;
+            prop_assert_eq!(parsed.remove("stream_options").is_some(), is_asked);
+            prop_assert_eq!(parsed, expected);
+            let usage = r#""stream_options":{"include_usage":true},"#;
+            prop_assert_eq!(got.replacen(usage, "", 1), ask(&Value::from(SERVED).to_string()));
+            Ok(())
+        };
+    let config = ProptestConfig { cases: 200, ..ProptestConfig::default() };
+    TestRunner::new(config).run(&input, run).unwrap();
+}
+
+#[tokio::test]
+async fn each_kind_of_replica_gets_the_name_and_only_some_the_question_for_usage() {
+    let script = |_: &_| vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))];
+    for (kind, options) in [(VLLM, r#""stream_options":{"include_usage":true},"#), (LLAMA_CPP, "")]
+    {
+        let fake = Fake::start_as(kind, script).await;
+        let gateway = named(&[fake.addr], vec![alias("gpt", "tiny")]).await;
+        let answer = gateway.post(CHAT, r#"{"stream":true, "model":"gpt"}"#).await;
+        assert!(body(&answer).1);
+        let seen = fake.seen().pop().unwrap();
+        let expected = format!(r#"{{{options}"stream":true, "model":"tiny"}}"#);
+        assert_eq!(String::from_utf8_lossy(&seen.body), expected);
+        let record = gateway.record().await;
+        assert_eq!((record.model.as_str(), record.outcome), ("gpt", Outcome::Ok));
+        assert_eq!(record.asked.usage_injected, !options.is_empty());
+    }
+}
+
+fn form(model: &str, around: &str) -> (String, Vec<u8>) {
+    let part = |head: &str, value: &str| {
+        format!("--b-1\r\nContent-Disposition: form-data; {head}\r\n\r\n{value}\r\n")
+    };
+    let file = part("name=\"file\"; filename=\"model\"", around);
+    let body = [&file, &part("name=\"model\"", model), &part("name=\"x\"", around), "--b-1--\r\n"];
+    let body = body.concat();
+    let head = format!(
+        "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\
+         content-type: multipart/form-data; boundary=\"b-1\"\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    ((head + &body), body.into_bytes())
+}
+
+#[tokio::test]
+async fn the_name_in_a_form_is_replaced_and_no_other_byte() {
+    let fake = serving(&["openai/whisper"]).await;
+    let gateway = named(&[fake.addr], vec![alias("whisper", "openai/whisper")]).await;
+    for around in ["", "whisper", "\r\n\r\nwhisper\r\n", "name=\"model\"\r\n\r\nwhisper\r\n--b-"] {
+        let (request, _) = form("whisper", around);
+        assert_eq!(status(&gateway.raw(request).await), 200, "{around}");
+        let seen = fake.seen().pop().unwrap();
+        assert!(has_length(&seen), "{}", seen.head);
+        assert_eq!(seen.body, form("openai/whisper", around).1, "{around}");
+        assert_eq!(gateway.record().await.model.as_str(), "whisper");
+    }
+    let twice =
+        form("whisper", "x\r\n--b-1\r\nContent-Disposition: form-data; name=model\r\n\r\nx");
+    assert_eq!(status(&gateway.raw(twice.0).await), 400, "which one counts?");
+}
+
+#[tokio::test]
+async fn a_signed_body_passes_under_its_own_name_and_is_refused_under_another() {
+    let fake = serving(&["a"]).await;
+    let gateway = named(&[fake.addr], vec![alias("gpt", "a")]).await;
+    let signed = |model: &str| {
+        post(CHAT, &format!(r#"{{"model":"{model}"}}"#))
+            .replace("host: gateway", "host: g\r\ncontent-digest: sha-256=:x:")
+    };
+    assert_eq!(status(&gateway.raw(signed("a")).await), 200);
+    gateway.record().await;
+    let answer = gateway.raw(signed("gpt")).await;
+    assert_eq!(status(&answer), 400);
+    assert!(message(&answer).ends_with("ask for `a`"), "{}", message(&answer));
+    let record = gateway.record().await;
+    assert_eq!((record.refusal, record.outcome), (Some("signed_body"), Outcome::ClientError));
+    assert_eq!(record.model.as_str(), "gpt");
+    assert_eq!(fake.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_name_that_stands_twice_is_refused_whatever_the_shape() {
+    let fake = serving(&["a"]).await;
+    let gateway = named(&[fake.addr], vec![alias("gpt", "a")]).await;
+    for path in PATHS {
+        let answer = gateway.post(path, r#"{"model":"gpt","model":"gpt"}"#).await;
+        assert_eq!(status(&answer), 400, "{path}");
+    }
+    assert_eq!(status(&gateway.post("/pooling", "no json").await), 200, "the replica's to refuse");
+    assert_eq!(fake.seen().len(), 1);
+}
+
+// === unknown, gone ===
+
+#[tokio::test]
+async fn an_unknown_model_is_told_the_names_and_never_becomes_a_label() {
+    let ids: Vec<String> = (10..40).map(|number| format!("m{number}")).collect();
+    let fake = serving(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let gateway = named(&[fake.addr], vec![alias("alias", "m10")]).await;
+    for model in ["evil", "evil\\\"} 1"] {
+        let answer = gateway.post(CHAT, &format!(r#"{{"model":"{model}"}}"#)).await;
+        assert_eq!(status(&answer), 404);
+        let message = message(&answer);
+        assert!(message.contains("Models here: `alias`, `m10`, `m11`"), "{message}");
+        assert!(message.ends_with("`m28` and 11 more"), "{message}");
+    }
+    gateway.post(CHAT, r#"{"model":"alias"}"#).await;
+    let page = gateway.admin("/metrics").await;
+    assert!(!page.contains("evil"));
+    for (model, outcome) in [("_other", "client_error"), ("alias", "ok")] {
+        let labels = format!("gen_ai_request_model=\"{model}\",operation=\"chat\"");
+        let series =
+            format!("tokenweir_requests_total{{{labels},outcome=\"{outcome}\",tier=\"\"}}");
+        let count = if model == "alias" { 1 } else { 2 };
+        assert!(page.contains(&format!("{series} {count}\n")), "{series}\n{page}");
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_has_not_said_what_it_serves_gets_the_name_that_it_would_know() {
+    let silent = Fake::answering(json("200 OK", "{}")).await;
+    silent.set_models_status("404 Not Found");
+    let gateway = named(&[silent.addr], vec![alias("gpt", "a")]).await;
+    for (model, expected) in [("gpt", "a"), ("other", "other")] {
+        assert_eq!(status(&gateway.post(CHAT, &format!(r#"{{"model":"{model}"}}"#)).await), 200);
+        let seen = silent.seen().pop().unwrap();
+        assert_eq!(seen.body, format!(r#"{{"model":"{expected}"}}"#).as_bytes());
+    }
+    assert_eq!(gateway.record().await.model.as_str(), "gpt");
+    assert_eq!(gateway.record().await.model.as_str(), "_other");
+    assert_eq!(listed(&gateway).await, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn a_model_that_vanishes_leaves_its_streams_alone_and_new_requests_go_elsewhere() {
+    let script = |_: &_| {
+        let all = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
+        let (begun, rest) = all.split_at(all.len() / 2);
+        vec![Step::Send(begun.to_vec()), Step::Wait, Step::Send(rest.to_vec())]
+    };
+    let (one, two) = (Fake::start(script).await, Fake::start(script).await);
+    two.set_models(&["b"]);
+    let gateway = named(&[one.addr, two.addr], vec![alias("gpt", "tiny")]).await;
+    let ask = r#"{"model":"gpt","stream":true}"#;
+    let stream = gateway.post(CHAT, ask);
+    let change = async {
+        while one.seen().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        one.set_models(&["b"]);
+        two.set_models(&["tiny"]);
+        pass(Duration::from_secs(11)).await;
+        while gateway.pool.routes().of(Some("gpt")).replicas[..] != [1] {
+            tokio::task::yield_now().await;
+        }
+        one.go();
+    };
+    let (answer, ()) = tokio::join!(stream, change);
+    assert!(body(&answer).1 && String::from_utf8_lossy(&answer).contains("[DONE]"));
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.model.as_str()), (Outcome::Ok, "gpt"));
+    two.go();
+    assert_eq!(status(&gateway.post(CHAT, ask).await), 200);
+    assert_eq!((one.seen().len(), two.seen().len()), (1, 1));
+    two.set_models(&["b"]);
+    pass(Duration::from_secs(11)).await;
+    while ids(&gateway).await != ["b"] {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(status(&gateway.post(CHAT, ask).await), 404, "all have said what they serve");
+}
+
+#[tokio::test]
+async fn a_replica_that_does_not_know_its_adapter_is_asked_again_soon() {
+    let not_found = r#"{"error":{"message":"The model `sql` does not exist.","code":404}}"#;
+    let one = Fake::answering(json("404 Not Found", not_found)).await;
+    one.set_models(&["base", "base:sql"]);
+    let gateway = start(&[one.addr]).await;
+    let adapter = |gateway: &Running| {
+        let parent = |model: &tokenweir::backend::Model| model.parent.clone();
+        gateway.pool.routes().models().iter().map(parent).collect::<Vec<_>>()
+    };
+    assert_eq!(adapter(&gateway), [None, Some("base".into())]);
+    one.set_models(&["base"]);
+    let asked = one.models_asked();
+    // A second is much less than the time to the next ordinary question.
+    pass(Duration::from_secs(1)).await;
+    let answer = gateway.post(CHAT, r#"{"model":"sql"}"#).await;
+    assert_eq!((status(&answer), body(&answer).0), (404, not_found.as_bytes().to_vec()));
+    while adapter(&gateway) != [None] {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(one.models_asked(), asked + 1);
+    let answer = gateway.post(CHAT, r#"{"model":"sql"}"#).await;
+    assert!(message(&answer).contains("Models here: `base`"));
+    assert_eq!(one.seen().len(), 1, "the gateway knows now");
+}
