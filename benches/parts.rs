@@ -11,9 +11,9 @@ use tokenweir::clock;
 use tokenweir::observe::Observer;
 use tokenweir::openai::Api;
 use tokenweir::openai::request::Peek;
-use tokenweir::record::Timings;
+use tokenweir::record::{BackendId, Condition, Decision, Timings};
 use tokenweir::routing::prefix::PrefixTable;
-use tokenweir::routing::{Ask, Candidate, Ledger, Policy, PolicyKind, Prompt, Report};
+use tokenweir::routing::{Ask, Candidate, Ledger, Policy, PolicyKind, Prompt, Question, Report};
 use tokenweir::sse::Decoder;
 
 /// As in the gateway.
@@ -137,6 +137,20 @@ fn routing(c: &mut Criterion) {
                 });
             });
         }
+        let prompt = Prompt::default();
+        let candidates: Vec<Candidate> =
+            ledgers.iter().map(|ledger| ledger.candidate(&prompt, now)).collect();
+        let question = Question::new(&policy, &candidates, &ask);
+        let choice = question.pick().unwrap();
+        let name = BackendId::new("vllm-0");
+        let id = |_: usize| name.clone();
+        let decision = || Decision::new(black_box(&question), choice, Condition::default(), id);
+        group.bench_function(format!("explain, {count} replicas"), |b| b.iter(decision));
+        let shadow = [PolicyKind::LeastRequests, PolicyKind::PrefixAffinity, PolicyKind::Session];
+        let shadow = shadow.map(|kind| Policy { kind, ..policy });
+        group.bench_function(format!("explain and 3 in shadow, {count} replicas"), |b| {
+            b.iter(|| decision().with_shadow(&question, &shadow, id));
+        });
     }
     group.finish();
     let mut group = c.benchmark_group("prompt");

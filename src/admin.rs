@@ -1,13 +1,17 @@
-//! The operators' port: metrics, probes, the state of the replicas, the configuration in force.
+//! The operators' port: metrics, probes, the state of the replicas, why requests went where they
+//! went, the configuration in force.
 
 use crate::backend::pool::Pool;
 use crate::backend::{Backend, Health};
 use crate::clock;
 use crate::observe::Live;
 use crate::proxy::admission::Admission;
+use crate::routing::{Ledger, Prompt};
 use crate::telemetry::Telemetry;
-use crate::telemetry::vitals::{BackendVitals, QueueVitals, SpanCounts, Vitals};
-use axum::extract::State;
+use crate::telemetry::explain::Explanations;
+use crate::telemetry::vitals::{BackendVitals, LearnedVitals, QueueVitals, SpanCounts, Vitals};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -26,6 +30,8 @@ pub struct Admin {
     pub admission: Arc<Admission>,
     /// The metrics.
     pub telemetry: Arc<Telemetry>,
+    /// The last decisions.
+    pub explanations: Arc<Explanations>,
     /// The requests that are open.
     pub live: Arc<Live>,
     /// Set when the gateway shuts down.
@@ -44,11 +50,16 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/readyz", get(ready))
         .route("/status", get(status))
         .route("/config", get(config))
+        .route("/explain", get(newest))
+        .route("/explain/{*request_id}", get(explain))
         .fallback(|| async { (StatusCode::NOT_FOUND, INDEX) })
         .with_state(admin)
 }
 
-const INDEX: &str = "not found; here are /metrics /livez /readyz /status /config\n";
+const INDEX: &str = "not found; here are /metrics /livez /readyz /status /config /explain\n";
+
+/// Decisions that `/explain` lists.
+const NEWEST: usize = 50;
 
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     match admin.telemetry.prometheus.page(&admin.vitals(clock::now())) {
@@ -91,6 +102,33 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
 
 async fn config(State(admin): State<Arc<Admin>>) -> Response {
     fresh(Json(admin.config.clone()).into_response())
+}
+
+async fn newest(State(admin): State<Arc<Admin>>) -> Response {
+    let newest = admin.explanations.newest(NEWEST);
+    let decisions: Vec<Value> = newest.iter().map(|explanation| explanation.summary()).collect();
+    let body = json!({ "most": admin.explanations.most(), "newest": decisions });
+    fresh(Json(body).into_response())
+}
+
+/// A path that is not UTF-8 is no request id.
+async fn explain(
+    State(admin): State<Arc<Admin>>,
+    request_id: Result<Path<String>, PathRejection>,
+) -> Response {
+    let found = request_id.ok().and_then(|Path(id)| admin.explanations.get(&id));
+    fresh(match found {
+        Some(explanation) => Json(explanation.detail()).into_response(),
+        None => unexplained(admin.explanations.most()),
+    })
+}
+
+fn unexplained(most: usize) -> Response {
+    let problem = format!(
+        "no decision is kept for this request id: the request has not ended, no replica was \
+         chosen for it, or it is not among the last {most} (routing.explain_ring)"
+    );
+    (StatusCode::NOT_FOUND, Json(json!({ "error": problem }))).into_response()
 }
 
 fn fresh(mut response: Response) -> Response {
@@ -141,5 +179,22 @@ pub fn vitals(backend: &Backend, now: Instant) -> BackendVitals {
         kv_capacity_tokens: load.capacity(),
         sample_age_seconds: age.map(|age| age.as_secs_f64()),
         metrics_error: state.metrics_error.map(crate::backend::ScrapeError::as_str),
+        learned: learned(&backend.ledger, now),
+    }
+}
+
+fn learned(ledger: &Ledger, now: Instant) -> LearnedVitals {
+    let learned = ledger.learned();
+    let prefill = learned.prefill();
+    LearnedVitals {
+        certainty: ledger.certainty(now),
+        prefill_tokens_per_second: 1.0 / prefill.per_token,
+        prefill_base_seconds: prefill.base,
+        prefill_backlog_tokens: ledger.candidate(&Prompt::default(), now).backlog,
+        ttft_seconds: learned.ttft(),
+        bytes_per_token: learned.tokens_per_byte().recip(),
+        output_tokens: learned.output_tokens(),
+        prefix_retention: learned.retention(),
+        prefix_index_bytes: ledger.prefix_bytes(),
     }
 }

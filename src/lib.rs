@@ -17,7 +17,8 @@
 //!             │                (one event may be taken out: the usage that we asked for)
 //!             │                its end, however it comes ─► RequestRecord, once
 //!             │                                             ├► prometheus ├► spans ├► access log
-//!           admin ◄── gauges, read when asked
+//!             │                                             └► explanations
+//!           admin ◄── gauges and explanations, read when asked
 //! watch ─► /health, /metrics, /v1/models of each replica ─► what the pool believes
 //! ```
 
@@ -33,15 +34,16 @@ pub mod units;
 pub mod headers;
 pub mod openai;
 
-// Floor 2: what a request was, and why it was refused.
+// Floor 2: choosing; what a request was, and why it was refused.
+pub mod routing;
+
 pub mod record;
 
 pub mod error;
 
-// Floor 3: choosing, waiting and watching, without I/O.
+// Floor 3: waiting and watching, without I/O.
 pub mod admission;
 pub mod observe;
-pub mod routing;
 
 // Floor 4: the replicas.
 pub mod backend;

@@ -1,5 +1,6 @@
 //! Watching a stream costs no memory: once its first events have come, no chunk of a recorded
-//! answer allocates a single byte. A program of its own, because it counts its allocator's bytes.
+//! answer allocates a single byte. What is kept of decisions is bounded. A program of its own,
+//! because it counts its allocator's bytes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "tests may look at the real clock")]
 
@@ -10,7 +11,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, path::Path};
@@ -18,7 +19,11 @@ use tikv_jemalloc_ctl::thread;
 use tokenweir::headers::RequestId;
 use tokenweir::observe::{Exchange, Live, ObservedBody, Observer, Replica, Settings, Sink};
 use tokenweir::openai::Api;
-use tokenweir::record::{Asked, Condition, RecentTimes, RequestRecord, Timings};
+use tokenweir::record::{
+    Asked, BackendId, Condition, Considered, Decision, RecentTimes, RequestRecord, Timings,
+};
+use tokenweir::routing::{Ask, Ledger, Policy, Prompt, Question};
+use tokenweir::telemetry::explain::Explanations;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -114,6 +119,56 @@ fn a_body_forwards_a_chunk_without_allocating() {
             assert_free(name, &costs);
         }
     }
+}
+
+/// A thousand names. Decisions share them.
+static NAMES: LazyLock<Vec<BackendId>> =
+    LazyLock::new(|| (0..1_000).map(|index| BackendId::new(&format!("vllm-{index}"))).collect());
+
+/// A decision among this many replicas of which nothing is known.
+fn decision(replicas: usize) -> Decision {
+    let now = Instant::now();
+    let ledger = Ledger::new(now, Duration::from_secs(5));
+    let candidates = vec![ledger.candidate(&Prompt::default(), now); replicas];
+    let (policy, ask) = (Policy::default(), Ask::default());
+    let question = Question::new(&policy, &candidates, &ask);
+    let choice = question.pick().unwrap();
+    let id = |index: usize| NAMES[index].clone();
+    LazyLock::force(&NAMES);
+    let before = allocated();
+    let decision = Decision::new(&question, choice, Condition::default(), id);
+    let decision = decision.with_shadow(&question, &[], id);
+    let table = replicas.min(Decision::MOST) * size_of::<Considered>();
+    let cost = usize::try_from(allocated() - before).unwrap();
+    // The allocator rounds up by a quarter at most.
+    assert!((table..=table + table / 4 + 32).contains(&cost), "{cost} bytes for {table}");
+    decision
+}
+
+#[test]
+fn a_decision_costs_one_table_however_many_replicas_there_are() {
+    for replicas in [1, 2, 16, 17, 1_000] {
+        assert_eq!(decision(replicas).candidates(), replicas);
+    }
+}
+
+#[test]
+fn what_is_kept_of_decisions_is_bounded() {
+    // A thread may free what another one has allocated.
+    let freed = || thread::deallocatedp::read().unwrap().get();
+    let held = || allocated().wrapping_sub(freed());
+    LazyLock::force(&NAMES);
+    let before = held();
+    let explanations = Explanations::new(1_024);
+    let mut record = record(Instant::now());
+    for _ in 0..3_000 {
+        record.decision = Some(decision(100));
+        explanations.finished(&record);
+    }
+    record.decision = None;
+    let kept = held().wrapping_sub(before);
+    println!("1024 decisions among 100 replicas: {kept} bytes");
+    assert!((1 << 20..=4 << 20).contains(&kept), "{kept} bytes");
 }
 
 /// A body whose frames are there, as a gateway observes it.

@@ -14,6 +14,7 @@ use crate::proxy::admission::{self, Admission};
 use crate::record::Tiers;
 use crate::server::{self, BindError, Drained, Limits, Server};
 use crate::telemetry::Telemetry;
+use crate::telemetry::explain::Explanations;
 use crate::telemetry::metric::Known;
 use crate::telemetry::otel::{self, Otel};
 use crate::telemetry::prometheus::Prometheus;
@@ -80,10 +81,13 @@ impl Assembly {
             (local(&clients, config.listen), local(&operators, config.admin));
         raise_file_limit();
         let backends = backends(config, &env)?;
-        let pool = Arc::new(Pool::new(backends, &config.models, config.routing.policy()));
+        let pool = Pool::new(backends, &config.models, config.routing.policy());
+        let pool = Arc::new(pool.with_shadow(&config.routing.shadow));
         let settings = otel::Settings::read(configured(loaded, &env), &env)?;
         let otel = settings.endpoint.is_some().then(|| Otel::start(&settings)).transpose()?;
-        let telemetry = Arc::new(telemetry(&pool, config, logs, otel.as_ref())?);
+        let explanations = Arc::new(Explanations::new(config.routing.explain_ring));
+        let sinks = sinks(&pool, &explanations, logs, otel.as_ref());
+        let telemetry = Arc::new(telemetry(&pool, config, sinks)?);
         let client = Client::new(config.timeouts);
         let watchers =
             server::watch_all(&pool, &client, config.watch, &telemetry, FIRST_LOOK).await;
@@ -93,6 +97,7 @@ impl Assembly {
             pool: pool.clone(),
             admission: admission.clone(),
             telemetry: telemetry.clone(),
+            explanations,
             live: live.clone(),
             draining: Arc::new(AtomicBool::new(false)),
             spans: span_counts(otel.as_ref()),
@@ -229,24 +234,33 @@ fn configured(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> otel::Co
 }
 
 fn telemetry(
-    pool: &Arc<Pool>,
+    pool: &Pool,
     config: &Config,
-    logs: &Logs,
-    otel: Option<&Otel>,
+    sinks: Vec<Arc<dyn Sink>>,
 ) -> Result<Telemetry, AssemblyError> {
     let known = Known {
         models: Vec::new(),
         backends: pool.backends().iter().map(|backend| backend.id.to_string()).collect(),
         tiers: tier_names(config),
     };
-    let mut sinks: Vec<Arc<dyn Sink>> = vec![pool.clone()];
+    Ok(Telemetry::new(Prometheus::new(known)?, sinks))
+}
+
+/// Who hears of every request, besides the metrics.
+fn sinks(
+    pool: &Arc<Pool>,
+    explanations: &Arc<Explanations>,
+    logs: &Logs,
+    otel: Option<&Otel>,
+) -> Vec<Arc<dyn Sink>> {
+    let mut sinks: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone()];
     if let Some(access_log) = logs.access_log() {
         sinks.push(Arc::new(access_log));
     }
     if let Some(otel) = otel {
         sinks.push(Arc::new(otel.clone()));
     }
-    Ok(Telemetry::new(Prometheus::new(known)?, sinks))
+    sinks
 }
 
 fn span_counts(otel: Option<&Otel>) -> Box<dyn Fn() -> SpanCounts + Send + Sync> {

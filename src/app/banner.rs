@@ -25,7 +25,10 @@ fn text(assembly: &Assembly) -> String {
     };
     let lines = [
         ("clients", format!("http://{}/v1", assembly.listen)),
-        ("admin", format!("http://{}  /metrics /status /config /readyz", assembly.operators)),
+        (
+            "admin",
+            format!("http://{}  /metrics /status /explain /config /readyz", assembly.operators),
+        ),
         ("policy", assembly.pool.policy().name().into()),
         ("traces", traces),
     ];

@@ -93,6 +93,7 @@ fn show_what_to_try(assembly: &Assembly, model: &str, demo: &Demo) {
     );
     eprintln!("  curl http://{}/metrics", assembly.operators);
     eprintln!("  curl http://{}/status", assembly.operators);
+    eprintln!("  curl http://{}/explain", assembly.operators);
     eprintln!();
     eprintln!("Stop with Ctrl-C.");
 }

@@ -8,7 +8,7 @@ use crate::error::{self, Error};
 use crate::observe::Sink;
 use crate::record::{Decision, RequestRecord};
 use crate::routing::high_water::Marks;
-use crate::routing::{Ask, Candidate, Policy, Prompt};
+use crate::routing::{self, Ask, Candidate, Policy, PolicyKind, Prompt, Question};
 use arc_swap::Guard;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +20,8 @@ pub struct Pool {
     backends: Vec<Arc<Backend>>,
     table: Arc<Table>,
     policy: Policy,
+    /// Policies that are asked too, and never obeyed.
+    shadow: Box<[Policy]>,
     questions: AtomicU64,
     vacancies: Arc<Vacancies>,
 }
@@ -60,7 +62,15 @@ impl Pool {
             Arc::new(Backend { table, vacancies: vacancies.clone(), ..backend })
         };
         let backends = places.map(seat).collect();
-        Self { backends, table, policy, questions: AtomicU64::new(0), vacancies }
+        let (shadow, questions) = (Box::default(), AtomicU64::new(0));
+        Self { backends, table, policy, shadow, questions, vacancies }
+    }
+
+    /// Asks these policies the same questions, to tell what they would have chosen.
+    pub fn with_shadow(self, kinds: &[PolicyKind]) -> Self {
+        let others = kinds.iter().filter(|kind| **kind != self.policy.kind);
+        let shadow = others.map(|kind| Policy { kind: *kind, ..self.policy }).collect();
+        Self { shadow, ..self }
     }
 
     /// The replicas, in the order of the configuration.
@@ -119,10 +129,13 @@ impl Pool {
             seed: need.seed,
             session: need.session,
         };
-        let choice = self.policy.pick(&open.candidates, &ask)?;
+        let question = Question::new(&self.policy, &open.candidates, &ask);
+        let choice = question.pick()?;
         let backend = open.backends[choice.index];
         let condition = backend.state.load().condition(now);
-        let decision = Decision { policy: self.policy.name(), reason: choice.reason, condition };
+        let id = |index: usize| open.backends[index].id.clone();
+        let decision = Decision::new(&question, choice, condition, id);
+        let decision = decision.with_shadow(&question, &self.shadow, id);
         let candidate = &open.candidates[choice.index];
         let lease = Lease::new(backend.clone(), candidate, need.prompt, need.is_stream, now);
         Some((lease, decision))
@@ -156,6 +169,7 @@ impl Pool {
                 }
             }
         }
+        routing::lend_lines(&mut open.candidates);
         open
     }
 

@@ -25,6 +25,9 @@ const MIN_HEADER: usize = 8 << 10;
 /// The largest weight of a replica.
 const MAX_WEIGHT: u32 = 1_000_000;
 
+/// Most decisions that are kept.
+const MAX_EXPLAINED: usize = 16_384;
+
 /// Most tiers.
 const MAX_TIERS: usize = 20;
 
@@ -43,6 +46,7 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     weights_are_usable(config)?;
     sessions_are_usable(config)?;
     admission_is_usable(config)?;
+    explanations_are_bounded(config)?;
     labels_are_usable(config)?;
     searches_are_usable(config)?;
     tracing_is_usable(config)
@@ -183,6 +187,20 @@ fn sessions_are_usable(config: &Config) -> Result<(), Broken> {
         }
         None => Ok(()),
     }
+}
+
+fn explanations_are_bounded(config: &Config) -> Result<(), Broken> {
+    let routing = &config.routing;
+    if routing.explain_ring > MAX_EXPLAINED {
+        return Err(broken("routing.explain_ring", format!("this is at most {MAX_EXPLAINED}")));
+    }
+    for (index, kind) in routing.shadow.iter().enumerate() {
+        if routing.shadow[..index].contains(kind) {
+            let problem = format!("`{}` is given twice", kind.name());
+            return Err(broken(&format!("routing.shadow.{index}"), problem));
+        }
+    }
+    Ok(())
 }
 
 fn weights_are_usable(config: &Config) -> Result<(), Broken> {

@@ -19,6 +19,10 @@ pub struct Routing {
     pub session_headers: Vec<String>,
     /// For [`PolicyKind::KvAware`].
     pub kv_aware: kv_aware::Settings,
+    /// Decisions that are kept to be explained.
+    pub explain_ring: usize,
+    /// Policies that are asked the same, and never obeyed.
+    pub shadow: Vec<PolicyKind>,
 }
 
 /// The largest request.
@@ -182,12 +186,15 @@ impl Routing {
 }
 
 impl Default for Routing {
-    /// By predicted time to first token; sessions are named by `x-session-id`.
+    /// By predicted time to first token; sessions are named by `x-session-id`. The last 1,024
+    /// decisions are kept, and no other policy is asked.
     fn default() -> Self {
         Self {
             policy: PolicyKind::default(),
             session_headers: vec!["x-session-id".to_owned()],
             kv_aware: kv_aware::Settings::default(),
+            explain_ring: 1_024,
+            shadow: Vec::new(),
         }
     }
 }

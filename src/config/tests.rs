@@ -198,6 +198,20 @@ const BAD: &[(&str, &str)] = &[
   |           ^^^",
     ),
     (
+        "routing:\n  explain_ring: 100000\n",
+        "gateway.yaml:2:17: this is at most 16384
+  |
+2 |   explain_ring: 100000
+  |                 ^^^^^^",
+    ),
+    (
+        "routing:\n  shadow: [p2c, random, p2c]\n",
+        "gateway.yaml:2:25: `p2c` is given twice
+  |
+2 |   shadow: [p2c, random, p2c]
+  |                         ^^^",
+    ),
+    (
         "log: {}\n\nlog: {}\n",
         "gateway.yaml:3:1: the key `log` is given twice
   |

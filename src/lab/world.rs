@@ -6,7 +6,7 @@
 use super::router::{Router, RouterKind, View};
 use super::score::{Score, Served};
 use super::trace::Job;
-use crate::routing::{Ask, Candidate, Counts, Ledger, Policy, Promise, Report};
+use crate::routing::{self, Ask, Candidate, Counts, Ledger, Policy, Promise, Report};
 use crate::sim::engine::{Engine, Load, SequenceId, Spec, Step};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -168,8 +168,9 @@ impl<'a> World<'a> {
         let mut candidates: Vec<Candidate> =
             ledgers.iter().map(|ledger| ledger.candidate(&job.prompt, now)).collect();
         for (candidate, key) in candidates.iter_mut().zip(1..) {
-            candidate.key = crate::routing::mix(key);
+            candidate.key = routing::mix(key);
         }
+        routing::lend_lines(&mut candidates);
         let ask = Ask { sequence: *asked, seed, session: job.session };
         *asked += 1;
         let view = View { job, candidates: &candidates, reports, ask };

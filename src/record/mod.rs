@@ -2,6 +2,7 @@
 //! spans, logs and the router all read. Derived figures are methods here, with their formula, so
 //! that no sink computes its own.
 
+mod decision;
 mod engine;
 mod labels;
 mod observed;
@@ -13,6 +14,7 @@ mod slow;
 mod tier;
 mod timings;
 
+pub use decision::{Considered, Decision, Shadow};
 pub use engine::{Condition, RecentTimes, Stall};
 pub use labels::{BackendId, ModelLabel};
 pub use observed::Observed;
@@ -94,17 +96,6 @@ pub struct Asked {
     pub n: Option<u64>,
     /// The gateway asked for usage on its own: the client did not.
     pub usage_injected: bool,
-}
-
-/// Why a replica was chosen.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Decision {
-    /// The policy.
-    pub policy: &'static str,
-    /// The winning reason, from a closed set.
-    pub reason: &'static str,
-    /// What the replica last said of itself.
-    pub condition: Condition,
 }
 
 /// The request was sent to a replica once.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::headers::X_REQUEST_ID;
 use crate::openai::{Finish, Usage};
+use crate::routing::{Candidate, LastSaid, Prefill};
 use crate::spread::Gaps;
 use http::{HeaderMap, HeaderValue};
 use std::net::Ipv4Addr;
@@ -37,13 +38,17 @@ pub(crate) fn streamed() -> RequestRecord {
         model: ModelLabel::known("tiny".into()),
         decision: Some(Decision {
             policy: "kv_aware",
-            reason: "lowest_cost",
+            reason: "lowest_ttft",
             condition: Condition {
                 kv_usage: Some(0.25),
                 waiting: Some(3),
                 age: Some(Duration::from_millis(120)),
                 ..Condition::default()
             },
+            considered: [considered("vllm-0"), Considered { ttft: 0.25, ..considered("vllm-1") }]
+                .into(),
+            left_out: 0,
+            shadow: Box::default(),
         }),
         tier: Tier::default(),
         attempts: vec![Attempt {
@@ -101,6 +106,32 @@ pub(crate) fn streamed() -> RequestRecord {
         slow: None,
         bytes_in: 120,
         bytes_out: 4_000,
+    }
+}
+
+/// A replica that was predicted to answer after 80 ms.
+pub(crate) fn considered(backend: &str) -> Considered {
+    Considered {
+        backend: BackendId::new(backend),
+        candidate: Candidate {
+            in_flight: 2,
+            weight: 1,
+            has_adapter: true,
+            key: 1,
+            prompt: 12.0,
+            cached: 6.0,
+            output: 100.0,
+            backlog: 400.0,
+            prefill: Prefill::default(),
+            is_tried: true,
+            waiting: 3.0,
+            running: 1.0,
+            said: LastSaid { waiting: 3.0, running: 1.0, sent_since: 0.0 },
+            kv_usage: Some(0.25),
+            capacity: Some(100_000),
+            certainty: 0.9,
+        },
+        ttft: 0.08,
     }
 }
 

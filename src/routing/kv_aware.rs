@@ -57,17 +57,34 @@ const OVERFULL: f64 = 60.0;
 const SLACK: (f64, f64) = (0.01, 0.001);
 
 pub(super) fn pick(settings: &Settings, candidates: &[Candidate], ask: &Ask) -> Choice {
-    let home = ask.session.and_then(|session| session::highest(candidates, session, |_| true));
+    let home = home(candidates, ask);
     let cost = |(index, candidate)| cost(settings, candidate, home == Some(index));
     let costs: Vec<f64> = candidates.iter().enumerate().map(cost).collect();
     let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
     let slack = SLACK.0 * least + SLACK.1;
-    let index = lowest(costs.iter().copied(), slack, ask.sequence);
+    // Equals take turns, but a session does not move among them.
+    let stays = home.filter(|home| costs[*home] <= least + slack);
+    let index = stays.unwrap_or_else(|| lowest(costs.iter().copied(), slack, ask.sequence));
     Choice { index, reason: reason(candidates, index, home) }
 }
 
-/// The predicted time to first token at a candidate, in seconds.
+/// The candidate that keeps the session of a request, if it has one.
+pub(super) fn home(candidates: &[Candidate], ask: &Ask) -> Option<usize> {
+    ask.session.and_then(|session| session::highest(candidates, session, |_| true))
+}
+
+/// What is compared: the predicted time for each unit of weight.
 pub fn cost(settings: &Settings, candidate: &Candidate, is_home: bool) -> f64 {
+    for_weight(ttft(settings, candidate, is_home), candidate)
+}
+
+/// Seconds for each unit of a candidate's weight.
+pub fn for_weight(seconds: f64, candidate: &Candidate) -> f64 {
+    if candidate.weight > 1 { seconds / f64::from(candidate.weight) } else { seconds }
+}
+
+/// The predicted time to first token at a candidate, in seconds.
+pub fn ttft(settings: &Settings, candidate: &Candidate, is_home: bool) -> f64 {
     let believed = if is_home { settings.session * candidate.prompt } else { 0.0 };
     let cached = candidate.cached.max(believed);
     let held = candidate.prompt - cached + candidate.output;
@@ -79,8 +96,7 @@ pub fn cost(settings: &Settings, candidate: &Candidate, is_home: bool) -> f64 {
     let work = candidate.prompt - cached * room;
     let tokens = candidate.backlog + work * (1.0 + settings.interference * candidate.running);
     let adapter = if candidate.has_adapter { 0.0 } else { settings.adapter_seconds };
-    let seconds = candidate.prefill.seconds(tokens) + settings.pressure * pressure(k) + adapter;
-    if candidate.weight > 1 { seconds / f64::from(candidate.weight) } else { seconds }
+    candidate.prefill.seconds(tokens) + settings.pressure * pressure(k) + adapter
 }
 
 /// 1 for a cache that is half full.
@@ -169,6 +185,17 @@ mod tests {
         let away = pick(&Settings::default(), &fleet, &ask);
         assert_ne!(away.index, home.index);
         assert_eq!(away.reason, "session_too_busy");
+    }
+
+    #[test]
+    fn a_session_of_short_prompts_does_not_move_among_equals() {
+        let fleet = [1, 2, 3].map(|key| Candidate { key, prompt: 5.0, ..replica() });
+        let at = |sequence| {
+            let ask = Ask { sequence, session: Some(77), ..Ask::default() };
+            pick(&Settings::default(), &fleet, &ask)
+        };
+        assert!((0..10).all(|sequence| at(sequence) == at(0)));
+        assert_eq!(at(0).reason, "session");
     }
 
     #[test]

@@ -151,6 +151,7 @@ impl Ledger {
             output: self.learned.output_tokens(),
             backlog,
             prefill,
+            is_tried: self.learned.ttft().is_some(),
             waiting,
             running: (f64::from(own.in_flight) + others - waiting).max(0.0),
             said: self.said.last(&own),

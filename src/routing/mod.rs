@@ -14,6 +14,7 @@ mod prefill;
 pub mod prefix;
 mod prefix_affinity;
 mod prompt;
+mod question;
 mod random;
 mod round_robin;
 mod said;
@@ -23,6 +24,7 @@ pub use learned::Learned;
 pub use ledger::{Counts, Ledger, Own, Promise};
 pub use prefill::Prefill;
 pub use prompt::Prompt;
+pub use question::Question;
 pub use said::{LastSaid, Report};
 
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,8 @@ pub struct Candidate {
     pub backlog: f64,
     /// How fast it computes prompts.
     pub prefill: Prefill,
+    /// Whether that has been learned from it.
+    pub is_tried: bool,
     /// Requests that wait in its engine.
     pub waiting: f64,
     /// Requests that run there.
@@ -62,6 +66,23 @@ pub struct Candidate {
     /// How much of this it said itself, lately: from 0 to 1.
     pub certainty: f64,
 }
+
+/// Lends the line of the fastest replica to those that have not answered yet: they are worth a
+/// try, and not worth all that comes until they have.
+pub fn lend_lines(candidates: &mut [Candidate]) {
+    let tried = candidates.iter().filter(|candidate| candidate.is_tried);
+    let fastest = tried.map(|candidate| candidate.prefill).min_by(|a, b| {
+        let seconds = |line: &Prefill| line.seconds(LENT_FOR);
+        seconds(a).total_cmp(&seconds(b))
+    });
+    let Some(line) = fastest else { return };
+    for untried in candidates.iter_mut().filter(|candidate| !candidate.is_tried) {
+        untried.prefill = line;
+    }
+}
+
+/// The prompt, in tokens, for which the fastest is looked for.
+const LENT_FOR: f64 = 1_000.0;
 
 /// The question: one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

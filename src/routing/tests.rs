@@ -16,6 +16,7 @@ pub(super) fn replica() -> Candidate {
         output: 100.0,
         backlog: 0.0,
         prefill: Prefill::default(),
+        is_tried: true,
         waiting: 0.0,
         running: 0.0,
         said: LastSaid::default(),
@@ -136,4 +137,19 @@ fn a_name_in_the_configuration_is_the_name_in_metrics() {
     for kind in PolicyKind::ALL {
         assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.name());
     }
+}
+
+#[test]
+fn a_replica_that_has_not_answered_yet_is_taken_to_be_as_fast_as_the_fastest() {
+    let line = |base| Prefill { base, per_token: 1e-5 };
+    let mut fleet = [
+        Candidate { prefill: line(0.01), in_flight: 3, backlog: 3_000.0, ..replica() },
+        Candidate { prefill: line(0.5), ..replica() },
+        Candidate { is_tried: false, ..replica() },
+    ];
+    let policy = Policy::default();
+    assert_eq!(policy.pick(&fleet, &Ask::default()).unwrap().index, 0);
+    lend_lines(&mut fleet);
+    assert_eq!(policy.pick(&fleet, &Ask::default()).unwrap().index, 2);
+    assert_eq!((fleet[1].prefill, fleet[2].prefill), (line(0.5), line(0.01)));
 }

@@ -44,6 +44,14 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     tier: &'a str,
     backend: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<&'static str>,
+    /// Why that replica was chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    predicted_ttft_ms: Option<f64>,
+    /// Prompt tokens that were believed to be cached.
+    predicted_cached: Option<f64>,
     attempts: usize,
     stream: bool,
     finish: Vec<&'static str>,
@@ -109,6 +117,7 @@ impl Sink for AccessLog {
 impl<'a> Line<'a> {
     fn of(record: &'a RequestRecord) -> Self {
         let observed = &record.observed;
+        let (decision, predicted) = (record.decision.as_ref(), record.predicted());
         let [headers, first_event, first_answer] = record.marks();
         let is_cut = record.phase() != "done" && record.status.is_none_or(|status| status < 400);
         Self {
@@ -129,6 +138,10 @@ impl<'a> Line<'a> {
             model: record.model.as_str(),
             tier: record.tier.as_str(),
             backend: record.backend().map(crate::record::BackendId::as_str),
+            policy: decision.map(|decision| decision.policy),
+            reason: decision.map(|decision| decision.reason),
+            predicted_ttft_ms: predicted.map(|predicted| seconds(predicted.ttft)),
+            predicted_cached: predicted.map(|predicted| predicted.candidate.cached.round()),
             attempts: record.attempts.len(),
             stream: observed.is_stream,
             finish: observed
@@ -183,6 +196,7 @@ impl Display for Line<'_> {
         write!(f, "{} {status} {:<14} {} {}", self.ts, self.outcome, self.method, self.route)?;
         field(f, "model", Some(self.model))?;
         field(f, "backend", self.backend)?;
+        field(f, "reason", self.reason)?;
         field(f, "error", self.error)?;
         field(f, "phase", self.phase)?;
         field(f, "slow", self.slow)?;

@@ -9,7 +9,7 @@ use crate::record::{
     ENDINGS, EndedBy, Lost, ModelLabel, Outcome, Phase, RequestRecord, SlowCause, UsageEvent,
     UsageSource,
 };
-use crate::routing;
+use crate::routing::{self, PolicyKind};
 use crate::spread::Parts;
 use std::time::Duration;
 
@@ -113,6 +113,10 @@ pub enum Label {
     Class,
     /// Why a request found no room.
     Shed,
+    /// A policy, by [`PolicyKind::name`].
+    Policy,
+    /// Whether a policy in shadow would have chosen the same.
+    Agreement,
     /// Where a request was when its client left.
     Phase,
     /// [`Lost::as_str`]
@@ -144,6 +148,8 @@ pub struct Known {
 pub(super) const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
 /// Moments of a stream, in the order of [`RequestRecord::marks`].
 pub(super) const MARKS: [&str; 3] = ["headers", "first_event", "first_answer"];
+/// Whether a policy in shadow would have chosen the same.
+pub(super) const AGREEMENTS: [&str; 2] = ["same", "different"];
 /// What becomes of spans.
 pub(super) const SPAN_RESULTS: [&str; 4] = ["queued", "exported", "failed", "filtered"];
 const PHASES: [&str; 6] = ["upload", "queued", "routing", "headers", "prefill", "decode"];
@@ -175,7 +181,8 @@ impl Label {
             Self::Mark => "mark",
             Self::TokenType => "type",
             Self::Certainty | Self::TokenSource | Self::UsageSource => "source",
-            Self::Result | Self::Span | Self::UsageEvent => "result",
+            Self::Policy => "policy",
+            Self::Result | Self::Span | Self::UsageEvent | Self::Agreement => "result",
             Self::Phase | Self::LifePhase => "phase",
             Self::Direction => "direction",
             Self::ScrapeError => "kind",
@@ -217,6 +224,8 @@ impl Label {
             Self::Waste => own(&["cancelled", "failed"]),
             Self::Result => own(&RESULTS),
             Self::RouteReason => own(routing::REASONS),
+            Self::Policy => own(&PolicyKind::ALL.map(PolicyKind::name)),
+            Self::Agreement => own(&AGREEMENTS),
             Self::Phase => own(&PHASES),
             Self::Class => [own(&[DEFAULT_CLASS]), known.tiers.clone()].concat(),
             Self::Shed => own(error::SHED_REASONS),

@@ -1,8 +1,9 @@
-//! The story of a request, told three times: metrics, spans and a log line, all from the one
-//! record that it leaves.
+//! The story of a request, told four times: metrics, spans, a log line and an explanation, all
+//! from the one record that it leaves.
 
 pub mod access_log;
 pub mod catalog;
+pub mod explain;
 pub mod metric;
 pub mod otel;
 pub mod prometheus;

@@ -66,6 +66,31 @@ pub struct BackendVitals {
     pub sample_age_seconds: Option<f64>,
     /// Why the last look at its metrics failed.
     pub metrics_error: Option<&'static str>,
+    /// What the gateway has found out itself.
+    pub learned: LearnedVitals,
+}
+
+/// What the gateway believes of a replica beyond what that said: from the answers that it gave.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct LearnedVitals {
+    /// What its last word still counts for: e^(−age ÷ horizon), 0 if there is none.
+    pub certainty: f64,
+    /// Prompt tokens that it computes in a second.
+    pub prefill_tokens_per_second: f64,
+    /// Seconds to a first output before any token is computed.
+    pub prefill_base_seconds: f64,
+    /// Prompt tokens that it has to compute before those of a new request.
+    pub prefill_backlog_tokens: f64,
+    /// Mean time to a first output lately. `None`: none came.
+    pub ttft_seconds: Option<f64>,
+    /// Bytes of a prompt for each of its tokens.
+    pub bytes_per_token: f64,
+    /// Tokens of an answer, on the whole.
+    pub output_tokens: f64,
+    /// Share of its KV cache in which it keeps what was sent.
+    pub prefix_retention: f64,
+    /// Memory that the index of what was sent to it takes.
+    pub prefix_index_bytes: usize,
 }
 
 /// What became of spans.

@@ -6,6 +6,7 @@ mod admission;
 mod architecture;
 mod config;
 mod endings;
+mod explain;
 mod generated;
 mod metrics;
 mod models;

@@ -3,10 +3,10 @@
 
 use crate::support::fake::{FINISH, Fake, ROLE, USAGE, WORD, json, stream_of};
 use crate::support::gateway::start;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tokenweir::telemetry::catalog;
-use tokenweir::telemetry::metric::Kind;
+use tokenweir::telemetry::metric::{Kind, Known, Label};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -37,7 +37,7 @@ fn samples(page: &str) -> Vec<(String, f64)> {
     samples
 }
 
-fn value(page: &str, series: &str) -> f64 {
+pub(crate) fn value(page: &str, series: &str) -> f64 {
     let samples = samples(page);
     let found = samples.iter().find(|(known, _)| known == series);
     assert!(found.is_some(), "no {series} in\n{page}");
@@ -80,6 +80,39 @@ fn the_table_in_the_readme_is_the_catalogue() {
         table.push_str(&line);
     }
     assert!(readme.contains(&table), "put this table into README.md:\n\n{table}");
+}
+
+/// How many series a row can have, by the labels whose values depend on the fleet.
+fn most_series() -> BTreeMap<String, usize> {
+    let open =
+        [(Label::Model, "M"), (Label::Backend, "B"), (Label::Tier, "T"), (Label::ErrorType, "E")];
+    let mut most = BTreeMap::new();
+    for row in catalog::rows() {
+        let is_open = |label: &Label| open.iter().any(|(other, _)| other == label);
+        let closed = row.labels.iter().filter(|label| !is_open(label));
+        let combinations: usize =
+            closed.map(|label| label.values(&Known::default()).len()).product();
+        let each = match row.kind {
+            Kind::Counter | Kind::Gauge => 1,
+            // And the bucket without a bound, the sum and the count.
+            Kind::Histogram(bounds) => bounds.len() + 3,
+        };
+        let factors = open.iter().filter(|(label, _)| row.labels.contains(label));
+        let factors = factors.map(|(_, name)| format!("·{name}")).collect::<Vec<_>>().concat();
+        *most.entry(factors).or_insert(0) += each * combinations;
+    }
+    most
+}
+
+#[test]
+fn the_formula_of_series_in_the_readme_is_that_of_the_catalogue() {
+    let most = most_series();
+    let known = ["·M", "·M·T", "·M·B", "·M·B·T", "·M·B·E", "·B", "·T", ""];
+    assert!(most.keys().all(|factors| known.contains(&factors.as_str())), "{most:?}");
+    let terms = known.map(|factors| format!("{}{factors}", most[factors]));
+    let formula = terms.join(" + ");
+    let readme = include_str!("../../README.md");
+    assert!(readme.contains(&format!("```text\n{formula}\n```")), "put into README.md: {formula}");
 }
 
 #[tokio::test]

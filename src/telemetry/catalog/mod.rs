@@ -4,6 +4,7 @@
 
 mod replicas;
 mod requests;
+mod routing;
 mod streams;
 
 use super::metric::{Emit, Row};
@@ -36,12 +37,17 @@ pub const QUEUE_BOUNDS: &[f64] =
     &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// Bounds of a share of a limit.
 pub const RATIO_BOUNDS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
+/// Bounds of how far a prediction of a time was off.
+pub const ERROR_BOUNDS: &[f64] =
+    &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+/// Bounds of what became true over what was predicted: even to both sides of 1.
+pub const PREDICTION_BOUNDS: &[f64] = &[0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 2.0, 4.0, 10.0];
 /// Bounds of a look at a replica.
 pub const SCRAPE_BOUNDS: &[f64] = &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
 
 /// The list.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
-    [streams::ROWS, requests::ROWS, replicas::ROWS].into_iter().flatten()
+    [streams::ROWS, requests::ROWS, replicas::ROWS, routing::ROWS].into_iter().flatten()
 }
 
 fn by_model_and_backend(record: &RequestRecord, value: Option<Duration>, emit: Emit<'_>) {

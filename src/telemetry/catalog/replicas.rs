@@ -149,7 +149,7 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 /// A value that is not known is NaN: a gap in a graph, never a zero.
-fn by_backend(vitals: &Vitals, emit: Emit<'_>, read: fn(&BackendVitals) -> Option<f64>) {
+pub(super) fn by_backend(vitals: &Vitals, emit: Emit<'_>, read: fn(&BackendVitals) -> Option<f64>) {
     for backend in &vitals.backends {
         emit(&[&backend.backend], read(backend).unwrap_or(f64::NAN));
     }

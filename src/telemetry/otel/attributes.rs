@@ -49,6 +49,17 @@ pub(super) fn words(words: impl Iterator<Item = &'static str>) -> Option<Value> 
     (!words.is_empty()).then_some(Value::Array(Array::String(words)))
 }
 
+/// A list of texts from outside.
+pub(super) fn texts<'a>(raw: impl Iterator<Item = &'a str>) -> Value {
+    let cut = |raw: &str| raw[..raw.floor_char_boundary(MAX_TEXT)].to_owned().into();
+    Value::Array(Array::String(raw.map(cut).collect()))
+}
+
+/// A list of numbers.
+pub(super) fn reals(numbers: impl Iterator<Item = f64>) -> Value {
+    Value::Array(Array::F64(numbers.collect()))
+}
+
 /// A count. OTLP knows signed numbers only.
 pub(super) fn count(count: u64) -> Value {
     i64::try_from(count).unwrap_or(i64::MAX).into()

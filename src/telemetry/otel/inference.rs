@@ -2,7 +2,7 @@
 //! has GenAI attributes, so that tokens are counted once in a trace. Names are those of the GenAI
 //! conventions v1.41, and `tokenweir.*` for what they have no name for; durations are in seconds.
 
-use super::attributes::{Attributes, count, host, seconds, text, words};
+use super::attributes::{Attributes, count, host, reals, seconds, text, texts, words};
 use super::spans::{error_type, failure, moment};
 use crate::openai::{Api, Finish};
 use crate::record::{Lost, Outcome, Phase, Phases, RequestRecord, SlowCause};
@@ -11,6 +11,8 @@ use std::time::Instant;
 
 /// The kind of server that is asked.
 const PROVIDER: &str = "vllm";
+/// Most replicas whose predictions stand in a span.
+const SCORES: usize = 5;
 
 /// Whether a request got so far that there is an inference to tell of.
 pub(super) fn is_one(record: &RequestRecord) -> bool {
@@ -54,7 +56,8 @@ pub(super) fn events(record: &RequestRecord) -> Vec<Event> {
     ];
     let happened = moments.into_iter().filter_map(|(name, at)| Some((name, at?)));
     let plain = happened.map(|(name, at)| event(record, name, at, Attributes::default()));
-    let mut events: Vec<Event> = retries(record).chain(plain).chain(stalls(record)).collect();
+    let mut events: Vec<Event> =
+        decision(record).chain(retries(record)).chain(plain).chain(stalls(record)).collect();
     events.sort_by_key(|event| event.timestamp);
     events
 }
@@ -102,9 +105,14 @@ fn routing(attributes: Attributes, record: &RequestRecord) -> Attributes {
         .put("tokenweir.attempts", count(record.attempts.len() as u64))
         .put_some("tokenweir.backend.id", record.backend().map(|backend| text(backend.as_str())));
     let Some(decision) = &record.decision else { return attributes };
+    let chosen = decision.chosen();
     attributes
         .put("tokenweir.route.policy", decision.policy)
         .put("tokenweir.route.reason", decision.reason)
+        .put("tokenweir.route.candidates", count(decision.candidates() as u64))
+        .put_some("tokenweir.route.predicted_ttft", chosen.map(|chosen| chosen.ttft))
+        .put_some("tokenweir.route.cached_tokens", chosen.map(|chosen| chosen.candidate.cached))
+        .put_some("tokenweir.route.certainty", chosen.map(|chosen| chosen.candidate.certainty))
         .put_some("tokenweir.route.kv_usage", decision.condition.kv_usage)
         .put_some("tokenweir.route.waiting", decision.condition.waiting.map(i64::from))
         .put_some(
@@ -153,6 +161,20 @@ fn phases(mut attributes: Attributes, record: &RequestRecord) -> Attributes {
     }
     let queue = phases.get(Phase::Queue);
     attributes.put_some("tokenweir.phase.estimated", queue.map(|queue| queue.is_estimated))
+}
+
+/// The replica was chosen: what was predicted of those that cost least, the best one first.
+fn decision(record: &RequestRecord) -> impl Iterator<Item = Event> {
+    let decided = record.decision.as_ref().zip(record.timings.routed);
+    decided.into_iter().map(|(decision, at)| {
+        let mut best = decision.ranked();
+        best.truncate(SCORES);
+        let backends = texts(best.iter().map(|considered| considered.backend.as_str()));
+        let attributes = Attributes::default()
+            .put("tokenweir.route.scores.backend", backends)
+            .put("tokenweir.route.scores.ttft", reals(best.iter().map(|one| one.ttft)));
+        event(record, "tokenweir.route_decision", at, attributes)
+    })
 }
 
 /// A silence, as two events: when it was seen, and when it ended.

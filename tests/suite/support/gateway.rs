@@ -15,9 +15,10 @@ use tokenweir::observe::{self, Live, Sink};
 use tokenweir::proxy::Gateway;
 use tokenweir::proxy::admission::{self, Admission};
 use tokenweir::record::{RequestRecord, Tiers};
-use tokenweir::routing::Policy;
+use tokenweir::routing::{Policy, PolicyKind};
 use tokenweir::server::{self, Drained, Limits, Server};
 use tokenweir::telemetry::Telemetry;
+use tokenweir::telemetry::explain::Explanations;
 use tokenweir::telemetry::metric::Known;
 use tokenweir::telemetry::prometheus::Prometheus;
 use tokenweir::telemetry::vitals::SpanCounts;
@@ -53,6 +54,10 @@ pub(crate) struct Setup {
     pub policy: Policy,
     /// Names of models.
     pub models: Vec<Named>,
+    /// Policies that are asked too.
+    pub shadow: Vec<PolicyKind>,
+    /// Decisions that are kept.
+    pub explain_ring: usize,
     /// Which traces are recorded.
     pub sampler: Option<Sampler>,
     /// Whether usage is asked for.
@@ -84,6 +89,8 @@ impl Default for Setup {
             drain: Duration::from_secs(5),
             policy: Policy::default(),
             models: Vec::new(),
+            shadow: Vec::new(),
+            explain_ring: 1_024,
             sampler: None,
             injects_usage: false,
             observation: observe::Settings::default(),
@@ -117,7 +124,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         Backend::new(address.default_id(), address, None).with_usage_injection(setup.injects_usage)
     };
     let backends = backends.iter().map(backend).collect();
-    let pool = Arc::new(Pool::new(backends, &setup.models, setup.policy));
+    let pool = Pool::new(backends, &setup.models, setup.policy);
+    let pool = Arc::new(pool.with_shadow(&setup.shadow));
     let client = Client::new(client::Limits {
         connect: Duration::from_secs(2),
         headers: setup.header_timeout,
@@ -125,8 +133,10 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     });
     let (sender, records) = mpsc::unbounded_channel();
     let prometheus = Prometheus::new(Known::default()).unwrap();
-    let telemetry =
-        Arc::new(Telemetry::new(prometheus, vec![pool.clone(), Arc::new(Capture(sender))]));
+    let explanations = Arc::new(Explanations::new(setup.explain_ring));
+    let sinks: Vec<Arc<dyn Sink>> =
+        vec![pool.clone(), explanations.clone(), Arc::new(Capture(sender))];
+    let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
     let settings = watch::Settings {
         busy: setup.look_every,
         idle: setup.look_every,
@@ -156,6 +166,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             pool: pool.clone(),
             admission,
             telemetry,
+            explanations,
             live,
             draining: Arc::new(AtomicBool::new(false)),
             spans: Box::new(SpanCounts::default),

@@ -1,0 +1,105 @@
+//! What is kept of a decision.
+
+use super::super::sample::{considered, streamed};
+use super::*;
+use crate::routing::{Ask, PolicyKind};
+
+fn id(index: usize) -> BackendId {
+    BackendId::new(&format!("vllm-{index}"))
+}
+
+/// Candidates with these backlogs.
+fn fleet(backlogs: &[f64]) -> Vec<Candidate> {
+    let candidate = considered("any").candidate;
+    backlogs.iter().map(|backlog| Candidate { backlog: *backlog, ..candidate }).collect()
+}
+
+fn decided(policy: &Policy, shadow: &[Policy], fleet: &[Candidate], index: usize) -> Decision {
+    let ask = Ask::default();
+    let question = Question::new(policy, fleet, &ask);
+    let choice = Choice { index, reason: "turn" };
+    Decision::new(&question, choice, Condition::default(), id).with_shadow(&question, shadow, id)
+}
+
+fn names(decision: &Decision) -> Vec<String> {
+    decision.considered.iter().map(|considered| considered.backend.to_string()).collect()
+}
+
+#[test]
+fn of_a_few_candidates_all_are_kept_the_chosen_one_first() {
+    let fleet = fleet(&[500.0, 100.0, 900.0]);
+    for (chosen, expected) in [
+        (0, ["vllm-0", "vllm-1", "vllm-2"]),
+        (1, ["vllm-1", "vllm-0", "vllm-2"]),
+        (2, ["vllm-2", "vllm-0", "vllm-1"]),
+    ] {
+        let decision = decided(&Policy::default(), &[], &fleet, chosen);
+        assert_eq!(names(&decision), expected);
+        assert_eq!(decision.considered[0].candidate, fleet[chosen]);
+        assert_eq!((decision.candidates(), decision.left_out), (3, 0));
+    }
+}
+
+#[test]
+fn of_many_candidates_the_chosen_one_and_the_fifteen_that_cost_least_are_kept() {
+    // The cheapest are the last ones; the chosen one is the dearest of all.
+    let backlogs: Vec<f64> = (0..1_000).map(|n| 1e6 - f64::from(n) * 1e3).collect();
+    let decision = decided(&Policy::default(), &[], &fleet(&backlogs), 0);
+    let expected: Vec<String> =
+        [0].into_iter().chain((985..1_000).rev()).map(|index| id(index).to_string()).collect();
+    assert_eq!(names(&decision), expected);
+    assert_eq!((decision.candidates(), decision.left_out), (1_000, 984));
+}
+
+#[test]
+fn what_is_no_number_is_kept_too_each_candidate_once() {
+    let decision = decided(&Policy::default(), &[], &fleet(&[f64::NAN; 20]), 7);
+    let mut names = names(&decision);
+    assert_eq!(names[0], "vllm-7");
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), Decision::MOST);
+    assert_eq!(decision.ranked().len(), Decision::MOST);
+}
+
+#[test]
+fn a_weight_changes_what_is_compared_and_not_the_time_that_is_predicted() {
+    let mut fleet = fleet(&[1_000.0, 1_000.0]);
+    fleet[1].weight = 4;
+    let decision = decided(&Policy::default(), &[], &fleet, 0);
+    let [light, heavy] = &decision.considered[..] else { panic!("two are kept") };
+    assert!((light.ttft - heavy.ttft).abs() < 1e-9);
+    assert!((light.cost() - 4.0 * heavy.cost()).abs() < 1e-9);
+    assert_eq!(decision.ranked()[0].backend, heavy.backend);
+}
+
+#[test]
+fn the_regret_of_a_policy_is_the_time_that_its_choice_would_have_lost_or_saved() {
+    // 10,000 tokens a second: 20,000 tokens of backlog are two seconds.
+    let mut fleet = fleet(&[20_000.0, 0.0]);
+    fleet[0].in_flight = 0;
+    fleet[1].in_flight = 9;
+    let shadow = [PolicyKind::LeastRequests, PolicyKind::KvAware]
+        .map(|kind| Policy { kind, ..Policy::default() });
+    let ours = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
+    let regrets = |chosen| {
+        let decision = decided(&ours, &shadow, &fleet, chosen);
+        let of = |shadow: &Shadow| (shadow.policy, shadow.is_same, shadow.regret.round() as i64);
+        decision.shadow.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(regrets(0), [("least_requests", true, 0), ("kv_aware", false, -2)]);
+    assert_eq!(regrets(1), [("least_requests", false, 2), ("kv_aware", true, 0)]);
+}
+
+#[test]
+fn a_prediction_is_compared_with_the_time_since_the_request_was_sent() {
+    let mut record = streamed();
+    let (actual, predicted) = record.actual_and_predicted_ttft().unwrap();
+    assert!((actual - 0.09).abs() < 1e-9, "sent at 10 ms, first output at 100 ms: {actual}");
+    assert!((predicted - considered("any").ttft).abs() < 1e-9);
+    record.timings.first_output = None;
+    assert_eq!(record.actual_and_predicted_ttft(), None);
+    assert_eq!(record.reported_and_predicted_cached(), Some((8, 6.0)));
+    record.observed.usage.cached = None;
+    assert_eq!(record.reported_and_predicted_cached(), None, "not told is not zero");
+}

@@ -1,0 +1,231 @@
+//! Why did it go there? What the admin port tells of a decision is what the replicas said, what
+//! the client got, and nothing that is secret.
+
+use crate::metrics::value;
+use crate::support::fake::{FINISH, Fake, ROLE, Step, WORD, chunk, json, stream_head, stream_of};
+use crate::support::gateway::{Running, Setup, start, start_with};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use tokenweir::routing::{Policy, PolicyKind};
+use tokenweir::telemetry::access_log::AccessLog;
+
+const CHAT: &str = "/v1/chat/completions";
+/// Of 9 tokens of the prompt, 8 were cached.
+const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12,"prompt_tokens_details":{"cached_tokens":8}}}"#;
+const BODY: &str = r#"{"model":"tiny","stream":true,"prompt_cache_key":"secret-session","messages":[{"role":"user","content":"secret-prompt"}]}"#;
+
+fn answer() -> Vec<u8> {
+    stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])
+}
+
+async fn ask(gateway: &Running, request_id: &str) {
+    let request = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: gateway\r\nx-request-id: {request_id}\r\n\
+         authorization: Bearer secret-key\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{BODY}",
+        BODY.len()
+    );
+    gateway.raw(request).await;
+}
+
+/// The status of a page of the admin port, and its JSON.
+async fn page(gateway: &Running, path: &str) -> (String, Value) {
+    let page = gateway.admin(path).await;
+    let (head, body) = page.split_once("\r\n\r\n").unwrap();
+    (head[9..12].to_owned(), serde_json::from_str(body).unwrap())
+}
+
+#[tokio::test]
+async fn a_decision_is_explained_with_every_candidate_and_with_what_became_true() {
+    let fakes = [Fake::answering(answer()).await, Fake::answering(answer()).await];
+    let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
+    ask(&gateway, "why-1").await;
+    let record = gateway.record().await;
+    let (status, why) = page(&gateway, "/explain/why-1").await;
+    assert_eq!(status, "200");
+    let served = fakes.iter().find(|fake| fake.seen().len() == 1).unwrap().addr.to_string();
+    assert_eq!(why["backend"], served);
+    assert_eq!(why["policy"], "kv_aware");
+    assert_eq!(why["reason"], record.decision.as_ref().unwrap().reason);
+    let candidates = why["candidates"].as_array().unwrap();
+    let names: BTreeSet<_> =
+        candidates.iter().map(|one| one["backend"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names, fakes.iter().map(|fake| fake.addr.to_string()).collect());
+    for candidate in candidates {
+        assert_eq!(candidate["chosen"], candidate["backend"] == served);
+        // As its metrics say. That there is a request of others is less certain with age.
+        assert_eq!(candidate["kv_usage"], 0.25);
+        assert!((0.9..=1.0).contains(&candidate["running"].as_f64().unwrap()), "{candidate}");
+        let certainty = candidate["certainty"].as_f64().unwrap();
+        assert!((0.9..=1.0).contains(&certainty), "it was looked at just now: {certainty}");
+        assert!(candidate["predicted_ttft_seconds"].as_f64().unwrap() > 0.0);
+        assert_eq!(candidate["predicted_ttft_seconds"], candidate["cost"], "all weigh 1");
+    }
+    let actual = &why["actual"];
+    let ttft = record.upstream_ttft().unwrap().as_secs_f64();
+    assert!((actual["ttft_seconds"].as_f64().unwrap() - ttft).abs() < 1e-4, "{actual}");
+    assert_eq!((&actual["input_tokens"], &actual["cached_tokens"]), (&json!(9), &json!(8)));
+    assert_eq!(actual["outcome"], "ok");
+}
+
+#[tokio::test]
+async fn nothing_secret_is_told() {
+    let fake = Fake::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    ask(&gateway, "why-1").await;
+    gateway.record().await;
+    for path in ["/explain", "/explain/why-1", "/status"] {
+        let page = gateway.admin(path).await;
+        assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+        assert!(!page.contains("secret"), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn the_newest_decisions_are_listed_and_the_oldest_are_forgotten() {
+    let fake = Fake::answering(answer()).await;
+    let setup = Setup { explain_ring: 3, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    for id in ["a", "b", "c", "d"] {
+        ask(&gateway, id).await;
+        gateway.record().await;
+    }
+    let (_, list) = page(&gateway, "/explain").await;
+    assert_eq!(list["most"], 3);
+    let newest = list["newest"].as_array().unwrap();
+    let ids: Vec<_> = newest.iter().map(|one| one["request_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["d", "c", "b"]);
+    assert_eq!(newest[0]["model"], "tiny");
+    assert_eq!(newest[0]["reason"], "only_candidate");
+    assert!(newest[0]["actual_ttft_seconds"].as_f64().unwrap() > 0.0);
+    assert_eq!(page(&gateway, "/explain/a").await.0, "404");
+    assert_eq!(page(&gateway, "/explain/b").await.0, "200");
+}
+
+#[tokio::test]
+async fn an_id_that_nobody_has_is_not_found_whatever_it_looks_like() {
+    let fake = Fake::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    ask(&gateway, "a/b?c%20d").await;
+    gateway.record().await;
+    let long = format!("/explain/{}", "x".repeat(4_000));
+    for path in ["/explain/nobody", "/explain/%ff%fe", "/explain/%00", "/explain/..%2f..", &long] {
+        let (status, why) = page(&gateway, path).await;
+        assert_eq!(status, "404", "{path}");
+        let problem = why["error"].as_str().unwrap();
+        assert!(problem.contains("not among the last 1024"), "{problem}");
+    }
+    assert_eq!(page(&gateway, "/explain/a%2Fb%3Fc%2520d").await.1["request_id"], "a/b?c%20d");
+}
+
+#[tokio::test]
+async fn a_request_that_no_replica_could_take_has_no_decision() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let gateway = start(&[fake.addr]).await;
+    fake.set_healthy(false);
+    gateway.pool.backends()[0].suspect("gone");
+    ask(&gateway, "refused").await;
+    assert_eq!(gateway.record().await.refusal, Some("no_backend"));
+    assert_eq!(page(&gateway, "/explain/refused").await.0, "404");
+}
+
+#[tokio::test]
+async fn a_prediction_is_told_beside_what_became_true_in_metrics_and_in_the_log() {
+    let fake = Fake::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    ask(&gateway, "why-1").await;
+    let record = gateway.record().await;
+    let predicted = record.predicted().unwrap();
+    let error = (record.upstream_ttft().unwrap().as_secs_f64() - predicted.ttft).abs();
+    let page = gateway.admin("/metrics").await;
+    let of = |name: &str| value(&page, &format!("{name}{{backend=\"{}\"}}", fake.addr));
+    let near = |name: &str, expected: f64| {
+        assert!((of(name) - expected).abs() < 1e-9, "{name} is {}, not {expected}", of(name));
+    };
+    near("tokenweir_route_prediction_error_seconds_count", 1.0);
+    near("tokenweir_route_prediction_error_seconds_sum", error);
+    near("tokenweir_route_prediction_ratio_count", 1.0);
+    near("tokenweir_cached_tokens_predicted_total", predicted.candidate.cached);
+    near("tokenweir_cached_tokens_reported_total", 8.0);
+    near("tokenweir_backend_prefill_backlog_tokens", 0.0);
+    near(
+        "tokenweir_backend_prefix_retention_ratio",
+        gateway.pool.backends()[0].ledger.learned().retention(),
+    );
+    assert!((0.9..=1.0).contains(&of("tokenweir_backend_confidence_ratio")));
+    assert!(of("tokenweir_backend_prefill_tokens_per_second") > 0.0);
+    let (written, lines) = std::sync::mpsc::channel();
+    let write = Box::new(move |line: &str| written.send(line.to_owned()).unwrap());
+    tokenweir::observe::Sink::finished(&AccessLog::new(true, write), &record);
+    let line: Value = serde_json::from_str(&lines.recv().unwrap()).unwrap();
+    assert_eq!((&line["policy"], &line["reason"]), (&json!("kv_aware"), &json!("only_candidate")));
+    let told = line["predicted_ttft_ms"].as_f64().unwrap();
+    assert!((told - predicted.ttft * 1e3).abs() < 1e-3, "{told}");
+    assert_eq!(line["predicted_cached"], predicted.candidate.cached.round());
+}
+
+#[tokio::test]
+async fn the_admin_port_tells_what_was_learned_of_a_replica() {
+    let fake = Fake::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    let learned = async || page(&gateway, "/status").await.1["backends"][0]["learned"].clone();
+    assert_eq!(learned().await["ttft_seconds"], Value::Null);
+    ask(&gateway, "why-1").await;
+    let record = gateway.record().await;
+    let after = learned().await;
+    let ttft = record.upstream_ttft().unwrap().as_secs_f64();
+    assert!((after["ttft_seconds"].as_f64().unwrap() - ttft).abs() < 0.01, "{after}");
+    assert!(after["bytes_per_token"].as_f64().unwrap() > 0.0);
+}
+
+/// The first request stays at the first replica without an output. Then round robin goes there
+/// again, where `least_requests` would not have.
+#[tokio::test]
+async fn a_policy_in_shadow_is_asked_and_never_obeyed() {
+    let script = |_: &_| {
+        let rest = [ROLE, WORD, FINISH, "[DONE]"].iter().flat_map(|event| chunk(event));
+        let rest = rest.chain(*b"0\r\n\r\n").collect();
+        vec![Step::Send(stream_head()), Step::Wait, Step::Send(rest)]
+    };
+    let (slow, quick) = (Fake::start(script).await, Fake::answering(answer()).await);
+    let setup = Setup {
+        policy: Policy { kind: PolicyKind::RoundRobin, ..Policy::default() },
+        shadow: vec![PolicyKind::LeastRequests, PolicyKind::RoundRobin],
+        ..Setup::default()
+    };
+    let gateway = start_with(&[slow.addr, quick.addr], setup).await;
+    let finish = async {
+        while slow.seen().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        slow.go();
+        gateway.record().await;
+        slow.go();
+        gateway.record().await;
+    };
+    let send = async {
+        while slow.seen().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        ask(&gateway, "second").await;
+        gateway.record().await;
+        tokio::join!(ask(&gateway, "third"), finish);
+    };
+    tokio::join!(ask(&gateway, "first"), send);
+    assert_eq!((slow.seen().len(), quick.seen().len()), (2, 1), "round robin is obeyed");
+    let metrics = gateway.admin("/metrics").await;
+    let of = |series: &str| value(&metrics, &format!("tokenweir_shadow_{series}"));
+    let counts = ["same", "different"].map(|result| {
+        of(&format!("decisions_total{{policy=\"least_requests\",result=\"{result}\"}}"))
+    });
+    assert_eq!(counts.map(f64::to_bits), [2.0, 1.0].map(f64::to_bits), "{counts:?}");
+    let itself = of("decisions_total{policy=\"round_robin\",result=\"same\"}");
+    assert_eq!(itself.to_bits(), 0, "the policy in force is not its own shadow");
+    let (_, third) = page(&gateway, "/explain/third").await;
+    let shadow = &third["shadow"][0];
+    assert_eq!(shadow["policy"], "least_requests");
+    assert_eq!(shadow["backend"], quick.addr.to_string());
+    let regret = shadow["regret_seconds"].as_f64().unwrap();
+    let saving = of("saving_seconds_total{policy=\"least_requests\"}");
+    assert!(regret < 0.0 && (saving + regret).abs() < 1e-6, "{regret} {saving}");
+    assert_eq!(of("regret_seconds_total{policy=\"least_requests\"}").to_bits(), 0);
+}
