@@ -41,6 +41,8 @@ def pages():
         lines = [line for line in page.splitlines(True) if b"_bucket" not in line]
         for start in range(0, len(lines), 30):
             yield b"".join(lines[start : start + 30])
+    for file in WIRE.with_name("pages").glob("*.txt"):
+        yield file.read_bytes()
 
 
 def seeds():

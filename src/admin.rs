@@ -1,15 +1,18 @@
 //! The operators' port: metrics, probes, the state of the replicas, why requests went where they
 //! went, the configuration in force.
 
+use crate::backend::dialect::Server;
 use crate::backend::pool::Pool;
-use crate::backend::{Backend, Health};
+use crate::backend::{self, Backend, Health};
 use crate::clock;
 use crate::observe::Live;
 use crate::proxy::admission::Admission;
 use crate::routing::{Ledger, Prompt};
 use crate::telemetry::Telemetry;
 use crate::telemetry::explain::Explanations;
-use crate::telemetry::vitals::{BackendVitals, LearnedVitals, QueueVitals, SpanCounts, Vitals};
+use crate::telemetry::vitals::{
+    BackendVitals, LearnedVitals, QueueVitals, SignalVitals, SpanCounts, Vitals,
+};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -166,7 +169,7 @@ pub fn vitals(backend: &Backend, now: Instant) -> BackendVitals {
         backend: backend.id.to_string(),
         url: backend.address.to_string(),
         health: state.health.as_str(),
-        reason: state.reason.as_deref().filter(|_| state.health != Health::Up).map(Into::into),
+        reason: reason(&state),
         version: state.version.as_deref().map(Into::into),
         models: state.models().iter().map(|model| model.id.to_string()).collect(),
         in_flight: backend.in_flight(),
@@ -177,8 +180,11 @@ pub fn vitals(backend: &Backend, now: Instant) -> BackendVitals {
         running: load.running,
         preemptions: load.preemptions,
         kv_capacity_tokens: load.capacity(),
+        asleep: load.is_asleep(),
+        dialect: load.server.map(Server::as_str),
+        signals: signals(&state),
         sample_age_seconds: age.map(|age| age.as_secs_f64()),
-        metrics_error: state.metrics_error.map(crate::backend::ScrapeError::as_str),
+        metrics_error: state.metrics_error.map(backend::ScrapeError::as_str),
         learned: learned(&backend.ledger, now),
     }
 }
@@ -197,4 +203,22 @@ fn learned(ledger: &Ledger, now: Instant) -> LearnedVitals {
         prefix_retention: learned.retention(),
         prefix_index_bytes: ledger.prefix_bytes(),
     }
+}
+
+/// Why a replica is sent nothing.
+fn reason(state: &backend::State) -> Option<String> {
+    match state.health {
+        Health::Up if state.is_asleep() => Some("its engine sleeps".to_owned()),
+        Health::Up => None,
+        Health::Down | Health::Unknown => state.reason.as_deref().map(Into::into),
+    }
+}
+
+fn signals(state: &backend::State) -> SignalVitals {
+    let mut signals = SignalVitals::default();
+    for (signal, is_told) in state.signals().each() {
+        let names = if is_told { &mut signals.offered } else { &mut signals.missing };
+        names.push(signal.name);
+    }
+    signals
 }

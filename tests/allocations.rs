@@ -1,6 +1,6 @@
-//! Watching a stream costs no memory: once its first events have come, no chunk of a recorded
-//! answer allocates a single byte. What is kept of decisions is bounded. A program of its own,
-//! because it counts its allocator's bytes.
+//! Watching costs no memory: once the first events of a stream have come, no chunk of a recorded
+//! answer allocates a single byte, and neither does a metrics page. What is kept of decisions is
+//! bounded. A program of its own, because it counts its allocator's bytes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "tests may look at the real clock")]
 
@@ -16,6 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, path::Path};
 use tikv_jemalloc_ctl::thread;
+use tokenweir::backend::dialect::Load;
 use tokenweir::headers::RequestId;
 use tokenweir::observe::{Exchange, Live, ObservedBody, Observer, Replica, Settings, Sink};
 use tokenweir::openai::Api;
@@ -74,6 +75,18 @@ fn the_allocator_counts_what_is_allocated() {
     let before = allocated();
     let boxed = std::hint::black_box(Box::new([1_u8; 64]));
     assert!(allocated() - before >= 64, "{}", boxed[0]);
+}
+
+#[test]
+fn a_metrics_page_is_read_without_allocating() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    for name in ["wire/metrics/python-metrics-dp-2.http", "pages/vllm_openmetrics.txt"] {
+        let page = fs::read(folder.join(name)).unwrap();
+        let before = allocated();
+        let load = Load::read(&page);
+        assert_eq!(allocated() - before, 0, "{name}");
+        assert!(load.is_understood(), "{name}");
+    }
 }
 
 #[test]

@@ -32,9 +32,15 @@ fuzz_target!(|page: &[u8]| {
         load.queued,
         load.prefill_seconds,
         load.prefilled,
+        load.waiting_capacity,
+        load.engines,
+        load.kv_tokens,
+        load.awake,
+        load.started,
     ];
     assert!(counts.into_iter().flatten().all(|count| count.is_finite() && count >= 0.0));
-    assert!(load.kv_usage.is_none_or(|usage| (0.0..=1.0).contains(&usage)));
+    let usages = [load.kv_usage, load.kv_usage_least];
+    assert!(usages.into_iter().flatten().all(|usage| (0.0..=1.0).contains(&usage)));
     assert_ne!(load.capacity(), Some(0));
     let mut longer = Vec::new();
     for (line, other) in page.split(|byte| *byte == b'\n').zip(OTHERS.into_iter().cycle()) {

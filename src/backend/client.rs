@@ -3,7 +3,7 @@
 
 use crate::units;
 use bytes::Bytes;
-use http::{Extensions, Request, Response};
+use http::{Extensions, Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -20,12 +20,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tower::Service;
+use tower::{Service, ServiceExt};
 
 /// The client. Clones share their connections.
 #[derive(Debug, Clone)]
 pub struct Client {
     pooled: Pooled<Connector, Full<Bytes>>,
+    connector: HttpConnector,
+    idle: Duration,
     header_timeout: Duration,
 }
 
@@ -121,8 +123,19 @@ impl Client {
             .pool_idle_timeout(limits.idle)
             .set_host(false)
             .http1_max_buf_size(MAX_BUFFER)
-            .build(Connector(connector));
-        Self { pooled, header_timeout: limits.headers }
+            .build(Connector(connector.clone()));
+        Self { pooled, connector, idle: limits.idle, header_timeout: limits.headers }
+    }
+
+    /// A connection outside the pool, which no request of a client uses.
+    pub(super) async fn connect(&self, to: Uri) -> Result<TokioIo<TcpStream>, SendError> {
+        let connecting = self.connector.clone().oneshot(to);
+        connecting.await.map_err(|error| SendError::Connect(innermost(&error).to_string()))
+    }
+
+    /// How long an unused connection is kept.
+    pub(super) fn idle(&self) -> Duration {
+        self.idle
     }
 
     /// Sends a request with an absolute URI and waits for the response head. Dropping the future
@@ -170,16 +183,16 @@ fn innermost<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'st
 
 // === impl Connector ===
 
-impl Service<http::Uri> for Connector {
+impl Service<Uri> for Connector {
     type Response = Stream;
-    type Error = <HttpConnector as Service<http::Uri>>::Error;
+    type Error = <HttpConnector as Service<Uri>>::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Stream, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.0.poll_ready(cx)
     }
 
-    fn call(&mut self, uri: http::Uri) -> Self::Future {
+    fn call(&mut self, uri: Uri) -> Self::Future {
         let connecting = self.0.call(uri);
         Box::pin(async move { Ok(Stream { io: connecting.await?, uses: Uses::default() }) })
     }

@@ -28,6 +28,9 @@ impl Lease {
         is_stream: bool,
         now: Instant,
     ) -> Self {
+        if backend.in_flight() == 0 {
+            backend.first_request.notify_one();
+        }
         let promise = backend.ledger.promise(candidate, prompt, is_stream, now);
         Self(Arc::new(Claim { backend, promise: Mutex::new(promise) }))
     }

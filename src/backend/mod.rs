@@ -3,12 +3,16 @@
 pub mod address;
 pub mod client;
 pub mod dialect;
+mod fetch;
 mod lease;
 mod model;
+mod pace;
 pub mod pool;
 mod recent;
 pub mod routes;
+pub mod signals;
 pub mod vacancies;
+mod wake;
 pub mod watch;
 
 pub use model::Model;
@@ -22,6 +26,7 @@ use dialect::{Load, Server};
 use http::HeaderValue;
 use recent::{RecentGaps, RecentMeans};
 use routes::Table;
+use signals::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -55,6 +60,8 @@ pub struct Backend {
     is_doubted: AtomicBool,
     /// Wakes its watcher before its time.
     look_again: Notify,
+    /// Tells its watcher that it is idle no more.
+    first_request: Notify,
     looked: SetOnce<()>,
     /// Hears of every change that may make room here.
     vacancies: Arc<Vacancies>,
@@ -103,12 +110,16 @@ pub struct Sample {
 /// Why a metrics page could not be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ScrapeError {
-    /// No connection, or it broke.
+    /// No connection, or it broke before an answer.
     Connect,
     /// Not in time.
     Timeout,
     /// Not a 200.
     Status,
+    /// It broke in the middle of the page.
+    Truncated,
+    /// Compressed, which was not asked for.
+    Encoded,
     /// Longer than the limit.
     TooLarge,
     /// A page without the families to route by.
@@ -139,6 +150,7 @@ impl Backend {
             table: None,
             is_doubted: AtomicBool::new(false),
             look_again: Notify::new(),
+            first_request: Notify::new(),
             looked: SetOnce::new(),
             vacancies: Arc::default(),
         }
@@ -162,7 +174,8 @@ impl Backend {
     /// Whether a request that does not ask for usage is to be made to: only servers that are known
     /// to tell it in an event of its own are asked.
     pub fn injects_usage(&self) -> bool {
-        self.may_inject_usage && self.state.load().server().is_some()
+        let server = self.state.load().server();
+        self.may_inject_usage && server.is_some_and(Server::tells_usage_apart)
     }
 
     /// Its streams that are silent now.
@@ -254,6 +267,22 @@ impl State {
         owner.and_then(Server::of_owner).or_else(by_metrics)
     }
 
+    /// Whether it said that its engine sleeps: its weights are off the GPU, and it is sent nothing.
+    pub fn is_asleep(&self) -> bool {
+        self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
+    }
+
+    /// Whether it has a LoRA adapter, or does not tell which ones it has.
+    fn may_have(&self, adapter: u64) -> bool {
+        let adapters = self.sample.and_then(|sample| sample.load.adapters);
+        adapters.is_none_or(|adapters| adapters.has(adapter))
+    }
+
+    /// The signals that its metrics offered last.
+    pub fn signals(&self) -> Signals {
+        self.sample.map(|sample| Signals::of(&sample.load)).unwrap_or_default()
+    }
+
     /// What it last said of itself.
     pub fn condition(&self, now: Instant) -> Condition {
         let Some(sample) = &self.sample else { return Condition::default() };
@@ -304,8 +333,15 @@ impl Load {
 
 impl ScrapeError {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Connect, Self::Timeout, Self::Status, Self::TooLarge, Self::NotUnderstood];
+    pub const ALL: [Self; 7] = [
+        Self::Connect,
+        Self::Timeout,
+        Self::Status,
+        Self::Truncated,
+        Self::Encoded,
+        Self::TooLarge,
+        Self::NotUnderstood,
+    ];
 
     /// The label value.
     pub const fn as_str(self) -> &'static str {
@@ -313,6 +349,8 @@ impl ScrapeError {
             Self::Connect => "connect",
             Self::Timeout => "timeout",
             Self::Status => "status",
+            Self::Truncated => "truncated",
+            Self::Encoded => "encoded",
             Self::TooLarge => "too_large",
             Self::NotUnderstood => "not_understood",
         }

@@ -158,9 +158,12 @@ impl Pool {
             is_some_full: false,
         };
         for backend in route.replicas.iter().map(|position| &self.backends[*position]) {
-            let is_up = backend.state.load().health == Health::Up;
-            if is_up && backend.weight > 0 && !is_tried(backend) {
+            let state = backend.state.load();
+            let is_open = state.health == Health::Up && !state.is_asleep();
+            if is_open && backend.weight > 0 && !is_tried(backend) {
+                let has_adapter = route.adapter.is_none_or(|adapter| state.may_have(adapter));
                 let candidate = backend.candidate(need.prompt, now);
+                let candidate = Candidate { has_adapter, ..candidate };
                 if marks.is_some_and(|marks| marks.are_passed_by(&candidate)) {
                     open.is_some_full = true;
                 } else {

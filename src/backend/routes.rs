@@ -1,6 +1,7 @@
 //! Which replicas serve which model, and what they call it: one table, made anew when a replica's
 //! models change, so that a request costs one lookup however many replicas there are.
 
+use super::dialect::adapter_hash;
 use super::model::Model;
 use crate::record::{BackendId, ModelLabel};
 use arc_swap::{ArcSwap, Guard};
@@ -32,6 +33,8 @@ pub struct Route {
     /// The positions of the replicas that serve it, or may: those that have not said what they
     /// serve.
     pub replicas: Arc<[usize]>,
+    /// The hash of the model's name, if it is a LoRA adapter.
+    pub adapter: Option<u64>,
 }
 
 /// The routes as they are now. Replaced whole.
@@ -121,7 +124,9 @@ impl Routes {
             let serving = places.iter().flat_map(|(group, _)| &group.positions);
             let replicas = serving.chain(&silent).filter(|position| rule.allows(**position));
             let label = ModelLabel::known(rule.name.clone());
-            let route = Route::new(label, rule.served_as.clone(), replicas.copied());
+            let mut route = Route::new(label, rule.served_as.clone(), replicas.copied());
+            let is_adapter = places.iter().any(|(_, model)| model.parent.is_some());
+            route.adapter = is_adapter.then(|| adapter_hash(rule.target()));
             by_name.insert(rule.name.clone(), route);
         }
         models.sort_by(|a, b| a.id.cmp(&b.id));
@@ -174,7 +179,7 @@ impl Route {
     ) -> Self {
         let mut replicas: Vec<usize> = replicas.collect();
         replicas.sort_unstable();
-        Self { label, served_as, replicas: replicas.into() }
+        Self { label, served_as, replicas: replicas.into(), adapter: None }
     }
 }
 

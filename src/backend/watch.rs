@@ -2,15 +2,15 @@
 //! models and its version, and publishes what it sees. One look at a time, so a slow replica is
 //! never asked twice at once.
 
-use super::client::{Client, SendError};
-use super::dialect::Load;
+use super::client::Client;
+use super::dialect::{self, Load};
+use super::fetch::{Failure, Fetcher};
+use super::pace::{self, Signs};
+use super::signals::{self, Signals};
+use super::wake::{Wake, wait};
 use super::{Backend, Health, Model, Sample, ScrapeError, recent};
 use crate::{clock, units};
-use bytes::Bytes;
-use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HOST};
-use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, StatusCode};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Time between two looks while requests are in flight.
-    #[serde(rename = "busy_interval", with = "units::duration")]
-    pub busy: Duration,
-    /// Time between two looks while there are none.
-    #[serde(rename = "idle_interval", with = "units::duration")]
-    pub idle: Duration,
+    /// Time between two looks at a replica under load.
+    #[serde(with = "units::duration")]
+    pub min_interval: Duration,
+    /// Time between two looks at one where nothing happens.
+    #[serde(with = "units::duration")]
+    pub max_interval: Duration,
     /// Longest wait for an answer.
     #[serde(with = "units::duration")]
     pub timeout: Duration,
@@ -35,11 +35,11 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Every 250 ms when busy, every 2 s when idle; 2 s and 4 MiB for an answer.
+    /// Every 100 ms under load, every 5 s when idle; 2 s and 4 MiB for an answer.
     fn default() -> Self {
         Self {
-            busy: Duration::from_millis(250),
-            idle: Duration::from_secs(2),
+            min_interval: Duration::from_millis(100),
+            max_interval: Duration::from_secs(5),
             timeout: Duration::from_secs(2),
             max_page: 4 << 20,
         }
@@ -54,6 +54,9 @@ pub trait Tally: Send + Sync + 'static {
 
 /// Least time between two looks, whoever asks for one.
 const LEAST_PAUSE: Duration = Duration::from_millis(20);
+/// A replica whose metrics answer is asked for its health this often at most: vLLM's metrics answer
+/// while its engine is dead.
+const HEALTH_EVERY: Duration = Duration::from_secs(1);
 /// How often the models and the version are asked for again.
 const MODELS_EVERY: Duration = Duration::from_secs(10);
 /// How often they are, while a replica does not know models that it said it serves.
@@ -69,15 +72,7 @@ pub async fn watch(
     settings: Settings,
     tally: Arc<dyn Tally>,
 ) {
-    let mut watcher = Watcher {
-        backend,
-        client,
-        settings,
-        tally,
-        failures: 0,
-        models_at: None,
-        window_at: clock::now(),
-    };
+    let mut watcher = Watcher::new(backend, client, settings, tally);
     loop {
         watcher.look().await;
         watcher.turn_window();
@@ -85,26 +80,63 @@ pub async fn watch(
         let _ = watcher.backend.looked.set(());
         // Failing requests ask for a look each; one in a while is enough.
         tokio::time::sleep(LEAST_PAUSE).await;
-        let pause = watcher.pause().saturating_sub(LEAST_PAUSE);
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = watcher.backend.look_again.notified() => {}
-        }
+        watcher.pause().await;
     }
 }
 
 struct Watcher {
     backend: Arc<Backend>,
-    client: Client,
+    fetcher: Fetcher,
     settings: Settings,
     tally: Arc<dyn Tally>,
+    /// Where its metrics are.
+    metrics_path: &'static str,
+    /// Whether they may be somewhere else.
+    may_be_elsewhere: bool,
+    /// Whether it has been said what its metrics lack.
+    is_tested: bool,
     /// Failed looks in a row.
     failures: u32,
+    /// When it last said that it is well. `None`: it is to be asked.
+    well_at: Option<Instant>,
     models_at: Option<Instant>,
     window_at: Instant,
+    /// Its metrics are left alone until then.
+    rests_until: Instant,
+    /// Whether the last two pages differ.
+    has_changed: bool,
+    /// The pause before the next look, without jitter.
+    interval: Duration,
 }
 
 impl Watcher {
+    fn new(
+        backend: Arc<Backend>,
+        client: Client,
+        settings: Settings,
+        tally: Arc<dyn Tally>,
+    ) -> Self {
+        let (address, key) = (backend.address.clone(), backend.authorization.as_ref());
+        let fetcher = Fetcher::new(client, address, key, settings.timeout, settings.max_page);
+        let now = clock::now();
+        Self {
+            backend,
+            fetcher,
+            settings,
+            tally,
+            metrics_path: dialect::PATHS[0],
+            may_be_elsewhere: true,
+            is_tested: false,
+            failures: 0,
+            well_at: None,
+            models_at: None,
+            window_at: now,
+            rests_until: now,
+            has_changed: false,
+            interval: settings.min_interval,
+        }
+    }
+
     fn turn_window(&mut self) {
         let now = clock::now();
         if now.saturating_duration_since(self.window_at) >= recent::WINDOW {
@@ -113,10 +145,44 @@ impl Watcher {
         }
     }
 
+    /// Waits until it is time for the next look.
+    async fn pause(&mut self) {
+        let Settings { min_interval, max_interval, .. } = self.settings;
+        self.interval =
+            pace::pause(self.interval, self.signs().strain(), min_interval, max_interval);
+        let jittered = |pause| pace::jittered(pause, fastrand::f64()).saturating_sub(LEAST_PAUSE);
+        match wait(&self.backend, jittered(self.interval), jittered(min_interval)).await {
+            Wake::Time => {}
+            Wake::Work => self.interval = min_interval,
+            // That its metrics answer is no proof that it is well.
+            Wake::Failure => self.well_at = None,
+        }
+    }
+
+    fn signs(&self) -> Signs {
+        let state = self.backend.state();
+        let load = state.sample.map(|sample| sample.load).unwrap_or_default();
+        Signs {
+            in_flight: self.backend.in_flight(),
+            is_waiting: load.waiting.is_some_and(|waiting| waiting >= 1.0),
+            kv_usage: load.kv_usage.unwrap_or(0.0),
+            has_changed: self.has_changed,
+            is_down: state.health != Health::Up,
+        }
+    }
+
     async fn look(&mut self) {
-        match self.fetch("/health").await {
-            Ok((StatusCode::OK, _)) => self.is_up().await,
-            Ok((status, _)) => self.is_down(&format!("/health answered {}", status.as_u16()), true),
+        let now = clock::now();
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < HEALTH_EVERY;
+        let is_well = self.well_at.is_some_and(is_recent);
+        // Metrics that come in time say that it lives.
+        if is_well && self.backend.state().health == Health::Up && self.scrape().await {
+            return self.ask_models().await;
+        }
+        let health = self.fetcher.get("/health").await.map(|(status, _)| status);
+        match health {
+            Ok(StatusCode::OK) => self.is_up().await,
+            Ok(status) => self.is_down(&format!("/health answered {}", status.as_u16()), true),
             Err(Failure::Connect(reason)) => self.is_down(&reason, true),
             Err(failure) => self.is_down(&format!("/health: {failure:?}"), false),
         }
@@ -124,13 +190,9 @@ impl Watcher {
 
     async fn is_up(&mut self) {
         self.failures = 0;
+        self.well_at = Some(clock::now());
         self.scrape().await;
-        let now = clock::now();
-        let every = self.models_every();
-        let is_due = |at: Instant| now.saturating_duration_since(at) >= every;
-        if self.models_at.is_none_or(is_due) {
-            self.ask_models().await;
-        }
+        self.ask_models().await;
         let was = self.backend.state().health;
         self.backend.update(|state| {
             state.health = Health::Up;
@@ -147,8 +209,8 @@ impl Watcher {
         if was == Health::Up && !is_certain && self.failures < PATIENCE {
             return;
         }
-        // Another version may come back.
-        self.models_at = None;
+        self.well_at = None;
+        self.is_new();
         self.backend.update(|state| {
             state.health = Health::Down;
             state.reason = Some(reason.into());
@@ -158,37 +220,88 @@ impl Watcher {
         }
     }
 
-    async fn scrape(&self) {
-        let backend = &self.backend;
+    /// Another version may come back, or have come.
+    fn is_new(&mut self) {
+        self.models_at = None;
+        self.may_be_elsewhere = true;
+        self.is_tested = false;
+    }
+
+    /// Asks for its metrics, unless it rests from them. Whether the replica answered.
+    async fn scrape(&mut self) -> bool {
         let at = clock::now();
-        let own = backend.ledger.own();
-        let page = match self.fetch("/metrics").await {
-            Ok((StatusCode::OK, page)) => Ok(page),
-            Ok(_) => Err(ScrapeError::Status),
-            Err(failure) => Err(failure.into()),
-        };
-        let load = page.and_then(|page| {
-            let load = Load::read(&page);
-            if load.is_understood() { Ok(load) } else { Err(ScrapeError::NotUnderstood) }
-        });
-        let took = clock::now().saturating_duration_since(at);
-        self.tally.scraped(backend, took, load.err());
-        if let Some(report) = load.ok().and_then(|load| load.report()) {
-            backend.ledger.on_report(&report, &own, at);
+        if at < self.rests_until {
+            return true;
         }
-        let before = backend.state().metrics_error;
-        backend.update(|state| {
+        let own = self.backend.ledger.own();
+        let load = self.metrics().await;
+        let now = clock::now();
+        let took = now.saturating_duration_since(at);
+        self.tally.scraped(&self.backend, took, load.err());
+        if let Some(report) = load.ok().and_then(|load| load.report()) {
+            self.backend.ledger.on_report(&report, &own, at);
+        }
+        // A page that could not be used says nothing of what it costs to make one.
+        let most = if load.is_ok() { Duration::MAX } else { self.settings.max_interval };
+        self.rests_until = now + pace::rest(took).min(most);
+        let state = self.backend.state();
+        self.has_changed = match (&load, &state.sample) {
+            (Ok(load), Some(before)) => *load != before.load,
+            (Ok(_), None) => true,
+            (Err(_), _) => false,
+        };
+        self.backend.update(|state| {
             state.metrics_error = load.err();
             if let Ok(load) = load {
                 state.sample = Some(Sample { load, at });
                 state.means.on_sample(&load, at);
             }
         });
-        if let Err(error) = load
-            && before != Some(error)
+        match load {
+            Ok(load) => self.tell_load(&load, state.sample.as_ref().map(|before| &before.load)),
+            Err(error) if state.metrics_error != Some(error) => self.tell_error(error),
+            Err(_) => {}
+        }
+        !matches!(load, Err(ScrapeError::Connect | ScrapeError::Timeout | ScrapeError::Truncated))
+    }
+
+    async fn metrics(&mut self) -> Result<Load, ScrapeError> {
+        let usual = self.metrics_path;
+        let load = self.metrics_at(usual).await;
+        let is_elsewhere = matches!(load, Err(ScrapeError::Status | ScrapeError::NotUnderstood));
+        if is_elsewhere && std::mem::take(&mut self.may_be_elsewhere) {
+            for path in dialect::PATHS.into_iter().filter(|path| *path != usual) {
+                if let Ok(load) = self.metrics_at(path).await {
+                    self.metrics_path = path;
+                    return Ok(load);
+                }
+            }
+        }
+        load
+    }
+
+    async fn metrics_at(&mut self, path: &'static str) -> Result<Load, ScrapeError> {
+        let (status, page) = self.fetcher.get(path).await?;
+        if status != StatusCode::OK {
+            return Err(ScrapeError::Status);
+        }
+        let load = Load::read(page);
+        if load.is_understood() { Ok(load) } else { Err(ScrapeError::NotUnderstood) }
+    }
+
+    /// Tells people what the metrics lack, once for each start of the replica.
+    fn tell_load(&mut self, load: &Load, before: Option<&Load>) {
+        let backend = &self.backend.id;
+        if before.is_some_and(|before| load.is_restart_of(before)) {
+            tracing::info!(%backend, "replica has restarted: its counters began anew");
+            self.backend.ledger.on_restart();
+            self.is_new();
+        }
+        if !std::mem::replace(&mut self.is_tested, true)
+            && let Some(losses) = Signals::of(load).losses(load.server)
         {
-            let error = error.as_str();
-            tracing::warn!(backend = %backend.id, error, "metrics cannot be used; the last ones age");
+            let dialect = load.server.map_or("unknown", dialect::Server::as_str);
+            tracing::warn!(backend = %self.backend.id, dialect, "metrics lack signals: {losses}");
         }
     }
 
@@ -197,13 +310,25 @@ impl Watcher {
         if is_doubted { DOUBTED_MODELS_EVERY } else { MODELS_EVERY }
     }
 
+    fn tell_error(&self, error: ScrapeError) {
+        let (backend, error) = (&self.backend.id, error.as_str());
+        let help = self.backend.state().server().and_then(signals::metrics_flag);
+        tracing::warn!(%backend, error, help, "metrics cannot be used; the last ones age");
+    }
+
+    /// Asks for its models and its version, if that is due.
     async fn ask_models(&mut self) {
-        let models = match self.fetch("/v1/models").await {
-            Ok((StatusCode::OK, body)) => Model::list(&body),
+        let (now, every) = (clock::now(), self.models_every());
+        let is_due = |at: Instant| now.saturating_duration_since(at) >= every;
+        if !self.models_at.is_none_or(is_due) {
+            return;
+        }
+        let models = match self.fetcher.get("/v1/models").await {
+            Ok((StatusCode::OK, body)) => Model::list(body),
             _ => None,
         };
-        let version = match self.fetch("/version").await {
-            Ok((StatusCode::OK, body)) => version(&body),
+        let version = match self.fetcher.get("/version").await {
+            Ok((StatusCode::OK, body)) => version(body),
             _ => None,
         };
         if let Some(models) = models {
@@ -211,69 +336,6 @@ impl Watcher {
             self.backend.serves(&models);
         }
         self.backend.update(|state| state.version = version.clone().or(state.version.take()));
-    }
-
-    /// The pause before the next look, with some jitter so that gateways do not fall into step.
-    fn pause(&self) -> Duration {
-        let is_busy = self.backend.ledger.own().in_flight > 0;
-        let pause = if is_busy { self.settings.busy } else { self.settings.idle };
-        pause.mul_f64(0.9 + 0.2 * fastrand::f64())
-    }
-
-    async fn fetch(&self, path: &'static str) -> Result<(StatusCode, Bytes), Failure> {
-        tokio::time::timeout(self.settings.timeout, self.fetch_all(path))
-            .await
-            .unwrap_or(Err(Failure::Timeout))
-    }
-
-    async fn fetch_all(&self, path: &'static str) -> Result<(StatusCode, Bytes), Failure> {
-        let address = &self.backend.address;
-        let mut request = Request::new(Full::default());
-        *request.uri_mut() = address.uri(&PathAndQuery::from_static(path));
-        let headers = request.headers_mut();
-        headers.insert(HOST, address.host_header().clone());
-        // OpenMetrics makes some servers rename their metrics.
-        headers.insert(ACCEPT, HeaderValue::from_static("text/plain; version=0.0.4"));
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        if let Some(key) = &self.backend.authorization {
-            headers.insert(AUTHORIZATION, key.clone());
-        }
-        let response = self.client.send(request).await?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), self.settings.max_page);
-        match body.collect().await {
-            Ok(body) => Ok((status, body.to_bytes())),
-            Err(error) if error.is::<LengthLimitError>() => Err(Failure::TooLarge),
-            Err(_) => Err(Failure::Broken),
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Failure {
-    Connect(String),
-    Broken,
-    Timeout,
-    TooLarge,
-}
-
-impl From<SendError> for Failure {
-    fn from(error: SendError) -> Self {
-        match error {
-            SendError::Connect(reason) => Self::Connect(reason),
-            SendError::Timeout(_) => Self::Timeout,
-            SendError::Stale | SendError::Closed(_) | SendError::Garbage(_) => Self::Broken,
-        }
-    }
-}
-
-impl From<Failure> for ScrapeError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Connect(_) | Failure::Broken => Self::Connect,
-            Failure::Timeout => Self::Timeout,
-            Failure::TooLarge => Self::TooLarge,
-        }
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     names_are_usable(&config.models)?;
     names_have_backends(&config.models, &config.backends)?;
     listeners_differ(config)?;
-    durations_are_positive(config)?;
+    durations_are_usable(config)?;
     sizes_are_usable(config)?;
     weights_are_usable(config)?;
     sessions_are_usable(config)?;
@@ -142,13 +142,13 @@ fn listeners_differ(config: &Config) -> Result<(), Broken> {
     Err(Broken { paths: vec!["admin".to_owned(), "listen".to_owned()], problem })
 }
 
-fn durations_are_positive(config: &Config) -> Result<(), Broken> {
+fn durations_are_usable(config: &Config) -> Result<(), Broken> {
     let positive = [
         ("timeouts.connect", config.timeouts.connect),
         ("timeouts.response_headers", config.timeouts.headers),
         ("timeouts.idle_connection", config.timeouts.idle),
-        ("watch.busy_interval", config.watch.busy),
-        ("watch.idle_interval", config.watch.idle),
+        ("watch.min_interval", config.watch.min_interval),
+        ("watch.max_interval", config.watch.max_interval),
         ("watch.timeout", config.watch.timeout),
         ("admission.max_wait", config.admission.max_wait),
         ("stalls.floor", config.stalls.floor),
@@ -157,10 +157,17 @@ fn durations_are_positive(config: &Config) -> Result<(), Broken> {
         ("slow.whole", config.slow.whole),
         ("slow.write_stall", config.slow.write_stall),
     ];
-    match positive.iter().find(|(_, duration)| *duration < Duration::from_millis(1)) {
-        Some((path, _)) => Err(broken(path, "this must be 1ms or more")),
-        None => Ok(()),
+    if let Some((path, _)) =
+        positive.iter().find(|(_, duration)| *duration < Duration::from_millis(1))
+    {
+        return Err(broken(path, "this must be 1ms or more"));
     }
+    if config.watch.max_interval < config.watch.min_interval {
+        let paths = ["watch.max_interval", "watch.min_interval"].map(str::to_owned);
+        let problem = "watch.max_interval must not be less than watch.min_interval".to_owned();
+        return Err(Broken { paths: paths.into(), problem });
+    }
+    Ok(())
 }
 
 fn sizes_are_usable(config: &Config) -> Result<(), Broken> {

@@ -3,6 +3,7 @@
 use super::vitals::Vitals;
 use crate::admission::DEFAULT_CLASS;
 use crate::backend::ScrapeError;
+use crate::backend::signals::SIGNALS;
 use crate::error;
 use crate::openai::{Api, Finish};
 use crate::record::{
@@ -127,6 +128,8 @@ pub enum Label {
     Refusal,
     /// [`ScrapeError::as_str`]
     ScrapeError,
+    /// What a replica may tell of itself: a name of [`SIGNALS`].
+    Signal,
     /// What became of a span.
     Span,
     /// The version of the gateway.
@@ -186,6 +189,7 @@ impl Label {
             Self::Phase | Self::LifePhase => "phase",
             Self::Direction => "direction",
             Self::ScrapeError => "kind",
+            Self::Signal => "signal",
             Self::Version => "version",
         }
     }
@@ -233,6 +237,7 @@ impl Label {
             Self::Direction => own(&["in", "out"]),
             Self::Refusal => own(error::REASONS),
             Self::ScrapeError => own(&ScrapeError::ALL.map(ScrapeError::as_str)),
+            Self::Signal => own(&SIGNALS.map(|signal| signal.name)),
             Self::Span => own(&SPAN_RESULTS),
             Self::Version => own(&[env!("CARGO_PKG_VERSION")]),
         }

@@ -40,7 +40,7 @@ pub struct BackendVitals {
     pub url: String,
     /// `up`, `down` or `unknown`.
     pub health: &'static str,
-    /// Why it is not up.
+    /// Why it is sent nothing.
     pub reason: Option<String>,
     /// The vLLM version it runs.
     pub version: Option<String>,
@@ -62,6 +62,12 @@ pub struct BackendVitals {
     pub preemptions: Option<f64>,
     /// Tokens its KV cache can hold.
     pub kv_capacity_tokens: Option<u64>,
+    /// Whether its engine sleeps.
+    pub asleep: Option<bool>,
+    /// The family of servers whose metrics it has.
+    pub dialect: Option<&'static str>,
+    /// What its metrics tell, and what they do not.
+    pub signals: SignalVitals,
     /// How old that is, in seconds.
     pub sample_age_seconds: Option<f64>,
     /// Why the last look at its metrics failed.
@@ -91,6 +97,15 @@ pub struct LearnedVitals {
     pub prefix_retention: f64,
     /// Memory that the index of what was sent to it takes.
     pub prefix_index_bytes: usize,
+}
+
+/// The signals of a replica, each by its name in [`crate::backend::signals::SIGNALS`].
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct SignalVitals {
+    /// Those that its last page told.
+    pub offered: Vec<&'static str>,
+    /// Those that it did not.
+    pub missing: Vec<&'static str>,
 }
 
 /// What became of spans.

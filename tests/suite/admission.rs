@@ -3,7 +3,7 @@
 
 mod engines;
 
-use crate::support::fake::{Fake, Step, json};
+use crate::support::fake::{Fake, Page, Step, json};
 use crate::support::gateway::{Running, Setup, body, post, start_with, status, waiting_room};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -302,12 +302,12 @@ async fn a_tenant_that_floods_waits_behind_itself_whether_told_by_token_or_by_he
 #[tokio::test]
 async fn a_page_that_tells_of_room_lets_in_who_waits() {
     let fake = Fake::answering(json("200 OK", "{}")).await;
-    fake.set_metrics(BUSY);
+    fake.set_metrics(Some(Page::of(BUSY)));
     let gateway = start_with(&[fake.addr], Setup::default()).await;
     let client = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
     assert_eq!(fake.seen().len(), 0);
-    fake.set_metrics(CALM);
+    fake.set_metrics(Some(Page::of(CALM)));
     assert_eq!(status(&answer(client).await), 200);
     assert!(gateway.record().await.queue_wait().is_some());
     assert_nothing_is_left(&gateway).await;
@@ -376,7 +376,7 @@ async fn a_request_that_was_admitted_and_lost_its_replica_does_not_wait_again() 
 #[tokio::test]
 async fn with_admission_off_everything_is_sent_at_once() {
     let fake = held().await;
-    fake.set_metrics(BUSY);
+    fake.set_metrics(Some(Page::of(BUSY)));
     let setup = Setup { admission: None, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let mut clients = Vec::new();

@@ -127,6 +127,22 @@ pub(super) const ROWS: &[Row] = &[
         }),
     },
     Row {
+        name: "tokenweir_backend_signal",
+        help: "1 if the replica's metrics tell this, 0 if not, or if they never could be used.",
+        kind: Kind::Gauge,
+        labels: &[Label::Backend, Label::Signal],
+        read: Read::Vitals(|vitals, emit| {
+            for backend in &vitals.backends {
+                let signals = &backend.signals;
+                for (names, value) in [(&signals.offered, 1.0), (&signals.missing, 0.0)] {
+                    for name in names {
+                        emit(&[&backend.backend, name], value);
+                    }
+                }
+            }
+        }),
+    },
+    Row {
         name: "tokenweir_otel_spans_total",
         help: "Spans by what became of them. Dropped ones are queued - exported - failed.",
         kind: Kind::Counter,

@@ -43,6 +43,30 @@ pub(crate) const SGLANG: Kind = Kind { owner: "sglang", metrics: "" };
 pub(crate) const LLAMA_CPP: Kind =
     Kind { owner: "llamacpp", metrics: "llamacpp:requests_processing 1\n" };
 
+/// TensorRT-LLM, whose usual path has something else.
+pub(crate) const TENSORRT_LLM: Kind =
+    Kind { owner: "tensorrt_llm", metrics: "[{\"iter\":7,\"numActiveRequests\":1}]" };
+
+/// What `/metrics` is answered with, in place of the page of the replica's kind.
+pub(crate) enum Page {
+    /// These bytes, a whole answer.
+    Whole(Vec<u8>),
+    /// These bytes, and then the connection closes.
+    Cut(Vec<u8>),
+    /// These bytes, and then nothing.
+    Drip(Vec<u8>),
+    /// These bytes again and again, after a head.
+    Endless(Vec<u8>),
+}
+
+impl Page {
+    /// A page that is as it should be.
+    pub(crate) fn of(page: &str) -> Self {
+        let length = page.len();
+        Self::Whole(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{page}").into())
+    }
+}
+
 /// A request as it came over the wire.
 #[derive(Clone)]
 pub(crate) struct Seen {
@@ -66,8 +90,7 @@ pub(crate) struct Fake {
 type Script = Box<dyn Fn(&Seen) -> Vec<Step> + Send + Sync>;
 
 struct State {
-    metrics: Mutex<String>,
-    owner: &'static str,
+    kind: Kind,
     models: Mutex<Vec<String>>,
     models_status: Mutex<&'static str>,
     models_asked: AtomicUsize,
@@ -77,6 +100,9 @@ struct State {
     closed: mpsc::UnboundedSender<()>,
     healthy: AtomicBool,
     connections: AtomicUsize,
+    page: Mutex<Option<Arc<Page>>>,
+    /// How often its health and its metrics were asked for.
+    looks: [AtomicUsize; 2],
 }
 
 impl Fake {
@@ -94,8 +120,7 @@ impl Fake {
         let addr = listener.local_addr().unwrap();
         let (closed, closes) = mpsc::unbounded_channel();
         let state = Arc::new(State {
-            owner: kind.owner,
-            metrics: Mutex::new(kind.metrics.to_owned()),
+            kind,
             models: Mutex::new(vec!["tiny".into()]),
             models_status: Mutex::new("200 OK"),
             models_asked: AtomicUsize::new(0),
@@ -105,6 +130,8 @@ impl Fake {
             closed,
             healthy: AtomicBool::new(true),
             connections: AtomicUsize::new(0),
+            page: Mutex::default(),
+            looks: Default::default(),
         });
         let accepting = tokio::spawn({
             let state = state.clone();
@@ -146,11 +173,6 @@ impl Fake {
         self.state.healthy.store(healthy, Ordering::SeqCst);
     }
 
-    /// What `/metrics` answers from now on.
-    pub(crate) fn set_metrics(&self, metrics: &str) {
-        metrics.clone_into(&mut self.state.metrics.lock().unwrap());
-    }
-
     /// The models that `/v1/models` lists. `BASE:ADAPTER` is an adapter on a base.
     pub(crate) fn set_models(&self, models: &[&str]) {
         *self.state.models.lock().unwrap() = models.iter().map(|id| (*id).into()).collect();
@@ -164,6 +186,16 @@ impl Fake {
     /// How often it was asked for its models.
     pub(crate) fn models_asked(&self) -> usize {
         self.state.models_asked.load(Ordering::SeqCst)
+    }
+
+    /// What `/metrics` answers from now on. `None`: the page of its kind.
+    pub(crate) fn set_metrics(&self, page: Option<Page>) {
+        *self.state.page.lock().unwrap() = page.map(Arc::new);
+    }
+
+    /// How often `/health` and `/metrics` were asked for.
+    pub(crate) fn looks(&self) -> [usize; 2] {
+        [0, 1].map(|which| self.state.looks[which].load(Ordering::SeqCst))
     }
 
     /// Connections that carried an inference request.
@@ -183,6 +215,16 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     let mut inference = 0;
     while let Some(seen) = read_request(&mut stream, &mut buffer, inference).await {
         let path = seen.head.split(' ').nth(1).unwrap_or("").to_owned();
+        for (look, count) in ["/health", "/metrics"].iter().zip(&state.looks) {
+            count.fetch_add(usize::from(path == *look), Ordering::SeqCst);
+        }
+        let page = state.page.lock().unwrap().clone();
+        if let Some(page) = page.filter(|_| path == "/metrics") {
+            if send_page(&mut stream, &page).await {
+                continue;
+            }
+            return;
+        }
         if let Some(answer) = own_answer(&path, &state) {
             if stream.write_all(answer.as_bytes()).await.is_err() {
                 return;
@@ -219,6 +261,25 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     }
 }
 
+/// Answers with a page. Whether the connection goes on.
+async fn send_page(stream: &mut TcpStream, page: &Page) -> bool {
+    let (Page::Whole(bytes) | Page::Cut(bytes) | Page::Drip(bytes) | Page::Endless(bytes)) = page;
+    if stream.write_all(bytes).await.is_err() {
+        return false;
+    }
+    match page {
+        Page::Whole(_) => return true,
+        Page::Cut(_) => {}
+        Page::Drip(_) => while matches!(stream.read(&mut [0; 64]).await, Ok(1..)) {},
+        Page::Endless(_) => {
+            // In large pieces, so that a limit is met before a timeout.
+            let piece = b"vllm:endless 1\n".repeat(4_096);
+            while stream.write_all(&piece).await.is_ok() {}
+        }
+    }
+    false
+}
+
 async fn read_request(
     stream: &mut TcpStream,
     buffer: &mut Vec<u8>,
@@ -246,7 +307,7 @@ async fn read_request(
 }
 
 fn own_answer(path: &str, state: &State) -> Option<String> {
-    let owner = state.owner;
+    let Kind { owner, metrics } = state.kind;
     let (status, body) = match path {
         "/health" if state.healthy.load(Ordering::SeqCst) => ("200 OK", String::new()),
         "/health" => ("503 Service Unavailable", String::new()),
@@ -258,7 +319,11 @@ fn own_answer(path: &str, state: &State) -> Option<String> {
             let status = *state.models_status.lock().unwrap();
             (status, serde_json::json!({ "object": "list", "data": models }).to_string())
         }
-        "/metrics" => ("200 OK", state.metrics.lock().unwrap().clone()),
+        "/metrics" => ("200 OK", metrics.into()),
+        "/prometheus/metrics" if owner == "tensorrt_llm" => {
+            ("200 OK", include_str!("../../pages/tensorrt_llm.txt").into())
+        }
+        "/prometheus/metrics" => ("404 Not Found", String::new()),
         _ => return None,
     };
     Some(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))

@@ -138,8 +138,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         vec![pool.clone(), explanations.clone(), Arc::new(Capture(sender))];
     let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
     let settings = watch::Settings {
-        busy: setup.look_every,
-        idle: setup.look_every,
+        min_interval: setup.look_every,
+        max_interval: setup.look_every,
         timeout: Duration::from_secs(1),
         max_page: 1 << 20,
     };

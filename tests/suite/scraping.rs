@@ -1,0 +1,205 @@
+//! Watching replicas over real sockets: pages that cannot be used, replicas that sleep, and how
+//! often they are asked.
+
+use crate::support::fake::{FINISH, Fake, Page, ROLE, TENSORRT_LLM, WORD, stream_of};
+use crate::support::gateway::{Running, start, status};
+use serde_json::Value;
+use std::time::Instant;
+use tokenweir::backend::{Health, State};
+
+const CHAT: &str = "/v1/chat/completions";
+const BODY: &str = r#"{"model":"tiny","stream":true}"#;
+
+/// The state of the only replica.
+fn state(gateway: &Running) -> std::sync::Arc<State> {
+    gateway.pool.backends()[0].state()
+}
+
+/// When the page was asked for that was understood last.
+fn sampled(gateway: &Running) -> Instant {
+    state(gateway).sample.unwrap().at
+}
+
+async fn errors(gateway: &Running, kind: &str) -> u64 {
+    let page = gateway.admin("/metrics").await;
+    let is_of_kind = |line: &&str| {
+        line.starts_with("tokenweir_scrape_errors_total{")
+            && line.contains(&format!("kind=\"{kind}\""))
+    };
+    let counts = page.lines().filter(is_of_kind).filter_map(|line| line.rsplit(' ').next());
+    counts.map(|count| count.parse::<u64>().unwrap()).sum()
+}
+
+/// Waits until pages that were asked for after this have come to their end. A look may ask twice: at
+/// another path, or over a new connection.
+async fn until_looked(fake: &Fake) {
+    let asked = fake.looks()[1];
+    while fake.looks()[1] < asked + 5 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn backend_status(gateway: &Running) -> Value {
+    let page = gateway.admin("/status").await;
+    let status: Value = serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    status["backends"][0].clone()
+}
+
+fn ok(headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+fn values(value: &str) -> Vec<u8> {
+    let names = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"];
+    ok("", names.map(|name| format!("vllm:{name}{{engine=\"0\"}} {value}\n")).concat())
+}
+
+/// A name, what the replica answers, and the kind of error that it is.
+fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
+    let noise: Vec<u8> =
+        (0..9_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    let half = "vllm:num_requests_running 1\nvllm:num_requests_wai";
+    let length = |length: u64| format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{half}");
+    let unbounded = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n".to_vec();
+    vec![
+        ("noise", Page::Whole(ok("", &noise)), "not_understood"),
+        ("nothing", Page::Whole(ok("", "")), "not_understood"),
+        (
+            "HTML",
+            Page::Whole(ok("content-type: text/html\r\n", "<html>Log in</html>")),
+            "not_understood",
+        ),
+        ("NaN", Page::Whole(values("NaN")), "not_understood"),
+        ("negative", Page::Whole(values("-3")), "not_understood"),
+        ("infinite", Page::Whole(values("+Inf")), "not_understood"),
+        ("no numbers", Page::Whole(values("\0")), "not_understood"),
+        ("gzip", Page::Whole(ok("content-encoding: gzip\r\n", b"\x1f\x8b\x08")), "encoded"),
+        ("cut off", Page::Cut(length(400).into()), "truncated"),
+        ("cut chunk", Page::Cut(format!("{chunked}ffff\r\n{half}").into()), "truncated"),
+        ("no chunk", Page::Cut(format!("{chunked}zz\r\n{half}").into()), "truncated"),
+        ("50 MB told", Page::Cut(length(50 << 20).into()), "too_large"),
+        ("endless", Page::Endless(unbounded), "too_large"),
+        ("slow", Page::Drip(length(400).into()), "timeout"),
+        ("silent", Page::Drip(Vec::new()), "timeout"),
+        ("closed", Page::Cut(Vec::new()), "connect"),
+        ("not HTTP", Page::Cut(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec()), "connect"),
+        (
+            "an error",
+            Page::Whole(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n".to_vec()),
+            "status",
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn a_page_that_cannot_be_used_is_counted_and_harms_nothing_but_its_own_age() {
+    for (name, page, kind) in bad_pages() {
+        let fake = Fake::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+        let gateway = start(&[fake.addr]).await;
+        assert_eq!(errors(&gateway, kind).await, 0, "{name}");
+        fake.set_metrics(Some(page));
+        while state(&gateway).metrics_error.is_none() {
+            tokio::task::yield_now().await;
+        }
+        let (at, counted) = (sampled(&gateway), errors(&gateway, kind).await);
+        assert!(counted >= 1, "{name} is counted as {kind}");
+        until_looked(&fake).await;
+        assert!(errors(&gateway, kind).await > counted, "{name} is counted each time");
+        assert_eq!(sampled(&gateway), at, "{name}: the old sample ages");
+        assert_eq!(state(&gateway).health, Health::Up, "{name}");
+        assert_eq!(state(&gateway).metrics_error.unwrap().as_str(), kind, "{name}");
+        assert_eq!(status(&gateway.post(CHAT, BODY).await), 200, "{name}");
+        fake.set_metrics(None);
+        while sampled(&gateway) == at {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(state(&gateway).metrics_error, None, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn health_is_asked_once_a_second_while_metrics_answer() {
+    let fake = Fake::answering("").await;
+    let _gateway = start(&[fake.addr]).await;
+    let begun = Instant::now();
+    while fake.looks()[1] < 60 {
+        tokio::task::yield_now().await;
+    }
+    let [health, metrics] = fake.looks();
+    let seconds = begun.elapsed().as_secs() as usize;
+    assert!(health <= seconds + 2, "{health} for {metrics} pages in {seconds} s");
+}
+
+#[tokio::test]
+async fn a_replica_whose_health_fails_is_down_although_its_metrics_answer() {
+    let fake = Fake::answering("").await;
+    let gateway = start(&[fake.addr]).await;
+    fake.set_healthy(false);
+    while state(&gateway).health == Health::Up {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(backend_status(&gateway).await["reason"], "/health answered 503");
+    assert_eq!(state(&gateway).metrics_error, None);
+}
+
+#[tokio::test]
+async fn a_page_at_another_path_is_found() {
+    let fake = Fake::start_as(TENSORRT_LLM, |_| Vec::new()).await;
+    let gateway = start(&[fake.addr]).await;
+    let found = backend_status(&gateway).await;
+    assert_eq!(found["dialect"], "tensorrt_llm");
+    assert_eq!((&found["waiting"], &found["kv_usage"]), (&3.0.into(), &0.62.into()));
+    let asked = fake.looks()[1];
+    let at = sampled(&gateway);
+    while sampled(&gateway) == at {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(fake.looks()[1], asked, "the usual path is not asked for again");
+}
+
+#[tokio::test]
+async fn a_replica_that_sleeps_says_so_and_is_not_down() {
+    let page = |awake: u8| {
+        let page = format!(
+            "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
+             vllm:engine_sleep_state{{engine=\"0\",sleep_state=\"awake\"}} {awake}\n"
+        );
+        Page::Whole(ok("", page))
+    };
+    let fake = Fake::answering("").await;
+    let gateway = start(&[fake.addr]).await;
+    assert_eq!(backend_status(&gateway).await["asleep"], Value::Null);
+    fake.set_metrics(Some(page(0)));
+    while !state(&gateway).is_asleep() {
+        tokio::task::yield_now().await;
+    }
+    let found = backend_status(&gateway).await;
+    assert_eq!((&found["health"], &found["asleep"]), (&"up".into(), &true.into()));
+    assert_eq!(found["reason"], "its engine sleeps");
+    fake.set_metrics(Some(page(1)));
+    while state(&gateway).is_asleep() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(backend_status(&gateway).await["reason"], Value::Null);
+}
+
+#[tokio::test]
+async fn what_a_replica_does_not_tell_is_in_its_status_and_in_the_metrics() {
+    let fake = Fake::answering("").await;
+    let gateway = start(&[fake.addr]).await;
+    let found = backend_status(&gateway).await;
+    assert_eq!(found["dialect"], "vllm");
+    assert_eq!(found["signals"]["offered"], serde_json::json!(["queue", "kv_usage"]));
+    assert_eq!(found["signals"]["missing"].as_array().unwrap().len(), 9);
+    let page = gateway.admin("/metrics").await;
+    for (signal, value) in [("queue", 1), ("kv_usage", 1), ("kv_capacity", 0), ("lora", 0)] {
+        let series = format!(
+            "tokenweir_backend_signal{{backend=\"{}\",signal=\"{signal}\"}} {value}",
+            fake.addr
+        );
+        assert!(page.contains(&series), "no {series}");
+    }
+}
