@@ -8,11 +8,11 @@ use crate::clock;
 use crate::observe::Live;
 use crate::proxy::admission::Admission;
 use crate::routing::{Ledger, Prompt};
-use crate::telemetry::Telemetry;
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::vitals::{
     BackendVitals, LearnedVitals, QueueVitals, SignalVitals, SpanCounts, Vitals,
 };
+use crate::telemetry::{Telemetry, capture};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -41,6 +41,8 @@ pub struct Admin {
     pub draining: Arc<AtomicBool>,
     /// What became of spans so far.
     pub spans: Box<dyn Fn() -> SpanCounts + Send + Sync>,
+    /// What counts the records of a capture, if there is one.
+    pub capture: Option<capture::Counter>,
     /// The configuration in force, with the source of each value and without secrets.
     pub config: Value,
 }
@@ -98,6 +100,7 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "models": vitals.models,
         "backends": vitals.backends,
         "spans": vitals.spans,
+        "capture": vitals.capture,
         "verdicts": [],
     });
     fresh(Json(body).into_response())
@@ -151,6 +154,7 @@ impl Admin {
             backends: self.pool.backends().iter().map(|backend| vitals(backend, now)).collect(),
             models: self.pool.routes().models().iter().map(|model| model.id.to_string()).collect(),
             spans: (self.spans)(),
+            capture: self.capture.as_ref().map(capture::Counter::counts).unwrap_or_default(),
         }
     }
 }

@@ -17,7 +17,8 @@
 //!             │                (one event may be taken out: the usage that we asked for)
 //!             │                its end, however it comes ─► RequestRecord, once
 //!             │                                             ├► prometheus ├► spans ├► access log
-//!             │                                             └► explanations
+//!             │                                             ├► explanations
+//!             │                                             └► capture, without text
 //!           admin ◄── gauges and explanations, read when asked
 //! watch ─► /health, /metrics, /v1/models of each replica ─► what the pool believes
 //! ```

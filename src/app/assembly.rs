@@ -14,6 +14,7 @@ use crate::proxy::admission::{self, Admission};
 use crate::record::Tiers;
 use crate::server::{self, BindError, Drained, Limits, Server};
 use crate::telemetry::Telemetry;
+use crate::telemetry::capture::{self, Capture};
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::metric::Known;
 use crate::telemetry::otel::{self, Otel};
@@ -21,7 +22,9 @@ use crate::telemetry::prometheus::Prometheus;
 use crate::telemetry::vitals::SpanCounts;
 use http::HeaderName;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -35,10 +38,14 @@ pub(super) struct Assembly {
     pub(super) operators: SocketAddr,
     /// Where traces go.
     pub(super) traces: Option<String>,
+    /// Where the traffic is written.
+    pub(super) captured_in: Option<PathBuf>,
     /// The replicas.
     pub(super) pool: Arc<Pool>,
     server: Server,
     otel: Option<Otel>,
+    /// Writes what is left of the capture when it is dropped.
+    _capture: Option<capture::Running>,
     /// Watches while it lives.
     _watchers: JoinSet<()>,
 }
@@ -58,6 +65,8 @@ pub(super) enum AssemblyError {
     TraceSettings(#[from] otel::SettingsError),
     #[error(transparent)]
     Traces(#[from] otel::StartError),
+    #[error("the capture file {} cannot be written", file.display())]
+    Capture { file: PathBuf, source: io::Error },
     #[error("the metrics cannot be set up")]
     Metrics(#[from] prometheus::Error),
 }
@@ -86,7 +95,9 @@ impl Assembly {
         let settings = otel::Settings::read(configured(loaded, &env), &env)?;
         let otel = settings.endpoint.is_some().then(|| Otel::start(&settings)).transpose()?;
         let explanations = Arc::new(Explanations::new(config.routing.explain_ring));
-        let sinks = sinks(&pool, &explanations, logs, otel.as_ref());
+        let (capture, running) = capture(config)?.unzip();
+        let counter = capture.as_ref().map(Capture::counter);
+        let sinks = sinks(&pool, &explanations, logs, otel.as_ref(), capture);
         let telemetry = Arc::new(telemetry(&pool, config, sinks)?);
         let client = Client::new(config.timeouts);
         let watchers =
@@ -101,6 +112,7 @@ impl Assembly {
             live: live.clone(),
             draining: Arc::new(AtomicBool::new(false)),
             spans: span_counts(otel.as_ref()),
+            capture: counter,
             config: loaded.view(),
         });
         let gateway = Arc::new(Gateway {
@@ -113,6 +125,7 @@ impl Assembly {
             tiers: tiers(config, &env)?,
             live,
             session_headers: session_headers(config),
+            captured: running.as_ref().map_or(0.0, |_| config.capture.sample),
         });
         let limits = Limits {
             head: config.limits.header,
@@ -125,9 +138,11 @@ impl Assembly {
             listen,
             operators: admin_addr,
             traces: settings.endpoint.filter(|_| otel.is_some()),
+            captured_in: config.capture.file.clone(),
             pool,
             server,
             otel,
+            _capture: running,
             _watchers: watchers,
         })
     }
@@ -252,6 +267,7 @@ fn sinks(
     explanations: &Arc<Explanations>,
     logs: &Logs,
     otel: Option<&Otel>,
+    capture: Option<Capture>,
 ) -> Vec<Arc<dyn Sink>> {
     let mut sinks: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone()];
     if let Some(access_log) = logs.access_log() {
@@ -260,7 +276,16 @@ fn sinks(
     if let Some(otel) = otel {
         sinks.push(Arc::new(otel.clone()));
     }
+    if let Some(capture) = capture {
+        sinks.push(Arc::new(capture));
+    }
     sinks
+}
+
+fn capture(config: &Config) -> Result<Option<(Capture, capture::Running)>, AssemblyError> {
+    let Some(file) = &config.capture.file else { return Ok(None) };
+    let failed = |source| AssemblyError::Capture { file: file.clone(), source };
+    Capture::start(file, config.capture.max_bytes as u64).map(Some).map_err(failed)
 }
 
 fn span_counts(otel: Option<&Otel>) -> Box<dyn Fn() -> SpanCounts + Send + Sync> {
@@ -276,7 +301,7 @@ fn span_counts(otel: Option<&Otel>) -> Box<dyn Fn() -> SpanCounts + Send + Sync>
 }
 
 /// Every stream takes two descriptors, so the soft limit is raised as far as the system allows.
-fn raise_file_limit() {
+pub(super) fn raise_file_limit() {
     match rlimit::increase_nofile_limit(u64::MAX) {
         Ok(limit) => tracing::debug!(limit, streams = limit.saturating_sub(64) / 2, "open files"),
         Err(error) => tracing::warn!(%error, "the limit of open files cannot be raised"),

@@ -23,7 +23,7 @@ fn text(assembly: &Assembly) -> String {
         Some(endpoint) => format!("to {endpoint}"),
         None => "off; set OTEL_EXPORTER_OTLP_ENDPOINT to a collector".into(),
     };
-    let lines = [
+    let mut lines = vec![
         ("clients", format!("http://{}/v1", assembly.listen)),
         (
             "admin",
@@ -32,6 +32,9 @@ fn text(assembly: &Assembly) -> String {
         ("policy", assembly.pool.policy().name().into()),
         ("traces", traces),
     ];
+    if let Some(file) = &assembly.captured_in {
+        lines.push(("capture", format!("to {}, without any text", file.display())));
+    }
     // Writing to a string cannot fail.
     let _ = writeln!(text, "tokenweir {}", env!("CARGO_PKG_VERSION"));
     for (name, value) in lines {

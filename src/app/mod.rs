@@ -5,6 +5,8 @@ mod banner;
 mod demo;
 mod load;
 mod logs;
+mod progress;
+mod real;
 mod replay;
 mod signals;
 

@@ -1,6 +1,7 @@
 //! Tries policies on a trace, and shows what came of it.
 
-use super::{failed, wrong};
+use super::progress::Progress;
+use super::{block_on, failed, real, wrong};
 use crate::cli::Replay;
 use crate::clock;
 use crate::config::{Config, Overrides};
@@ -12,9 +13,9 @@ use crate::lab::world::Setup;
 use crate::routing::{Policy, PolicyKind};
 use serde::Serialize;
 use std::fs::File;
-use std::io::{BufReader, IsTerminal};
+use std::io::BufReader;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// What is shown.
 #[derive(Debug, Serialize)]
@@ -28,7 +29,13 @@ struct Report<'a> {
     outcomes: &'a [Outcome],
 }
 
+/// Traces that round their time stamps do so to as much.
+const ROUNDED_TO: Duration = Duration::from_secs(3);
+
 pub(super) fn run(replay: &Replay) -> ExitCode {
+    if let Some(target) = &replay.real.target {
+        return block_on(real::run(replay, target));
+    }
     let loaded = match Config::load(replay.config.as_deref(), Overrides::default()) {
         Ok(loaded) => loaded,
         Err(error) => return wrong(&error),
@@ -38,7 +45,7 @@ pub(super) fn run(replay: &Replay) -> ExitCode {
         Err(error) => return failed(&error),
     };
     let mut experiment = Experiment {
-        setup: setup(replay, loaded.config.routing.policy()),
+        setup: setup(replay, &jobs, loaded.config.routing.policy()),
         jobs: &jobs,
         objectives: Objectives { ttft: replay.ttft.as_secs_f64(), tpot: replay.tpot.as_secs_f64() },
         seeds: replay.seeds,
@@ -67,17 +74,24 @@ pub(super) fn run(replay: &Replay) -> ExitCode {
     )
 }
 
-fn jobs(replay: &Replay) -> Result<Vec<Job>, TraceError> {
+/// The requests of the trace.
+pub(super) fn jobs(replay: &Replay) -> Result<Vec<Job>, TraceError> {
     let mut jobs = trace::read(BufReader::new(File::open(&replay.trace)?))?;
     jobs.truncate(replay.max_requests.unwrap_or(usize::MAX));
     Ok(jobs)
 }
 
-fn setup(replay: &Replay, policy: Policy) -> Setup {
+/// Over which time arrivals are spread.
+pub(super) fn spread(replay: &Replay, jobs: &[Job]) -> Duration {
+    let usual = || if trace::is_rounded(jobs) { ROUNDED_TO } else { Duration::ZERO };
+    replay.spread.unwrap_or_else(usual)
+}
+
+fn setup(replay: &Replay, jobs: &[Job], policy: Policy) -> Setup {
     Setup {
         specs: replay.specs(),
         speed: replay.speed,
-        spread: replay.spread,
+        spread: spread(replay, jobs),
         scrape: replay.scrape,
         gateways: replay.gateways.into(),
         policy,
@@ -131,41 +145,4 @@ fn show(report: &Report<'_>, as_json: bool) -> ExitCode {
         );
     }
     ExitCode::SUCCESS
-}
-
-/// A line on a terminal that says how far it is. Elsewhere nothing is written.
-struct Progress {
-    what: &'static str,
-    total: Option<usize>,
-    done: AtomicUsize,
-    is_shown: bool,
-}
-
-/// Requests between two updates of the line.
-const EVERY: usize = 1_000;
-
-impl Progress {
-    fn new(what: &'static str, total: Option<usize>) -> Self {
-        let is_shown = std::io::stderr().is_terminal();
-        Self { what, total, done: AtomicUsize::new(0), is_shown }
-    }
-
-    fn step(&self) {
-        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
-        if !self.is_shown || !done.is_multiple_of(EVERY) {
-            return;
-        }
-        match self.total {
-            Some(total) => eprint!("\r{:>3} % of {total} {}", done * 100 / total.max(1), self.what),
-            None => eprint!("\r{}: {done} requests tried", self.what),
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.is_shown {
-            eprint!("\r{:60}\r", "");
-        }
-    }
 }

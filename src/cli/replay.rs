@@ -1,5 +1,6 @@
 //! `tokenweir replay`.
 
+use crate::backend::address::Address;
 use crate::lab::fleet::{self, Group};
 use crate::lab::router::RouterKind;
 use crate::units;
@@ -44,10 +45,11 @@ pub struct Replay {
     #[arg(long, value_name = "DURATION", default_value = "100ms", env = "TOKENWEIR_REPLAY_SCRAPE")]
     #[arg(value_parser = units::duration::parse)]
     pub scrape: Duration,
-    /// Arrivals are spread over this time after their time stamps, which traces round.
-    #[arg(long, value_name = "DURATION", default_value = "3s", env = "TOKENWEIR_REPLAY_SPREAD")]
+    /// Arrivals are spread over this time after their time stamps. By default not at all, or over
+    /// 3s if the time stamps are rounded.
+    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_REPLAY_SPREAD")]
     #[arg(value_parser = units::duration::parse)]
-    pub spread: Duration,
+    pub spread: Option<Duration>,
     /// Gateways side by side that know nothing of each other.
     #[arg(long, value_name = "N", default_value_t = 1, env = "TOKENWEIR_REPLAY_GATEWAYS")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -61,6 +63,38 @@ pub struct Replay {
     /// One JSON object instead of a table.
     #[arg(long, env = "TOKENWEIR_REPLAY_JSON")]
     pub json: bool,
+    /// In real time instead.
+    #[command(flatten)]
+    pub real: RealTime,
+}
+
+/// What is said of a replay in real time.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "In real time")]
+pub struct RealTime {
+    /// Send the trace to this server, as fast as it was recorded: a gateway, or one replica.
+    #[arg(long = "real", value_name = "URL", env = "TOKENWEIR_REPLAY_REAL")]
+    #[arg(value_parser = Address::parse)]
+    #[arg(conflicts_with_all = ["policy", "replicas", "load_at", "seeds", "scrape", "gateways", "config"])]
+    pub target: Option<Address>,
+    /// The model to ask for. The first that the server tells, if not given.
+    #[arg(long, value_name = "NAME", env = "TOKENWEIR_REPLAY_MODEL")]
+    pub model: Option<String>,
+    /// Send nothing after this time.
+    #[arg(long = "for", value_name = "DURATION", env = "TOKENWEIR_REPLAY_FOR")]
+    #[arg(value_parser = units::duration::parse)]
+    pub duration: Option<Duration>,
+    /// Most requests at the same time. Others wait, which counts as their latency.
+    #[arg(long, value_name = "N", default_value_t = 1024, env = "TOKENWEIR_REPLAY_CONCURRENCY")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub concurrency: u32,
+    /// Bytes of text for a token of prompt, in words of four bytes.
+    #[arg(long, value_name = "X", default_value_t = 4.0, env = "TOKENWEIR_REPLAY_BYTES_PER_TOKEN")]
+    #[arg(value_parser = positive)]
+    pub bytes_per_token: f64,
+    /// Another number makes other text: no cache knows it from a run before.
+    #[arg(long, value_name = "N", default_value_t = 0, env = "TOKENWEIR_REPLAY_SALT")]
+    pub salt: u64,
 }
 
 const HELP: &str = "\
@@ -72,7 +106,10 @@ Keys of a replica: prefill (tokens/s), kv (tokens), seqs, batch (tokens), step (
 Without any, it is a model of 8 billion parameters on a GPU of 80 GB: 30,000 tokens/s, 430,000
 tokens, 256 sequences, 2,048 tokens a step, 10 ms for an empty step.
 
-The engines are models of vLLM's scheduler; the policies and what they know are the gateway's own.";
+The engines are models of vLLM's scheduler; the policies and what they know are the gateway's own.
+
+With --real, completions of made-up words are sent when they are due, whether or not others have
+been answered, and times count from then.";
 
 fn positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (0.001..=1000.0).contains(number));

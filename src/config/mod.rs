@@ -19,8 +19,8 @@ pub use check::{Check, check};
 pub use error::{ConfigError, Place, Position};
 pub use secret::{Secret, SecretError, SecretValue};
 pub use settings::{
-    Admission, Answers, Drain, Format, Level, Limits, Log, Protocol, Routing, TierKey, Tiers,
-    Tracing, UsageMode,
+    Admission, Answers, Capture, Drain, Format, Level, Limits, Log, Protocol, Routing, TierKey,
+    Tiers, Tracing, UsageMode,
 };
 pub use sources::{Given, Overrides, Source, Sources};
 
@@ -75,6 +75,8 @@ pub struct Config {
     pub log: Log,
     /// Where traces go.
     pub tracing: Tracing,
+    /// Where the traffic is written, without its text.
+    pub capture: Capture,
 }
 
 /// A configuration, and where each of its values comes from.
@@ -110,6 +112,7 @@ impl Default for Config {
             drain: Drain::default(),
             log: Log::default(),
             tracing: Tracing::default(),
+            capture: Capture::default(),
         }
     }
 }

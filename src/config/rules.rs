@@ -22,6 +22,9 @@ pub(super) struct Broken {
 /// Shortest buffer for a request head that the HTTP server can work with, in bytes.
 const MIN_HEADER: usize = 8 << 10;
 
+/// Fewest bytes of a capture: a file that is full has room for several of the longest lines.
+const MIN_CAPTURE: usize = 1 << 20;
+
 /// The largest weight of a replica.
 const MAX_WEIGHT: u32 = 1_000_000;
 
@@ -49,7 +52,8 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     explanations_are_bounded(config)?;
     labels_are_usable(config)?;
     searches_are_usable(config)?;
-    tracing_is_usable(config)
+    tracing_is_usable(config)?;
+    capture_is_usable(config)
 }
 
 fn broken(path: &str, problem: impl Into<String>) -> Broken {
@@ -319,6 +323,20 @@ fn tracing_is_usable(config: &Config) -> Result<(), Broken> {
         Some(Err(problem)) => Err(broken("tracing.endpoint", problem)),
         _ => Ok(()),
     }
+}
+
+fn capture_is_usable(config: &Config) -> Result<(), Broken> {
+    let capture = &config.capture;
+    if !(capture.sample > 0.0 && capture.sample <= 1.0) {
+        return Err(broken("capture.sample", "a share is more than 0 and at most 1"));
+    }
+    if capture.max_bytes < MIN_CAPTURE {
+        return Err(broken("capture.max_bytes", "this must be 1MiB or more"));
+    }
+    if capture.file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
+        return Err(broken("capture.file", "write the path of a file, or null"));
+    }
+    Ok(())
 }
 
 fn collector(endpoint: &str) -> Result<(), &'static str> {

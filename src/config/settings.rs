@@ -7,6 +7,7 @@ use crate::routing::high_water::Marks;
 use crate::routing::{Policy, PolicyKind, kv_aware};
 use crate::units;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How a replica is chosen.
@@ -155,6 +156,19 @@ pub enum Format {
     Json,
 }
 
+/// Where the traffic is written, without its text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Capture {
+    /// The file. `None`: nowhere.
+    pub file: Option<PathBuf>,
+    /// Most bytes of it and the one before it together.
+    #[serde(with = "units::bytes")]
+    pub max_bytes: usize,
+    /// Share of requests that are kept, from 0 to 1.
+    pub sample: f64,
+}
+
 /// Where traces go. What is `None` here is decided by the standard `OTEL_*` variables.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -249,6 +263,13 @@ impl Default for Log {
     /// Changes of state and a line for each request.
     fn default() -> Self {
         Self { level: Level::default(), format: Format::default(), access: true }
+    }
+}
+
+impl Default for Capture {
+    /// Nowhere; else everything, in up to 1 GiB.
+    fn default() -> Self {
+        Self { file: None, max_bytes: 1 << 30, sample: 1.0 }
     }
 }
 

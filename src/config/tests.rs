@@ -184,6 +184,27 @@ const BAD: &[(&str, &str)] = &[
   |                  ^^^",
     ),
     (
+        "capture:\n  sample: 0\n",
+        "gateway.yaml:2:11: a share is more than 0 and at most 1
+  |
+2 |   sample: 0
+  |           ^",
+    ),
+    (
+        "capture:\n  max_bytes: 64KiB\n",
+        "gateway.yaml:2:14: this must be 1MiB or more
+  |
+2 |   max_bytes: 64KiB
+  |              ^^^^^",
+    ),
+    (
+        "capture:\n  file: ''\n",
+        "gateway.yaml:2:9: write the path of a file, or null
+  |
+2 |   file: ''
+  |         ^^",
+    ),
+    (
         "admin: 127.0.0.1:8080\n",
         "gateway.yaml:1:8: listen and admin cannot both be 127.0.0.1:8080
   |

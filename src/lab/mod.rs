@@ -7,6 +7,7 @@ pub mod fleet;
 mod peers;
 pub mod router;
 pub mod score;
+pub mod synthesis;
 pub mod trace;
 pub mod world;
 

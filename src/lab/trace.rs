@@ -65,7 +65,7 @@ struct Line {
 /// Tokens in a block of Mooncake's.
 const MOONCAKE_BLOCK: u32 = 512;
 
-/// Reads a whole trace, in order of arrival.
+/// Reads a whole trace, in order of arrival, from the first one on.
 pub fn read(lines: impl BufRead) -> Result<Vec<Job>, TraceError> {
     let mut jobs = Vec::new();
     for (index, line) in lines.lines().enumerate() {
@@ -81,7 +81,17 @@ pub fn read(lines: impl BufRead) -> Result<Vec<Job>, TraceError> {
         return Err(TraceError::Empty);
     }
     jobs.sort_by_key(|job| job.at);
+    let begin = jobs.first().map_or(Duration::ZERO, |job| job.at);
+    for job in &mut jobs {
+        job.at -= begin;
+    }
     Ok(jobs)
+}
+
+/// Whether the time stamps of a trace are rounded: most requests share theirs with others.
+pub fn is_rounded(jobs: &[Job]) -> bool {
+    let distinct = jobs.chunk_by(|a, b| a.at == b.at).count();
+    distinct * 2 < jobs.len()
 }
 
 impl Line {
@@ -146,6 +156,21 @@ mod tests {
         let error = read(format!("{MOONCAKE}{{\"timestamp\": 1}}\n").as_bytes()).unwrap_err();
         assert_eq!(error.to_string(), "line 3 of the trace is not a request");
         assert!(matches!(read(&b"\n"[..]), Err(TraceError::Empty)));
+    }
+
+    #[test]
+    fn a_trace_begins_with_its_first_request_whatever_its_clock_says() {
+        let line = |at: f64| {
+            format!("{{\"timestamp\": {at}, \"input_length\": 9, \"output_length\": 1}}\n")
+        };
+        let since_1970 = 1_800_000_000_000.0;
+        let trace = [250.125, 0.0, 100.5].map(|after| line(since_1970 + after)).concat();
+        let jobs = read(trace.as_bytes()).unwrap();
+        let at: Vec<u128> = jobs.iter().map(|job| (job.at.as_micros() + 2) / 5 * 5).collect();
+        assert_eq!(at, [0, 100_500, 250_125]);
+        assert!(!is_rounded(&jobs));
+        let rounded = [0.0, 0.0, 0.0, 3_000.0, 3_000.0].map(line).concat();
+        assert!(is_rounded(&read(rounded.as_bytes()).unwrap()));
     }
 
     #[test]

@@ -209,6 +209,11 @@ impl Api {
         }
     }
 
+    /// Whether the answer is text that a model generates token by token.
+    pub const fn generates(self) -> bool {
+        matches!(self, Self::Chat | Self::Completions | Self::Responses | Self::Messages)
+    }
+
     /// `gen_ai.operation.name`: OpenTelemetry GenAI conventions v1.41.
     pub const fn operation(self) -> &'static str {
         match self {

@@ -1,8 +1,9 @@
-//! What routing must know of a request: its prompt in hashes, and its session.
+//! What routing and a capture must know of a request: its prompt in hashes, and its session.
 
 use crate::backend::routes::Route;
 use crate::openai::request::Peek;
-use crate::routing::Prompt;
+use crate::record::Captured;
+use crate::routing::{Prompt, mix};
 use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -25,7 +26,52 @@ pub(super) fn session(headers: &HeaderMap, names: &[HeaderName], peek: &Peek) ->
     named.or_else(|| peek.cache_key.as_ref().map(|key| hash(key.as_bytes())))
 }
 
+/// What a capture that keeps this share of all requests keeps of one. Sessions are kept whole or
+/// left out whole, so that the prefixes that their requests share are seen; `luck` decides for a
+/// request without one.
+pub(super) fn captured(
+    share: f64,
+    prompt: &Prompt,
+    session: Option<u64>,
+    luck: u64,
+) -> Option<Arc<Captured>> {
+    let drawn = (session.map_or(luck, mix) >> 11) as f64 / (1_u64 << 53) as f64;
+    let Prompt { bytes, blocks, block_bytes } = prompt;
+    (drawn < share).then(|| {
+        Arc::new(Captured {
+            bytes: *bytes,
+            blocks: blocks.clone(),
+            block_bytes: *block_bytes,
+            // Keyed, so that nobody who has the file can try names.
+            session: session.map(|session| KEYS.hash_one(session)),
+        })
+    })
+}
+
 /// The same in every process: two gateways send a session to the same replica.
 fn hash(session: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(session)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capture_keeps_its_share_of_requests_and_sessions_whole() {
+        let kept =
+            |share, session, luck| captured(share, &Prompt::default(), session, luck).is_some();
+        let mut random = fastrand::Rng::with_seed(5);
+        assert!((0..1_000).all(|_| !kept(0.0, None, random.u64(..))));
+        assert!((0..1_000).all(|_| kept(1.0, None, random.u64(..))) && kept(1.0, None, u64::MAX));
+        let many = (0..10_000).filter(|_| kept(0.3, None, random.u64(..))).count();
+        assert!((2_700..3_300).contains(&many), "{many} of 10000");
+        let sessions: Vec<u64> = (0..1_000).map(|_| random.u64(..)).collect();
+        for session in &sessions {
+            let first = kept(0.5, Some(*session), random.u64(..));
+            assert_eq!(kept(0.5, Some(*session), random.u64(..)), first);
+        }
+        let kept = sessions.iter().filter(|session| kept(0.5, Some(**session), 0)).count();
+        assert!((400..600).contains(&kept), "{kept} of 1000 sessions");
+    }
 }

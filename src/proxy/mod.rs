@@ -62,6 +62,8 @@ pub struct Gateway {
     pub live: Arc<Live>,
     /// The headers that may name a session, the one to prefer first.
     pub session_headers: Vec<HeaderName>,
+    /// The share of requests that a capture keeps; 0 without one.
+    pub captured: f64,
 }
 
 /// The body of an answer: our own, or a replica's as it comes.
@@ -135,6 +137,10 @@ async fn forward(
         session: asked::session(&head.headers, &gateway.session_headers, &peek),
         seed: fastrand::u64(..),
     };
+    if record.api.is_some_and(Api::generates) {
+        record.captured =
+            asked::captured(gateway.captured, &prompt, need.session, fastrand::u64(..));
+    }
     let caller = gateway.admission.caller(&head.headers, record.client, &record.tier);
     let mut place = gateway.admission.admit(need, caller, &mut record.timings).await?;
     let mut tried: Vec<Arc<Backend>> = Vec::new();

@@ -2,6 +2,7 @@
 //! spans, logs and the router all read. Derived figures are methods here, with their formula, so
 //! that no sink computes its own.
 
+mod captured;
 mod decision;
 mod engine;
 mod labels;
@@ -14,6 +15,7 @@ mod slow;
 mod tier;
 mod timings;
 
+pub use captured::Captured;
 pub use decision::{Considered, Decision, Shadow};
 pub use engine::{Condition, RecentTimes, Stall};
 pub use labels::{BackendId, ModelLabel};
@@ -79,6 +81,8 @@ pub struct RequestRecord {
     pub recent: RecentTimes,
     /// Why it was slow, if it was.
     pub slow: Option<SlowCause>,
+    /// What a capture keeps of it. `None` if there is no capture, or it leaves this one out.
+    pub captured: Option<Arc<Captured>>,
     /// Body bytes from the client.
     pub bytes_in: u64,
     /// Body bytes of the answer.
@@ -155,6 +159,7 @@ impl RequestRecord {
             condition: Condition::default(),
             recent: RecentTimes::default(),
             slow: None,
+            captured: None,
             bytes_in: 0,
             bytes_out: 0,
         }
@@ -237,6 +242,12 @@ impl RequestRecord {
         Some(dequeued.or(ended)?.saturating_duration_since(queued?))
     }
 
+    /// Output tokens after which the client left, if it did so before its answer was whole.
+    pub fn left_after(&self) -> Option<u64> {
+        let has_left = self.outcome == Outcome::Cancelled && self.end == End::Left;
+        has_left.then(|| self.output_tokens().unwrap_or(0))
+    }
+
     /// Generated tokens, as exactly as they are known: see [`Observed::usage_source`].
     pub fn output_tokens(&self) -> Option<u64> {
         let observed = &self.observed;
@@ -276,8 +287,7 @@ impl RequestRecord {
     /// The engine ended the answer without an error and without any answer in it.
     pub fn is_empty_answer(&self) -> bool {
         let observed = &self.observed;
-        let generates =
-            matches!(self.api, Some(Api::Chat | Api::Completions | Api::Responses | Api::Messages));
+        let generates = self.api.is_some_and(Api::generates);
         let is_read = observed.lost.is_none() && !observed.finish_reasons.is_empty();
         self.outcome == Outcome::Ok && generates && is_read && !observed.has_answer
     }

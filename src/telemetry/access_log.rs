@@ -220,7 +220,7 @@ fn field(f: &mut fmt::Formatter<'_>, name: &str, value: Option<impl Display>) ->
 }
 
 /// Milliseconds with three decimals: microseconds are what the clock is good for.
-fn millis(duration: Duration) -> f64 {
+pub(super) fn millis(duration: Duration) -> f64 {
     seconds(duration.as_secs_f64())
 }
 

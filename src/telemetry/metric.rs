@@ -132,6 +132,8 @@ pub enum Label {
     Signal,
     /// What became of a span.
     Span,
+    /// What became of a record of a capture.
+    Capture,
     /// The version of the gateway.
     Version,
 }
@@ -155,6 +157,8 @@ pub(super) const MARKS: [&str; 3] = ["headers", "first_event", "first_answer"];
 pub(super) const AGREEMENTS: [&str; 2] = ["same", "different"];
 /// What becomes of spans.
 pub(super) const SPAN_RESULTS: [&str; 4] = ["queued", "exported", "failed", "filtered"];
+/// What becomes of the records of a capture.
+pub(super) const CAPTURE_RESULTS: [&str; 2] = ["written", "dropped"];
 const PHASES: [&str; 6] = ["upload", "queued", "routing", "headers", "prefill", "decode"];
 const RESULTS: [&str; 7] =
     ["ok", "error_status", "connect_error", "connection_reset", "bad_response", "timeout", "stale"];
@@ -185,7 +189,9 @@ impl Label {
             Self::TokenType => "type",
             Self::Certainty | Self::TokenSource | Self::UsageSource => "source",
             Self::Policy => "policy",
-            Self::Result | Self::Span | Self::UsageEvent | Self::Agreement => "result",
+            Self::Result | Self::Span | Self::UsageEvent | Self::Agreement | Self::Capture => {
+                "result"
+            }
             Self::Phase | Self::LifePhase => "phase",
             Self::Direction => "direction",
             Self::ScrapeError => "kind",
@@ -239,6 +245,7 @@ impl Label {
             Self::ScrapeError => own(&ScrapeError::ALL.map(ScrapeError::as_str)),
             Self::Signal => own(&SIGNALS.map(|signal| signal.name)),
             Self::Span => own(&SPAN_RESULTS),
+            Self::Capture => own(&CAPTURE_RESULTS),
             Self::Version => own(&[env!("CARGO_PKG_VERSION")]),
         }
     }

@@ -1,7 +1,8 @@
 //! The story of a request, told four times: metrics, spans, a log line and an explanation, all
-//! from the one record that it leaves.
+//! from the one record that it leaves. A capture tells it once more, for a laboratory.
 
 pub mod access_log;
+pub mod capture;
 pub mod catalog;
 pub mod explain;
 pub mod metric;

@@ -1,6 +1,7 @@
 //! The state of the gateway at one moment, gathered when somebody asks: what gauges, `/status`
 //! and the live views read. Nothing here is counted up and down beside the thing it counts.
 
+use super::capture;
 use serde::Serialize;
 
 /// One moment of the gateway.
@@ -20,6 +21,8 @@ pub struct Vitals {
     pub models: Vec<String>,
     /// Spans by what became of them.
     pub spans: SpanCounts,
+    /// Records of a capture by what became of them.
+    pub capture: capture::Counts,
 }
 
 /// One moment of a class of the waiting room.

@@ -4,6 +4,7 @@
 
 mod admission;
 mod architecture;
+mod capture;
 mod config;
 mod endings;
 mod explain;
@@ -12,6 +13,7 @@ mod metrics;
 mod models;
 mod pages;
 mod proxy;
+mod replay;
 mod scraping;
 mod servers;
 mod shapes;
@@ -23,6 +25,7 @@ mod usage;
 mod support {
     pub(crate) mod facts;
     pub(crate) mod fake;
+    pub(crate) mod fleet;
     pub(crate) mod gateway;
     pub(crate) mod recording;
 }

@@ -1,52 +1,18 @@
 //! The gateway in front of simulated replicas: real engines' behaviour without a GPU.
 
-use crate::support::gateway::{Running, post, start};
+use crate::support::fleet::Fleet;
+use crate::support::gateway::post;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir::record::Outcome;
-use tokenweir::sim::{Replica, Settings, Sim};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::task::JoinHandle;
 
 const CHAT: &str = "/v1/chat/completions";
 const LONG: &str = r#"{"model":"sim-model","stream":true,"max_tokens":1000,"ignore_eos":true,"messages":[{"role":"user","content":"go on"}]}"#;
-
-struct Fleet {
-    gateway: Running,
-    replicas: Vec<Arc<Replica>>,
-    serving: JoinHandle<()>,
-}
-
-impl Fleet {
-    async fn start(count: u16) -> Self {
-        let settings = Settings {
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            replicas: count,
-            ..Settings::default()
-        };
-        let sim = Sim::bind(&settings).await.unwrap();
-        let addrs = sim.addrs().to_vec();
-        let replicas = (0..usize::from(count)).map(|index| sim.replica(index).unwrap()).collect();
-        let serving = tokio::spawn(sim.run(std::future::pending()));
-        Self { gateway: start(&addrs).await, replicas, serving }
-    }
-
-    fn aborts(&self) -> u64 {
-        self.replicas.iter().map(|replica| replica.stats().aborts).sum()
-    }
-}
-
-impl Drop for Fleet {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
-}
 
 /// A client that reads the beginning of an answer and leaves; how long the engine took to know.
 async fn leave_mid_stream(fleet: &Fleet) -> Duration {

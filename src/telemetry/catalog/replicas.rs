@@ -1,6 +1,6 @@
 //! Replicas: what was sent to them, what they say of themselves, and the gateway itself.
 
-use super::super::metric::{Emit, Kind, Label, Read, Row, SPAN_RESULTS};
+use super::super::metric::{CAPTURE_RESULTS, Emit, Kind, Label, Read, Row, SPAN_RESULTS};
 use super::super::vitals::{BackendVitals, Vitals};
 use super::SCRAPE_BOUNDS;
 use crate::record::Attempt;
@@ -151,6 +151,18 @@ pub(super) const ROWS: &[Row] = &[
             let spans = &vitals.spans;
             let counts = [spans.queued, spans.exported, spans.failed, spans.filtered];
             for (result, count) in SPAN_RESULTS.iter().zip(counts) {
+                emit(&[result], count as f64);
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_capture_records_total",
+        help: "Requests that a capture kept, by what became of their records.",
+        kind: Kind::Counter,
+        labels: &[Label::Capture],
+        read: Read::Vitals(|vitals, emit| {
+            let counts = [vitals.capture.written, vitals.capture.dropped];
+            for (result, count) in CAPTURE_RESULTS.iter().zip(counts) {
                 emit(&[result], count as f64);
             }
         }),

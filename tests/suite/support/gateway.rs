@@ -1,6 +1,8 @@
 //! A gateway inside the test, on real sockets, whose records the test receives.
 
+use http::HeaderName;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -18,6 +20,7 @@ use tokenweir::record::{RequestRecord, Tiers};
 use tokenweir::routing::{Policy, PolicyKind};
 use tokenweir::server::{self, Drained, Limits, Server};
 use tokenweir::telemetry::Telemetry;
+use tokenweir::telemetry::capture::{self, Capture};
 use tokenweir::telemetry::explain::Explanations;
 use tokenweir::telemetry::metric::Known;
 use tokenweir::telemetry::prometheus::Prometheus;
@@ -39,6 +42,8 @@ pub(crate) struct Running {
     records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<Drained>>,
+    /// Writes what is left of the capture when it is dropped.
+    pub capturing: Option<capture::Running>,
     _watchers: JoinSet<()>,
 }
 
@@ -70,11 +75,17 @@ pub(crate) struct Setup {
     pub tiers: Tiers,
     /// How often replicas are looked at.
     pub look_every: Duration,
+    /// The headers that name a session.
+    pub session_headers: Vec<HeaderName>,
+    /// The share of requests that are captured.
+    pub captured: f64,
+    /// Where they are written.
+    pub capture: Option<PathBuf>,
 }
 
-struct Capture(mpsc::UnboundedSender<RequestRecord>);
+struct Tap(mpsc::UnboundedSender<RequestRecord>);
 
-impl Sink for Capture {
+impl Sink for Tap {
     fn finished(&self, record: &RequestRecord) {
         // The test may have ended.
         let _ = self.0.send(record.clone());
@@ -97,6 +108,9 @@ impl Default for Setup {
             admission: Some(waiting_room(&config::Admission::default())),
             tiers: Tiers::default(),
             look_every: Duration::from_millis(20),
+            session_headers: Vec::new(),
+            captured: 0.0,
+            capture: None,
         }
     }
 }
@@ -134,8 +148,12 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let (sender, records) = mpsc::unbounded_channel();
     let prometheus = Prometheus::new(Known::default()).unwrap();
     let explanations = Arc::new(Explanations::new(setup.explain_ring));
-    let sinks: Vec<Arc<dyn Sink>> =
-        vec![pool.clone(), explanations.clone(), Arc::new(Capture(sender))];
+    let capture = setup.capture.map(|file| Capture::start(&file, 1 << 20).unwrap());
+    let (capture, capturing) = capture.unzip();
+    let counter = capture.as_ref().map(Capture::counter);
+    let mut sinks: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone()];
+    sinks.extend(capture.map(|capture| Arc::new(capture) as Arc<dyn Sink>));
+    sinks.push(Arc::new(Tap(sender)));
     let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
     let settings = watch::Settings {
         min_interval: setup.look_every,
@@ -160,7 +178,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             sampler: setup.sampler,
             tiers: setup.tiers,
             live: live.clone(),
-            session_headers: Vec::new(),
+            session_headers: setup.session_headers,
+            captured: setup.captured,
         }),
         admin: Arc::new(Admin {
             pool: pool.clone(),
@@ -170,6 +189,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             live,
             draining: Arc::new(AtomicBool::new(false)),
             spans: Box::new(SpanCounts::default),
+            capture: counter,
             config: serde_json::Value::Null,
         }),
         limits: Limits {
@@ -192,6 +212,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         records: Mutex::new(records),
         stop: Some(stop),
         serving: Some(serving),
+        capturing,
         _watchers: watchers,
     }
 }

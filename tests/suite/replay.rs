@@ -1,0 +1,165 @@
+//! `tokenweir replay`, as a program: in virtual time and in real time.
+
+use crate::support::fleet::Fleet;
+use crate::support::gateway::Setup;
+use serde_json::Value;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Runs the program with these arguments and without any variables.
+async fn tokenweir(arguments: Vec<String>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+    command.args(arguments).env_clear();
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+/// Its report on a trace.
+async fn replay(trace: &Path, arguments: &str) -> Value {
+    let mut all = vec!["replay".to_owned(), trace.display().to_string(), "--json".to_owned()];
+    all.extend(arguments.split(' ').map(str::to_owned));
+    let output = tokenweir(all).await;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn file(name: &str, lines: &[String]) -> PathBuf {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("replay-{name}.jsonl"));
+    fs::write(&file, lines.join("\n")).unwrap();
+    file
+}
+
+fn line(at: u64, input: u32, output: u32, ids: &[u64], more: &str) -> String {
+    format!(
+        "{{\"timestamp\":{at},\"input_length\":{input},\"output_length\":{output},\
+         \"hash_ids\":{ids:?}{more}}}"
+    )
+}
+
+/// Twenty requests of 1,040 tokens that share their first 1,024, of which every fourth client
+/// leaves after 3 tokens.
+fn trace(name: &str) -> PathBuf {
+    let lines: Vec<String> = (0..20)
+        .map(|number| {
+            let leaves = if number % 4 == 3 { ",\"left_after\":3" } else { "" };
+            line(number * 100, 1_040, 8, &[1, 2], leaves)
+        })
+        .collect();
+    file(name, &lines)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_real_time_a_trace_arrives_as_it_says() {
+    let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
+    let url = format!("http://{}", fleet.gateway.addr);
+    let report = replay(&trace("real"), &format!("--real {url} --speed 4")).await;
+    assert_eq!((&report["requests"], &report["served"]), (&20.into(), &20.into()));
+    assert_eq!((&report["failed"], &report["unfinished"]), (&0.into(), &0.into()));
+    assert_eq!((&report["left"], &report["model"]), (&5.into(), &"sim-model".into()));
+    // The engine says the same: 15 whole answers, and what was made for those who left.
+    while fleet.aborts() < 5 {
+        tokio::task::yield_now().await;
+    }
+    let stats = fleet.replicas[0].stats();
+    assert_eq!((stats.requests, stats.finished, stats.aborts), (20, 15, 5));
+    assert_eq!(fleet.prompt_tokens(), 20 * 1_040);
+    // Those who left were told nothing of what was cached.
+    let told = (report["cached"].as_f64().unwrap() * 20.0 * 1_040.0).round() as u64;
+    assert!(told > 0 && told.is_multiple_of(16), "{told}: whole blocks of the engine");
+    assert!((told..=told + 5 * 1_024).contains(&stats.prefix_hits), "{told}: {stats:?}");
+    assert!(report["seconds"].as_f64().unwrap() >= 1.9 / 4.0, "{report}");
+    assert!(
+        report["ttft_p50"].as_f64().unwrap() > 0.0 && report["tpot_p50"].as_f64().unwrap() > 0.0
+    );
+    for _ in 0..20 {
+        fleet.gateway.record().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_finds_no_place_waits_and_its_latency_counts_from_when_it_was_due() {
+    let fleet = Fleet::start_with(1, Setup::default()).await;
+    let lines: Vec<String> = (0..4).map(|number| line(number, 16, 20, &[], "")).collect();
+    let url = format!("http://{}", fleet.replica_addrs[0]);
+    let arguments = format!("--real {url} --concurrency 1 --ttft 1ms --spread 0s");
+    let report = replay(&file("places", &lines), &arguments).await;
+    assert_eq!((&report["served"], &report["waited"]), (&4.into(), &3.into()));
+    assert_eq!(report["goodput"], 0.0);
+    // The last one waited for three answers of 20 tokens, two of them no faster than the median.
+    let (last, each) = (report["ttft_p99"].as_f64().unwrap(), report["tpot_p50"].as_f64().unwrap());
+    assert!(last > 1.5 * 19.0 * each, "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_is_told_by_its_kind() {
+    let fleet = Fleet::start(1).await;
+    let lines = [line(0, 16, 4, &[], ""), line(1, 50_000, 4, &[], ""), line(2, 60_000, 4, &[], "")];
+    let url = format!("http://{}", fleet.replica_addrs[0]);
+    let report = replay(&file("kinds", &lines), &format!("--real {url}")).await;
+    assert_eq!(
+        (&report["served"], &report["failures"]),
+        (&1.into(), &serde_json::json!({ "status_400": 2 }))
+    );
+    let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
+    let arguments = ["replay", "--json", "--model", "m", "--real", &format!("http://{nobody}")];
+    let mut arguments: Vec<String> = arguments.map(str::to_owned).to_vec();
+    arguments.push(file("nobody", &lines).display().to_string());
+    let output = tokenweir(arguments).await;
+    assert!(!output.status.success(), "nothing was served");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["failures"], serde_json::json!({ "connect_error": 3 }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_a_replay_with_what_there_is() {
+    let fleet = Fleet::start(1).await;
+    // The second comes tomorrow.
+    let lines = [line(0, 16, 4, &[], ""), line(86_400_000, 16, 4, &[], "")];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+    let url = format!("http://{}", fleet.gateway.addr);
+    command.arg("replay").arg(file("signal", &lines)).args(["--json", "--real", &url]).env_clear();
+    let child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    fleet.gateway.record().await;
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let ended = report["served"].as_u64().unwrap() + report["failed"].as_u64().unwrap();
+    assert_eq!(ended + report["unfinished"].as_u64().unwrap(), 2, "{report}");
+    assert!(report["unfinished"].as_u64().unwrap() >= 1, "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_capture_is_a_trace_in_virtual_and_in_real_time() {
+    let captured = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("replay-captured.jsonl");
+    let _ = fs::remove_file(&captured);
+    let setup = Setup {
+        captured: 1.0,
+        capture: Some(captured.clone()),
+        injects_usage: true,
+        ..Setup::default()
+    };
+    let mut fleet = Fleet::start_with(2, setup).await;
+    let url = format!("http://{}", fleet.gateway.addr);
+    replay(&trace("original"), &format!("--real {url} --speed 4")).await;
+    for _ in 0..20 {
+        fleet.gateway.record().await;
+    }
+    drop(fleet.gateway.capturing.take());
+    let virtually = replay(&captured, "--policy kv_aware,round_robin --seeds 1 --replicas 2").await;
+    assert_eq!(virtually["requests"], 20);
+    assert_eq!(virtually["outcomes"].as_array().unwrap().len(), 2);
+    let before = fleet.prompt_tokens();
+    let report = replay(&captured, &format!("--real {url} --speed 4 --salt 1")).await;
+    assert_eq!((&report["served"], &report["left"]), (&20.into(), &5.into()));
+    // Those who left were told no count. Theirs is estimated, and the quotes of a text are bytes.
+    assert_eq!(fleet.prompt_tokens() - before, 20 * 1_040 + 5, "the lengths went around twice");
+}
+
+#[tokio::test]
+async fn flags_that_mean_nothing_in_real_time_are_refused() {
+    let arguments = ["replay", "trace.jsonl", "--real", "http://a:1", "--policy", "p2c"];
+    let output = tokenweir(arguments.map(str::to_owned).to_vec()).await;
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("cannot be used with"), "{error}");
+}
