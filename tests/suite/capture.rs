@@ -51,9 +51,9 @@ fn chat(session: &str, messages: &[String], tokens: u32) -> String {
     )
 }
 
-/// Stops the capture and reads what it has written.
-fn captured(fleet: &mut Fleet, file: &Path) -> (String, Vec<Value>, Vec<Job>) {
-    drop(fleet.gateway.capturing.take());
+/// What the capture has written, when it has so many lines.
+async fn captured(fleet: &Fleet, file: &Path, lines: u64) -> (String, Vec<Value>, Vec<Job>) {
+    fleet.gateway.captured(lines).await;
     let text = fs::read_to_string(file).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let jobs = trace::read(text.as_bytes()).unwrap();
@@ -79,9 +79,9 @@ async fn converse(fleet: &Fleet) {
 #[tokio::test]
 async fn traffic_becomes_a_trace_with_its_lengths_its_order_and_its_shared_prefixes() {
     let file = file("round-trip");
-    let mut fleet = capturing(&file).await;
+    let fleet = capturing(&file).await;
     converse(&fleet).await;
-    let (_, lines, jobs) = captured(&mut fleet, &file);
+    let (_, lines, jobs) = captured(&fleet, &file, 6).await;
     let tokens: Vec<u32> = jobs.iter().map(|job| job.output_tokens).collect();
     assert_eq!(tokens, [11, 21, 12, 22, 13, 23], "in the order in which they came");
     let prompts: u32 = jobs.iter().map(|job| job.prompt_tokens).sum();
@@ -110,11 +110,12 @@ async fn traffic_becomes_a_trace_with_its_lengths_its_order_and_its_shared_prefi
 #[tokio::test]
 async fn no_text_header_or_key_gets_into_a_capture() {
     let file = file("canary");
-    let mut fleet = capturing(&file).await;
+    let fleet = capturing(&file).await;
     converse(&fleet).await;
     // A model that nobody serves is the client's text too, and it is at fault.
     fleet.gateway.post(CHAT, &format!(r#"{{"model":"{CANARY}","messages":[]}}"#)).await;
-    let (text, lines, _) = captured(&mut fleet, &file);
+    fleet.gateway.record().await;
+    let (text, lines, _) = captured(&fleet, &file, 6).await;
     assert_eq!(lines.len(), 6);
     assert!(!text.contains("canary"), "{text}");
     let numbers = ["hash_ids", "session", "timestamp", "ttft_ms", "e2e_ms", "block_bytes"];
@@ -129,7 +130,7 @@ async fn no_text_header_or_key_gets_into_a_capture() {
 #[tokio::test]
 async fn a_later_request_that_ends_first_still_comes_later_and_one_who_leaves_is_told() {
     let file = file("order");
-    let mut fleet = capturing(&file).await;
+    let fleet = capturing(&file).await;
     let mut first = fleet.gateway.connect().await;
     first.write_all(chat("one", &["go on".to_owned()], 2_000).as_bytes()).await.unwrap();
     let mut answer = Vec::new();
@@ -140,7 +141,7 @@ async fn a_later_request_that_ends_first_still_comes_later_and_one_who_leaves_is
     fleet.gateway.record().await;
     drop(first);
     let left = fleet.gateway.record().await;
-    let (_, lines, jobs) = captured(&mut fleet, &file);
+    let (_, lines, jobs) = captured(&fleet, &file, 2).await;
     assert_eq!(lines[0]["output_length"], 3, "written when it ended");
     assert_eq!(jobs[1].output_tokens, 3, "read by when it came");
     assert_eq!((jobs[1].left_after, lines[1]["outcome"].as_str()), (None, Some("cancelled")));
@@ -151,9 +152,9 @@ async fn a_later_request_that_ends_first_still_comes_later_and_one_who_leaves_is
 #[tokio::test]
 async fn what_a_capture_wrote_is_counted_and_without_one_nothing_is_kept() {
     let file = file("counted");
-    let mut fleet = capturing(&file).await;
+    let fleet = capturing(&file).await;
     converse(&fleet).await;
-    drop(fleet.gateway.capturing.take());
+    fleet.gateway.captured(6).await;
     let page = fleet.gateway.admin("/metrics").await;
     assert!(page.contains("tokenweir_capture_records_total{result=\"written\"} 6\n"), "{page}");
     assert!(page.contains("tokenweir_capture_records_total{result=\"dropped\"} 0\n"), "{page}");

@@ -139,13 +139,13 @@ async fn a_capture_is_a_trace_in_virtual_and_in_real_time() {
         injects_usage: true,
         ..Setup::default()
     };
-    let mut fleet = Fleet::start_with(2, setup).await;
+    let fleet = Fleet::start_with(2, setup).await;
     let url = format!("http://{}", fleet.gateway.addr);
     replay(&trace("original"), &format!("--real {url} --speed 4")).await;
     for _ in 0..20 {
         fleet.gateway.record().await;
     }
-    drop(fleet.gateway.capturing.take());
+    fleet.gateway.captured(20).await;
     let virtually = replay(&captured, "--policy kv_aware,round_robin --seeds 1 --replicas 2").await;
     assert_eq!(virtually["requests"], 20);
     assert_eq!(virtually["outcomes"].as_array().unwrap().len(), 2);

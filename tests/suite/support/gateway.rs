@@ -20,7 +20,7 @@ use tokenweir::record::{RequestRecord, Tiers};
 use tokenweir::routing::{Policy, PolicyKind};
 use tokenweir::server::{self, Drained, Limits, Server};
 use tokenweir::telemetry::Telemetry;
-use tokenweir::telemetry::capture::{self, Capture};
+use tokenweir::telemetry::capture::{self, Capture, Counter};
 use tokenweir::telemetry::explain::Explanations;
 use tokenweir::telemetry::metric::Known;
 use tokenweir::telemetry::prometheus::Prometheus;
@@ -42,8 +42,9 @@ pub(crate) struct Running {
     records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<Drained>>,
-    /// Writes what is left of the capture when it is dropped.
-    pub capturing: Option<capture::Running>,
+    /// Counts what the capture has written.
+    capture: Option<Counter>,
+    _capturing: Option<capture::Running>,
     _watchers: JoinSet<()>,
 }
 
@@ -189,7 +190,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             live,
             draining: Arc::new(AtomicBool::new(false)),
             spans: Box::new(SpanCounts::default),
-            capture: counter,
+            capture: counter.clone(),
             config: serde_json::Value::Null,
         }),
         limits: Limits {
@@ -212,7 +213,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         records: Mutex::new(records),
         stop: Some(stop),
         serving: Some(serving),
-        capturing,
+        capture: counter,
+        _capturing: capturing,
         _watchers: watchers,
     }
 }
@@ -226,6 +228,14 @@ impl Running {
     /// Fails if a record is there that no test step has taken.
     pub(crate) async fn assert_no_more_records(&self) {
         assert!(self.records.lock().await.try_recv().is_err(), "one record for each request");
+    }
+
+    /// Waits until the capture has written so many lines.
+    pub(crate) async fn captured(&self, lines: u64) {
+        let counter = self.capture.as_ref().expect("a capture");
+        while counter.counts().written < lines {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Sends raw bytes and reads until the gateway closes the connection.
