@@ -83,7 +83,6 @@ impl Replica for Claim {
 
     fn on_first_output(&self, now: Instant) {
         self.backend.ledger.first_output(&mut self.promise(), now);
-        self.backend.vacancies.tell();
     }
 
     fn on_answer(&self, observed: &Observed) {

@@ -3,7 +3,7 @@
 use crate::backend::routes::Route;
 use crate::openai::request::Peek;
 use crate::record::Captured;
-use crate::routing::{Prompt, mix};
+use crate::routing::{Prompt, mix, unit};
 use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -35,15 +35,14 @@ pub(super) fn captured(
     session: Option<u64>,
     luck: u64,
 ) -> Option<Arc<Captured>> {
-    let drawn = (session.map_or(luck, mix) >> 11) as f64 / (1_u64 << 53) as f64;
+    let drawn = unit(session.map_or(luck, mix));
     let Prompt { bytes, blocks, block_bytes } = prompt;
     (drawn < share).then(|| {
         Arc::new(Captured {
             bytes: *bytes,
             blocks: blocks.clone(),
             block_bytes: *block_bytes,
-            // Keyed, so that nobody who has the file can try names.
-            session: session.map(|session| KEYS.hash_one(session)),
+            session,
         })
     })
 }

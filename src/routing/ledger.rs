@@ -4,8 +4,8 @@
 //!
 //! A report is true for the moment at which it was asked for. What this gateway sent since is
 //! added, what it got back is taken away, and with age the report fades into the mean of what
-//! others had there and what the gateway knows itself: `certainty = horizon ÷ (horizon + age)`. There is
-//! no age at which a choice turns over.
+//! others had there and what the gateway knows itself: `certainty = horizon ÷ (horizon + age)`.
+//! There is no age at which a choice turns over.
 
 use super::learned::Learned;
 use super::prefix::PrefixTable;
@@ -79,7 +79,7 @@ pub struct Ledger {
 /// Seconds after which a replica that is not tried is hoped to be twice as fast.
 const HOPE: f64 = 30.0;
 /// Blocks that a table is made for when the size of the cache is not known.
-const USUAL_BLOCKS: usize = 8_192;
+const USUAL_BLOCKS: f64 = 8_192.0;
 
 // === impl Ledger ===
 
@@ -184,8 +184,9 @@ impl Ledger {
         self.tokens.fetch_add(promise.tokens, Ordering::Relaxed);
         self.begin_prefill(&promise, &candidate.prefill, self.seconds(now));
         if !prompt.blocks.is_empty() {
-            let blocks = || self.capacity_blocks(prompt).unwrap_or(USUAL_BLOCKS);
-            self.prefix.get_or_init(|| PrefixTable::new(blocks())).touch(&prompt.blocks);
+            let block_tokens = f64::from(prompt.block_bytes) * self.learned.tokens_per_byte();
+            let table = || PrefixTable::new(self.blocks(block_tokens) as usize);
+            self.prefix.get_or_init(table).touch(&prompt.blocks);
         }
         promise
     }
@@ -273,16 +274,14 @@ impl Ledger {
 
     fn matched(&self, prompt: &Prompt, block_tokens: f64) -> usize {
         let Some(prefix) = self.prefix.get() else { return 0 };
-        let capacity = self
-            .said
-            .capacity()
-            .map_or(USUAL_BLOCKS as f64, |capacity| capacity as f64 / block_tokens.max(1.0));
-        prefix.matched(&prompt.blocks, (capacity * self.learned.retention()) as usize)
+        let kept = self.blocks(block_tokens) * self.learned.retention();
+        prefix.matched(&prompt.blocks, kept as usize)
     }
 
-    fn capacity_blocks(&self, prompt: &Prompt) -> Option<usize> {
-        let block_tokens = f64::from(prompt.block_bytes) * self.learned.tokens_per_byte();
-        self.said.capacity().map(|capacity| (capacity as f64 / block_tokens.max(1.0)) as usize)
+    /// Blocks of so many tokens that the replica's cache has room for.
+    fn blocks(&self, block_tokens: f64) -> f64 {
+        let capacity = self.said.capacity();
+        capacity.map_or(USUAL_BLOCKS, |capacity| capacity as f64 / block_tokens.max(1.0))
     }
 
     fn certainty_at(&self, now: f64) -> f64 {

@@ -236,5 +236,10 @@ pub(crate) const fn mix(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
+/// A number of 64 even bits as a place from 0 to 1, without 1.
+pub(crate) fn unit(number: u64) -> f64 {
+    (number >> 11) as f64 / (1_u64 << 53) as f64
+}
+
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@
 //! fewest are.
 
 use super::prefix_affinity::bound;
-use super::{Ask, Candidate, Choice, least_requests, load, mix};
+use super::{Ask, Candidate, Choice, least_requests, load, mix, unit};
 
 pub(super) fn pick(candidates: &[Candidate], ask: &Ask) -> Choice {
     let Some(session) = ask.session else { return least_requests::pick(candidates, ask) };
@@ -29,6 +29,6 @@ pub(super) fn highest(
 /// −weight ÷ ln(u), with u drawn from the session and the replica: the highest is each as often as
 /// its weight says.
 fn score(candidate: &Candidate, session: u64) -> f64 {
-    let drawn = (mix(session ^ candidate.key) >> 11) as f64 / (1_u64 << 53) as f64;
+    let drawn = unit(mix(session ^ candidate.key));
     -f64::from(candidate.weight.max(1)) / drawn.max(f64::MIN_POSITIVE).ln()
 }
