@@ -7,7 +7,7 @@ use super::{Live, Observer};
 use crate::clock;
 use crate::headers::media_type;
 use crate::openai::{Api, Finish};
-use crate::record::{End, Outcome, RequestRecord, SlowCause, Stall};
+use crate::record::{End, Kept, Outcome, RequestRecord, SlowCause, Stall};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
@@ -19,6 +19,12 @@ use std::time::Instant;
 pub trait Sink: Send + Sync + 'static {
     /// The first output of a stream came; the record is not complete.
     fn first_output(&self, _record: &RequestRecord) {}
+
+    /// Whether the trace of a request that is over is kept, and why. Asked once for each, before
+    /// anybody is told that it is over.
+    fn judge(&self, _record: &RequestRecord) -> Option<Kept> {
+        None
+    }
 
     /// The request is over. Called exactly once for each.
     fn finished(&self, record: &RequestRecord);
@@ -219,6 +225,7 @@ impl Drop for Exchange {
             attempt.ended.get_or_insert(now);
         }
         inner.record.slow = SlowCause::of(&inner.record, &inner.presence.settings().slow);
+        inner.record.kept = inner.sink.judge(&inner.record);
         inner.sink.finished(&inner.record);
     }
 }

@@ -5,6 +5,7 @@
 mod captured;
 mod decision;
 mod engine;
+mod kept;
 mod labels;
 mod observed;
 mod outcome;
@@ -18,6 +19,7 @@ mod timings;
 pub use captured::Captured;
 pub use decision::{Considered, Decision, Shadow};
 pub use engine::{Condition, RecentTimes, Stall};
+pub use kept::Kept;
 pub use labels::{BackendId, ModelLabel};
 pub use observed::Observed;
 pub use outcome::{ENDINGS, End, EndedBy, Lost, Outcome, UsageEvent, UsageSource};
@@ -81,6 +83,8 @@ pub struct RequestRecord {
     pub recent: RecentTimes,
     /// Why it was slow, if it was.
     pub slow: Option<SlowCause>,
+    /// Why its trace is kept. `None` if it is not, or there are no traces.
+    pub kept: Option<Kept>,
     /// What a capture keeps of it. `None` if there is no capture, or it leaves this one out.
     pub captured: Option<Arc<Captured>>,
     /// Body bytes from the client.
@@ -159,6 +163,7 @@ impl RequestRecord {
             condition: Condition::default(),
             recent: RecentTimes::default(),
             slow: None,
+            kept: None,
             captured: None,
             bytes_in: 0,
             bytes_out: 0,

@@ -104,6 +104,7 @@ pub(crate) fn streamed() -> RequestRecord {
         condition: Condition::default(),
         recent: RecentTimes::default(),
         slow: None,
+        kept: Some(Kept::Sampled),
         captured: None,
         bytes_in: 120,
         bytes_out: 4_000,

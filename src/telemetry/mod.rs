@@ -14,7 +14,7 @@ use crate::backend::Backend;
 use crate::backend::ScrapeError;
 use crate::backend::watch::Tally;
 use crate::observe::Sink;
-use crate::record::RequestRecord;
+use crate::record::{Kept, RequestRecord};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +36,10 @@ impl Sink for Telemetry {
     fn first_output(&self, record: &RequestRecord) {
         self.prometheus.first_output(record);
         self.sinks.iter().for_each(|sink| sink.first_output(record));
+    }
+
+    fn judge(&self, record: &RequestRecord) -> Option<Kept> {
+        self.sinks.iter().find_map(|sink| sink.judge(record))
     }
 
     fn finished(&self, record: &RequestRecord) {

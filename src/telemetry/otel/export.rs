@@ -175,7 +175,7 @@ mod tests {
 
     fn not_sampled() -> RequestRecord {
         let mut record = streamed();
-        record.trace.as_mut().unwrap().is_sampled = false;
+        record.kept = None;
         record
     }
 

@@ -14,7 +14,7 @@ pub use export::Counts;
 pub use settings::{Batch, Configured, Protocol, Settings, SettingsError};
 
 use crate::observe::Sink;
-use crate::record::RequestRecord;
+use crate::record::{Kept, RequestRecord};
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
 use std::sync::Arc;
@@ -85,9 +85,13 @@ impl Otel {
 }
 
 impl Sink for Otel {
+    fn judge(&self, record: &RequestRecord) -> Option<Kept> {
+        record.trace.as_ref().filter(|trace| trace.is_sampled).map(|_| Kept::Sampled)
+    }
+
     fn finished(&self, record: &RequestRecord) {
         let Some(trace) = &record.trace else { return };
-        if !is_kept(record) {
+        if record.kept.is_none() {
             self.counts.add_filtered(spans::count(record));
             return;
         }
@@ -97,9 +101,4 @@ impl Sink for Otel {
             self.processor.on_end(span);
         }
     }
-}
-
-/// Whether the spans of a finished request are exported: the one place that decides.
-fn is_kept(record: &RequestRecord) -> bool {
-    record.trace.as_ref().is_some_and(|trace| trace.is_sampled)
 }
