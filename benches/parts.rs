@@ -13,7 +13,9 @@ use tokenweir::openai::Api;
 use tokenweir::openai::request::Peek;
 use tokenweir::record::{BackendId, Condition, Decision, Timings};
 use tokenweir::routing::prefix::PrefixTable;
-use tokenweir::routing::{Ask, Candidate, Ledger, Policy, PolicyKind, Prompt, Question, Report};
+use tokenweir::routing::{
+    Ask, Candidate, Ledger, Policy, PolicyKind, Prompt, Question, Report, Shortlist,
+};
 use tokenweir::sse::Decoder;
 
 /// As in the gateway.
@@ -123,23 +125,35 @@ fn routing(c: &mut Criterion) {
     let mut group = c.benchmark_group("decide");
     let now = clock::now();
     let policy = Policy { kind: PolicyKind::KvAware, ..Policy::default() };
-    let ask = Ask { sequence: 5, seed: 7, session: None };
+    let mut ask = Ask { sequence: 5, seed: 7, session: None };
     for count in [2, 16, 1_000] {
         let ledgers = ledgers(count, now);
+        let all: Vec<usize> = (0..count).collect();
+        let shortlist = Shortlist::new(count);
+        for position in &all {
+            for seed in 0..4 {
+                shortlist.sent(&prompt(32_768, (position * 4 + seed) as u8), *position);
+            }
+        }
         for (what, prompt) in
             [("no prompt", Prompt::default()), ("32k tokens", prompt(4 * 32_768, 9))]
         {
             group.bench_function(format!("kv_aware, {count} replicas, {what}"), |b| {
                 b.iter(|| {
-                    let candidate = |ledger: &Ledger| ledger.candidate(black_box(&prompt), now);
-                    let candidates: Vec<Candidate> = ledgers.iter().map(candidate).collect();
+                    let prompt = black_box(&prompt);
+                    ask.seed += 1;
+                    let short = shortlist.of(policy.kind, &all, prompt, &ask);
+                    let positions = short.as_deref().unwrap_or(&all);
+                    let candidate = |position: &usize| ledgers[*position].candidate(prompt, now);
+                    let candidates: Vec<Candidate> = positions.iter().map(candidate).collect();
                     policy.pick(&candidates, &ask)
                 });
             });
         }
         let prompt = Prompt::default();
-        let candidates: Vec<Candidate> =
-            ledgers.iter().map(|ledger| ledger.candidate(&prompt, now)).collect();
+        let short = shortlist.of(policy.kind, &all, &prompt, &ask).unwrap_or(all);
+        let candidate = |position: usize| ledgers[position].candidate(&prompt, now);
+        let candidates: Vec<Candidate> = short.into_iter().map(candidate).collect();
         let question = Question::new(&policy, &candidates, &ask);
         let choice = question.pick().unwrap();
         let name = BackendId::new("vllm-0");

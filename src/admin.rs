@@ -152,6 +152,7 @@ impl Admin {
             draining,
             queue: queue(&self.admission),
             backends: self.pool.backends().iter().map(|backend| vitals(backend, now)).collect(),
+            short_list_bytes: self.pool.short_list_bytes(),
             models: self.pool.routes().models().iter().map(|model| model.id.to_string()).collect(),
             spans: (self.spans)(),
             capture: self.capture.as_ref().map(capture::Counter::counts).unwrap_or_default(),

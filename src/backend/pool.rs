@@ -8,7 +8,7 @@ use crate::error::{self, Error};
 use crate::observe::Sink;
 use crate::record::{Decision, RequestRecord};
 use crate::routing::high_water::Marks;
-use crate::routing::{self, Ask, Candidate, Policy, PolicyKind, Prompt, Question};
+use crate::routing::{self, Ask, Candidate, Policy, PolicyKind, Prompt, Question, Shortlist};
 use arc_swap::Guard;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +18,7 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct Pool {
     backends: Vec<Arc<Backend>>,
+    shortlist: Shortlist,
     table: Arc<Table>,
     policy: Policy,
     /// Policies that are asked too, and never obeyed.
@@ -41,9 +42,18 @@ pub struct Need<'a> {
     pub seed: u64,
 }
 
+/// Which replicas a request does not go to.
+struct Limits<'a> {
+    /// It was sent there before.
+    tried: &'a [Arc<Backend>],
+    /// Those that are past these have no room. `None`: all have.
+    marks: Option<&'a Marks>,
+}
+
 /// The replicas that could take a request, and are below their marks.
-struct Open<'a> {
-    backends: Vec<&'a Arc<Backend>>,
+struct Open {
+    /// Their positions in the pool.
+    positions: Vec<usize>,
     /// Each of them, in the same order.
     candidates: Vec<Candidate>,
     /// There are others, past a mark.
@@ -61,9 +71,10 @@ impl Pool {
             let table = Some((table.clone(), position));
             Arc::new(Backend { table, vacancies: vacancies.clone(), ..backend })
         };
-        let backends = places.map(seat).collect();
+        let backends: Vec<_> = places.map(seat).collect();
+        let shortlist = Shortlist::new(backends.len());
         let (shadow, questions) = (Box::default(), AtomicU64::new(0));
-        Self { backends, table, policy, shadow, questions, vacancies }
+        Self { backends, shortlist, table, policy, shadow, questions, vacancies }
     }
 
     /// Asks these policies the same questions, to tell what they would have chosen.
@@ -81,6 +92,11 @@ impl Pool {
     /// The policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Memory of what is remembered to draw short lists of a large fleet.
+    pub fn short_list_bytes(&self) -> usize {
+        self.shortlist.bytes()
     }
 
     /// Word of places that may have become free.
@@ -102,8 +118,9 @@ impl Pool {
     ) -> Result<(Lease, Decision), Error> {
         let routes = self.table.routes();
         let route = routes.of(need.model);
-        let place = self.choose(need, &self.open(route, &need, tried, None, now), now);
-        place.ok_or_else(|| no_candidate(need.model, route, &routes))
+        let ask = self.ask(&need);
+        let open = self.open(route, &need, &ask, &Limits { tried, marks: None }, now);
+        self.choose(need, &ask, &open, now).ok_or_else(|| no_candidate(need.model, route, &routes))
     }
 
     /// A place at the replica that the policy chooses among those below their marks. `None`: there
@@ -116,59 +133,83 @@ impl Pool {
     ) -> Result<Option<(Lease, Decision)>, Error> {
         let routes = self.table.routes();
         let route = routes.of(need.model);
-        let open = self.open(route, &need, &[], Some(marks), now);
-        match self.choose(need, &open, now) {
+        let ask = self.ask(&need);
+        let open = self.open(route, &need, &ask, &Limits { tried: &[], marks: Some(marks) }, now);
+        match self.choose(need, &ask, &open, now) {
             None if !open.is_some_full => Err(no_candidate(need.model, route, &routes)),
             place => Ok(place),
         }
     }
 
-    fn choose(&self, need: Need<'_>, open: &Open<'_>, now: Instant) -> Option<(Lease, Decision)> {
-        let ask = Ask {
-            sequence: self.questions.fetch_add(1, Ordering::Relaxed),
-            seed: need.seed,
-            session: need.session,
-        };
-        let question = Question::new(&self.policy, &open.candidates, &ask);
+    fn ask(&self, need: &Need<'_>) -> Ask {
+        let sequence = self.questions.fetch_add(1, Ordering::Relaxed);
+        Ask { sequence, seed: need.seed, session: need.session }
+    }
+
+    fn choose(
+        &self,
+        need: Need<'_>,
+        ask: &Ask,
+        open: &Open,
+        now: Instant,
+    ) -> Option<(Lease, Decision)> {
+        let question = Question::new(&self.policy, &open.candidates, ask);
         let choice = question.pick()?;
-        let backend = open.backends[choice.index];
+        let position = open.positions[choice.index];
+        let backend = &self.backends[position];
         let condition = backend.state.load().condition(now);
-        let id = |index: usize| open.backends[index].id.clone();
+        let id = |index: usize| self.backends[open.positions[index]].id.clone();
         let decision = Decision::new(&question, choice, condition, id);
         let decision = decision.with_shadow(&question, &self.shadow, id);
         let candidate = &open.candidates[choice.index];
         let lease = Lease::new(backend.clone(), candidate, need.prompt, need.is_stream, now);
+        self.shortlist.sent(need.prompt, position);
         Some((lease, decision))
     }
 
-    /// The replicas that could take a request for a model, and are below their marks.
+    /// The replicas that could take a request for a model, and are within the limits: in a large
+    /// fleet those of a short list, or all if none of them is.
     fn open(
         &self,
         route: &Route,
         need: &Need<'_>,
-        tried: &[Arc<Backend>],
-        marks: Option<&Marks>,
+        ask: &Ask,
+        limits: &Limits<'_>,
         now: Instant,
-    ) -> Open<'_> {
-        let is_tried = |backend| tried.iter().any(|tried| Arc::ptr_eq(tried, backend));
-        let count = route.replicas.len();
+    ) -> Open {
+        let short = self.shortlist.of(self.policy.kind, &route.replicas, need.prompt, ask);
+        let open = short.map(|short| self.open_of(&short, route.adapter, need, limits, now));
+        let found = open.filter(|open| !open.candidates.is_empty());
+        found.unwrap_or_else(|| self.open_of(&route.replicas, route.adapter, need, limits, now))
+    }
+
+    fn open_of(
+        &self,
+        positions: &[usize],
+        adapter: Option<u64>,
+        need: &Need<'_>,
+        limits: &Limits<'_>,
+        now: Instant,
+    ) -> Open {
+        let is_tried = |backend| limits.tried.iter().any(|tried| Arc::ptr_eq(tried, backend));
         let mut open = Open {
-            backends: Vec::with_capacity(count),
-            candidates: Vec::with_capacity(count),
+            positions: Vec::with_capacity(positions.len()),
+            candidates: Vec::with_capacity(positions.len()),
             is_some_full: false,
         };
-        for backend in route.replicas.iter().map(|position| &self.backends[*position]) {
+        for position in positions {
+            let backend = &self.backends[*position];
             let state = backend.state.load();
             let is_open = state.health == Health::Up && !state.is_asleep();
             if is_open && backend.weight > 0 && !is_tried(backend) {
-                let has_adapter = route.adapter.is_none_or(|adapter| state.may_have(adapter));
+                let has_adapter = adapter.is_none_or(|adapter| state.may_have(adapter));
                 let candidate = backend.candidate(need.prompt, now);
                 let candidate = Candidate { has_adapter, ..candidate };
-                if marks.is_some_and(|marks| marks.are_passed_by(&candidate)) {
+                if limits.marks.is_some_and(|marks| marks.are_passed_by(&candidate)) {
                     open.is_some_full = true;
                 } else {
                     open.candidates.push(candidate);
-                    open.backends.push(backend);
+                    open.positions.push(*position);
                 }
             }
         }
@@ -315,6 +356,29 @@ mod tests {
         assert!(place(None).unwrap().is_some());
         pool.backends.iter().for_each(|backend| backend.suspect("gone"));
         assert_eq!(place(None).unwrap_err(), Error::NoBackend);
+    }
+
+    #[test]
+    fn in_a_large_fleet_a_request_goes_where_its_prompt_was_and_any_replica_that_is_up_is_found() {
+        let pool = pool(&[None; 200]);
+        let words = "a long prompt ".repeat(4_000);
+        let prompt = Arc::new(Prompt::new(1, std::iter::once(words.as_bytes())));
+        let place = |seed| {
+            let need = Need { prompt: &prompt, seed, ..need(None) };
+            let (lease, decision) = pool.lease(need, &[], clock::now()).unwrap();
+            (lease.backend().id.clone(), decision)
+        };
+        let (first, decision) = place(1);
+        assert_eq!(decision.considered.len() + decision.left_out, 32, "drawn from all");
+        for seed in 2..50 {
+            let (again, decision) = place(seed);
+            assert_eq!((again, decision.reason), (first.clone(), "cached_prefix"));
+        }
+        let (last, others) = pool.backends.split_last().unwrap();
+        for backend in others {
+            backend.suspect("gone");
+        }
+        assert_eq!(place(50).0, last.id);
     }
 
     #[tokio::test]

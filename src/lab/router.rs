@@ -78,7 +78,15 @@ impl FromStr for RouterKind {
 }
 
 impl Router {
-    /// The replica for a request.
+    /// The policy of the gateway's that it is, if it is one. Others look at all replicas.
+    pub const fn policy(&self) -> Option<PolicyKind> {
+        match self {
+            Self::Shipped(policy) => Some(policy.kind),
+            Self::LlmD(_) | Self::RadixTree(_) => None,
+        }
+    }
+
+    /// The candidate for a request, by its position.
     pub fn route(&mut self, view: &View<'_>) -> usize {
         match self {
             Self::Shipped(policy) => {

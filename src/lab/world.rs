@@ -6,7 +6,7 @@
 use super::router::{Router, RouterKind, View};
 use super::score::{Score, Served};
 use super::trace::Job;
-use crate::routing::{self, Ask, Candidate, Counts, Ledger, Policy, Promise, Report};
+use crate::routing::{self, Ask, Candidate, Counts, Ledger, Policy, Promise, Report, Shortlist};
 use crate::sim::engine::{Engine, Load, SequenceId, Spec, Step};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -68,6 +68,7 @@ struct Machine {
 
 struct Gateway {
     ledgers: Vec<Ledger>,
+    shortlist: Shortlist,
     reports: Vec<Report>,
     router: Router,
     asked: u64,
@@ -90,6 +91,7 @@ impl<'a> World<'a> {
         let horizon = Duration::from_secs_f64(setup.policy.kv_aware.horizon_seconds.max(0.001));
         let gateway = |_| Gateway {
             ledgers: setup.specs.iter().map(|_| Ledger::new(setup.epoch, horizon)).collect(),
+            shortlist: Shortlist::new(setup.specs.len()),
             reports: vec![Report::default(); setup.specs.len()],
             router: kind.router(&setup.policy, setup.specs.len()),
             asked: 0,
@@ -164,18 +166,23 @@ impl<'a> World<'a> {
         let gateway = self.random.usize(0..self.gateways.len());
         let seed = self.random.u64(..);
         let now = self.setup.epoch + self.now;
-        let Gateway { ledgers, reports, router, asked } = &mut self.gateways[gateway];
-        let mut candidates: Vec<Candidate> =
-            ledgers.iter().map(|ledger| ledger.candidate(&job.prompt, now)).collect();
-        for (candidate, key) in candidates.iter_mut().zip(1..) {
-            candidate.key = routing::mix(key);
-        }
-        routing::lend_lines(&mut candidates);
+        let Gateway { ledgers, shortlist, reports, router, asked } = &mut self.gateways[gateway];
         let ask = Ask { sequence: *asked, seed, session: job.session };
         *asked += 1;
-        let view = View { job, candidates: &candidates, reports, ask };
-        let replica = router.route(&view);
-        let promise = ledgers[replica].promise(&candidates[replica], &job.prompt, true, now);
+        let all: Vec<usize> = (0..ledgers.len()).collect();
+        let kind = router.policy();
+        let short = kind.and_then(|kind| shortlist.of(kind, &all, &job.prompt, &ask));
+        let positions = short.unwrap_or(all);
+        let candidate = |position: &usize| Candidate {
+            key: routing::mix(*position as u64 + 1),
+            ..ledgers[*position].candidate(&job.prompt, now)
+        };
+        let mut candidates: Vec<Candidate> = positions.iter().map(candidate).collect();
+        routing::lend_lines(&mut candidates);
+        let choice = router.route(&View { job, candidates: &candidates, reports, ask });
+        let replica = positions[choice];
+        let promise = ledgers[replica].promise(&candidates[choice], &job.prompt, true, now);
+        shortlist.sent(&job.prompt, replica);
         self.flights[number] = Flight {
             gateway,
             replica,

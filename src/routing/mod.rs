@@ -16,9 +16,11 @@ mod prefix_affinity;
 mod prompt;
 mod question;
 mod random;
+mod recipients;
 mod round_robin;
 mod said;
 mod session;
+mod shortlist;
 
 pub use learned::Learned;
 pub use ledger::{Counts, Ledger, Own, Promise};
@@ -26,6 +28,7 @@ pub use prefill::Prefill;
 pub use prompt::Prompt;
 pub use question::Question;
 pub use said::{LastSaid, Report};
+pub use shortlist::Shortlist;
 
 use serde::{Deserialize, Serialize};
 

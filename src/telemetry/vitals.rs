@@ -17,6 +17,8 @@ pub struct Vitals {
     pub queue: Vec<QueueVitals>,
     /// Each replica.
     pub backends: Vec<BackendVitals>,
+    /// Memory of what is remembered of a large fleet to draw its short lists.
+    pub short_list_bytes: usize,
     /// The models of all replicas.
     pub models: Vec<String>,
     /// Spans by what became of them.
@@ -82,7 +84,7 @@ pub struct BackendVitals {
 /// What the gateway believes of a replica beyond what that said: from the answers that it gave.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LearnedVitals {
-    /// What its last word still counts for: e^(−age ÷ horizon), 0 if there is none.
+    /// What its last word still counts for: horizon ÷ (horizon + age), 0 if there is none.
     pub certainty: f64,
     /// Prompt tokens that it computes in a second.
     pub prefill_tokens_per_second: f64,

@@ -96,7 +96,7 @@ pub(super) const ROWS: &[Row] = &[
         labels: &[],
         read: Read::Vitals(|vitals, emit| {
             let bytes = vitals.backends.iter().map(|backend| backend.learned.prefix_index_bytes);
-            emit(&[], bytes.sum::<usize>() as f64);
+            emit(&[], (bytes.sum::<usize>() + vitals.short_list_bytes) as f64);
         }),
     },
     Row {
