@@ -71,6 +71,17 @@ pub(super) fn jittered(pause: Duration, luck: f64) -> Duration {
     pause.mul_f64(0.9 + 0.2 * luck.clamp(0.0, 1.0))
 }
 
+/// A pause made up to an eighth shorter or longer, so that it ends together with those of others:
+/// looks that share a wake-up cost half of what they cost alone. It ends at a multiple of a power
+/// of two of milliseconds from the origin.
+pub(super) fn aligned(since_origin: Duration, pause: Duration) -> Duration {
+    let Some(bits) = (pause.as_millis() / 4).checked_ilog2() else { return pause };
+    let step = Duration::from_millis(1 << bits).as_nanos();
+    let end = (since_origin + pause).as_nanos();
+    let end = u64::try_from((end + step / 2) / step * step).unwrap_or(u64::MAX);
+    Duration::from_nanos(end).saturating_sub(since_origin)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,7 +136,23 @@ mod tests {
         assert!(rest(Duration::MAX) == Duration::MAX);
     }
 
+    #[test]
+    fn pauses_of_one_length_end_at_few_moments() {
+        let ends: std::collections::BTreeSet<Duration> = (0..1_000)
+            .map(Duration::from_millis)
+            .map(|begun| begun + aligned(begun, Duration::from_secs(1)))
+            .collect();
+        assert!(ends.len() <= 9, "{ends:?}");
+    }
+
     proptest! {
+        #[test]
+        fn an_aligned_pause_is_nearly_as_long(begun in 0_u64..u64::MAX / 4, millis in 0_u64..60_000) {
+            let pause = Duration::from_millis(millis);
+            let aligned = aligned(Duration::from_nanos(begun), pause);
+            prop_assert!(aligned.abs_diff(pause) <= pause / 8);
+        }
+
         #[test]
         fn every_pause_is_within_its_bounds(
             before in 0_u64..20_000, strain in -1.0..2.0, least in 1_u64..5_000, more in 0_u64..60_000,

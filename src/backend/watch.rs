@@ -54,9 +54,9 @@ pub trait Tally: Send + Sync + 'static {
 
 /// Least time between two looks, whoever asks for one.
 const LEAST_PAUSE: Duration = Duration::from_millis(20);
-/// A replica whose metrics answer is asked for its health this often at most: vLLM's metrics answer
-/// while its engine is dead.
-const HEALTH_EVERY: Duration = Duration::from_secs(1);
+/// A replica whose metrics answer is asked for its health this often, or when a request failed there:
+/// vLLM's metrics answer while its engine is dead.
+const HEALTH_EVERY: Duration = Duration::from_secs(5);
 /// How often the models and the version are asked for again.
 const MODELS_EVERY: Duration = Duration::from_secs(10);
 /// How often they are, while a replica does not know models that it said it serves.
@@ -78,14 +78,14 @@ pub async fn watch(
         watcher.turn_window();
         // Only the first look sets it.
         let _ = watcher.backend.looked.set(());
-        // Failing requests ask for a look each; one in a while is enough.
-        tokio::time::sleep(LEAST_PAUSE).await;
         watcher.pause().await;
     }
 }
 
 struct Watcher {
     backend: Arc<Backend>,
+    /// What the looks at all replicas are aligned to.
+    origin: Instant,
     fetcher: Fetcher,
     settings: Settings,
     tally: Arc<dyn Tally>,
@@ -121,6 +121,7 @@ impl Watcher {
         let now = clock::now();
         Self {
             backend,
+            origin: clock::origin(),
             fetcher,
             settings,
             tally,
@@ -147,15 +148,22 @@ impl Watcher {
 
     /// Waits until it is time for the next look.
     async fn pause(&mut self) {
+        let begun = clock::now();
         let Settings { min_interval, max_interval, .. } = self.settings;
         self.interval =
             pace::pause(self.interval, self.signs().strain(), min_interval, max_interval);
-        let jittered = |pause| pace::jittered(pause, fastrand::f64()).saturating_sub(LEAST_PAUSE);
-        match wait(&self.backend, jittered(self.interval), jittered(min_interval)).await {
+        let since_origin = begun.saturating_duration_since(self.origin);
+        let jittered = pace::jittered(self.interval, fastrand::f64());
+        let pause = pace::aligned(since_origin, jittered).max(LEAST_PAUSE);
+        match wait(&self.backend, pause, pace::jittered(min_interval, fastrand::f64())).await {
             Wake::Time => {}
             Wake::Work => self.interval = min_interval,
-            // That its metrics answer is no proof that it is well.
-            Wake::Failure => self.well_at = None,
+            Wake::Failure => {
+                // That its metrics answer is no proof that it is well.
+                self.well_at = None;
+                // Failing requests ask for a look each; one in a while is enough.
+                tokio::time::sleep_until((begun + LEAST_PAUSE).into()).await;
+            }
         }
     }
 

@@ -121,7 +121,7 @@ async fn a_page_that_cannot_be_used_is_counted_and_harms_nothing_but_its_own_age
 }
 
 #[tokio::test]
-async fn health_is_asked_once_a_second_while_metrics_answer() {
+async fn health_is_asked_every_five_seconds_while_metrics_answer() {
     let fake = Fake::answering("").await;
     let _gateway = start(&[fake.addr]).await;
     let begun = Instant::now();
@@ -130,7 +130,7 @@ async fn health_is_asked_once_a_second_while_metrics_answer() {
     }
     let [health, metrics] = fake.looks();
     let seconds = begun.elapsed().as_secs() as usize;
-    assert!(health <= seconds + 2, "{health} for {metrics} pages in {seconds} s");
+    assert!(health <= seconds / 5 + 2, "{health} for {metrics} pages in {seconds} s");
 }
 
 #[tokio::test]
