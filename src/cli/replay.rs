@@ -109,7 +109,7 @@ tokens, 256 sequences, 2,048 tokens a step, 10 ms for an empty step.
 The engines are models of vLLM's scheduler; the policies and what they know are the gateway's own.
 
 With --real, completions of made-up words are sent when they are due, whether or not others have
-been answered, and times count from then.";
+been answered, and times count from then. OPENAI_API_KEY is sent as the token, if it is set.";
 
 fn positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (0.001..=1000.0).contains(number));

@@ -1,5 +1,6 @@
 //! `tokenweir replay`, as a program: in virtual time and in real time.
 
+use crate::support::fake::{Fake, json};
 use crate::support::fleet::Fleet;
 use crate::support::gateway::Setup;
 use serde_json::Value;
@@ -109,6 +110,24 @@ async fn what_fails_is_told_by_its_kind() {
     assert!(!output.status.success(), "nothing was served");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["failures"], serde_json::json!({ "connect_error": 3 }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_of_openai_clients_is_sent_if_there_is_one_and_never_shown() {
+    let fake = Fake::answering(json("401 Unauthorized", "{}")).await;
+    let url = format!("http://{}", fake.addr);
+    for key in [Some("sk-replayed"), None] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+        command.args(["replay", "--json", "--model", "m", "--real", &url]).env_clear();
+        command
+            .arg(file("key", &[line(0, 16, 4, &[], "")]))
+            .envs(key.map(|key| ("OPENAI_API_KEY", key)));
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        let seen = fake.seen().pop().unwrap();
+        assert_eq!(seen.head.contains("Bearer sk-replayed"), key.is_some(), "{}", seen.head);
+        let shown = [output.stdout, output.stderr].concat();
+        assert!(!String::from_utf8(shown).unwrap().contains("sk-replayed"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,11 +7,12 @@ mod request;
 
 use super::assembly::raise_file_limit;
 use super::progress::Progress;
-use super::{failed, replay, signals};
+use super::{failed, replay, signals, variable};
 use crate::backend::address::Address;
 use crate::backend::client::{Client, Limits};
 use crate::cli::Replay;
 use crate::clock;
+use crate::config::{Secret, SecretError, SecretValue};
 use crate::lab::score::Objectives;
 use crate::lab::synthesis::Synthesis;
 use crate::lab::trace::Job;
@@ -37,9 +38,13 @@ pub(super) async fn run(replay: &Replay, target: &Address) -> ExitCode {
         Err(error) => return failed(&error),
     };
     let client = Client::new(Limits::default());
+    let key = match key() {
+        Ok(key) => key,
+        Err(error) => return failed(&error),
+    };
     let model = match &replay.real.model {
         Some(model) => model.clone(),
-        None => match request::first_model(&client, target).await {
+        None => match request::first_model(&client, target, key.as_ref()).await {
             Ok(model) => model,
             Err(error) => return failed(&error),
         },
@@ -55,12 +60,21 @@ pub(super) async fn run(replay: &Replay, target: &Address) -> ExitCode {
         speed: replay.speed,
         objectives: Objectives { ttft: replay.ttft.as_secs_f64(), tpot: replay.tpot.as_secs_f64() },
     };
-    let requester = Arc::new(Requester { client, target: target.clone(), model, jobs, synthesis });
+    let requester =
+        Arc::new(Requester { client, target: target.clone(), key, model, jobs, synthesis });
     let progress = Progress::new("requests", Some(schedule.len()));
     let places = replay.real.concurrency as usize;
     let tally = send(&requester, &schedule, places, signals::stop(), &progress).await;
     drop(progress);
     report::show(&Report::of(plan, tally), replay.json)
+}
+
+/// The token that OpenAI's clients send, if there is one.
+fn key() -> Result<Option<SecretValue>, SecretError> {
+    match Secret::Env("OPENAI_API_KEY".to_owned()).resolve(variable) {
+        Err(SecretError::Unset(_)) => Ok(None),
+        key => key.map(Some),
+    }
 }
 
 /// When each request is due, the first one first.

@@ -3,6 +3,7 @@
 use crate::backend::address::Address;
 use crate::backend::client::{Client, SendError};
 use crate::clock;
+use crate::config::SecretValue;
 use crate::headers::media_type;
 use crate::lab::score::Served;
 use crate::lab::synthesis::Synthesis;
@@ -12,7 +13,7 @@ use crate::openai::Api;
 use crate::record::{Observed, Timings};
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderName, HeaderValue, Method, Request, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use std::borrow::Cow;
@@ -24,6 +25,8 @@ use tokio::sync::Semaphore;
 pub(super) struct Requester {
     pub(super) client: Client,
     pub(super) target: Address,
+    /// The client's token, if it has one.
+    pub(super) key: Option<SecretValue>,
     pub(super) model: String,
     pub(super) jobs: Arc<[Job]>,
     pub(super) synthesis: Synthesis,
@@ -70,10 +73,15 @@ const MAX_REPLAYS: u32 = 3;
 const MAX_LIST: usize = 1 << 20;
 
 /// The first model of a server.
-pub(super) async fn first_model(client: &Client, target: &Address) -> Result<String, ModelError> {
+pub(super) async fn first_model(
+    client: &Client,
+    target: &Address,
+    key: Option<&SecretValue>,
+) -> Result<String, ModelError> {
     let mut request = Request::new(Full::default());
     *request.uri_mut() = target.uri(&PathAndQuery::from_static("/v1/models"));
     request.headers_mut().insert(header::HOST, target.host_header().clone());
+    authorize(request.headers_mut(), key);
     let response = client.send(request).await?;
     let body = Limited::new(response.into_body(), MAX_LIST).collect().await;
     let body = body.map_err(|_| ModelError::None)?.to_bytes();
@@ -171,10 +179,16 @@ impl Requester {
         let headers = request.headers_mut();
         headers.insert(header::HOST, self.target.host_header().clone());
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        authorize(headers, self.key.as_ref());
         let session = job.session.and_then(|id| HeaderValue::from_str(&format!("{id:x}")).ok());
         headers.extend(session.map(|session| (SESSION, session)));
         request
     }
+}
+
+fn authorize(headers: &mut HeaderMap, key: Option<&SecretValue>) {
+    let bearer = key.map(|key| key.bearer().clone());
+    headers.extend(bearer.map(|bearer| (header::AUTHORIZATION, bearer)));
 }
 
 /// What was seen of a stream, if it is one that was answered.
