@@ -78,7 +78,7 @@ impl Score {
             |served: &&Served| served.ttft <= objectives.ttft && served.tpot() <= objectives.tpot;
         let good = self.served.iter().filter(is_good).count();
         let sum = |read: fn(&Served) -> u32| -> f64 {
-            self.served.iter().map(|served| f64::from(read(served))).sum()
+            self.served.iter().map(|served| u64::from(read(served))).sum::<u64>() as f64
         };
         let ttft = sorted(self.served.iter().map(|served| served.ttft));
         let tpot = sorted(self.served.iter().map(Served::tpot));
