@@ -35,10 +35,12 @@ pub mod units;
 pub mod headers;
 pub mod openai;
 
-// Floor 2: choosing; what a request was, and why it was refused.
+// Floor 2: choosing; what a request was, whether that was promised, and why it was refused.
 pub mod routing;
 
 pub mod record;
+
+pub mod slo;
 
 pub mod error;
 

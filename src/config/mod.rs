@@ -6,6 +6,7 @@ mod backends;
 mod check;
 mod error;
 mod file;
+mod objectives;
 mod rules;
 mod secret;
 mod settings;
@@ -28,6 +29,7 @@ use crate::backend::routes::Named;
 use crate::backend::{client, watch};
 use crate::observe::StallLimits;
 use crate::record::SlowLimits;
+use crate::slo::Objective;
 use error::Cut;
 use rules::Broken;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
@@ -69,6 +71,8 @@ pub struct Config {
     pub answers: Answers,
     /// How the tier of a request is told.
     pub tiers: Tiers,
+    /// What is promised of requests.
+    pub slos: Vec<Objective>,
     /// How the gateway ends.
     pub drain: Drain,
     /// What is logged.
@@ -109,6 +113,7 @@ impl Default for Config {
             slow: SlowLimits::default(),
             answers: Answers::default(),
             tiers: Tiers::default(),
+            slos: Vec::new(),
             drain: Drain::default(),
             log: Log::default(),
             tracing: Tracing::default(),

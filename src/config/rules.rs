@@ -1,7 +1,7 @@
 //! What types cannot say: rules about the size of a value, and about values that must agree. A
 //! broken rule names the value by its path, wherever it came from.
 
-use super::{Config, backends::BackendConfig};
+use super::{Config, backends::BackendConfig, objectives};
 use crate::admission::DEFAULT_CLASS;
 use crate::backend::address::Address;
 use crate::backend::routes::Named;
@@ -53,10 +53,11 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     labels_are_usable(config)?;
     searches_are_usable(config)?;
     tracing_is_usable(config)?;
-    capture_is_usable(config)
+    capture_is_usable(config)?;
+    objectives::check(config)
 }
 
-fn broken(path: &str, problem: impl Into<String>) -> Broken {
+pub(super) fn broken(path: &str, problem: impl Into<String>) -> Broken {
     Broken { paths: vec![path.to_owned()], problem: problem.into() }
 }
 
