@@ -9,14 +9,15 @@ use crate::observe::Live;
 use crate::proxy::admission::Admission;
 use crate::routing::{Ledger, Prompt};
 use crate::telemetry::explain::Explanations;
+use crate::telemetry::exposition::Format;
 use crate::telemetry::vitals::{
     BackendVitals, LearnedVitals, QueueVitals, SignalVitals, SpanCounts, Vitals,
 };
 use crate::telemetry::{Telemetry, capture};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, VARY};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -66,16 +67,11 @@ const INDEX: &str = "not found; here are /metrics /livez /readyz /status /config
 /// Decisions that `/explain` lists.
 const NEWEST: usize = 50;
 
-async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
-    match admin.telemetry.prometheus.page(&admin.vitals(clock::now())) {
-        Ok(page) => {
-            ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
-        }
-        Err(error) => {
-            tracing::error!(%error, "the metrics page cannot be written");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
-        }
-    }
+async fn metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
+    let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Format::accepted(&accept.collect::<Vec<_>>().join(","));
+    let page = admin.telemetry.prometheus.page(&admin.vitals(clock::now()), format);
+    ([(CONTENT_TYPE, format.content_type()), (VARY, "accept")], page).into_response()
 }
 
 async fn ready(State(admin): State<Arc<Admin>>) -> Response {

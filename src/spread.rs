@@ -3,9 +3,11 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// What is measured, and the upper bounds of its buckets.
+/// What is measured, and the upper bounds of its buckets unless others are given.
 pub trait Scale {
     /// Upper bounds, ascending; at most [`MAX_BOUNDS`].
     const BOUNDS: &'static [f64];
@@ -26,6 +28,16 @@ pub type Gaps = Spread<Gap>;
 /// Tokens in each event that had output.
 pub type ChunkTokens = Spread<TokenCount>;
 
+/// Upper bounds, ascending; at most [`MAX_BOUNDS`], so that a spread needs no memory of its own.
+#[derive(Debug, Clone)]
+pub struct Bounds(Origin);
+
+#[derive(Debug, Clone)]
+enum Origin {
+    Fixed(&'static [f64]),
+    Given(Arc<[f64]>),
+}
+
 /// Counts under bounds, and what does not need bounds: number, sum and maximum.
 pub struct Spread<S> {
     /// How many values fell under each bound and over the one before it; the one after the last
@@ -34,6 +46,7 @@ pub struct Spread<S> {
     count: u32,
     sum: f64,
     max: f64,
+    bounds: Bounds,
     scale: PhantomData<S>,
 }
 
@@ -46,10 +59,12 @@ pub struct Parts<'a> {
     pub count: u32,
     /// Their sum.
     pub sum: f64,
+    /// The largest.
+    pub max: f64,
 }
 
 /// Most bounds of a scale.
-pub const MAX_BOUNDS: usize = 26;
+pub const MAX_BOUNDS: usize = 40;
 
 impl Scale for Gap {
     const BOUNDS: &'static [f64] = &[
@@ -63,17 +78,57 @@ impl Scale for TokenCount {
         &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0];
 }
 
+// === impl Bounds ===
+
+impl Bounds {
+    /// Those of the catalogue or of a scale.
+    pub const fn fixed(bounds: &'static [f64]) -> Self {
+        Self(Origin::Fixed(bounds))
+    }
+
+    /// Others, of which the first [`MAX_BOUNDS`] count.
+    pub fn given(bounds: &[f64]) -> Self {
+        Self(Origin::Given(bounds[..bounds.len().min(MAX_BOUNDS)].into()))
+    }
+
+    /// The bucket that a value falls into: one on a bound falls under it.
+    pub fn bucket(&self, value: f64) -> usize {
+        self.partition_point(|bound| *bound < value)
+    }
+}
+
+impl Deref for Bounds {
+    type Target = [f64];
+
+    fn deref(&self) -> &[f64] {
+        match &self.0 {
+            Origin::Fixed(bounds) => bounds,
+            Origin::Given(bounds) => bounds,
+        }
+    }
+}
+
+impl PartialEq for Bounds {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
 // === impl Spread ===
 
 impl<S: Scale> Spread<S> {
-    /// Adds `times` equal values, and gives the bucket that they fell into.
-    pub fn add(&mut self, value: f64, times: u32) -> usize {
-        let bucket = bucket::<S>(value);
+    /// An empty one with bounds other than the scale's.
+    pub fn with_bounds(bounds: Bounds) -> Self {
+        Self { bounds, ..Self::default() }
+    }
+
+    /// Adds `times` equal values.
+    pub fn add(&mut self, value: f64, times: u32) {
+        let bucket = self.bounds.bucket(value);
         self.counts[bucket] = self.counts[bucket].saturating_add(times);
         self.count = self.count.saturating_add(times);
         self.sum += value * f64::from(times);
         self.max = self.max.max(value);
-        bucket
     }
 
     /// How many values there were.
@@ -96,31 +151,38 @@ impl<S: Scale> Spread<S> {
         (self.count > 0).then(|| self.sum / f64::from(self.count))
     }
 
-    /// Counts by bucket, in the order of the scale's bounds, then the open one.
+    /// Counts by bucket, in the order of the bounds, then the open one.
     pub fn counts(&self) -> &[u32] {
-        &self.counts[..=S::BOUNDS.len()]
+        &self.counts[..=self.bounds.len()]
     }
 
     /// All of it, without the scale.
     pub fn parts(&self) -> Parts<'_> {
-        Parts { counts: self.counts(), count: self.count, sum: self.sum }
+        Parts { counts: self.counts(), count: self.count, sum: self.sum, max: self.max }
     }
 
     /// The `q` quantile, never above the largest value. `None` if there was none.
     pub fn quantile(&self, q: f64) -> Option<f64> {
-        quantile(S::BOUNDS, self.counts(), q).map(|value| value.min(self.max))
+        quantile(&self.bounds, self.counts(), q).map(|value| value.min(self.max))
     }
 }
 
-impl<S> Default for Spread<S> {
+impl<S: Scale> Default for Spread<S> {
     fn default() -> Self {
-        Self { counts: [0; MAX_BOUNDS + 1], count: 0, sum: 0.0, max: 0.0, scale: PhantomData }
+        Self {
+            counts: [0; MAX_BOUNDS + 1],
+            count: 0,
+            sum: 0.0,
+            max: 0.0,
+            bounds: Bounds::fixed(S::BOUNDS),
+            scale: PhantomData,
+        }
     }
 }
 
 impl<S> Clone for Spread<S> {
     fn clone(&self) -> Self {
-        Self { scale: PhantomData, ..*self }
+        Self { bounds: self.bounds.clone(), scale: PhantomData, ..*self }
     }
 }
 
@@ -139,15 +201,10 @@ impl<S> fmt::Debug for Spread<S> {
 }
 
 impl Gaps {
-    /// Adds `times` equal gaps, and gives the bucket that they fell into.
-    pub fn add_gap(&mut self, gap: Duration, times: u32) -> usize {
-        self.add(gap.as_secs_f64(), times)
+    /// Adds `times` equal gaps.
+    pub fn add_gap(&mut self, gap: Duration, times: u32) {
+        self.add(gap.as_secs_f64(), times);
     }
-}
-
-/// The bucket that a value falls into: one on a bound falls under it.
-pub fn bucket<S: Scale>(value: f64) -> usize {
-    S::BOUNDS.partition_point(|bound| *bound < value)
 }
 
 /// The `q` quantile of counts under bounds, interpolated inside its bucket as Prometheus does. The
@@ -182,9 +239,19 @@ mod tests {
         let mut gaps = Gaps::default();
         gaps.add_gap(Duration::from_millis(10), 1);
         gaps.add_gap(Duration::from_nanos(10_000_001), 1);
-        let last = gaps.add_gap(Duration::from_secs(100), 2);
-        assert_eq!((gaps.counts()[4], gaps.counts()[5], gaps.counts()[last]), (1, 1, 2));
-        assert_eq!((last, gaps.max(), gaps.count()), (Gap::BOUNDS.len(), Some(100.0), 4));
+        gaps.add_gap(Duration::from_secs(100), 2);
+        let counts = gaps.counts();
+        assert_eq!((counts[4], counts[5], counts[Gap::BOUNDS.len()]), (1, 1, 2));
+        assert_eq!((counts.len(), gaps.max(), gaps.count()), (27, Some(100.0), 4));
+    }
+
+    #[test]
+    fn other_bounds_have_other_buckets_and_a_quantile_is_exact_to_either_side_of_each() {
+        let mut gaps = Gaps::with_bounds(Bounds::given(&[0.033, 0.07]));
+        gaps.add_gap(Duration::from_millis(33), 95);
+        gaps.add_gap(Duration::from_millis(34), 5);
+        assert_eq!(gaps.counts(), [95, 5, 0]);
+        assert!(gaps.quantile(0.95).unwrap() <= 0.033 && gaps.quantile(0.951).unwrap() > 0.033);
     }
 
     #[test]

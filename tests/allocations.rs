@@ -231,7 +231,7 @@ impl Replica for Nobody {
     fn recent_times(&self) -> RecentTimes {
         RecentTimes::default()
     }
-    fn on_gap(&self, _: usize) {}
+    fn on_gap(&self, _: Duration) {}
     fn usual_gap(&self) -> Option<f64> {
         None
     }

@@ -16,7 +16,9 @@ fi
 
 cargo build --locked --quiet --bin tokenweir
 binary="${CARGO_TARGET_DIR:-target}/debug/tokenweir"
-"$binary" demo --for 60s --listen 127.0.0.1:0 --admin 127.0.0.1:0 2>"$work/log" &
+# Nobody collects the traces; that some are kept is what exemplars need.
+OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:9 OTEL_TRACES_SAMPLER=always_on \
+  "$binary" demo --for 60s --listen 127.0.0.1:0 --admin 127.0.0.1:0 2>"$work/log" &
 pid=$!
 
 "$python" - "$work/log" <<'PY'
@@ -44,6 +46,26 @@ while time.monotonic() < deadline:
         break
     time.sleep(0.2)
 assert served(families) >= 3, "the demo serves requests"
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+
+request = urllib.request.Request(f"http://{admin}/metrics", headers={
+    "accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"})
+def exemplars(families):
+    return [s.exemplar for f in families for s in f.samples if s.exemplar]
+
+while True:
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        media_type, text = answer.headers["content-type"], answer.read().decode()
+    assert media_type == "application/openmetrics-text; version=1.0.0; charset=utf-8", media_type
+    opened = list(open_metrics(text))
+    if exemplars(opened) or time.monotonic() > deadline:
+        break
+    time.sleep(0.2)
+assert exemplars(opened), "a kept trace stands in a bucket"
+assert all(len(e.labels["trace_id"]) == 32 for e in exemplars(opened))
+classic = {f.name for f in text_string_to_metric_families(page())}
+assert {f.name for f in opened} == classic, {f.name for f in opened} ^ classic
 samples = sum(len(family.samples) for family in families)
-print(f"{len(families)} families, {samples} samples, {served(families):.0f} requests served")
+print(f"{len(families)} families, {samples} samples, {len(exemplars(opened))} exemplars, "
+      f"{served(families):.0f} requests served")
 PY

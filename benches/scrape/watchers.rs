@@ -15,6 +15,7 @@ use tokenweir::backend::watch::{self, Settings, Tally};
 use tokenweir::backend::{Backend, ScrapeError};
 use tokenweir::routing::Policy;
 use tokenweir::telemetry::Telemetry;
+use tokenweir::telemetry::buckets::Buckets;
 use tokenweir::telemetry::metric::Known;
 use tokenweir::telemetry::prometheus::Prometheus;
 use tokio::runtime;
@@ -70,7 +71,10 @@ async fn measure(addresses: &str, settings: Settings) -> (u64, Duration) {
         Backend::new(address.default_id(), address, None)
     };
     let pool = Pool::new(addresses.split(',').map(backend).collect(), &[], Policy::default());
-    let telemetry = Telemetry::new(Prometheus::new(Known::default()).unwrap(), Vec::new());
+    let telemetry = Telemetry::new(
+        Prometheus::new(Known::default(), &Buckets::default(), Vec::new()),
+        Vec::new(),
+    );
     let count = Arc::new(Count { telemetry, looks: AtomicU64::new(0), errors: AtomicU64::new(0) });
     let client = Client::new(Limits::default());
     let mut watchers = JoinSet::new();

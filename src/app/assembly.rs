@@ -14,6 +14,7 @@ use crate::proxy::admission::{self, Admission};
 use crate::record::Tiers;
 use crate::server::{self, BindError, Drained, Limits, Server};
 use crate::telemetry::Telemetry;
+use crate::telemetry::buckets::{Buckets, BucketsError};
 use crate::telemetry::capture::{self, Capture};
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::metric::Known;
@@ -67,8 +68,8 @@ pub(super) enum AssemblyError {
     Traces(#[from] otel::StartError),
     #[error("the capture file {} cannot be written", file.display())]
     Capture { file: PathBuf, source: io::Error },
-    #[error("the metrics cannot be set up")]
-    Metrics(#[from] prometheus::Error),
+    #[error(transparent)]
+    Buckets(#[from] BucketsError),
 }
 
 /// How long the start waits for replicas, so that the banner can tell what they are.
@@ -98,11 +99,12 @@ impl Assembly {
         let (capture, running) = capture(config)?.unzip();
         let counter = capture.as_ref().map(Capture::counter);
         let sinks = sinks(&pool, &explanations, logs, otel.as_ref(), capture);
-        let telemetry = Arc::new(telemetry(&pool, config, sinks)?);
+        let buckets = Buckets::new(&config.metrics.buckets, &config.slos)?;
+        let telemetry = Arc::new(telemetry(&pool, config, &buckets, sinks));
         let client = Client::new(config.timeouts);
         let watchers =
             server::watch_all(&pool, &client, config.watch, &telemetry, FIRST_LOOK).await;
-        let live = Live::new(observation(config)?, clock::now());
+        let live = Live::new(observation(config, &buckets)?, clock::now());
         let admission = Arc::new(Admission::new(pool.clone(), admission(config)));
         let admin = Arc::new(Admin {
             pool: pool.clone(),
@@ -187,13 +189,14 @@ fn session_headers(config: &Config) -> Vec<HeaderName> {
 }
 
 /// What is looked for while requests run and when they have ended.
-fn observation(config: &Config) -> Result<observe::Settings, AssemblyError> {
+fn observation(config: &Config, buckets: &Buckets) -> Result<observe::Settings, AssemblyError> {
     let phrases = &config.answers.refusal_phrases;
     let phrases = (!phrases.is_empty()).then(|| Phrases::new(phrases)).transpose()?;
     Ok(observe::Settings {
         stalls: config.stalls,
         slow: config.slow,
         phrases: phrases.map(Arc::new),
+        scales: buckets.scales(),
     })
 }
 
@@ -251,14 +254,16 @@ fn configured(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> otel::Co
 fn telemetry(
     pool: &Pool,
     config: &Config,
+    buckets: &Buckets,
     sinks: Vec<Arc<dyn Sink>>,
-) -> Result<Telemetry, AssemblyError> {
+) -> Telemetry {
     let known = Known {
         models: Vec::new(),
         backends: pool.backends().iter().map(|backend| backend.id.to_string()).collect(),
         tiers: tier_names(config),
+        slos: Vec::new(),
     };
-    Ok(Telemetry::new(Prometheus::new(known)?, sinks))
+    Telemetry::new(Prometheus::new(known, buckets, config.slos.clone()), sinks)
 }
 
 /// Who hears of every request, besides the metrics.

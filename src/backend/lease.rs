@@ -7,7 +7,7 @@ use crate::observe::Replica;
 use crate::record::{Condition, Observed, RecentTimes, UsageSource};
 use crate::routing::{Candidate, Counts, Promise, Prompt};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A place at a replica. Dropping it gives it back.
 #[derive(Debug)]
@@ -69,8 +69,8 @@ impl Replica for Claim {
         self.backend.state.load().means.times()
     }
 
-    fn on_gap(&self, bucket: usize) {
-        self.backend.gaps.add(bucket);
+    fn on_gap(&self, gap: Duration) {
+        self.backend.gaps.add(gap);
     }
 
     fn usual_gap(&self) -> Option<f64> {

@@ -3,7 +3,7 @@
 
 use super::dialect::Load;
 use crate::record::RecentTimes;
-use crate::spread::{self, Gap, MAX_BOUNDS, Scale};
+use crate::spread::{self, Bounds, Gap, Scale};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// one before it.
 #[derive(Debug, Default)]
 pub(super) struct RecentGaps {
-    windows: [[AtomicU32; MAX_BOUNDS + 1]; 2],
+    windows: [[AtomicU32; BUCKETS]; 2],
     current: AtomicUsize,
 }
 
@@ -22,6 +22,9 @@ pub(super) struct RecentMeans {
     times: RecentTimes,
 }
 
+/// The router's own buckets, whatever those of the metrics are, and the open one.
+const BOUNDS: Bounds = Bounds::fixed(Gap::BOUNDS);
+const BUCKETS: usize = Gap::BOUNDS.len() + 1;
 /// How long a window of gaps is filled.
 pub(super) const WINDOW: Duration = Duration::from_secs(30);
 /// Fewer gaps say nothing about their p99.
@@ -32,10 +35,10 @@ const HORIZON: Duration = Duration::from_secs(10);
 // === impl RecentGaps ===
 
 impl RecentGaps {
-    /// Counts one gap, by its bucket.
-    pub(super) fn add(&self, bucket: usize) {
+    /// Counts one gap.
+    pub(super) fn add(&self, gap: Duration) {
         let window = &self.windows[self.current.load(Ordering::Relaxed) & 1];
-        if let Some(count) = window.get(bucket) {
+        if let Some(count) = window.get(BOUNDS.bucket(gap.as_secs_f64())) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -55,7 +58,7 @@ impl RecentGaps {
         let both = |bucket: usize| {
             first[bucket].load(Ordering::Relaxed) + second[bucket].load(Ordering::Relaxed)
         };
-        let counts: [u32; MAX_BOUNDS + 1] = std::array::from_fn(both);
+        let counts: [u32; BUCKETS] = std::array::from_fn(both);
         let is_enough = counts.iter().sum::<u32>() >= ENOUGH;
         spread::quantile(Gap::BOUNDS, &counts, 0.99).filter(|_| is_enough)
     }
@@ -107,9 +110,10 @@ mod tests {
     #[test]
     fn the_p99_is_of_the_last_two_windows_and_needs_enough_gaps() {
         let gaps = RecentGaps::default();
-        (0..ENOUGH - 1).for_each(|_| gaps.add(4));
+        let gap = Duration::from_millis(10);
+        (0..ENOUGH - 1).for_each(|_| gaps.add(gap));
         assert_eq!(gaps.p99(), None);
-        gaps.add(4);
+        gaps.add(gap);
         assert!(gaps.p99().is_some_and(|p99| p99 <= 0.01));
         gaps.turn();
         assert!(gaps.p99().is_some());

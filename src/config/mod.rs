@@ -20,8 +20,8 @@ pub use check::{Check, check};
 pub use error::{ConfigError, Place, Position};
 pub use secret::{Secret, SecretError, SecretValue};
 pub use settings::{
-    Admission, Answers, Capture, Drain, Format, Level, Limits, Log, Protocol, Routing, TierKey,
-    Tiers, Tracing, UsageMode,
+    Admission, Answers, Capture, Drain, Format, Level, Limits, Log, Metrics, Protocol, Routing,
+    TierKey, Tiers, Tracing, UsageMode,
 };
 pub use sources::{Given, Overrides, Source, Sources};
 
@@ -73,6 +73,8 @@ pub struct Config {
     pub tiers: Tiers,
     /// What is promised of requests.
     pub slos: Vec<Objective>,
+    /// How metrics are counted.
+    pub metrics: Metrics,
     /// How the gateway ends.
     pub drain: Drain,
     /// What is logged.
@@ -114,6 +116,7 @@ impl Default for Config {
             answers: Answers::default(),
             tiers: Tiers::default(),
             slos: Vec::new(),
+            metrics: Metrics::default(),
             drain: Drain::default(),
             log: Log::default(),
             tracing: Tracing::default(),

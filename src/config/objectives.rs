@@ -1,8 +1,9 @@
-//! Rules about objectives: each is a label, and is about something that there is.
+//! Rules about objectives and buckets: each is a label, and is about something that there is.
 
 use super::Config;
 use super::rules::{Broken, broken};
 use crate::error::listed;
+use crate::telemetry::buckets::{Buckets, BucketsError, histograms};
 
 /// Most objectives.
 const MAX_OBJECTIVES: usize = 20;
@@ -34,5 +35,23 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
             return Err(broken(&path("tier"), problem));
         }
     }
-    Ok(())
+    let buckets = Buckets::new(&config.metrics.buckets, &config.slos);
+    buckets.map(|_| ()).map_err(|error| wrong_buckets(&error))
+}
+
+fn wrong_buckets(error: &BucketsError) -> Broken {
+    let path = |metric: &str| format!("metrics.buckets.{metric}");
+    match error {
+        BucketsError::Unknown(metric) => {
+            let similarity = |name: &&str| strsim::jaro_winkler(metric, name);
+            let nearest = histograms().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+            let problem = format!("{error}; did you mean `{}`?", nearest.unwrap_or_default());
+            broken(&path(metric), problem)
+        }
+        BucketsError::Unordered(metric) => broken(&path(metric), error.to_string()),
+        BucketsError::TooMany { metric, .. } => Broken {
+            paths: vec![path(metric), "slos".to_owned()],
+            problem: format!("`{metric}`: {error}"),
+        },
+    }
 }

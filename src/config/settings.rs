@@ -7,6 +7,7 @@ use crate::routing::high_water::Marks;
 use crate::routing::{Policy, PolicyKind, kv_aware};
 use crate::units;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -154,6 +155,14 @@ pub enum Format {
     Human,
     /// One JSON object.
     Json,
+}
+
+/// How metrics are counted.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Bounds of histograms, by metric.
+    pub buckets: BTreeMap<String, Vec<f64>>,
 }
 
 /// Where the traffic is written, without its text.

@@ -205,6 +205,28 @@ const BAD: &[(&str, &str)] = &[
   |         ^^",
     ),
     (
+        "slos:\n  - { name: a, objective: 'ttfb < 1s for 99 %' }\n",
+        "gateway.yaml:2:27: `ttfb` is not measured; did you mean `ttft`?
+  |
+2 |   - { name: a, objective: 'ttfb < 1s for 99 %' }
+  |                           ^^^^^^^^^^^^^^^^^^^^",
+    ),
+    (
+        "slos:\n  - { name: a, tier: gold, objective: success for 99 % }\n",
+        "gateway.yaml:2:22: `gold` is not a tier: `tiers` names none
+  |
+2 |   - { name: a, tier: gold, objective: success for 99 % }
+  |                      ^^^^",
+    ),
+    (
+        "metrics:\n  buckets: { tokenweir_queue_seconds: [1.0] }\n",
+        "gateway.yaml:2:39: there is no histogram `tokenweir_queue_seconds`; did you mean \
+         `tokenweir_queue_wait_seconds`?
+  |
+2 |   buckets: { tokenweir_queue_seconds: [1.0] }
+  |                                       ^^^^^",
+    ),
+    (
         "admin: 127.0.0.1:8080\n",
         "gateway.yaml:1:8: listen and admin cannot both be 127.0.0.1:8080
   |

@@ -83,6 +83,7 @@ impl Exchange {
             attempt.status = Some(status);
         }
         let mut observer = Observer::new(record.api.unwrap_or(Api::Other));
+        observer.measure_by(&presence.settings().scales);
         observer.look_for(presence.settings().phrases.clone());
         let is_identity = |value: &http::HeaderValue| value.as_bytes() == b"identity";
         let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| !is_identity(value));
@@ -136,7 +137,7 @@ impl Exchange {
         if let Some(place) = place {
             place.pulse().wait_for_replica(false);
             if arrival.outputs > 0 {
-                let stall = place.pulse().on_output(now, arrival.gap_bucket);
+                let stall = place.pulse().on_output(now, arrival.gap);
                 keep(observer, stall);
             }
             if record.timings.terminal.is_some() {

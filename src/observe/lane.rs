@@ -17,20 +17,21 @@ pub(super) struct Lane {
 
 impl Lane {
     /// An event with output came at `now`. Time before `held_until` is the client's. Gives the
-    /// bucket of the gap, if there was one.
+    /// gap, if there was one.
     pub(super) fn on_output(
         &mut self,
         tokens: Option<u32>,
         now: Instant,
         held_until: Option<Instant>,
         observed: &mut Observed,
-    ) -> Option<usize> {
+    ) -> Option<Duration> {
         if let Some(tokens) = tokens {
             observed.chunk_tokens.add(f64::from(tokens), 1);
         }
         if self.at == Some(now) {
             self.tokens = self.tokens.zip(tokens).map(|(sum, tokens)| sum.saturating_add(tokens));
-            return Some(observed.gaps.add_gap(Duration::ZERO, 1));
+            observed.gaps.add_gap(Duration::ZERO, 1);
+            return Some(Duration::ZERO);
         }
         self.settle(observed);
         let last = self.at.replace(now);
@@ -38,7 +39,7 @@ impl Lane {
         let before = last.filter(|last| !is_held(last));
         self.gap = before.map(|before| now.saturating_duration_since(before));
         self.tokens = tokens;
-        self.gap.map(|gap| observed.gaps.add_gap(gap, 1))
+        self.gap.inspect(|gap| observed.gaps.add_gap(*gap, 1))
     }
 
     /// The last arrival is whole: its gap is shared among its tokens.

@@ -3,7 +3,7 @@
 //! silent while it is silent; a stream pays one store for each of its frames.
 
 use crate::openai::Phrases;
-use crate::record::{Condition, Observed, RecentTimes, SlowLimits, Stall};
+use crate::record::{Condition, Observed, RecentTimes, Scales, SlowLimits, Stall};
 use crate::units;
 use futures_util::task::AtomicWaker;
 use serde::{Deserialize, Serialize};
@@ -19,8 +19,8 @@ pub trait Replica: Send + Sync + 'static {
     fn condition(&self, now: Instant) -> Condition;
     /// Mean times of the requests that it finished lately.
     fn recent_times(&self) -> RecentTimes;
-    /// An output came this long after the one before it, as a bucket of [`crate::spread::Gap`].
-    fn on_gap(&self, bucket: usize);
+    /// An output came this long after the one before it.
+    fn on_gap(&self, gap: Duration);
     /// The p99 of its gaps lately, in seconds. `None`: too few.
     fn usual_gap(&self) -> Option<f64>;
     /// One of its streams has fallen silent, or goes on again.
@@ -54,6 +54,8 @@ pub struct Settings {
     pub slow: SlowLimits,
     /// Phrases that make an answer a refusal.
     pub phrases: Option<Arc<Phrases>>,
+    /// The bounds under which times and tokens are counted.
+    pub scales: Scales,
 }
 
 /// All open exchanges.
@@ -219,11 +221,11 @@ impl Pulse {
     }
 
     /// Output came. Gives the stall that it ends.
-    pub fn on_output(&self, now: Instant, gap_bucket: Option<usize>) -> Option<Stall> {
+    pub fn on_output(&self, now: Instant, gap: Option<Duration>) -> Option<Stall> {
         let since_epoch = now.saturating_duration_since(self.epoch).as_nanos() as u64;
         self.last_output.store(since_epoch.max(1), Ordering::Relaxed);
-        if let Some(bucket) = gap_bucket {
-            self.replica.on_gap(bucket);
+        if let Some(gap) = gap {
+            self.replica.on_gap(gap);
         }
         self.resume(now)
     }

@@ -4,7 +4,7 @@
 use super::lane::Lane;
 use super::strip::Strip;
 use crate::openai::{Api, Channel, Delta, Finish, Phrases, Reader};
-use crate::record::{Lost, Observed, Timings, UsageEvent, UsageSource};
+use crate::record::{Lost, Observed, Scales, Timings, UsageEvent, UsageSource};
 use crate::sse::{Decoder, Piece};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ pub struct Observer {
 pub struct Arrival {
     /// Events with output.
     pub outputs: u32,
-    /// The bucket of the longest gap before one of them.
-    pub gap_bucket: Option<usize>,
+    /// The longest gap before one of them.
+    pub gap: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +65,11 @@ impl Observer {
     /// Looks for phrases in the answer.
     pub fn look_for(&mut self, phrases: Option<Arc<Phrases>>) {
         self.reader.look_for(phrases);
+    }
+
+    /// Counts under these bounds what is still to come.
+    pub fn measure_by(&mut self, scales: &Scales) {
+        self.observed.measure_by(scales);
     }
 
     /// The head of the answer came: its media type, and whether its body is encoded.
@@ -218,7 +223,7 @@ impl Observer {
                 self.observed.has_answer = true;
             }
             arrival.outputs += 1;
-            arrival.gap_bucket = arrival.gap_bucket.max(self.on_output(&delta, now));
+            arrival.gap = arrival.gap.max(self.on_output(&delta, now));
         } else if matches!(delta.finish, Some(Finish::Stop | Finish::ToolCalls)) {
             // The token that ended it had no text.
             self.observed.estimated_tokens += 1;
@@ -234,7 +239,7 @@ impl Observer {
         self.take_in(delta, now, timings);
     }
 
-    fn on_output(&mut self, delta: &Delta, now: Instant) -> Option<usize> {
+    fn on_output(&mut self, delta: &Delta, now: Instant) -> Option<Duration> {
         let Self { lanes, observed, held_until, held, .. } = self;
         observed.last_output_held = std::mem::take(held);
         observed.output_events += 1;

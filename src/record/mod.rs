@@ -21,7 +21,7 @@ pub use decision::{Considered, Decision, Shadow};
 pub use engine::{Condition, RecentTimes, Stall};
 pub use kept::Kept;
 pub use labels::{BackendId, ModelLabel};
-pub use observed::Observed;
+pub use observed::{Observed, Scales};
 pub use outcome::{ENDINGS, End, EndedBy, Lost, Outcome, UsageEvent, UsageSource};
 pub use phases::{Phase, Phases, Span};
 pub use slow::{SlowCause, SlowLimits};

@@ -2,7 +2,7 @@
 
 use super::{Lost, Stall, UsageEvent, UsageSource};
 use crate::openai::{EngineTimes, Finish, InBandError, Usage};
-use crate::spread::{ChunkTokens, Gaps};
+use crate::spread::{Bounds, ChunkTokens, Gap, Gaps, Scale, TokenCount};
 use std::time::Duration;
 
 /// What was seen of an answer as it passed.
@@ -59,4 +59,34 @@ pub struct Observed {
     pub response_id: Option<Box<str>>,
     /// The answer's `model`.
     pub response_model: Option<Box<str>>,
+}
+
+/// The bounds under which an answer's times and tokens are counted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scales {
+    /// Of [`Observed::gaps`].
+    pub gaps: Bounds,
+    /// Of [`Observed::itl`].
+    pub itl: Bounds,
+    /// Of [`Observed::chunk_tokens`].
+    pub chunk_tokens: Bounds,
+}
+
+impl Observed {
+    /// Counts under these bounds, from nothing.
+    pub fn measure_by(&mut self, scales: &Scales) {
+        self.gaps = Gaps::with_bounds(scales.gaps.clone());
+        self.itl = Gaps::with_bounds(scales.itl.clone());
+        self.chunk_tokens = ChunkTokens::with_bounds(scales.chunk_tokens.clone());
+    }
+}
+
+impl Default for Scales {
+    fn default() -> Self {
+        Self {
+            gaps: Bounds::fixed(Gap::BOUNDS),
+            itl: Bounds::fixed(Gap::BOUNDS),
+            chunk_tokens: Bounds::fixed(TokenCount::BOUNDS),
+        }
+    }
 }

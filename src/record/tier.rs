@@ -1,13 +1,22 @@
 //! The tier of a request: a word that the configuration knows, from a header or from the key that
 //! the client sent. It is a label, so its values are bounded.
 
+use super::ModelLabel;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::Arc;
 
-/// The tier of one request; empty if it has none that is known.
+/// The tier of one request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tier(Option<Arc<str>>);
+pub enum Tier {
+    /// The request names none.
+    #[default]
+    None,
+    /// One of the configuration.
+    Known(Arc<str>),
+    /// It names one that is not known.
+    Other,
+}
 
 /// How tiers are told.
 #[derive(Debug, Clone, Default)]
@@ -23,9 +32,13 @@ pub struct Tiers {
 // === impl Tier ===
 
 impl Tier {
-    /// As a label value.
+    /// As a label value; empty if there is none.
     pub fn as_str(&self) -> &str {
-        self.0.as_deref().unwrap_or("")
+        match self {
+            Self::None => "",
+            Self::Known(tier) => tier,
+            Self::Other => ModelLabel::OTHER,
+        }
     }
 }
 
@@ -36,9 +49,14 @@ impl Tiers {
     pub fn of(&self, headers: &HeaderMap) -> Tier {
         let key = headers.get(AUTHORIZATION);
         let by_key = self.keys.iter().find(|(known, _)| Some(known) == key).map(|(_, tier)| tier);
-        let named = self.header.as_ref().and_then(|name| headers.get(name)?.to_str().ok());
-        let by_name = || self.names.iter().find(|known| Some(&***known) == named);
-        Tier(by_key.or_else(by_name).cloned())
+        let named = || self.header.as_ref().and_then(|name| headers.get(name));
+        match by_key
+            .or_else(|| self.names.iter().find(|name| named().is_some_and(|it| it == &***name)))
+        {
+            Some(known) => Tier::Known(known.clone()),
+            None if named().is_some_and(|value| !value.is_empty()) => Tier::Other,
+            None => Tier::None,
+        }
     }
 }
 
@@ -63,7 +81,8 @@ mod tests {
         };
         assert_eq!(tier(&[]), "");
         assert_eq!(tier(&[("x-tier", "free")]), "free");
-        assert_eq!(tier(&[("x-tier", "made-up-by-a-client")]), "");
+        assert_eq!(tier(&[("x-tier", "made-up-by-a-client")]), "_other");
+        assert_eq!(tier(&[("x-tier", "")]), "");
         assert_eq!(tier(&[("x-tier", "free"), ("authorization", "Bearer gold-key")]), "gold");
         assert_eq!(tier(&[("authorization", "Bearer other")]), "");
     }

@@ -66,9 +66,8 @@ impl Objective {
         let is_broken = self.promise.is_broken_by(record);
         let has_begun = record.timings.first_output.is_some();
         match record.outcome {
-            Outcome::Ok if is_broken => Verdict::Bad,
+            Outcome::Ok | Outcome::Cancelled if is_broken => Verdict::Bad,
             Outcome::Ok => Verdict::Good,
-            Outcome::Cancelled if is_broken => Verdict::Bad,
             Outcome::Cancelled if has_begun => Verdict::Good,
             Outcome::Cancelled => Verdict::Excluded,
             Outcome::ClientError if record.status != Some(TOO_MANY) => Verdict::Excluded,

@@ -60,7 +60,7 @@ pub enum PromiseError {
     #[error("`{0}` is not a condition; write such as `ttft < 1s`, or `success`")]
     Condition(String),
     /// A measure that does not exist.
-    #[error("`{0}` is not measured; there are {list}", list = MEASURES.join(", "))]
+    #[error("`{0}` is not measured; {advice}", advice = advice(.0))]
     Measure(String),
     /// Not a duration.
     #[error(transparent)]
@@ -72,6 +72,9 @@ pub enum PromiseError {
     #[error("`{0}` stands here twice")]
     Twice(&'static str),
 }
+
+/// How similar a word must be to a measure to be taken for a slip, from 0 to 1.
+const NEAR: f64 = 0.75;
 
 const SUCCESS: &str = "success";
 
@@ -145,11 +148,17 @@ impl Serialize for Promise {
 
 impl<'de> Deserialize<'de> for Promise {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(|error| match error {
-            // So that the nearest one is suggested.
-            PromiseError::Measure(name) => de::Error::unknown_variant(&name, MEASURES),
-            error => de::Error::custom(error),
-        })
+        String::deserialize(from)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// The nearest measure, or all of them if none is near.
+fn advice(name: &str) -> String {
+    let similarity = |measure: &&&str| strsim::jaro_winkler(name, measure);
+    let nearest = MEASURES.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    match nearest.filter(|nearest| similarity(nearest) > NEAR) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => format!("there are {}", MEASURES.join(", ")),
     }
 }
 

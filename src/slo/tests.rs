@@ -77,9 +77,10 @@ fn a_text_that_is_no_promise_is_refused_with_what_would_be_right() {
         ("ttft < 0s for 99 %", "`ttft`: a limit must be more than 0"),
         ("ttft < 1s and ttft < 2s for 99 %", "`ttft` stands here twice"),
         (
-            "ttlb < 1s for 99 %",
-            "`ttlb` is not measured; there are ttft, tpot, e2e, itl_p50, itl_p95, itl_p99, itl_max, gap_max, success",
+            "bytes < 1s for 99 %",
+            "`bytes` is not measured; there are ttft, tpot, e2e, itl_p50, itl_p95, itl_p99, itl_max, gap_max, success",
         ),
+        ("itl_95 < 1s for 99 %", "`itl_95` is not measured; did you mean `itl_p95`?"),
     ] {
         assert_eq!(text.parse::<Promise>().unwrap_err().to_string(), problem);
     }

@@ -11,6 +11,7 @@ use crate::record::{
     UsageSource,
 };
 use crate::routing::{self, PolicyKind};
+use crate::slo::{Objective, Verdict};
 use crate::spread::Parts;
 use std::time::Duration;
 
@@ -43,11 +44,16 @@ pub enum Kind {
 pub type Emit<'a> = &'a mut dyn FnMut(&[&str], f64);
 
 /// Where the values of a metric come from.
+#[derive(Clone, Copy)]
 pub enum Read {
     /// A stream whose first output has just come: nothing later is known.
     FirstOutput(fn(&RequestRecord, Emit<'_>)),
     /// A finished request.
     Record(fn(&RequestRecord, Emit<'_>)),
+    /// A finished request, and an objective.
+    Judged(fn(&Objective, &RequestRecord, Emit<'_>)),
+    /// An objective.
+    Promise(fn(&Objective, Emit<'_>)),
     /// All values of a finished request at once, by model and backend.
     Spread(fn(&RequestRecord) -> Option<Parts<'_>>),
     /// A look at a replica's metrics.
@@ -88,8 +94,14 @@ pub enum Label {
     ClosedBy,
     /// [`SlowCause::as_str`]
     Cause,
-    /// A tier of the configuration; empty if none is known.
+    /// A tier of the configuration, or `_other`; empty if there is none.
     Tier,
+    /// An objective of the configuration.
+    Slo,
+    /// [`Verdict::as_str`]
+    Verdict,
+    /// A label that has folded a value.
+    Overflow,
     /// Which moment of a stream.
     Mark,
     /// [`Phase::as_str`]
@@ -147,10 +159,15 @@ pub struct Known {
     pub backends: Vec<String>,
     /// Tiers of the configuration.
     pub tiers: Vec<String>,
+    /// Objectives of the configuration.
+    pub slos: Vec<String>,
 }
 
 /// Which tokens a count is of.
 pub(super) const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
+/// Labels that fold what they do not know into one value.
+pub(super) const OVERFLOWING: [Label; 4] =
+    [Label::Model, Label::Tier, Label::Finish, Label::ErrorType];
 /// Moments of a stream, in the order of [`RequestRecord::marks`].
 pub(super) const MARKS: [&str; 3] = ["headers", "first_event", "first_answer"];
 /// Whether a policy in shadow would have chosen the same.
@@ -185,13 +202,18 @@ impl Label {
             Self::ClosedBy => "closed_by",
             Self::Cause => "cause",
             Self::Tier => "tier",
+            Self::Slo => "slo",
+            Self::Overflow => "label",
             Self::Mark => "mark",
             Self::TokenType => "type",
             Self::Certainty | Self::TokenSource | Self::UsageSource => "source",
             Self::Policy => "policy",
-            Self::Result | Self::Span | Self::UsageEvent | Self::Agreement | Self::Capture => {
-                "result"
-            }
+            Self::Result
+            | Self::Span
+            | Self::UsageEvent
+            | Self::Agreement
+            | Self::Capture
+            | Self::Verdict => "result",
             Self::Phase | Self::LifePhase => "phase",
             Self::Direction => "direction",
             Self::ScrapeError => "kind",
@@ -224,6 +246,9 @@ impl Label {
             Self::ClosedBy => own(&EndedBy::ALL.map(EndedBy::as_str)),
             Self::Cause => own(&SlowCause::ALL.map(SlowCause::as_str)),
             Self::Tier => [own(&[""]), known.tiers.clone()].concat(),
+            Self::Slo => known.slos.clone(),
+            Self::Verdict => own(&Verdict::COUNTED.map(Verdict::as_str)),
+            Self::Overflow => own(&OVERFLOWING.map(Self::name)),
             Self::Mark => own(&MARKS),
             Self::LifePhase => own(&Phase::ALL.map(Phase::as_str)),
             Self::Certainty => own(&["exact", "estimated"]),

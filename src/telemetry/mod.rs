@@ -2,12 +2,18 @@
 //! from the one record that it leaves. A capture tells it once more, for a laboratory.
 
 pub mod access_log;
+pub mod buckets;
 pub mod capture;
 pub mod catalog;
+mod exemplar;
 pub mod explain;
+pub mod exposition;
 pub mod metric;
 pub mod otel;
+#[cfg(target_os = "linux")]
+mod process;
 pub mod prometheus;
+mod series;
 pub mod vitals;
 
 use crate::backend::Backend;

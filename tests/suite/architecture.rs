@@ -96,6 +96,7 @@ fn the_floors_without_io_know_no_runtime_and_no_socket() {
         "openai",
         "headers",
         "record",
+        "slo",
         "routing",
         "admission",
     ];

@@ -5,8 +5,10 @@
 mod admission;
 mod architecture;
 mod capture;
+mod cardinality;
 mod config;
 mod endings;
+mod exemplars;
 mod explain;
 mod generated;
 mod metrics;

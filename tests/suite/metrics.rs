@@ -2,16 +2,17 @@
 //! none that a client could make.
 
 use crate::support::fake::{FINISH, Fake, ROLE, USAGE, WORD, json, stream_of};
-use crate::support::gateway::start;
+use crate::support::gateway::{Setup, start, start_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use tokenweir::slo::Objective;
 use tokenweir::telemetry::catalog;
 use tokenweir::telemetry::metric::{Kind, Known, Label};
 
 const CHAT: &str = "/v1/chat/completions";
 
 /// The samples of a page as (series, value); fails on a line that is not lawful.
-fn samples(page: &str) -> Vec<(String, f64)> {
+pub(crate) fn samples(page: &str) -> Vec<(String, f64)> {
     let body = page.split("\r\n\r\n").nth(1).unwrap();
     let mut typed = BTreeSet::new();
     let mut samples = Vec::new();
@@ -84,8 +85,13 @@ fn the_table_in_the_readme_is_the_catalogue() {
 
 /// How many series a row can have, by the labels whose values depend on the fleet.
 fn most_series() -> BTreeMap<String, usize> {
-    let open =
-        [(Label::Model, "M"), (Label::Backend, "B"), (Label::Tier, "T"), (Label::ErrorType, "E")];
+    let open = [
+        (Label::Model, "M"),
+        (Label::Backend, "B"),
+        (Label::Tier, "T"),
+        (Label::ErrorType, "E"),
+        (Label::Slo, "S"),
+    ];
     let mut most = BTreeMap::new();
     for row in catalog::rows() {
         let is_open = |label: &Label| open.iter().any(|(other, _)| other == label);
@@ -107,7 +113,7 @@ fn most_series() -> BTreeMap<String, usize> {
 #[test]
 fn the_formula_of_series_in_the_readme_is_that_of_the_catalogue() {
     let most = most_series();
-    let known = ["·M", "·M·T", "·M·B", "·M·B·T", "·M·B·E", "·B", "·T", ""];
+    let known = ["·M", "·M·T", "·M·B", "·M·B·T", "·M·B·E", "·M·S", "·B", "·T", "·S", ""];
     assert!(most.keys().all(|factors| known.contains(&factors.as_str())), "{most:?}");
     let terms = known.map(|factors| format!("{}{factors}", most[factors]));
     let formula = terms.join(" + ");
@@ -118,7 +124,9 @@ fn the_formula_of_series_in_the_readme_is_that_of_the_catalogue() {
 #[tokio::test]
 async fn every_row_has_its_series_from_the_start_although_no_replica_is_up() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
-    let gateway = start(&[nobody]).await;
+    let promise = "ttft < 1s for 99 %".parse().unwrap();
+    let slos = vec![Objective { name: "all".into(), model: None, tier: None, promise }];
+    let gateway = start_with(&[nobody], Setup { slos, ..Setup::default() }).await;
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
     let samples = samples(&page);
@@ -163,7 +171,7 @@ async fn a_request_is_told_once_in_every_row_that_it_concerns() {
         (format!("tokenweir_backend_kv_usage_ratio{{{backend}}}"), 0.25),
         (format!("tokenweir_backend_requests_in_flight{{{backend}}}"), 0.0),
         ("tokenweir_requests_in_flight".into(), 0.0),
-        ("tokenweir_label_overflow_total".into(), 0.0),
+        ("tokenweir_label_overflow_total{label=\"gen_ai_request_model\"}".into(), 0.0),
     ];
     for (series, expected) in expected {
         // Labels are written in the order of their names.
@@ -190,7 +198,11 @@ async fn no_client_can_make_a_series() {
     }
     assert_eq!(counts.len(), 1, "series grow with what clients send: {counts:?}");
     let page = gateway.admin("/metrics").await;
-    assert!((value(&page, "tokenweir_label_overflow_total") - 75.0).abs() < 1e-9);
+    assert!(
+        (value(&page, "tokenweir_label_overflow_total{label=\"gen_ai_request_model\"}") - 75.0)
+            .abs()
+            < 1e-9
+    );
     assert!(!page.contains("evil"));
 }
 

@@ -6,13 +6,13 @@ use std::task::Wake;
 
 const FLOOR: Duration = Duration::from_millis(100);
 const LIMIT: Duration = Duration::from_secs(1);
-const BUCKET: usize = 3;
+const GAP: Duration = Duration::from_millis(590);
 
 /// A replica that remembers what it was told.
 #[derive(Default)]
 struct Told {
     usual_gap: Option<f64>,
-    gaps: Mutex<Vec<usize>>,
+    gaps: Mutex<Vec<Duration>>,
     silent: AtomicUsize,
     silences: AtomicUsize,
 }
@@ -26,8 +26,8 @@ impl Replica for Told {
         RecentTimes::default()
     }
 
-    fn on_gap(&self, bucket: usize) {
-        self.gaps.lock().unwrap().push(bucket);
+    fn on_gap(&self, gap: Duration) {
+        self.gaps.lock().unwrap().push(gap);
     }
 
     fn usual_gap(&self) -> Option<f64> {
@@ -101,10 +101,10 @@ fn a_silence_of_the_floor_is_told_once_and_ends_with_the_next_output() {
     assert_eq!(scene.sweep(109), [0, 0]);
     assert_eq!(scene.sweep(110), [1, 1]);
     assert_eq!(scene.sweep(500), [1, 1], "the same silence");
-    let stall = place.pulse().on_output(scene.at(600), Some(BUCKET)).unwrap();
+    let stall = place.pulse().on_output(scene.at(600), Some(GAP)).unwrap();
     assert_eq!((stall.since, stall.seen), (scene.at(10), scene.at(110)));
     assert_eq!((stall.until, stall.condition.running), (Some(scene.at(600)), Some(7)));
-    assert_eq!(*scene.replica.gaps.lock().unwrap(), [BUCKET]);
+    assert_eq!(*scene.replica.gaps.lock().unwrap(), [GAP]);
     assert_eq!(scene.sweep(699), [0, 1]);
     assert_eq!(scene.sweep(700), [1, 2], "another one");
 }

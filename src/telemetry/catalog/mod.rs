@@ -2,6 +2,7 @@
 //! The README's table is checked against this list, and every series of a closed label set is
 //! there from the start.
 
+mod objectives;
 mod replicas;
 mod requests;
 mod routing;
@@ -47,7 +48,9 @@ pub const SCRAPE_BOUNDS: &[f64] = &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.
 
 /// The list.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
-    [streams::ROWS, requests::ROWS, replicas::ROWS, routing::ROWS].into_iter().flatten()
+    [streams::ROWS, requests::ROWS, objectives::ROWS, replicas::ROWS, routing::ROWS]
+        .into_iter()
+        .flatten()
 }
 
 fn by_model_and_backend(record: &RequestRecord, value: Option<Duration>, emit: Emit<'_>) {

@@ -1,10 +1,10 @@
 //! Requests: how many, how they ended, and what was wrong with them.
 
-use super::super::metric::{Kind, Label, Read, Row};
+use super::super::metric::{Kind, Label, OVERFLOWING, Read, Row};
 use super::{DURATION_BOUNDS, OVERHEAD_BOUNDS, QUEUE_BOUNDS, RATIO_BOUNDS};
 use crate::error;
-use crate::openai::Api;
-use crate::record::Outcome;
+use crate::openai::{Api, Finish};
+use crate::record::{Outcome, RequestRecord, Tier};
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -172,12 +172,14 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         name: "tokenweir_label_overflow_total",
-        help: "Requests for a model that is not known: they have the label _other.",
+        help: "Requests with a value that a label does not know: it stands under _other, other or _OTHER.",
         kind: Kind::Counter,
-        labels: &[],
+        labels: &[Label::Overflow],
         read: Read::Record(|record, emit| {
-            if record.api.is_some() && !record.model.is_known() {
-                emit(&[], 1.0);
+            for (label, is_folded) in OVERFLOWING.iter().zip(folded(record)) {
+                if is_folded {
+                    emit(&[label.name()], 1.0);
+                }
             }
         }),
     },
@@ -192,3 +194,13 @@ pub(super) const ROWS: &[Row] = &[
         }),
     },
 ];
+
+/// Which of [`OVERFLOWING`] do not know their value of a request.
+fn folded(record: &RequestRecord) -> [bool; 4] {
+    [
+        record.api.is_some() && !record.model.is_known(),
+        record.tier == Tier::Other,
+        record.observed.finish_reasons.contains(&Some(Finish::Other)),
+        record.error_type() == Some("_OTHER"),
+    ]
+}

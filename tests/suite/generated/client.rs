@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokenweir::headers::RequestId;
 use tokenweir::observe::{Exchange, Live, ObservedBody, Replica, Sink};
 use tokenweir::record::{Asked, Condition, RecentTimes, RequestRecord};
@@ -176,7 +176,7 @@ impl Replica for Stub {
     fn recent_times(&self) -> RecentTimes {
         RecentTimes::default()
     }
-    fn on_gap(&self, _: usize) {}
+    fn on_gap(&self, _: Duration) {}
     fn usual_gap(&self) -> Option<f64> {
         None
     }

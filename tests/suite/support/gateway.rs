@@ -16,10 +16,12 @@ use tokenweir::config;
 use tokenweir::observe::{self, Live, Sink};
 use tokenweir::proxy::Gateway;
 use tokenweir::proxy::admission::{self, Admission};
-use tokenweir::record::{RequestRecord, Tiers};
+use tokenweir::record::{Kept, RequestRecord, Tiers};
 use tokenweir::routing::{Policy, PolicyKind};
 use tokenweir::server::{self, Drained, Limits, Server};
+use tokenweir::slo::Objective;
 use tokenweir::telemetry::Telemetry;
+use tokenweir::telemetry::buckets::Buckets;
 use tokenweir::telemetry::capture::{self, Capture, Counter};
 use tokenweir::telemetry::explain::Explanations;
 use tokenweir::telemetry::metric::Known;
@@ -74,6 +76,12 @@ pub(crate) struct Setup {
     pub admission: Option<admission::Settings>,
     /// How the tier of a request is told.
     pub tiers: Tiers,
+    /// Labels that are known from the start.
+    pub known: Known,
+    /// The bounds of histograms.
+    pub buckets: Buckets,
+    /// What is promised.
+    pub slos: Vec<Objective>,
     /// How often replicas are looked at.
     pub look_every: Duration,
     /// The headers that name a session.
@@ -87,6 +95,10 @@ pub(crate) struct Setup {
 struct Tap(mpsc::UnboundedSender<RequestRecord>);
 
 impl Sink for Tap {
+    fn judge(&self, record: &RequestRecord) -> Option<Kept> {
+        record.trace.as_ref().filter(|trace| trace.is_sampled).map(|_| Kept::Sampled)
+    }
+
     fn finished(&self, record: &RequestRecord) {
         // The test may have ended.
         let _ = self.0.send(record.clone());
@@ -108,6 +120,9 @@ impl Default for Setup {
             observation: observe::Settings::default(),
             admission: Some(waiting_room(&config::Admission::default())),
             tiers: Tiers::default(),
+            known: Known::default(),
+            buckets: Buckets::default(),
+            slos: Vec::new(),
             look_every: Duration::from_millis(20),
             session_headers: Vec::new(),
             captured: 0.0,
@@ -147,7 +162,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         idle: Duration::from_secs(3),
     });
     let (sender, records) = mpsc::unbounded_channel();
-    let prometheus = Prometheus::new(Known::default()).unwrap();
+    let prometheus = Prometheus::new(setup.known, &setup.buckets, setup.slos);
     let explanations = Arc::new(Explanations::new(setup.explain_ring));
     let capture = setup.capture.map(|file| Capture::start(&file, 1 << 20).unwrap());
     let (capture, capturing) = capture.unzip();
@@ -260,8 +275,14 @@ impl Running {
 
     /// Gets a page of the admin port as text.
     pub(crate) async fn admin(&self, path: &str) -> String {
+        self.admin_as(path, "*/*").await
+    }
+
+    /// Gets it in a form that is wished for.
+    pub(crate) async fn admin_as(&self, path: &str, accept: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
+        let head = format!("host: admin\r\naccept: {accept}\r\nconnection: close");
+        let request = format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut page = String::new();
         stream.read_to_string(&mut page).await.unwrap();

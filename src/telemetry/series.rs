@@ -1,0 +1,183 @@
+//! The series of one metric: numbers or histograms under their labels. A lock is held for as long
+//! as one value takes to be added, or the numbers to be copied; nothing is written under it.
+
+use super::exemplar::Exemplar;
+use super::metric::{Known, Row};
+use crate::spread::{Bounds, Parts};
+use hashbrown::HashTable;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// All series of one row of the catalogue.
+pub(super) struct Family {
+    /// The row.
+    pub(super) row: &'static Row,
+    /// The bounds, if its values are histograms.
+    pub(super) bounds: Bounds,
+    /// Labels in the order of their names, as indexes into those of the row.
+    order: Box<[usize]>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// Where in `series` the labels of a hash are.
+    places: HashTable<usize>,
+    series: Vec<Series>,
+}
+
+struct Series {
+    values: Box<[Box<str>]>,
+    text: Arc<str>,
+    point: Point,
+}
+
+/// What a series has come to.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Point {
+    /// Values by bucket, the open one last. Empty for a counter.
+    pub(super) counts: Box<[u64]>,
+    /// The sum of all values.
+    pub(super) sum: f64,
+    /// The last exemplar of each bucket that has one.
+    pub(super) exemplars: Vec<(usize, Exemplar)>,
+}
+
+// === impl Family ===
+
+impl Family {
+    /// Without any series.
+    pub(super) fn new(row: &'static Row, bounds: Bounds) -> Self {
+        let mut order: Vec<usize> = (0..row.labels.len()).collect();
+        order.sort_unstable_by_key(|index| row.labels[*index].name());
+        Self { row, bounds, order: order.into(), table: Mutex::default() }
+    }
+
+    /// Makes the series of label values that are known.
+    pub(super) fn seed(&self, known: &Known) {
+        let mut table = self.table();
+        for seed in self.row.seeds(known) {
+            let labels: Vec<&str> = seed.iter().map(String::as_str).collect();
+            self.point(&mut table, &labels);
+        }
+    }
+
+    /// Adds to a counter, or one value to a histogram.
+    pub(super) fn take(&self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
+        let mut table = self.table();
+        let point = self.point(&mut table, labels);
+        point.sum += value;
+        let bucket = self.bounds.bucket(value);
+        if let Some(count) = point.counts.get_mut(bucket) {
+            *count += 1;
+            point.show(bucket, value, exemplar);
+        }
+    }
+
+    /// Adds many values to a histogram at once. The exemplar is of the largest.
+    pub(super) fn absorb(&self, labels: &[&str], parts: &Parts<'_>, exemplar: Option<Exemplar>) {
+        let mut table = self.table();
+        let point = self.point(&mut table, labels);
+        point.sum += parts.sum;
+        for (total, count) in point.counts.iter_mut().zip(parts.counts) {
+            *total += u64::from(*count);
+        }
+        point.show(self.bounds.bucket(parts.max), parts.max, exemplar);
+    }
+
+    /// Gives a value of a histogram, which was taken before, its exemplar.
+    pub(super) fn show(&self, labels: &[&str], value: f64, exemplar: Exemplar) {
+        let mut table = self.table();
+        self.point(&mut table, labels).show(self.bounds.bucket(value), value, Some(exemplar));
+    }
+
+    /// A copy of every series: its labels as text, and what it has come to.
+    pub(super) fn points(&self) -> Vec<(Arc<str>, Point)> {
+        let table = self.table();
+        table.series.iter().map(|series| (series.text.clone(), series.point.clone())).collect()
+    }
+
+    /// Label values, in the order of the row, as a page has them.
+    pub(super) fn text(&self, labels: &[&str]) -> String {
+        let mut text = String::new();
+        for index in &self.order {
+            let (Some(label), Some(value)) = (self.row.labels.get(*index), labels.get(*index))
+            else {
+                continue;
+            };
+            if !text.is_empty() {
+                text.push(',');
+            }
+            text.push_str(label.name());
+            text.push_str("=\"");
+            escape(value, &mut text);
+            text.push('"');
+        }
+        text
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn point<'t>(&self, table: &'t mut Table, labels: &[&str]) -> &'t mut Point {
+        let Table { places, series } = table;
+        let is_same = |place: &usize| {
+            series[*place].values.iter().map(AsRef::as_ref).eq(labels.iter().copied())
+        };
+        let found = places.find(hash(labels.iter().copied()), is_same).copied();
+        let place = found.unwrap_or_else(|| {
+            let place = series.len();
+            series.push(Series {
+                values: labels.iter().map(|value| (*value).into()).collect(),
+                text: self.text(labels).into(),
+                point: Point::of(&self.bounds),
+            });
+            let rehash = |place: &usize| hash(series[*place].values.iter().map(AsRef::as_ref));
+            places.insert_unique(hash(labels.iter().copied()), place, rehash);
+            place
+        });
+        &mut series[place].point
+    }
+}
+
+fn hash<'a>(labels: impl Iterator<Item = &'a str>) -> u64 {
+    labels.fold(0, |seed, label| xxh3_64_with_seed(label.as_bytes(), seed))
+}
+
+/// What the formats of pages ask to be escaped in the value of a label. All else is text, control
+/// characters too.
+fn escape(value: &str, into: &mut String) {
+    for character in value.chars() {
+        match character {
+            '\\' => into.push_str("\\\\"),
+            '"' => into.push_str("\\\""),
+            '\n' => into.push_str("\\n"),
+            other => into.push(other),
+        }
+    }
+}
+
+// === impl Point ===
+
+impl Point {
+    /// Nothing yet. Without bounds it is a number.
+    fn of(bounds: &Bounds) -> Self {
+        let buckets = if bounds.is_empty() { 0 } else { bounds.len() + 1 };
+        Self { counts: vec![0; buckets].into(), ..Self::default() }
+    }
+
+    fn show(&mut self, bucket: usize, value: f64, exemplar: Option<Exemplar>) {
+        let Some(exemplar) = exemplar.map(|exemplar| Exemplar { value, ..exemplar }) else {
+            return;
+        };
+        match self.exemplars.iter_mut().find(|(other, _)| *other == bucket) {
+            Some((_, last)) => *last = exemplar,
+            None => self.exemplars.push((bucket, exemplar)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "series_tests.rs"]
+mod tests;
