@@ -224,7 +224,7 @@ const BAD: &[(&str, &str)] = &[
          `tokenweir_queue_wait_seconds`?
   |
 2 |   buckets: { tokenweir_queue_seconds: [1.0] }
-  |                                       ^^^^^",
+  |                                       ^",
     ),
     (
         "admin: 127.0.0.1:8080\n",
