@@ -248,6 +248,7 @@ fn configured(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> otel::Co
             config::Protocol::HttpProtobuf => otel::Protocol::HttpProtobuf,
         }),
         ratio: tracing.ratio,
+        tail: tracing.tail,
     }
 }
 

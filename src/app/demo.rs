@@ -29,10 +29,12 @@ pub(super) async fn run(demo: Demo) -> ExitCode {
     };
     let overrides = overrides(&demo, sim.addrs());
     let replicas = tokio::spawn(sim.run(std::future::pending()));
-    let loaded = match Config::load(None, overrides) {
+    let mut loaded = match Config::load(None, overrides) {
         Ok(loaded) => loaded,
         Err(error) => return wrong(&error),
     };
+    // A light load, and whoever looks at one request wants its trace.
+    loaded.config.tracing.ratio = Some(1.0);
     let logs = logs::start(Log { access: false, ..loaded.config.log });
     let assembly = match Assembly::new(&loaded, &logs, variable).await {
         Ok(assembly) => assembly,

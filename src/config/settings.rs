@@ -179,15 +179,17 @@ pub struct Capture {
 }
 
 /// Where traces go. What is `None` here is decided by the standard `OTEL_*` variables.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tracing {
     /// The URL of an OTLP collector.
     pub endpoint: Option<String>,
     /// How it is spoken to.
     pub protocol: Option<Protocol>,
-    /// Share of traces that are recorded, from 0 to 1.
+    /// Share of traces that are recorded whatever happens in them, from 0 to 1.
     pub ratio: Option<f64>,
+    /// Whether those of requests that fail or are slow are recorded besides.
+    pub tail: bool,
 }
 
 /// How a collector is spoken to.
@@ -265,6 +267,13 @@ impl Default for Drain {
     /// 30 s, which is what Kubernetes grants.
     fn default() -> Self {
         Self { timeout: Duration::from_secs(30) }
+    }
+}
+
+impl Default for Tracing {
+    /// The variables decide; the tail is sampled.
+    fn default() -> Self {
+        Self { endpoint: None, protocol: None, ratio: None, tail: true }
     }
 }
 

@@ -1,7 +1,7 @@
 //! One line for each request, from its record: never a prompt, an answer or a key.
 
 use crate::observe::Sink;
-use crate::record::{Lost, Phase, Phases, RequestRecord, SlowCause};
+use crate::record::{Kept, Lost, Phase, Phases, RequestRecord, SlowCause};
 use serde::Serialize;
 use std::fmt::{self, Display};
 use std::time::Duration;
@@ -22,6 +22,9 @@ struct Line<'a> {
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
+    /// Why its trace is kept; absent if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept: Option<&'static str>,
     client: String,
     method: &'a str,
     route: &'a str,
@@ -124,6 +127,7 @@ impl<'a> Line<'a> {
             ts: humantime::format_rfc3339_millis(record.started).to_string(),
             request_id: record.request_id.as_str(),
             trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
+            kept: record.kept.map(Kept::as_str),
             client: record.client.to_string(),
             method: record.method,
             route: record.route.unwrap_or("-"),

@@ -5,8 +5,10 @@
 mod attributes;
 mod export;
 mod inference;
+mod moving;
 mod settings;
 mod spans;
+mod tail;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +21,7 @@ use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
 use std::sync::Arc;
 use std::time::Duration;
+use tail::Tail;
 
 /// How long [`Otel::shutdown`] waits for the collector.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
@@ -28,6 +31,8 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 pub struct Otel {
     processor: Arc<BatchSpanProcessor>,
     counts: Arc<Counts>,
+    /// `None`: only the head decides.
+    tail: Option<Arc<Tail>>,
 }
 
 /// Why spans cannot be exported.
@@ -54,7 +59,7 @@ impl Otel {
     pub fn with_exporter(exporter: impl SpanExporter + 'static, settings: &Settings) -> Self {
         let counts = Arc::new(Counts::default());
         let processor = Arc::new(export::processor(exporter, counts.clone(), settings));
-        Self { processor, counts }
+        Self { processor, counts, tail: settings.tail.then(Arc::default) }
     }
 
     /// What has become of the spans so far.
@@ -68,7 +73,7 @@ impl Otel {
     }
 
     async fn shutdown_within(self, limit: Duration) {
-        let Self { processor, counts } = self;
+        let Self { processor, counts, .. } = self;
         // The processor blocks its caller until its thread has sent the rest, and that thread
         // needs the runtime for its connection: with one worker, waiting here would be a deadlock.
         let stop = move || processor.shutdown_with_timeout(limit);
@@ -86,7 +91,11 @@ impl Otel {
 
 impl Sink for Otel {
     fn judge(&self, record: &RequestRecord) -> Option<Kept> {
-        record.trace.as_ref().filter(|trace| trace.is_sampled).map(|_| Kept::Sampled)
+        record.trace.as_ref()?;
+        match &self.tail {
+            Some(tail) => tail.judge(record),
+            None => tail::head(record),
+        }
     }
 
     fn finished(&self, record: &RequestRecord) {

@@ -14,8 +14,10 @@ pub struct Settings {
     pub endpoint: Option<String>,
     /// How they are sent.
     pub protocol: Protocol,
-    /// Which traces are recorded.
+    /// Which traces are recorded whatever happens in them.
     pub sampler: Sampler,
+    /// Whether those of requests that fail or are slow are recorded besides.
+    pub tail: bool,
     /// `service.name` of the gateway.
     pub service_name: String,
     /// The queue before the exporter.
@@ -44,7 +46,7 @@ pub struct Batch {
 }
 
 /// What the gateway itself is configured with. It wins over the variables.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Configured {
     /// The base URL of the collector.
     pub endpoint: Option<String>,
@@ -52,6 +54,8 @@ pub struct Configured {
     pub protocol: Option<Protocol>,
     /// Share of traces, from 0 to 1, for requests whose caller has not decided.
     pub ratio: Option<f64>,
+    /// [`Settings::tail`]
+    pub tail: bool,
 }
 
 /// A value that is not understood.
@@ -77,6 +81,8 @@ const SAMPLER_ARG: &str = "OTEL_TRACES_SAMPLER_ARG";
 const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 const RESOURCE: &str = "OTEL_RESOURCE_ATTRIBUTES";
 
+/// Share of traces that are recorded whatever happens in them, if nobody says otherwise.
+const RATIO: f64 = 0.05;
 /// The path of spans under the base URL of an OTLP/HTTP collector.
 const TRACES_PATH: &str = "/v1/traces";
 
@@ -100,6 +106,7 @@ impl Settings {
             endpoint: env.endpoint(configured.endpoint, protocol)?,
             protocol,
             sampler,
+            tail: configured.tail,
             service_name: env.service_name(),
             batch: env.batch()?,
         })
@@ -112,10 +119,18 @@ impl Default for Settings {
         Self {
             endpoint: None,
             protocol: Protocol::default(),
-            sampler: Sampler { is_parent_based: true, ratio: 1.0 },
+            sampler: Sampler { is_parent_based: true, ratio: RATIO },
+            tail: true,
             service_name: env!("CARGO_PKG_NAME").to_owned(),
             batch: Batch::default(),
         }
+    }
+}
+
+impl Default for Configured {
+    /// The tail is sampled; the variables decide the rest.
+    fn default() -> Self {
+        Self { endpoint: None, protocol: None, ratio: None, tail: true }
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::attributes::{Attributes, count as number, host, text};
 use super::inference;
-use crate::record::{Attempt, Outcome, RequestRecord};
+use crate::record::{Attempt, Kept, Outcome, RequestRecord};
 use crate::trace_context::TraceContext;
 use opentelemetry::trace::{
     Event, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
@@ -33,6 +33,11 @@ pub(super) fn tree(record: &RequestRecord, trace: &TraceContext) -> Vec<SpanData
 /// How many spans [`tree`] would make.
 pub(super) fn count(record: &RequestRecord) -> u64 {
     1 + u64::from(inference::is_one(record)) + record.attempts.len() as u64
+}
+
+/// Whether the request or the inference is an error in [`tree`].
+pub(super) fn has_error(record: &RequestRecord) -> bool {
+    is_server_error(record) || (inference::is_one(record) && error_type(record).is_some())
 }
 
 /// `error.type` of the request. A replica that reports a failure inside a 200 names it itself.
@@ -105,7 +110,8 @@ impl<'a> Tree<'a> {
             .put_some("http.response.body.size", has_head.then(|| number(record.bytes_out)))
             .put_some("error.type", is_told.then(|| server_error_type(record)))
             .put("tokenweir.request_id", text(record.request_id.as_str()))
-            .put("tokenweir.outcome", record.outcome.as_str());
+            .put("tokenweir.outcome", record.outcome.as_str())
+            .put_some("tokenweir.kept", record.kept.map(Kept::as_str));
         let method = method_name(record.method);
         self.span(Part {
             id: record.spans[0],

@@ -24,7 +24,7 @@ fn sampler(name: &str, arg: &str) -> Result<(bool, f64), String> {
 #[test]
 fn a_sampler_is_one_of_six() {
     for (name, arg, expected) in [
-        ("", "", (true, 1.0)),
+        ("", "", (true, 0.05)),
         ("always_on", "0.5", (false, 1.0)),
         ("always_off", "", (false, 0.0)),
         ("traceidratio", "0.25", (false, 0.25)),
@@ -98,6 +98,7 @@ fn the_configuration_wins_over_the_environment() {
         endpoint: Some("http://own:4318".into()),
         protocol: Some(Protocol::HttpProtobuf),
         ratio: Some(0.1),
+        ..Configured::default()
     };
     let variables = [(ENDPOINT, "http://a:1"), (PROTOCOL, "grpc"), (SAMPLER, "always_off")];
     let settings = read_with(configured, &variables).unwrap();
