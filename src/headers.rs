@@ -10,10 +10,6 @@ use std::net::IpAddr;
 
 /// The request id, accepted from the client or made here.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// W3C trace context.
-pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// W3C trace context, vendor part.
-pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// On every answer that the gateway made instead of a replica: the reason, as one word.
 pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error");
 

@@ -123,7 +123,7 @@ impl Assembly {
             client,
             sink: telemetry,
             max_body: config.limits.body,
-            sampler: otel.is_some().then_some(settings.sampler),
+            propagation: settings.propagation(),
             tiers: tiers(config, &env)?,
             live,
             session_headers: session_headers(config),
@@ -249,6 +249,10 @@ fn configured(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> otel::Co
         }),
         ratio: tracing.ratio,
         tail: tracing.tail,
+        parent: tracing.parent,
+        baggage: tracing.baggage.clone(),
+        semconv: tracing.semconv,
+        profiles: tracing.profiles.clone(),
     }
 }
 

@@ -5,6 +5,8 @@ use super::secret::Secret;
 use crate::admission::Classes;
 use crate::routing::high_water::Marks;
 use crate::routing::{Policy, PolicyKind, kv_aware};
+use crate::telemetry::otel::{Profile, Semconv};
+use crate::trace_context::Parent;
 use crate::units;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -190,6 +192,14 @@ pub struct Tracing {
     pub ratio: Option<f64>,
     /// Whether those of requests that fail or are slow are recorded besides.
     pub tail: bool,
+    /// What a caller's trace is to ours.
+    pub parent: Parent,
+    /// The names of baggage that goes on to replicas.
+    pub baggage: Vec<String>,
+    /// The generation of the GenAI conventions.
+    pub semconv: Option<Semconv>,
+    /// The viewers that are served besides.
+    pub profiles: Vec<Profile>,
 }
 
 /// How a collector is spoken to.
@@ -273,7 +283,16 @@ impl Default for Drain {
 impl Default for Tracing {
     /// The variables decide; the tail is sampled.
     fn default() -> Self {
-        Self { endpoint: None, protocol: None, ratio: None, tail: true }
+        Self {
+            endpoint: None,
+            protocol: None,
+            ratio: None,
+            tail: true,
+            parent: Parent::default(),
+            baggage: Vec::new(),
+            semconv: None,
+            profiles: Vec::new(),
+        }
     }
 }
 

@@ -40,6 +40,18 @@ impl<'a> Value<'a> {
         std::str::from_utf8(digits).ok()?.parse().ok().filter(|n| i64::try_from(*n).is_ok())
     }
 
+    /// The number as an integer of 64 bits. `None` if it is not one.
+    pub fn as_integer(self) -> Option<i64> {
+        let Value::Number(digits) = self else { return None };
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    }
+
+    /// The number. `None` if it is not one, or not finite.
+    pub fn as_real(self) -> Option<f64> {
+        let Value::Number(digits) = self else { return None };
+        std::str::from_utf8(digits).ok()?.parse().ok().filter(|real: &f64| real.is_finite())
+    }
+
     /// The number as milliseconds. `None` if it is not one, negative or not finite.
     pub fn as_millis(self) -> Option<Duration> {
         let Value::Number(digits) = self else { return None };

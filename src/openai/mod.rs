@@ -8,6 +8,7 @@ mod chat;
 mod completions;
 pub mod form;
 mod messages;
+mod parameters;
 mod phrases;
 pub mod prompt;
 mod reader;
@@ -18,6 +19,7 @@ mod splice;
 mod whole;
 
 use crate::json::Paths;
+pub use parameters::Parameters;
 pub use phrases::Phrases;
 pub use reader::Reader;
 pub use splice::{Slot, Splice};

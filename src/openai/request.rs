@@ -1,6 +1,7 @@
 //! Peeks at the body of a request for the few fields that the gateway acts on or reports. The
 //! body itself is never taken apart: what is forwarded are the bytes that came.
 
+use super::parameters::{Parameter, Parameters};
 use super::prompt::{Part, PromptSpans};
 use super::splice::{Slot, Splice, StreamOptions};
 use crate::json::{Paths, Scanner, Value};
@@ -27,6 +28,8 @@ pub struct Peek {
     pub prompt: PromptSpans,
     /// `prompt_cache_key`: requests with the same one are likely to share a prefix.
     pub cache_key: Option<Box<str>>,
+    /// How the answer is to be generated.
+    pub parameters: Parameters,
 }
 
 /// Why a body cannot be peeked at. The client is at fault.
@@ -57,6 +60,7 @@ enum Field {
     Prompt(Part),
     CacheKey,
     CacheSalt,
+    Parameter(Parameter),
 }
 
 const FIELDS: &[(&str, Field)] = &[
@@ -77,6 +81,17 @@ const FIELDS: &[(&str, Field)] = &[
     ("input", Field::Prompt(Part::Input)),
     ("prompt_cache_key", Field::CacheKey),
     ("cache_salt", Field::CacheSalt),
+    ("temperature", Field::Parameter(Parameter::Temperature)),
+    ("top_p", Field::Parameter(Parameter::TopP)),
+    ("top_k", Field::Parameter(Parameter::TopK)),
+    ("frequency_penalty", Field::Parameter(Parameter::FrequencyPenalty)),
+    ("presence_penalty", Field::Parameter(Parameter::PresencePenalty)),
+    ("seed", Field::Parameter(Parameter::Seed)),
+    ("response_format.type", Field::Parameter(Parameter::OutputFormat)),
+    ("text.format.type", Field::Parameter(Parameter::OutputFormat)),
+    ("reasoning_effort", Field::Parameter(Parameter::Reasoning)),
+    ("reasoning.effort", Field::Parameter(Parameter::Reasoning)),
+    ("previous_response_id", Field::Parameter(Parameter::PreviousResponse)),
 ];
 
 /// Bytes around a text.
@@ -120,6 +135,10 @@ impl Seen {
         if value == Value::End {
             return;
         }
+        if let Field::Parameter(parameter) = field {
+            peek.parameters.read(parameter, value);
+            return;
+        }
         let bit = 1 << field.number();
         if self.fields & bit != 0 {
             self.error.get_or_insert(PeekError::Duplicate(field.name()));
@@ -129,7 +148,7 @@ impl Seen {
             (Field::StreamOptions | Field::IncludeUsage | Field::ContinuousUsage, value) => {
                 self.options = self.options.with(field, value, end);
             }
-            (Field::Prompt(_), _) | (_, Value::Null) => {}
+            (Field::Prompt(_) | Field::Parameter(_), _) | (_, Value::Null) => {}
             (Field::Model, Value::Text(text)) => {
                 peek.model = text.decode().map(Into::into);
                 let start = end - text.len() - QUOTES;

@@ -2,12 +2,13 @@
 
 use crate::backend::Backend;
 use crate::backend::client::{Client, SendError};
+use crate::backend::dialect::Server;
 use crate::clock;
-use crate::headers::{self, Outbound, TRACEPARENT, TRACESTATE};
+use crate::headers::{self, Outbound};
 use crate::record::{Attempt, RequestRecord};
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
-use http::{HeaderValue, Request, Response, request};
+use http::{Request, Response, request};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
@@ -30,6 +31,7 @@ pub(super) async fn send(
         record.attempts.push(Attempt {
             backend: backend.id.clone(),
             address: backend.address.host_and_port(),
+            provider: backend.state().server().unwrap_or(Server::Vllm).as_str(),
             span,
             started,
             ended: None,
@@ -78,12 +80,7 @@ fn outbound(
         map.insert(AUTHORIZATION, key.clone());
     }
     if let Some(trace) = &record.trace {
-        map.remove(TRACESTATE);
-        let state = trace.state.as_deref().and_then(|state| HeaderValue::from_str(state).ok());
-        state.map(|state| map.insert(TRACESTATE, state));
-        if let Ok(parent) = HeaderValue::from_str(&trace.header(span).to_string()) {
-            map.insert(TRACEPARENT, parent);
-        }
+        trace.pass_on(span, &mut map);
     }
     *request.headers_mut() = map;
     request

@@ -32,7 +32,7 @@ use crate::openai::route::{NoRoute, Route};
 use crate::openai::{Api, form};
 use crate::own;
 use crate::record::{Asked, Tiers};
-use crate::trace_context::Sampler;
+use crate::trace_context::Propagation;
 use admission::Admission;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
@@ -54,8 +54,8 @@ pub struct Gateway {
     pub sink: Arc<dyn Sink>,
     /// Longest request body in bytes.
     pub max_body: usize,
-    /// Which traces are recorded. `None`: traces are off, and a caller's context passes through.
-    pub sampler: Option<Sampler>,
+    /// How trace context comes in and goes on. `None`: a caller's passes through.
+    pub propagation: Option<Propagation>,
     /// How the tier of a request is told.
     pub tiers: Tiers,
     /// The requests that are open.
@@ -124,6 +124,7 @@ async fn forward(
         stream: peek.stream,
         max_tokens: peek.max_tokens,
         n: peek.n,
+        parameters: peek.parameters.clone(),
         usage_injected: false,
     };
     let route = gateway.pool.routes().of(peek.model.as_deref()).clone();

@@ -2,11 +2,11 @@
 
 use super::Gateway;
 use crate::clock;
-use crate::headers::{RequestId, TRACEPARENT, TRACESTATE};
+use crate::headers::RequestId;
 use crate::openai::Api;
-use crate::record::RequestRecord;
-use crate::trace_context::TraceContext;
-use http::{HeaderName, Method, Request};
+use crate::record::{Head, RequestRecord};
+use crate::trace_context::Propagation;
+use http::{Method, Request};
 use hyper::body::Incoming;
 use std::net::IpAddr;
 
@@ -19,14 +19,13 @@ pub(super) fn record(
     route: Option<&'static str>,
     gateway: &Gateway,
 ) -> RequestRecord {
-    let header =
-        |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
-    let trace = gateway.sampler.map(|sampler| {
-        TraceContext::begin(header(TRACEPARENT), header(TRACESTATE), sampler, fastrand::u128(1..))
-    });
+    let begin =
+        |propagation: &Propagation| propagation.begin(request.headers(), fastrand::u128(1..));
+    let trace = gateway.propagation.as_ref().map(begin);
     let request_id = RequestId::of(request.headers(), fastrand::u128(..));
     let method = method_name(request.method());
     RequestRecord {
+        head: trace.is_some().then(|| Head::of(request)).unwrap_or_default(),
         trace,
         spans: [fastrand::u64(1..), fastrand::u64(1..)],
         route,

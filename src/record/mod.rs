@@ -5,6 +5,7 @@
 mod captured;
 mod decision;
 mod engine;
+mod head;
 mod kept;
 mod labels;
 mod observed;
@@ -19,6 +20,7 @@ mod timings;
 pub use captured::Captured;
 pub use decision::{Considered, Decision, Shadow};
 pub use engine::{Condition, RecentTimes, Stall};
+pub use head::Head;
 pub use kept::Kept;
 pub use labels::{BackendId, ModelLabel};
 pub use observed::{Observed, Scales};
@@ -29,7 +31,7 @@ pub use tier::{Tier, Tiers};
 pub use timings::Timings;
 
 use crate::headers::RequestId;
-use crate::openai::Api;
+use crate::openai::{Api, Parameters};
 use crate::trace_context::TraceContext;
 use outcome::ending;
 use std::net::IpAddr;
@@ -45,6 +47,8 @@ pub struct RequestRecord {
     pub trace: Option<TraceContext>,
     /// Our span for the request as the client sees it, and the one for the inference.
     pub spans: [u64; 2],
+    /// What is told of its head, if there are traces.
+    pub head: Head,
     /// The peer.
     pub client: IpAddr,
     /// The method; `_OTHER` if it is not one of HTTP's.
@@ -102,6 +106,8 @@ pub struct Asked {
     pub max_tokens: Option<u64>,
     /// How many choices.
     pub n: Option<u64>,
+    /// How it is to be generated.
+    pub parameters: Parameters,
     /// The gateway asked for usage on its own: the client did not.
     pub usage_injected: bool,
 }
@@ -113,6 +119,8 @@ pub struct Attempt {
     pub backend: BackendId,
     /// Its host and port.
     pub address: (Arc<str>, u16),
+    /// The kind of its server, as GenAI conventions name it.
+    pub provider: &'static str,
     /// Our span for it: the parent of the engine's own.
     pub span: u64,
     /// When it was sent.
@@ -144,6 +152,7 @@ impl RequestRecord {
             request_id,
             trace: None,
             spans: [1, 2],
+            head: Head::default(),
             client,
             method,
             route: None,

@@ -26,10 +26,18 @@ pub(crate) fn streamed() -> RequestRecord {
         trace: Some(TraceContext {
             trace_id: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,
             parent: Some(PARENT),
+            link: None,
             is_sampled: true,
             state: None,
+            baggage: None,
+            is_passed_on: true,
         }),
         spans: [0x51, 0x52],
+        head: Head {
+            version: "1.1",
+            host: Some("gateway:8080".into()),
+            user_agent: Some("openai-python/2.9".into()),
+        },
         client: IpAddr::V4(Ipv4Addr::LOCALHOST),
         method: "POST",
         route: Some("/v1/chat/completions"),
@@ -54,6 +62,7 @@ pub(crate) fn streamed() -> RequestRecord {
         attempts: vec![Attempt {
             backend: BackendId::new("vllm-0"),
             address: ("10.0.0.1".into(), 8000),
+            provider: "vllm",
             span: 0xa1,
             started: at(accepted, 5),
             ended: moment(410),

@@ -22,6 +22,7 @@ mod shapes;
 mod simulated;
 mod stalls;
 mod streams;
+mod traces;
 mod usage;
 
 mod support {

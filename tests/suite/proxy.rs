@@ -479,9 +479,9 @@ async fn read_until_times(client: &mut TcpStream, wanted: &str, times: usize) ->
 
 #[tokio::test]
 async fn the_callers_trace_goes_on_upstream_under_the_span_of_the_attempt() {
+    let propagation = Some(tokenweir::telemetry::otel::Settings::default().propagation);
     let fake = Fake::answering(json("200 OK", "{}")).await;
-    let sampler = Some(tokenweir::trace_context::Sampler { is_parent_based: true, ratio: 0.0 });
-    let gateway = start_with(&[fake.addr], Setup { sampler, ..Setup::default() }).await;
+    let gateway = start_with(&[fake.addr], Setup { propagation, ..Setup::default() }).await;
     let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let request = post(CHAT, r#"{"model":"tiny"}"#)
         .replace("host: gateway", &format!("host: g\r\ntraceparent: {theirs}\r\ntracestate: a=1"));

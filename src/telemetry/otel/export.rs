@@ -31,7 +31,7 @@ struct Counting<E> {
     is_failing: AtomicBool,
 }
 
-/// The OTLP exporter. Headers, timeout and compression it reads from `OTEL_EXPORTER_OTLP_*`.
+/// The OTLP exporter. Headers and compression it reads from `OTEL_EXPORTER_OTLP_*`.
 pub(super) fn exporter(
     settings: &Settings,
 ) -> Result<opentelemetry_otlp::SpanExporter, StartError> {
@@ -40,12 +40,13 @@ pub(super) fn exporter(
     let exporter = match settings.protocol {
         Protocol::Grpc => {
             tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
-            builder.with_tonic().with_endpoint(endpoint).build()
+            builder.with_tonic().with_endpoint(endpoint).with_timeout(settings.timeout).build()
         }
         Protocol::HttpProtobuf => builder
             .with_http()
             .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
             .with_endpoint(endpoint)
+            .with_timeout(settings.timeout)
             .build(),
     };
     Ok(exporter?)

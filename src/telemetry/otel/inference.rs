@@ -1,15 +1,18 @@
 //! The span of the inference: one for a request, over all attempts and the whole stream. It alone
 //! has GenAI attributes, so that tokens are counted once in a trace. Names are those of the GenAI
-//! conventions v1.41, and `tokenweir.*` for what they have no name for; durations are in seconds.
+//! conventions, and `tokenweir.*` for what they have no name for; durations are in seconds.
 
 use super::attributes::{Attributes, count, host, reals, seconds, text, texts, words};
+use super::profiles;
 use super::spans::{error_type, failure, moment};
+use super::style::{Semconv, Style};
 use crate::openai::{Api, Finish};
 use crate::record::{Lost, Outcome, Phase, Phases, RequestRecord, SlowCause};
+use opentelemetry::Value;
 use opentelemetry::trace::Event;
 use std::time::Instant;
 
-/// The kind of server that is asked.
+/// The kind of server that is asked, if none was.
 const PROVIDER: &str = "vllm";
 /// Most replicas whose predictions stand in a span.
 const SCORES: usize = 5;
@@ -26,11 +29,11 @@ pub(super) fn name(record: &RequestRecord) -> String {
 }
 
 /// The attributes of the span.
-pub(super) fn attributes(record: &RequestRecord) -> Attributes {
-    let attributes = request(Attributes::default(), record);
-    let attributes = response(attributes, record);
+pub(super) fn attributes(record: &RequestRecord, style: &Style) -> Attributes {
+    let attributes = request(Attributes::default(), record, style.semconv);
+    let attributes = response(attributes, record, style.semconv);
     let attributes = phases(routing(attributes, record), record);
-    latency(attributes, record)
+    let attributes = latency(attributes, record)
         .put_some("error.type", error_type(record).map(text))
         .put("tokenweir.outcome", record.outcome.as_str())
         .put("tokenweir.ending", record.ending())
@@ -41,11 +44,13 @@ pub(super) fn attributes(record: &RequestRecord) -> Attributes {
             "tokenweir.tier",
             Some(record.tier.as_str()).filter(|tier| !tier.is_empty()).map(text),
         )
-        .put_some("tokenweir.phase", is_cancelled(record).then(|| record.phase()))
+        .put_some("tokenweir.phase", is_cancelled(record).then(|| record.phase()));
+    let profiles = style.profiles.iter();
+    profiles.fold(attributes, |put, profile| profiles::attributes(*profile, put, record))
 }
 
 /// The events of the span, in the order of time.
-pub(super) fn events(record: &RequestRecord) -> Vec<Event> {
+pub(super) fn events(record: &RequestRecord, style: &Style) -> Vec<Event> {
     let timings = &record.timings;
     let moments = [
         ("tokenweir.queued", timings.queued),
@@ -56,18 +61,20 @@ pub(super) fn events(record: &RequestRecord) -> Vec<Event> {
     ];
     let happened = moments.into_iter().filter_map(|(name, at)| Some((name, at?)));
     let plain = happened.map(|(name, at)| event(record, name, at, Attributes::default()));
-    let mut events: Vec<Event> =
-        decision(record).chain(retries(record)).chain(plain).chain(stalls(record)).collect();
+    let wanted = style.profiles.iter().filter_map(|profile| profiles::event(*profile, record));
+    let own = decision(record).chain(retries(record)).chain(plain).chain(stalls(record));
+    let mut events: Vec<Event> = own.chain(wanted).collect();
     events.sort_by_key(|event| event.timestamp);
     events
 }
 
-fn request(attributes: Attributes, record: &RequestRecord) -> Attributes {
+fn request(attributes: Attributes, record: &RequestRecord, semconv: Semconv) -> Attributes {
     let asked = &record.asked;
-    let address = record.attempts.last().map(|attempt| &attempt.address);
-    attributes
+    let last = record.attempts.last();
+    let address = last.map(|attempt| &attempt.address);
+    parameters(attributes, record, semconv)
         .put("gen_ai.operation.name", operation(record))
-        .put("gen_ai.provider.name", PROVIDER)
+        .put("gen_ai.provider.name", last.map_or(PROVIDER, |attempt| attempt.provider))
         .put("gen_ai.request.model", text(record.model.as_str()))
         .put_some("gen_ai.request.stream", asked.stream.then_some(true))
         .put_some("gen_ai.request.max_tokens", asked.max_tokens.map(count))
@@ -76,7 +83,25 @@ fn request(attributes: Attributes, record: &RequestRecord) -> Attributes {
         .put_some("server.port", address.map(|(_, port)| i64::from(*port)))
 }
 
-fn response(attributes: Attributes, record: &RequestRecord) -> Attributes {
+/// How the answer was to be generated.
+fn parameters(attributes: Attributes, record: &RequestRecord, semconv: Semconv) -> Attributes {
+    let asked = &record.asked.parameters;
+    let is_latest = semconv == Semconv::Latest;
+    let top_k = asked.top_k.map(|k| if is_latest { Value::I64(k as i64) } else { k.into() });
+    let previous = asked.previous_response.as_deref();
+    attributes
+        .put_some("gen_ai.request.temperature", asked.temperature)
+        .put_some("gen_ai.request.top_p", asked.top_p)
+        .put_some("gen_ai.request.top_k", top_k)
+        .put_some("gen_ai.request.frequency_penalty", asked.frequency_penalty)
+        .put_some("gen_ai.request.presence_penalty", asked.presence_penalty)
+        .put_some("gen_ai.request.seed", asked.seed)
+        .put_some("gen_ai.output.type", asked.output)
+        .put_some("gen_ai.request.reasoning.level", asked.reasoning.filter(|_| is_latest))
+        .put_some("gen_ai.request.previous_response.id", previous.filter(|_| is_latest).map(text))
+}
+
+fn response(attributes: Attributes, record: &RequestRecord, semconv: Semconv) -> Attributes {
     let observed = &record.observed;
     let usage = &observed.usage;
     let finish_reasons = observed.finish_reasons.iter();
@@ -91,7 +116,7 @@ fn response(attributes: Attributes, record: &RequestRecord) -> Attributes {
         .put_some("gen_ai.usage.input_tokens", usage.input.map(count))
         .put_some("gen_ai.usage.output_tokens", usage.output.map(count))
         .put_some("gen_ai.usage.cache_read.input_tokens", usage.cached.map(count))
-        .put_some("gen_ai.usage.cache_creation.input_tokens", usage.cache_created.map(count))
+        .put_some(semconv.cache_written(), usage.cache_created.map(count))
         .put_some("gen_ai.usage.reasoning.output_tokens", usage.reasoning.map(count))
         .put_some("tokenweir.usage.source", has_head.then(|| observed.usage_source.as_str()))
         .put_some(

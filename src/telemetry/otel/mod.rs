@@ -4,16 +4,24 @@
 
 mod attributes;
 mod export;
+#[cfg(test)]
+mod golden_tests;
 mod inference;
 mod moving;
+mod profiles;
+mod propagators;
 mod settings;
+mod span_limits;
 mod spans;
+mod style;
 mod tail;
 #[cfg(test)]
 mod tests;
 
 pub use export::Counts;
 pub use settings::{Batch, Configured, Protocol, Settings, SettingsError};
+pub use span_limits::SpanLimits;
+pub use style::{Profile, Semconv, Style};
 
 use crate::observe::Sink;
 use crate::record::{Kept, RequestRecord};
@@ -33,6 +41,8 @@ pub struct Otel {
     counts: Arc<Counts>,
     /// `None`: only the head decides.
     tail: Option<Arc<Tail>>,
+    style: Arc<Style>,
+    limits: SpanLimits,
 }
 
 /// Why spans cannot be exported.
@@ -59,7 +69,13 @@ impl Otel {
     pub fn with_exporter(exporter: impl SpanExporter + 'static, settings: &Settings) -> Self {
         let counts = Arc::new(Counts::default());
         let processor = Arc::new(export::processor(exporter, counts.clone(), settings));
-        Self { processor, counts, tail: settings.tail.then(Arc::default) }
+        Self {
+            processor,
+            counts,
+            tail: settings.tail.then(Arc::default),
+            style: Arc::new(settings.style.clone()),
+            limits: settings.limits,
+        }
     }
 
     /// What has become of the spans so far.
@@ -104,7 +120,8 @@ impl Sink for Otel {
             self.counts.add_filtered(spans::count(record));
             return;
         }
-        for span in spans::tree(record, trace) {
+        for mut span in spans::tree(record, trace, &self.style) {
+            self.limits.apply(&mut span);
             // Counted first, so that no span is exported before it was queued.
             self.counts.add_queued(1);
             self.processor.on_end(span);

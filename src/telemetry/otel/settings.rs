@@ -2,7 +2,10 @@
 //! variables for the rest. A value that is not understood stops the start instead of being
 //! passed over, because a trace that is missing is noticed when it is needed.
 
-use crate::trace_context::Sampler;
+use super::propagators;
+use super::span_limits::SpanLimits;
+use super::style::{Profile, Semconv, Style};
+use crate::trace_context::{Formats, Parent, Propagation, Sampler};
 use http::Uri;
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,14 +17,21 @@ pub struct Settings {
     pub endpoint: Option<String>,
     /// How they are sent.
     pub protocol: Protocol,
-    /// Which traces are recorded whatever happens in them.
-    pub sampler: Sampler,
+    /// How trace context comes in and goes on, and which traces are recorded whatever happens in
+    /// them.
+    pub propagation: Propagation,
     /// Whether those of requests that fail or are slow are recorded besides.
     pub tail: bool,
     /// `service.name` of the gateway.
     pub service_name: String,
+    /// In whose words spans are.
+    pub style: Style,
+    /// How large they may be.
+    pub limits: SpanLimits,
     /// The queue before the exporter.
     pub batch: Batch,
+    /// Longest wait for the collector to take a batch.
+    pub timeout: Duration,
 }
 
 /// The transports of OTLP that are spoken here.
@@ -56,6 +66,14 @@ pub struct Configured {
     pub ratio: Option<f64>,
     /// [`Settings::tail`]
     pub tail: bool,
+    /// What a caller's trace is to ours.
+    pub parent: Parent,
+    /// The names of baggage that goes on.
+    pub baggage: Vec<String>,
+    /// The names of attributes.
+    pub semconv: Option<Semconv>,
+    /// Who is served besides.
+    pub profiles: Vec<Profile>,
 }
 
 /// A value that is not understood.
@@ -78,6 +96,9 @@ const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
 const TRACES_PROTOCOL: &str = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL";
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 const SAMPLER_ARG: &str = "OTEL_TRACES_SAMPLER_ARG";
+const PROPAGATORS: &str = "OTEL_PROPAGATORS";
+const SEMCONV: &str = "OTEL_SEMCONV_STABILITY_OPT_IN";
+const LATEST: &str = "gen_ai_latest_experimental";
 const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 const RESOURCE: &str = "OTEL_RESOURCE_ATTRIBUTES";
 
@@ -94,8 +115,10 @@ impl Settings {
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, SettingsError> {
         let env = Environment(&|name| lookup(name).filter(|value| !value.is_empty()));
+        let off = Self::default();
         if env.is_off()? {
-            return Ok(Self::default());
+            let propagation = Propagation { parent: configured.parent, ..off.propagation };
+            return Ok(Self { propagation, ..off });
         }
         let protocol = configured.protocol.map_or_else(|| env.protocol(), Ok)?;
         let sampler = match configured.ratio {
@@ -105,11 +128,34 @@ impl Settings {
         Ok(Self {
             endpoint: env.endpoint(configured.endpoint, protocol)?,
             protocol,
-            sampler,
+            propagation: Propagation {
+                sampler,
+                parent: configured.parent,
+                formats: env.propagators()?,
+                baggage: configured.baggage.iter().map(|name| name.as_str().into()).collect(),
+            },
             tail: configured.tail,
             service_name: env.service_name(),
+            style: Style {
+                semconv: configured.semconv.unwrap_or_else(|| env.semconv()),
+                profiles: configured.profiles,
+            },
+            limits: env.limits()?,
             batch: env.batch()?,
+            timeout: env.timeout()?,
         })
+    }
+
+    /// How trace context travels. `None`: traces are off, and a caller's passes through. One that
+    /// is not believed does not, on or off.
+    pub fn propagation(&self) -> Option<Propagation> {
+        let propagation = self.propagation.clone();
+        if self.endpoint.is_some() {
+            return Some(propagation);
+        }
+        let never = Sampler { is_parent_based: false, ratio: 0.0 };
+        let is_believed = propagation.parent == Parent::Continue;
+        (!is_believed).then_some(Propagation { sampler: never, ..propagation })
     }
 }
 
@@ -119,10 +165,18 @@ impl Default for Settings {
         Self {
             endpoint: None,
             protocol: Protocol::default(),
-            sampler: Sampler { is_parent_based: true, ratio: RATIO },
+            propagation: Propagation {
+                sampler: Sampler { is_parent_based: true, ratio: RATIO },
+                parent: Parent::default(),
+                formats: Formats::default(),
+                baggage: Box::default(),
+            },
             tail: true,
             service_name: env!("CARGO_PKG_NAME").to_owned(),
+            style: Style::default(),
+            limits: SpanLimits::default(),
             batch: Batch::default(),
+            timeout: Duration::from_secs(10),
         }
     }
 }
@@ -130,7 +184,16 @@ impl Default for Settings {
 impl Default for Configured {
     /// The tail is sampled; the variables decide the rest.
     fn default() -> Self {
-        Self { endpoint: None, protocol: None, ratio: None, tail: true }
+        Self {
+            endpoint: None,
+            protocol: None,
+            ratio: None,
+            tail: true,
+            parent: Parent::default(),
+            baggage: Vec::new(),
+            semconv: None,
+            profiles: Vec::new(),
+        }
     }
 }
 
@@ -190,7 +253,9 @@ impl Environment<'_> {
     fn sampler(&self) -> Result<Sampler, SettingsError> {
         const ALLOWED: &str = "always_on, always_off, traceidratio, parentbased_always_on, \
              parentbased_always_off, parentbased_traceidratio";
-        let Some(value) = self.0(SAMPLER) else { return Ok(Settings::default().sampler) };
+        let Some(value) = self.0(SAMPLER) else {
+            return Ok(Settings::default().propagation.sampler);
+        };
         let root = value.strip_prefix("parentbased_");
         let ratio = match root.unwrap_or(&value) {
             "always_on" => 1.0,
@@ -205,6 +270,52 @@ impl Environment<'_> {
         let Some(value) = self.0(SAMPLER_ARG) else { return Ok(1.0) };
         let ratio = value.parse().map_err(|_| refuse(SAMPLER_ARG, value, SHARE))?;
         share(SAMPLER_ARG, ratio)
+    }
+
+    fn propagators(&self) -> Result<Formats, SettingsError> {
+        let Some(list) = self.0(PROPAGATORS) else { return Ok(Formats::default()) };
+        propagators::read(&list).map_err(|()| refuse(PROPAGATORS, list, propagators::KNOWN))
+    }
+
+    /// The variable lists what is wanted of all kinds of conventions.
+    fn semconv(&self) -> Semconv {
+        let wanted = self.0(SEMCONV).unwrap_or_default();
+        let is_latest = wanted.split(',').any(|name| name.trim() == LATEST);
+        if is_latest { Semconv::Latest } else { Semconv::default() }
+    }
+
+    /// Those for spans win over those for all attributes.
+    fn limits(&self) -> Result<SpanLimits, SettingsError> {
+        let limit = |names: &[&'static str], default| {
+            let set = names.iter().find_map(|name| Some((*name, self.0(name)?)));
+            let Some((name, value)) = set else { return Ok(default) };
+            value.parse().map_err(|_| refuse(name, value, "a whole number"))
+        };
+        let default = SpanLimits::default();
+        Ok(SpanLimits {
+            attributes: limit(
+                &["OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_ATTRIBUTE_COUNT_LIMIT"],
+                default.attributes,
+            )?,
+            events: limit(&["OTEL_SPAN_EVENT_COUNT_LIMIT"], default.events)?,
+            links: limit(&["OTEL_SPAN_LINK_COUNT_LIMIT"], default.links)?,
+            text: limit(
+                &["OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"],
+                default.text,
+            )?,
+        })
+    }
+
+    /// The shorter of the exporter's and the queue's.
+    fn timeout(&self) -> Result<Duration, SettingsError> {
+        let exporter = match self.positive("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")? {
+            None => self.positive("OTEL_EXPORTER_OTLP_TIMEOUT")?,
+            traces => traces,
+        };
+        let queue = self.positive("OTEL_BSP_EXPORT_TIMEOUT")?;
+        let millis = exporter.into_iter().chain(queue).min();
+        let millis = millis.map(|millis| Duration::from_millis(millis as u64));
+        Ok(millis.unwrap_or(Settings::default().timeout))
     }
 
     fn service_name(&self) -> String {

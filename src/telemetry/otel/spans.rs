@@ -2,24 +2,22 @@
 //! request was sent to a replica. A client that left is no error to anyone; a 4xx is one to
 //! whoever asked, but not to whoever answered.
 
-use super::attributes::{Attributes, count as number, host, text};
+use super::attributes::{Attributes, count as number, host as host_name, text};
 use super::inference;
+use super::style::Style;
 use crate::record::{Attempt, Kept, Outcome, RequestRecord};
 use crate::trace_context::TraceContext;
 use opentelemetry::trace::{
-    Event, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
+    Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
 };
 use opentelemetry::{InstrumentationScope, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use std::borrow::Cow;
 use std::time::{Instant, SystemTime};
 
-/// The last release of the conventions that has the GenAI names used here.
-const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.41.0";
-
 /// All spans of a request, parents first.
-pub(super) fn tree(record: &RequestRecord, trace: &TraceContext) -> Vec<SpanData> {
-    let tree = Tree::new(record, trace);
+pub(super) fn tree(record: &RequestRecord, trace: &TraceContext, style: &Style) -> Vec<SpanData> {
+    let tree = Tree::new(record, trace, style);
     let mut spans = Vec::with_capacity(2 + record.attempts.len());
     spans.push(tree.server());
     if inference::is_one(record) {
@@ -58,6 +56,7 @@ pub(super) fn failure(attempt: &Attempt) -> Option<Value> {
 struct Tree<'a> {
     record: &'a RequestRecord,
     trace: &'a TraceContext,
+    style: &'a Style,
     state: TraceState,
     scope: InstrumentationScope,
     end: SystemTime,
@@ -79,15 +78,15 @@ struct Part {
 // === impl Tree ===
 
 impl<'a> Tree<'a> {
-    fn new(record: &'a RequestRecord, trace: &'a TraceContext) -> Self {
+    fn new(record: &'a RequestRecord, trace: &'a TraceContext, style: &'a Style) -> Self {
         let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"))
             .with_version(env!("CARGO_PKG_VERSION"))
-            .with_schema_url(SCHEMA_URL)
+            .with_schema_url(style.semconv.schema_url())
             .build();
         // The caller's header is passed on unread; here it must parse, or it is left out.
         let state = trace.state.as_deref().and_then(|state| state.parse().ok());
         let end = moment(record, record.timings.ended.unwrap_or(record.timings.accepted));
-        Self { record, trace, state: state.unwrap_or_default(), scope, end }
+        Self { record, trace, style, state: state.unwrap_or_default(), scope, end }
     }
 
     /// The request as the client sees it.
@@ -96,9 +95,18 @@ impl<'a> Tree<'a> {
         let has_head = record.timings.headers.is_some();
         let is_error = is_server_error(record);
         let is_told = is_error || record.refusal.is_some();
+        let host = record.head.host_and_port();
         let attributes = Attributes::default()
             .put("http.request.method", record.method)
             .put("url.scheme", "http")
+            .put_some("server.address", host.map(|(name, _)| host_name(name)))
+            .put_some("server.port", host.and_then(|(_, port)| port).map(i64::from))
+            .put_some(
+                "network.protocol.version",
+                Some(record.head.version).filter(|version| !version.is_empty()),
+            )
+            .put("network.peer.address", record.client.to_string())
+            .put_some("user_agent.original", record.head.user_agent.as_deref().map(text))
             .put_some("url.path", record.route)
             .put_some("http.route", record.route)
             .put("client.address", record.client.to_string())
@@ -140,8 +148,8 @@ impl<'a> Tree<'a> {
             name: inference::name(record).into(),
             start: moment(record, start),
             end: self.end,
-            attributes: inference::attributes(record),
-            events: inference::events(record),
+            attributes: inference::attributes(record, self.style),
+            events: inference::events(record, self.style),
             is_error: error_type(record).is_some(),
         })
     }
@@ -156,8 +164,9 @@ impl<'a> Tree<'a> {
         let attributes = Attributes::default()
             .put("http.request.method", record.method)
             .put("url.full", format!("http://{name}:{port}{route}"))
-            .put("server.address", host(name))
+            .put("server.address", host_name(name))
             .put("server.port", i64::from(*port))
+            .put("network.protocol.version", "1.1")
             .put_some("http.request.resend_count", (resend > 0).then_some(resend))
             .put_some("http.response.status_code", attempt.status.map(i64::from))
             .put_some("error.type", error)
@@ -186,9 +195,22 @@ impl<'a> Tree<'a> {
         failure(attempt).or_else(cut)
     }
 
+    /// The request as the client sees it names the caller's trace, if it is not part of it.
+    fn links(&self, kind: &SpanKind) -> SpanLinks {
+        let mut links = SpanLinks::default();
+        if let Some(caller) = self.trace.link.filter(|_| *kind == SpanKind::Server) {
+            let flags = TraceFlags::default().with_sampled(caller.is_sampled);
+            let (trace, span) = (TraceId::from(caller.trace_id), SpanId::from(caller.span_id));
+            let context = SpanContext::new(trace, span, flags, true, TraceState::default());
+            links.links.push(Link::with_context(context));
+        }
+        links
+    }
+
     fn span(&self, part: Part) -> SpanData {
         let trace_id = TraceId::from(self.trace.trace_id);
         let (id, state) = (SpanId::from(part.id), self.state.clone());
+        let links = self.links(&part.kind);
         let mut events = SpanEvents::default();
         events.events = part.events;
         SpanData {
@@ -202,7 +224,7 @@ impl<'a> Tree<'a> {
             attributes: part.attributes.into_vec(),
             dropped_attributes_count: 0,
             events,
-            links: SpanLinks::default(),
+            links,
             status: if part.is_error { Status::error("") } else { Status::Unset },
             instrumentation_scope: self.scope.clone(),
         }

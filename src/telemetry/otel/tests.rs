@@ -1,8 +1,9 @@
 //! The contract of the spans: what each way to end a request looks like in a trace, as text.
 
 use super::spans;
-use crate::openai::{Api, EngineTimes, Finish, InBandError, Usage};
-use crate::record::sample::{PARENT, at, streamed};
+use super::style::Style;
+use crate::openai::{Api, Finish, Usage};
+use crate::record::sample::{at, streamed};
 use crate::record::*;
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanId, Status};
@@ -10,12 +11,7 @@ use opentelemetry_sdk::trace::SpanData;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
-
-#[test]
-fn a_stream_that_is_whole() {
-    assert_is_golden("stream_ok", &streamed());
-}
+use std::time::SystemTime;
 
 #[test]
 fn an_answer_that_is_whole() {
@@ -35,7 +31,7 @@ fn an_answer_that_is_whole() {
         response_id: Some("cmpl-1".into()),
         ..Observed::default()
     };
-    assert_is_golden("whole_ok", &record);
+    assert_is_golden("whole_ok", &record, &Style::default());
 }
 
 #[test]
@@ -45,77 +41,7 @@ fn a_4xx_of_the_replica_is_an_error_to_whoever_asked_it() {
     record.outcome = Outcome::ClientError;
     record.attempts[0].status = Some(400);
     record.attempts[0].ended = record.timings.ended;
-    assert_is_golden("backend_4xx", &record);
-}
-
-#[test]
-fn a_replica_that_cannot_be_reached_is_one_failed_attempt() {
-    let mut record = streamed();
-    let accepted = record.timings.accepted;
-    let mut failed = record.attempts[0].clone();
-    failed.ended = Some(at(accepted, 7));
-    failed.status = None;
-    failed.failure = Some("connect_error");
-    record.attempts[0].backend = BackendId::new("vllm-1");
-    record.attempts[0].address = ("[::1]".into(), 8001);
-    record.attempts[0].span = 0xa2;
-    record.attempts[0].started = at(accepted, 8);
-    record.attempts.insert(0, failed);
-    assert_is_golden("retried", &record);
-}
-
-#[test]
-fn a_silence_is_two_events_with_the_replica_as_it_was_then() {
-    let mut record = streamed();
-    let accepted = record.timings.accepted;
-    let condition = Condition {
-        kv_usage: Some(0.97),
-        running: Some(48),
-        waiting: Some(12),
-        preemptions: Some(7),
-        age: Some(Duration::from_millis(80)),
-    };
-    record.observed.stalls = vec![Stall {
-        since: at(accepted, 120),
-        seen: at(accepted, 220),
-        until: Some(at(accepted, 300)),
-        condition,
-    }];
-    record.observed.write_stall = Duration::from_millis(30);
-    record.observed.last_output_held = Duration::from_millis(30);
-    record.observed.engine = Some(EngineTimes {
-        queue: Some(Duration::from_millis(40)),
-        prefill: Some(Duration::from_millis(45)),
-        decode: Some(Duration::from_millis(301)),
-    });
-    record.slow = SlowCause::of(&record, &SlowLimits::default());
-    assert_is_golden("stalled", &record);
-}
-
-#[test]
-fn a_failure_inside_a_200_has_the_name_that_the_replica_gave_it() {
-    let mut record = streamed();
-    record.outcome = Outcome::StreamError;
-    record.end = End::Left;
-    record.observed.usage = Usage::default();
-    record.observed.usage_source = UsageSource::Missing;
-    record.observed.finish_reasons = vec![None];
-    record.observed.error =
-        Some(InBandError { code: None, kind: Some("InternalServerError".into()) });
-    record.timings.terminal = None;
-    assert_is_golden("stream_error", &record);
-}
-
-#[test]
-fn a_client_that_left_in_decode_is_no_error() {
-    let mut record = streamed();
-    record.outcome = Outcome::Cancelled;
-    record.end = End::Left;
-    record.observed.usage_source = UsageSource::Continuous;
-    record.observed.finish_reasons = vec![None];
-    record.observed.is_terminal = false;
-    record.timings.terminal = None;
-    assert_is_golden("cancelled", &record);
+    assert_is_golden("backend_4xx", &record, &Style::default());
 }
 
 #[test]
@@ -131,7 +57,7 @@ fn a_request_that_no_replica_can_take_has_no_attempt() {
     record.timings.sent = None;
     record.timings.headers = None;
     record.bytes_out = 0;
-    assert_is_golden("refused", &record);
+    assert_is_golden("refused", &record, &Style::default());
 }
 
 #[test]
@@ -140,7 +66,7 @@ fn a_wait_for_a_replica_with_room_is_a_phase_and_two_events() {
     let accepted = record.timings.accepted;
     record.timings.queued = Some(at(accepted, 2));
     record.timings.dequeued = Some(at(accepted, 7));
-    assert_is_golden("queued", &record);
+    assert_is_golden("queued", &record, &Style::default());
 }
 
 #[test]
@@ -159,7 +85,7 @@ fn a_request_that_found_no_room_has_no_attempt() {
     record.timings.sent = None;
     record.timings.headers = None;
     record.bytes_out = 0;
-    assert_is_golden("queue_timeout", &record);
+    assert_is_golden("queue_timeout", &record, &Style::default());
 }
 
 #[test]
@@ -168,7 +94,7 @@ fn a_request_for_an_unknown_model_is_no_inference() {
     record.model = ModelLabel::other();
     record.attempts = Vec::new();
     let trace = record.trace.clone().unwrap();
-    assert_eq!(spans::tree(&record, &trace).len(), 1);
+    assert_eq!(spans::tree(&record, &trace, &Style::default()).len(), 1);
     assert_eq!(spans::count(&record), 1);
 }
 
@@ -181,7 +107,7 @@ fn a_stream_that_was_cut_is_an_error_of_the_last_attempt_only() {
     record.attempts[0].status = Some(200);
     record.attempts.push(retry);
     let trace = record.trace.clone().unwrap();
-    let spans = spans::tree(&record, &trace);
+    let spans = spans::tree(&record, &trace, &Style::default());
     let is_error = |span: &SpanData| matches!(span.status, Status::Error { .. });
     assert_eq!(spans.iter().map(is_error).collect::<Vec<_>>(), [true, true, false, true]);
 }
@@ -192,13 +118,13 @@ fn the_state_of_the_caller_is_kept_if_it_can_be_read() {
     let mut trace = record.trace.clone().unwrap();
     for (state, kept) in [("a=1,b=2", "a=1,b=2"), ("no list", "")] {
         trace.state = Some(state.into());
-        let spans = spans::tree(&record, &trace);
+        let spans = spans::tree(&record, &trace, &Style::default());
         assert_eq!(spans[0].span_context.trace_state().header(), kept);
     }
 }
 
 /// The same, but the answer is short and has no output.
-fn before_output(record: RequestRecord) -> RequestRecord {
+pub(super) fn before_output(record: RequestRecord) -> RequestRecord {
     let accepted = record.timings.accepted;
     let timings = Timings {
         received: record.timings.received,
@@ -214,22 +140,23 @@ fn before_output(record: RequestRecord) -> RequestRecord {
 // === Text ===
 
 /// Compares a tree with the one in a file. `UPDATE_GOLDEN=1` writes the file instead.
-fn assert_is_golden(name: &str, record: &RequestRecord) {
+pub(super) fn assert_is_golden(name: &str, record: &RequestRecord, style: &Style) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/telemetry/otel/golden");
     let file = folder.join(format!("{name}.txt"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&file, rendered(record)).unwrap();
+        fs::write(&file, rendered(record, style)).unwrap();
     }
-    assert_eq!(rendered(record), fs::read_to_string(&file).unwrap(), "{name}");
+    assert_eq!(rendered(record, style), fs::read_to_string(&file).unwrap(), "{name}");
 }
 
 /// A tree as text: children under their parents, attributes sorted, times since the beginning.
-fn rendered(record: &RequestRecord) -> String {
+fn rendered(record: &RequestRecord, style: &Style) -> String {
     let trace = record.trace.clone().unwrap();
-    let spans = spans::tree(record, &trace);
+    let spans = spans::tree(record, &trace, style);
     assert_eq!(spans.len() as u64, spans::count(record));
     let mut text = String::new();
-    render(&spans, SpanId::from(PARENT), 0, record.started, &mut text);
+    let parent = trace.parent.map_or(SpanId::INVALID, SpanId::from);
+    render(&spans, parent, 0, record.started, &mut text);
     text
 }
 
@@ -251,6 +178,11 @@ fn render(spans: &[SpanData], parent: SpanId, depth: usize, zero: SystemTime, te
             let (at, attributes) = (since(event.timestamp), lines(&event.attributes).join(" "));
             let line = format!("{indent}  @ {at} ms {} {attributes}", event.name);
             writeln!(text, "{}", line.trim_end()).unwrap();
+        }
+        for link in span.links.iter() {
+            let context = &link.span_context;
+            let (trace, span) = (context.trace_id(), context.span_id());
+            writeln!(text, "{indent}  > {trace} {span}").unwrap();
         }
         render(spans, id, depth + 1, zero, text);
     }

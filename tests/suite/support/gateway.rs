@@ -27,7 +27,7 @@ use tokenweir::telemetry::explain::Explanations;
 use tokenweir::telemetry::metric::Known;
 use tokenweir::telemetry::prometheus::Prometheus;
 use tokenweir::telemetry::vitals::SpanCounts;
-use tokenweir::trace_context::Sampler;
+use tokenweir::trace_context::Propagation;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -66,8 +66,8 @@ pub(crate) struct Setup {
     pub shadow: Vec<PolicyKind>,
     /// Decisions that are kept.
     pub explain_ring: usize,
-    /// Which traces are recorded.
-    pub sampler: Option<Sampler>,
+    /// How trace context comes in and goes on.
+    pub propagation: Option<Propagation>,
     /// Whether usage is asked for.
     pub injects_usage: bool,
     /// What is looked for.
@@ -115,7 +115,7 @@ impl Default for Setup {
             models: Vec::new(),
             shadow: Vec::new(),
             explain_ring: 1_024,
-            sampler: None,
+            propagation: None,
             injects_usage: false,
             observation: observe::Settings::default(),
             admission: Some(waiting_room(&config::Admission::default())),
@@ -191,7 +191,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             client,
             sink: telemetry.clone(),
             max_body: setup.max_body,
-            sampler: setup.sampler,
+            propagation: setup.propagation,
             tiers: setup.tiers,
             live: live.clone(),
             session_headers: setup.session_headers,

@@ -15,7 +15,7 @@ fn read_with(
 }
 
 fn sampler(name: &str, arg: &str) -> Result<(bool, f64), String> {
-    let sampler = read(&[(SAMPLER, name), (SAMPLER_ARG, arg)]).map(|read| read.sampler);
+    let sampler = read(&[(SAMPLER, name), (SAMPLER_ARG, arg)]).map(|read| read.propagation.sampler);
     sampler
         .map(|sampler| (sampler.is_parent_based, sampler.ratio))
         .map_err(|error| error.to_string())
@@ -55,6 +55,9 @@ fn an_error_names_the_variable_its_value_and_what_is_allowed() {
         (ENDPOINT, "https://collector:4317"),
         (ENDPOINT, "http://"),
         ("OTEL_BSP_SCHEDULE_DELAY", "0"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
+        (PROPAGATORS, "tracecontext,jaeger"),
+        ("OTEL_SPAN_EVENT_COUNT_LIMIT", "-1"),
         ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
     ] {
         let error = read(&[(name, value)]).unwrap_err();
@@ -103,7 +106,7 @@ fn the_configuration_wins_over_the_environment() {
     let variables = [(ENDPOINT, "http://a:1"), (PROTOCOL, "grpc"), (SAMPLER, "always_off")];
     let settings = read_with(configured, &variables).unwrap();
     assert_eq!(settings.endpoint.as_deref(), Some("http://own:4318/v1/traces"));
-    assert_eq!(settings.sampler, Sampler { is_parent_based: true, ratio: 0.1 });
+    assert_eq!(settings.propagation.sampler, Sampler { is_parent_based: true, ratio: 0.1 });
     let bad = Configured { ratio: Some(2.0), ..Configured::default() };
     assert_eq!(read_with(bad, &[]).unwrap_err().name, "ratio");
 }
@@ -121,4 +124,49 @@ fn the_queue_is_as_large_as_the_environment_says() {
     let set = [("OTEL_BSP_MAX_QUEUE_SIZE", "64"), ("OTEL_BSP_SCHEDULE_DELAY", "250")];
     let expected = Batch { queue: 64, size: 1_024, delay: Duration::from_millis(250) };
     assert_eq!(read(&set).unwrap().batch, expected);
+}
+
+#[test]
+fn the_newer_conventions_are_asked_for_by_name() {
+    let opt_in = (SEMCONV, "http/dup, gen_ai_latest_experimental");
+    assert_eq!(read(&[]).unwrap().style.semconv, Semconv::V1_41);
+    assert_eq!(read(&[opt_in]).unwrap().style.semconv, Semconv::Latest);
+    let configured = Configured { semconv: Some(Semconv::V1_41), ..Configured::default() };
+    assert_eq!(read_with(configured, &[opt_in]).unwrap().style.semconv, Semconv::V1_41);
+}
+
+#[test]
+fn spans_are_as_large_as_the_environment_says() {
+    let set = [
+        ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "9"),
+        ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "7"),
+        ("OTEL_SPAN_EVENT_COUNT_LIMIT", "0"),
+    ];
+    let expected = SpanLimits { events: 0, text: 7, ..SpanLimits::default() };
+    assert_eq!(read(&set).unwrap().limits, expected);
+}
+
+#[test]
+fn a_batch_is_waited_for_as_long_as_the_shorter_limit_says() {
+    let timeout = |variables: &[(&str, &str)]| read(variables).unwrap().timeout.as_millis();
+    let (all, traces) = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT");
+    assert_eq!(timeout(&[]), 10_000);
+    assert_eq!(timeout(&[(all, "3000"), (traces, "4000")]), 4_000);
+    assert_eq!(timeout(&[(all, "3000"), ("OTEL_BSP_EXPORT_TIMEOUT", "2000")]), 2_000);
+}
+
+#[test]
+fn a_caller_that_is_not_believed_does_not_pass_even_without_traces() {
+    let with = |parent, variables: &[(&str, &str)]| {
+        let configured = Configured { parent, ..Configured::default() };
+        read_with(configured, variables).unwrap().propagation()
+    };
+    let to = (ENDPOINT, "http://collector:4317");
+    assert_eq!(with(Parent::Continue, &[]), None);
+    assert_eq!(with(Parent::Continue, &[to]).unwrap().sampler.ratio, 0.05);
+    for off in [&[][..], &[to, (DISABLED, "true")]] {
+        let propagation = with(Parent::Ignore, off).unwrap();
+        assert!(!propagation.sampler.decides(Some(true), u128::MAX), "{off:?}");
+        assert_eq!(propagation.parent, Parent::Ignore);
+    }
 }

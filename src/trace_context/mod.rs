@@ -1,7 +1,15 @@
-//! W3C trace context: who asked for this trace, which ids our spans have, and whether it is
-//! sampled. The ids are made when a request arrives, because they travel upstream; the spans
-//! themselves are made when it has ended.
+//! Trace context: who asked for this trace, which ids our spans have, whether its head is sampled,
+//! and what of it goes on to a replica. The ids are made when a request arrives, because they travel
+//! upstream; the spans themselves are made when it has ended.
 
+mod b3;
+mod lists;
+mod propagation;
+
+pub use propagation::{Formats, Parent, Propagation};
+
+use http::header::HeaderName;
+use http::{HeaderMap, HeaderValue};
 use std::fmt;
 
 /// The trace that a request belongs to.
@@ -9,15 +17,21 @@ use std::fmt;
 pub struct TraceContext {
     /// Never zero.
     pub trace_id: u128,
-    /// The caller's span, if the caller sent one.
+    /// The caller's span, if its trace is continued.
     pub parent: Option<u64>,
-    /// Whether the spans of this trace are recorded from here on.
+    /// The caller's span, if its trace is not continued but named.
+    pub link: Option<TraceParent>,
+    /// Whether the spans of this trace are recorded from here on, whatever happens.
     pub is_sampled: bool,
-    /// The caller's `tracestate`, unread.
+    /// The caller's `tracestate`.
     pub state: Option<Box<str>>,
+    /// What of the caller's `baggage` goes on.
+    pub baggage: Option<Box<str>>,
+    /// Whether any of this goes on to a replica.
+    pub is_passed_on: bool,
 }
 
-/// The caller's side of a `traceparent` header.
+/// A span of the caller's, or one that a callee is told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
     /// Never zero.
@@ -37,8 +51,9 @@ pub struct Sampler {
     pub ratio: f64,
 }
 
-/// Longest `tracestate` that is passed on.
-const MAX_STATE: usize = 512;
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 
 // === impl TraceParent ===
 
@@ -76,28 +91,26 @@ fn hex(digits: &str, len: usize) -> Option<u128> {
 // === impl TraceContext ===
 
 impl TraceContext {
-    /// Continues the caller's trace, or begins one with `random` as its id.
-    pub fn begin(
-        parent: Option<&str>,
-        state: Option<&str>,
-        sampler: Sampler,
-        random: u128,
-    ) -> Self {
-        let parent = parent.and_then(TraceParent::parse);
-        let trace_id = parent.map_or(random.max(1), |parent| parent.trace_id);
-        let is_sampled = sampler.decides(parent.map(|parent| parent.is_sampled), trace_id);
-        let state = state.filter(|state| parent.is_some() && state.len() <= MAX_STATE);
-        Self {
-            trace_id,
-            parent: parent.map(|parent| parent.span_id),
-            is_sampled,
-            state: state.filter(|state| !state.is_empty()).map(Into::into),
-        }
-    }
-
     /// The header for a callee whose caller is our span `span_id`.
     pub fn header(&self, span_id: u64) -> TraceParent {
         TraceParent { trace_id: self.trace_id, span_id, is_sampled: self.is_sampled }
+    }
+
+    /// Puts this context into the headers for a callee, in place of the caller's in any format.
+    pub fn pass_on(&self, span_id: u64, headers: &mut HeaderMap) {
+        for name in [&TRACEPARENT, &TRACESTATE, &BAGGAGE].into_iter().chain(&b3::HEADERS) {
+            headers.remove(name);
+        }
+        if !self.is_passed_on {
+            return;
+        }
+        let parent = self.header(span_id).to_string();
+        let lists = [(&TRACESTATE, self.state.as_deref()), (&BAGGAGE, self.baggage.as_deref())];
+        for (name, value) in lists.into_iter().chain([(&TRACEPARENT, Some(parent.as_str()))]) {
+            if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+                headers.insert(name, value);
+            }
+        }
     }
 }
 
@@ -120,7 +133,6 @@ mod tests {
     use super::*;
 
     const HEADER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    const HALF: Sampler = Sampler { is_parent_based: true, ratio: 0.5 };
 
     #[test]
     fn a_header_survives_the_round_trip() {
@@ -131,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_headers_begin_a_new_trace() {
+    fn malformed_headers_are_none() {
         for bad in [
             "",
             "00",
@@ -143,19 +155,10 @@ mod tests {
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0x",
         ] {
-            let trace = TraceContext::begin(Some(bad), Some("a=1"), HALF, 7);
-            assert_eq!((trace.trace_id, trace.parent, trace.state), (7, None, None), "{bad}");
+            assert_eq!(TraceParent::parse(bad), None, "{bad}");
         }
         let later = "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more";
         assert!(TraceParent::parse(later).is_some());
-    }
-
-    #[test]
-    fn the_callers_decision_is_followed_only_if_the_sampler_is_parent_based() {
-        let never = Sampler { is_parent_based: true, ratio: 0.0 };
-        assert!(TraceContext::begin(Some(HEADER), None, never, 1).is_sampled);
-        let never = Sampler { is_parent_based: false, ratio: 0.0 };
-        assert!(!TraceContext::begin(Some(HEADER), None, never, 1).is_sampled);
     }
 
     #[test]
