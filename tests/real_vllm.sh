@@ -117,7 +117,7 @@ P
 start_receiver() {
   [[ -f $engine/otlp_receiver.py ]] || fail "--traces needs $engine/otlp_receiver.py"
   "$VENV/bin/python" "$engine/otlp_receiver.py" "$otlp" "$work/spans.json" "$limit" &
-  export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:$otlp
+  export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:$otlp OTEL_TRACES_SAMPLER=parentbased_always_on
   replica_arguments=(--otlp-traces-endpoint "$OTEL_EXPORTER_OTLP_ENDPOINT")
 }
 

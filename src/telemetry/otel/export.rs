@@ -151,9 +151,11 @@ mod tests {
     use crate::record::RequestRecord;
     use crate::record::sample::streamed;
     use opentelemetry_sdk::error::OTelSdkError;
-    use std::net::TcpListener;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
 
     /// Waits at a gate before each batch, then takes it or not.
     #[derive(Debug)]
@@ -227,23 +229,46 @@ mod tests {
         assert!(matches!(started, Err(StartError::NoRuntime)));
     }
 
-    /// Real time, because the exporter's thread knows no other. The listener takes connections
-    /// and never answers.
+    /// What a collector does with each connection.
+    fn collector(serve: fn(TcpStream)) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        thread::spawn(move || listener.incoming().flatten().for_each(serve));
+        url
+    }
+
+    fn refusing() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}", listener.local_addr().unwrap())
+    }
+
+    /// Reads a little, so that the answer is not lost to a reset.
+    fn unavailable(mut stream: TcpStream) {
+        let _ = stream.read(&mut [0; 4_096]);
+        let _ = stream.write_all(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n");
+    }
+
+    /// Real time, because the exporter's thread knows no other.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_collector_that_hangs_delays_the_shutdown_by_its_limit_only() {
-        let collector = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", collector.local_addr().unwrap());
-        for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
-            let endpoint = Some(url.clone());
-            let settings = Settings { endpoint, protocol, ..Settings::default() };
-            let otel = Otel::start(&settings).unwrap();
-            otel.finished(&streamed());
-            let counts = otel.counts().clone();
-            let before = clock::now();
-            otel.shutdown_within(Duration::from_millis(500)).await;
-            let took = clock::now() - before;
-            assert!(took < Duration::from_secs(2), "{protocol:?} {took:?}");
-            assert_eq!((counts.exported(), counts.dropped()), (0, 3));
+    async fn a_collector_that_fails_in_any_way_delays_the_shutdown_by_its_limit_only() {
+        for (failing, url) in [
+            ("hangs", collector(std::mem::forget)),
+            ("refuses", refusing()),
+            ("closes", collector(drop)),
+            ("is busy", collector(unavailable)),
+        ] {
+            for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
+                let endpoint = Some(url.clone());
+                let settings = Settings { endpoint, protocol, ..Settings::default() };
+                let otel = Otel::start(&settings).unwrap();
+                otel.finished(&streamed());
+                let counts = otel.counts().clone();
+                let before = clock::now();
+                otel.shutdown_within(Duration::from_millis(500)).await;
+                let took = clock::now() - before;
+                assert!(took < Duration::from_secs(2), "{failing} {protocol:?} {took:?}");
+                assert_eq!((counts.queued(), counts.exported()), (3, 0), "{failing}");
+            }
         }
     }
 }
