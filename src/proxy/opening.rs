@@ -25,7 +25,7 @@ pub(super) fn record(
     let request_id = RequestId::of(request.headers(), fastrand::u128(..));
     let method = method_name(request.method());
     RequestRecord {
-        head: trace.is_some().then(|| Head::of(request)).unwrap_or_default(),
+        head: trace.as_ref().map(|_| Head::of(request)).unwrap_or_default(),
         trace,
         spans: [fastrand::u64(1..), fastrand::u64(1..)],
         route,

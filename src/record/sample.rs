@@ -23,21 +23,9 @@ pub(crate) fn streamed() -> RequestRecord {
             &HeaderMap::from_iter([(X_REQUEST_ID, HeaderValue::from_static("r-1"))]),
             1,
         ),
-        trace: Some(TraceContext {
-            trace_id: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,
-            parent: Some(PARENT),
-            link: None,
-            is_sampled: true,
-            state: None,
-            baggage: None,
-            is_passed_on: true,
-        }),
+        trace: Some(continued()),
         spans: [0x51, 0x52],
-        head: Head {
-            version: "1.1",
-            host: Some("gateway:8080".into()),
-            user_agent: Some("openai-python/2.9".into()),
-        },
+        head: head(),
         client: IpAddr::V4(Ipv4Addr::LOCALHOST),
         method: "POST",
         route: Some("/v1/chat/completions"),
@@ -117,6 +105,27 @@ pub(crate) fn streamed() -> RequestRecord {
         captured: None,
         bytes_in: 120,
         bytes_out: 4_000,
+    }
+}
+
+/// A trace that the caller began.
+fn continued() -> TraceContext {
+    TraceContext {
+        trace_id: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,
+        parent: Some(PARENT),
+        link: None,
+        is_sampled: true,
+        state: None,
+        baggage: None,
+        is_passed_on: true,
+    }
+}
+
+fn head() -> Head {
+    Head {
+        version: "1.1",
+        host: Some("gateway:8080".into()),
+        user_agent: Some("openai-python/2.9".into()),
     }
 }
 

@@ -7,7 +7,7 @@ use super::style::Profile;
 use crate::record::RequestRecord;
 use opentelemetry::trace::Event;
 
-/// The event by which OpenInference knows the first token.
+/// The event by which `OpenInference` knows the first token.
 const FIRST_TOKEN: &str = "First Token Stream Event";
 
 /// Adds what a viewer wants on the span of the inference.

@@ -31,7 +31,9 @@ impl SpanLimits {
         match value {
             Value::String(text) => self.shorten_text(text),
             Value::Array(Array::String(texts)) => {
-                texts.iter_mut().for_each(|text| self.shorten_text(text));
+                for text in texts {
+                    self.shorten_text(text);
+                }
             }
             _ => {}
         }

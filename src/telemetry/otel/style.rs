@@ -21,7 +21,7 @@ pub enum Semconv {
 pub enum Profile {
     /// Langfuse: its own attributes.
     Langfuse,
-    /// Arize Phoenix, and others that read OpenInference.
+    /// Arize Phoenix, and others that read `OpenInference`.
     OpenInference,
 }
 
