@@ -4,7 +4,8 @@ use crate::support::fake::{FINISH, Fake, ROLE, USAGE, WORD, stream_of};
 use crate::support::gateway::{Running, Setup, post, start_with};
 use std::collections::BTreeMap;
 use tokenweir::telemetry::buckets::Buckets;
-use tokenweir::trace_context::Sampler;
+use tokenweir::telemetry::otel;
+use tokenweir::trace_context::{Propagation, Sampler};
 
 const CHAT: &str = "/v1/chat/completions";
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.6,\
@@ -13,7 +14,8 @@ const KEPT: &str = "0af7651916cd43dd8448eb211c80319c";
 const NOT_KEPT: &str = "11111111111111111111111111111111";
 
 async fn gateway(fake: &Fake, promise: &str) -> Running {
-    let sampler = Some(Sampler { is_parent_based: true, ratio: 0.0 });
+    let sampler = Sampler { is_parent_based: true, ratio: 0.0 };
+    let propagation = Some(Propagation { sampler, ..otel::Settings::default().propagation });
     let objective = tokenweir::slo::Objective {
         name: "chat".into(),
         model: Some("tiny".into()),
@@ -22,7 +24,7 @@ async fn gateway(fake: &Fake, promise: &str) -> Running {
     };
     let slos = vec![objective];
     let buckets = Buckets::new(&BTreeMap::new(), &slos).unwrap();
-    let mut setup = Setup { sampler, slos, ..Setup::default() };
+    let mut setup = Setup { propagation, slos, ..Setup::default() };
     setup.observation.scales = buckets.scales();
     start_with(&[fake.addr], Setup { buckets, ..setup }).await
 }
