@@ -268,7 +268,8 @@ fn telemetry(
         tiers: tier_names(config),
         slos: Vec::new(),
     };
-    Telemetry::new(Prometheus::new(known, buckets, config.slos.clone()), sinks)
+    let metrics = || Prometheus::new(known, buckets, config.slos.clone());
+    Telemetry::new(config.metrics.enabled.then(metrics), sinks)
 }
 
 /// Who hears of every request, besides the metrics.

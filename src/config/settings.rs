@@ -160,11 +160,19 @@ pub enum Format {
 }
 
 /// How metrics are counted.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
+    /// Whether they are counted at all.
+    pub enabled: bool,
     /// Bounds of histograms, by metric.
     pub buckets: BTreeMap<String, Vec<f64>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { enabled: true, buckets: BTreeMap::new() }
+    }
 }
 
 /// Where the traffic is written, without its text.

@@ -26,21 +26,24 @@ use std::time::Duration;
 
 /// All sinks.
 pub struct Telemetry {
-    /// Metrics.
-    pub prometheus: prometheus::Prometheus,
+    /// Metrics. `None`: nobody counts them.
+    pub prometheus: Option<prometheus::Prometheus>,
     sinks: Vec<Arc<dyn Sink>>,
 }
 
 impl Telemetry {
     /// Metrics, and whatever else listens.
-    pub fn new(prometheus: prometheus::Prometheus, sinks: Vec<Arc<dyn Sink>>) -> Self {
-        Self { prometheus, sinks }
+    pub fn new(
+        prometheus: impl Into<Option<prometheus::Prometheus>>,
+        sinks: Vec<Arc<dyn Sink>>,
+    ) -> Self {
+        Self { prometheus: prometheus.into(), sinks }
     }
 }
 
 impl Sink for Telemetry {
     fn first_output(&self, record: &RequestRecord) {
-        self.prometheus.first_output(record);
+        self.prometheus.iter().for_each(|metrics| metrics.first_output(record));
         self.sinks.iter().for_each(|sink| sink.first_output(record));
     }
 
@@ -49,14 +52,15 @@ impl Sink for Telemetry {
     }
 
     fn finished(&self, record: &RequestRecord) {
-        self.prometheus.finished(record);
+        self.prometheus.iter().for_each(|metrics| metrics.finished(record));
         self.sinks.iter().for_each(|sink| sink.finished(record));
     }
 }
 
 impl Tally for Telemetry {
     fn scraped(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>) {
-        let backend = backend.id.as_str();
-        self.prometheus.scraped(&metric::Scrape { backend, took, error });
+        if let Some(metrics) = &self.prometheus {
+            metrics.scraped(&metric::Scrape { backend: backend.id.as_str(), took, error });
+        }
     }
 }

@@ -1,0 +1,134 @@
+//! The backend: a replica on one thread whose answers are scripts. What a request wants is in its
+//! body: `"chunks"` and `"every_us"` make it a stream, none a short whole answer. It also takes
+//! spans, as a collector does.
+
+use super::clients::{EPOCH, words};
+use std::io;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+use tokenweir::clock;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime;
+use tokio::time::{Instant, sleep_until};
+
+/// What a request wants.
+struct Script {
+    chunks: usize,
+    every: Duration,
+    /// It stays open for this long after its first chunk.
+    silent: Duration,
+}
+
+const WHOLE: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
+const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 1.0\nvllm:num_requests_waiting{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000000\"} 1.0\n";
+
+/// Starts it; where it listens.
+pub(crate) fn start() -> SocketAddr {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        runtime.block_on(async {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                // One that ends in the middle has been left by its client.
+                tokio::spawn(async { drop(converse(stream).await) });
+            }
+        });
+    });
+    address
+}
+
+async fn converse(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = Vec::with_capacity(1 << 12);
+    loop {
+        let Some(end) = head(&mut stream, &mut buffer).await? else { return Ok(()) };
+        let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();
+        let length = number(&head, "content-length: ");
+        while buffer.len() < end + length {
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+        }
+        let body = String::from_utf8_lossy(&buffer[end..end + length]).into_owned();
+        let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        buffer.drain(..end + length);
+        match path.as_str() {
+            "/metrics" => whole(&mut stream, METRICS).await?,
+            "/v1/models" => {
+                whole(&mut stream, r#"{"data":[{"id":"tiny","owned_by":"vllm"}]}"#).await?;
+            }
+            "/health" | "/v1/traces" => whole(&mut stream, "").await?,
+            "/version" => whole(&mut stream, r#"{"version":"0.33.0"}"#).await?,
+            _ if body.contains("\"stream\":true") => play(&mut stream, &Script::of(&body)).await?,
+            _ => whole(&mut stream, WHOLE).await?,
+        }
+    }
+}
+
+/// Reads to the end of a head. `None`: the connection has ended.
+async fn head(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<usize>> {
+    loop {
+        if let Some(at) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
+            return Ok(Some(at + 4));
+        }
+        if stream.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+async fn whole(stream: &mut TcpStream, body: &str) -> io::Result<()> {
+    let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
+    let length = body.len();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n");
+    stream.write_all(format!("{head}\r\n{body}").as_bytes()).await
+}
+
+async fn play(stream: &mut TcpStream, script: &Script) -> io::Result<()> {
+    stream
+        .write_all(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
+              transfer-encoding: chunked\r\n\r\n",
+        )
+        .await?;
+    let begin = Instant::from_std(clock::now());
+    for number in 0..script.chunks {
+        if !script.every.is_zero() {
+            sleep_until(begin + script.every * number as u32).await;
+        }
+        let at = clock::now().duration_since(*EPOCH).as_nanos();
+        stream.write_all(framed(&words(at)).as_bytes()).await?;
+        if number == 0 {
+            tokio::time::sleep(script.silent).await;
+        }
+    }
+    let last = r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"tiny","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+    let end = format!("{}{}0\r\n\r\n", framed(&format!("{last}\n\n")), framed("data: [DONE]\n\n"));
+    stream.write_all(end.as_bytes()).await
+}
+
+fn framed(event: &str) -> String {
+    format!("{:x}\r\n{event}\r\n", event.len())
+}
+
+/// The number after a word; 0 without it.
+fn number(text: &str, word: &str) -> usize {
+    let rest = text.split_once(word).map_or("", |(_, rest)| rest);
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    rest[..digits].parse().unwrap_or(0)
+}
+
+impl Script {
+    fn of(body: &str) -> Self {
+        let micros = |word| Duration::from_micros(number(body, word) as u64);
+        Self {
+            chunks: number(body, "\"chunks\":"),
+            every: micros("\"every_us\":"),
+            silent: micros("\"silent_us\":"),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Clients that cost little: they write a request and count what comes.
+
+use std::net::SocketAddr;
+use std::sync::LazyLock;
+use std::time::Instant;
+use tokenweir::clock;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// What the moments in chunks count from.
+pub(crate) static EPOCH: LazyLock<Instant> = LazyLock::new(clock::now);
+
+/// Marks the moment in a chunk.
+const STAMP: &[u8] = b"\"content\":\" at ";
+
+/// A chunk of 200 bytes that was written at `nanos`.
+pub(crate) fn words(nanos: u128) -> String {
+    format!(
+        "data: {{\"id\":\"chatcmpl-8f2e0c6bd7f94a0e\",\"object\":\"chat.completion.chunk\",\
+         \"created\":1763000000,\"model\":\"tiny\",\"choices\":[{{\"index\":0,\"delta\":{{\
+         \"content\":\" at {nanos:016} word\"}},\"logprobs\":null,\"finish_reason\":null}}]}}\n\n"
+    )
+}
+
+/// What a client saw of a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// Chunks with words.
+    pub(crate) chunks: usize,
+    /// Microseconds from the write of the request to the first of them.
+    pub(crate) ttft: f64,
+    /// Microseconds from the write of each chunk to its arrival.
+    pub(crate) transit: Vec<f64>,
+}
+
+/// A request for a stream of `chunks`, one every `every_us`, the second one after `silent_us`.
+pub(crate) fn stream(chunks: usize, every_us: usize, silent_us: usize) -> String {
+    post(&format!(
+        "{{\"model\":\"tiny\",\"stream\":true,\"chunks\":{chunks},\"every_us\":{every_us},\
+         \"silent_us\":{silent_us},\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}"
+    ))
+}
+
+/// A request for a whole answer, with a prompt of so many bytes.
+pub(crate) fn whole(prompt: usize) -> String {
+    let words = "word ".repeat(prompt / 5);
+    post(&format!(
+        "{{\"model\":\"tiny\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello {words}\"}}]}}"
+    ))
+}
+
+fn post(body: &str) -> String {
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Connects, and writes a request.
+pub(crate) async fn send(to: SocketAddr, request: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(to).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Sends a request for a stream and reads it to its end.
+pub(crate) async fn watch(to: SocketAddr, request: String) -> Seen {
+    let mut stream = TcpStream::connect(to).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let begun = clock::now();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let (mut seen, mut buffer) = (Seen::default(), Vec::with_capacity(1 << 16));
+    loop {
+        assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "a stream was cut");
+        let now = clock::now();
+        let mut read = 0;
+        while let Some((at, end)) = stamp(&buffer[read..]) {
+            if seen.chunks == 0 {
+                seen.ttft = now.duration_since(begun).as_secs_f64() * 1e6;
+            }
+            seen.chunks += 1;
+            let since = now.duration_since(*EPOCH).as_nanos() as f64;
+            seen.transit.extend(at.map(|at| (since - at as f64) / 1e3));
+            read += end;
+        }
+        if buffer.ends_with(b"0\r\n\r\n") {
+            return seen;
+        }
+        // A stamp may have been cut in two.
+        let keep = buffer.len().saturating_sub(STAMP.len() + 16).max(read);
+        buffer.drain(..keep.min(buffer.len()));
+    }
+}
+
+/// Sends the same request again and again over one connection until `until`; how often.
+pub(crate) async fn repeat(to: SocketAddr, request: &str, until: Instant) -> usize {
+    let mut stream = TcpStream::connect(to).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let (mut count, mut buffer) = (0, Vec::with_capacity(1 << 12));
+    while clock::now() < until {
+        stream.write_all(request.as_bytes()).await.unwrap();
+        buffer.clear();
+        // The scripted answer ends like this and has it nowhere else.
+        while !buffer.ends_with(b"\"total_tokens\":12}}") {
+            assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "an answer was cut");
+        }
+        count += 1;
+    }
+    count
+}
+
+/// The moment of the next chunk, and where it ends. The framing of the body may fall into it: then
+/// it is `None`.
+fn stamp(bytes: &[u8]) -> Option<(Option<u64>, usize)> {
+    let begin = memchr::memmem::find(bytes, STAMP)? + STAMP.len();
+    let digits = bytes.get(begin..begin + 16)?;
+    let is_whole = digits.iter().all(u8::is_ascii_digit);
+    let at = || digits.iter().fold(0, |at, digit| at * 10 + u64::from(digit - b'0'));
+    Some((is_whole.then(at), begin + 16))
+}

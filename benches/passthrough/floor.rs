@@ -1,0 +1,58 @@
+//! The floor: the least that a proxy over hyper does. It reads a request, sends it on over a kept
+//! connection and passes the answer back, frame by frame.
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use std::net::SocketAddr;
+use tokio::net::TcpListener;
+use tokio::runtime;
+
+/// The variable that makes this program the floor: where its backend is.
+pub(crate) const BACKEND: &str = "PASSTHROUGH_FLOOR";
+
+type Upstream = Client<HttpConnector, Incoming>;
+
+/// Serves until it is killed. Its address is the first line that it says.
+pub(crate) fn run(backend: SocketAddr) {
+    let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let upstream: Upstream =
+            Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        println!("{}", listener.local_addr().unwrap());
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            stream.set_nodelay(true).unwrap();
+            let upstream = upstream.clone();
+            let pass = service_fn(move |request| pass(upstream.clone(), backend, request));
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), pass),
+            );
+        }
+    });
+}
+
+async fn pass(
+    upstream: Upstream,
+    backend: SocketAddr,
+    mut request: Request<Incoming>,
+) -> Result<
+    Response<impl hyper::body::Body<Data = hyper::body::Bytes, Error = hyper::Error>>,
+    hyper_util::client::legacy::Error,
+> {
+    *request.uri_mut() = Uri::builder()
+        .scheme("http")
+        .authority(backend.to_string())
+        .path_and_query(request.uri().path())
+        .build()
+        .unwrap();
+    Ok(upstream.request(request).await?.map(|body| body.map_frame(|frame| frame)))
+}

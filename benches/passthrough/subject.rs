@@ -1,0 +1,149 @@
+//! What is measured: a child process on a core of its own.
+
+use super::floor;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// What takes its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// hyper, and nothing else.
+    Floor,
+    /// The gateway with nothing but what routing needs.
+    Off,
+    /// The gateway with metrics.
+    Metrics,
+    /// The gateway with metrics, traces at the default rate and a JSON access log.
+    All,
+}
+
+impl Kind {
+    /// In the order of their turns.
+    pub(crate) const ALL: [Self; 4] = [Self::Floor, Self::Off, Self::Metrics, Self::All];
+
+    /// The name in the table.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "hyper",
+            Self::Off => "telemetry off",
+            Self::Metrics => "metrics",
+            Self::All => "all",
+        }
+    }
+}
+
+/// A running one. Dropping it ends it.
+pub(crate) struct Subject {
+    child: Child,
+    /// Where clients go.
+    pub(crate) address: SocketAddr,
+}
+
+/// The core of the subject; clients and backend have the other one.
+const CORE: &str = "0";
+const OTHER_CORE: &str = "1";
+
+/// Moves this process away from the subjects, where the system can do that.
+pub(crate) fn pin_to_the_other_core() {
+    let id = std::process::id().to_string();
+    let moved = Command::new("taskset").args(["-a", "-c", "-p", OTHER_CORE, &id]).output();
+    if !moved.is_ok_and(|output| output.status.success()) {
+        eprintln!("taskset cannot be used: subjects and load share the cores");
+    }
+}
+
+impl Subject {
+    /// Starts one in front of a backend.
+    pub(crate) fn start(kind: Kind, backend: SocketAddr) -> Self {
+        if kind == Kind::Floor {
+            let mut command = on_its_core(&std::env::current_exe().unwrap());
+            command.arg("--bench").env(floor::BACKEND, backend.to_string());
+            return Self::of(command.stdout(Stdio::piped()), |line| line.parse().ok());
+        }
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let file = folder.join("passthrough.yaml");
+        fs::write(&file, configuration(kind, backend)).unwrap();
+        let log = fs::File::create(folder.join("passthrough-access.log")).unwrap();
+        let mut command = on_its_core(Path::new(env!("CARGO_BIN_EXE_tokenweir")));
+        command.args(["serve", "--config"]).arg(file).stdout(log).stderr(Stdio::piped());
+        Self::of(&mut command, |line| {
+            let (_, rest) = line.split_once("\"clients ")?;
+            rest[..rest.find("/v1")?].trim().strip_prefix("http://")?.parse().ok()
+        })
+    }
+
+    /// Its address is in a line that it says.
+    fn of(command: &mut Command, address: impl Fn(&str) -> Option<SocketAddr>) -> Self {
+        let mut child = command.spawn().unwrap();
+        let lines: Box<dyn BufRead + Send> = match (child.stdout.take(), child.stderr.take()) {
+            (Some(stdout), _) => Box::new(BufReader::new(stdout)),
+            (None, stderr) => Box::new(BufReader::new(stderr.unwrap())),
+        };
+        let mut lines = lines.lines().map_while(Result::ok);
+        let address = lines.find_map(|line| address(&line)).unwrap();
+        thread::spawn(move || lines.for_each(drop));
+        // The gateway looks at its backend meanwhile.
+        thread::sleep(Duration::from_millis(500));
+        Self { child, address }
+    }
+
+    /// CPU time of all its threads so far.
+    pub(crate) fn cpu(&self) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let of_task = |task: fs::DirEntry| -> u64 {
+            let times = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+            times.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0)
+        };
+        Duration::from_nanos(tasks.map(|task| of_task(task.unwrap())).sum())
+    }
+
+    /// Its resident memory, in KiB.
+    pub(crate) fn resident(&self) -> f64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Nothing of this environment but the path, and one worker.
+fn on_its_core(program: &Path) -> Command {
+    let has_taskset = Command::new("taskset").arg("--version").output().is_ok();
+    let mut command = if has_taskset {
+        let mut taskset = Command::new("taskset");
+        taskset.args(["-c", CORE]).arg(program);
+        taskset
+    } else {
+        Command::new(program)
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    command.env_clear().env("PATH", path).env("TOKIO_WORKER_THREADS", "1");
+    command
+}
+
+fn configuration(kind: Kind, backend: SocketAddr) -> String {
+    let has_metrics = kind != Kind::Off;
+    let is_all = kind == Kind::All;
+    let collector = if is_all {
+        format!("tracing: {{ endpoint: \"http://{backend}\", protocol: http/protobuf }}\n")
+    } else {
+        String::new()
+    };
+    format!(
+        "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{{ url: \"http://{backend}\" }}]\n\
+         usage: passive\nadmission: {{ enabled: false }}\nmetrics: {{ enabled: {has_metrics} }}\n\
+         log: {{ access: {is_all}, format: json }}\n{collector}"
+    )
+}
