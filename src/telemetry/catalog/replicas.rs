@@ -118,6 +118,13 @@ pub(super) const ROWS: &[Row] = &[
         read: Read::Vitals(|vitals, emit| by_backend(vitals, emit, |backend| backend.running)),
     },
     Row {
+        name: "tokenweir_backend_preemptions_total",
+        help: "Times that the replica took the KV blocks of a running request, as it last said. NaN: it did not.",
+        kind: Kind::Counter,
+        labels: &[Label::Backend],
+        read: Read::Vitals(|vitals, emit| by_backend(vitals, emit, |backend| backend.preemptions)),
+    },
+    Row {
         name: "tokenweir_backend_snapshot_age_seconds",
         help: "Age of what the replica last said. NaN: it never said anything that was understood.",
         kind: Kind::Gauge,
