@@ -2,6 +2,7 @@
 //! `TOKENWEIR_DRAIN_TIMEOUT`, and those of another command carry its name, as in
 //! `TOKENWEIR_SIM_LISTEN`.
 
+mod generate;
 mod replay;
 
 use crate::backend::address::Address;
@@ -12,6 +13,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+pub use generate::{Generate, What};
 pub use replay::Replay;
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -51,6 +53,8 @@ pub enum Command {
     Demo(Demo),
     /// Try policies on a trace of traffic, in virtual time.
     Replay(Box<Replay>),
+    /// Print what is installed around the gateway: alerts, dashboards, a collector.
+    Generate(Generate),
 }
 
 /// `tokenweir serve`.

@@ -62,7 +62,9 @@ pub mod proxy;
 // Floor 7: what it is told to do.
 pub mod config;
 
-// Floor 8: two ports.
+// Floor 8: what is installed around it; two ports.
+pub mod operations;
+
 pub mod admin;
 
 pub mod server;

@@ -3,6 +3,7 @@
 mod assembly;
 mod banner;
 mod demo;
+mod generate;
 mod load;
 mod logs;
 mod progress;
@@ -29,6 +30,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Sim(settings) => block_on(run_sim(settings)),
         Command::Demo(demo) => block_on(demo::run(demo)),
         Command::Replay(replay) => replay::run(&replay),
+        Command::Generate(generate) => generate::run(&generate),
     }
 }
 

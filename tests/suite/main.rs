@@ -13,6 +13,7 @@ mod explain;
 mod generated;
 mod metrics;
 mod models;
+mod operations;
 mod pages;
 mod proxy;
 mod replay;
@@ -30,5 +31,6 @@ mod support {
     pub(crate) mod fake;
     pub(crate) mod fleet;
     pub(crate) mod gateway;
+    pub(crate) mod promql;
     pub(crate) mod recording;
 }

@@ -1,0 +1,78 @@
+//! The gateway itself.
+
+use super::{Alert, Severity};
+
+const AREA: &str = "gateway";
+
+pub(super) fn alerts() -> Vec<Alert> {
+    vec![gateway_down(), overhead(), dropped_spans()]
+}
+
+fn gateway_down() -> Alert {
+    Alert {
+        name: "TokenweirDown",
+        when: "the gateway cannot be scraped",
+        area: AREA,
+        severity: Severity::Page,
+        expr: "up{job=\"tokenweir\"} == 0".into(),
+        holds_for: "1m",
+        stays_for: None,
+        summary: "The gateway {{ $labels.instance }} cannot be scraped",
+        description: "The metrics of {{ $labels.instance }} have not been readable for a minute. Nothing is \
+                      known of its requests meanwhile.",
+        meaning: "The process is gone, hangs, or its admin port cannot be reached. No other alert can fire \
+                  for it while this one does.",
+        confirm: "`curl http://GATEWAY:9090/livez`, and from a client's place `curl \
+                  http://GATEWAY:8080/health`.",
+        action: "Process gone: its last log lines, then start it. Admin port only: network policy, or a \
+                 changed `admin` address.",
+        silences: Vec::new(),
+    }
+}
+
+fn overhead() -> Alert {
+    Alert {
+        name: "TokenweirOverhead",
+        when: "the gateway takes more than 10 ms at p99",
+        area: AREA,
+        severity: Severity::Ticket,
+        expr: "histogram_quantile(0.99, sum by (le) \
+               (rate(tokenweir_gateway_overhead_seconds_bucket[5m]))) > 0.01\n\
+               and sum(increase(tokenweir_gateway_overhead_seconds_count[5m])) > 100"
+            .into(),
+        holds_for: "10m",
+        stays_for: Some("5m"),
+        summary: "The gateway itself is slow",
+        description: "The p99 of what the gateway takes for a request is {{ $value | humanizeDuration }}; \
+                      it should be well below a millisecond.",
+        meaning: "The gateway has too little CPU, or swaps.",
+        confirm: "Dashboard, row Gateway: CPU and memory. Are its CPU limits lower than what it uses?",
+        action: "Give it more CPU: a gateway that is throttled delays every request. Or run a second one.",
+        silences: Vec::new(),
+    }
+}
+
+fn dropped_spans() -> Alert {
+    Alert {
+        name: "TokenweirSpansDropped",
+        when: "more than 5 % of spans, and more than 100, are lost in 10 minutes",
+        area: AREA,
+        severity: Severity::Ticket,
+        expr: "sum(increase(tokenweir_otel_spans_total{result=\"queued\"}[10m]))\n\
+               - sum(increase(tokenweir_otel_spans_total{result=\"exported\"}[10m])) > 100\n\
+               and sum(increase(tokenweir_otel_spans_total{result=\"exported\"}[10m]))\n  \
+               < 0.95 * sum(increase(tokenweir_otel_spans_total{result=\"queued\"}[10m]))"
+            .into(),
+        holds_for: "5m",
+        stays_for: Some("10m"),
+        summary: "Traces are lost",
+        description: "{{ $value | humanize }} spans did not reach the collector in 10 minutes. Requests and \
+                      metrics are not touched by that.",
+        meaning: "The collector is down, slow or refuses. Some exemplars lead to no trace.",
+        confirm: "The gateway's log names the collector's error. `tokenweir_otel_spans_total`: `failed` \
+                  grows if it refuses; if it does not, the queue overflows because it is slow.",
+        action: "See the collector: memory limit, its own export queue. Or lower the rate of traces that \
+                 are kept without reason.",
+        silences: Vec::new(),
+    }
+}

@@ -1,0 +1,178 @@
+//! Rows of panels, laid out on Grafana's grid.
+
+use super::panel::{COLUMNS, Panel, datasource};
+use serde_json::{Value, json};
+
+/// A dashboard.
+#[derive(Debug, Clone)]
+pub struct Dashboard {
+    pub(super) uid: &'static str,
+    pub(super) title: &'static str,
+    pub(super) description: &'static str,
+    pub(super) variables: Vec<Variable>,
+    pub(super) rows: Vec<Row>,
+}
+
+/// Panels under one title.
+#[derive(Debug, Clone)]
+pub struct Row {
+    pub(super) title: &'static str,
+    pub(super) panels: Vec<Panel>,
+}
+
+/// Something that whoever looks can choose.
+#[derive(Debug, Clone, Copy)]
+pub struct Variable {
+    name: &'static str,
+    label: &'static str,
+    query: &'static str,
+    is_multi: bool,
+}
+
+/// The schema of Grafana 11; later ones read it.
+const SCHEMA_VERSION: u32 = 39;
+
+// === impl Dashboard ===
+
+impl Dashboard {
+    /// All panels.
+    pub fn panels(&self) -> impl Iterator<Item = &Panel> {
+        self.rows.iter().flat_map(|row| &row.panels)
+    }
+
+    /// The queries of its variables.
+    pub fn variable_queries(&self) -> impl Iterator<Item = &'static str> {
+        self.variables.iter().map(|variable| variable.query)
+    }
+
+    /// The file.
+    pub fn print(&self) -> String {
+        // A value always has a form.
+        let mut text = serde_json::to_string_pretty(&self.to_json()).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    fn to_json(&self) -> Value {
+        let source = json!({
+            "name": "datasource",
+            "label": "Data source",
+            "type": "datasource",
+            "query": "prometheus",
+            "current": {},
+            "hide": 0,
+        });
+        let variables: Vec<Value> = [source]
+            .into_iter()
+            .chain(self.variables.iter().copied().map(Variable::to_json))
+            .collect();
+        json!({
+            "uid": self.uid,
+            "title": self.title,
+            "description": self.description,
+            "tags": ["tokenweir"],
+            "schemaVersion": SCHEMA_VERSION,
+            "version": 1,
+            "editable": true,
+            "graphTooltip": 1,
+            "refresh": "10s",
+            "time": { "from": "now-1h", "to": "now" },
+            "timezone": "browser",
+            "templating": { "list": variables },
+            "annotations": { "list": [alerts()] },
+            "links": [{
+                "title": "tokenweir",
+                "type": "dashboards",
+                "tags": ["tokenweir"],
+                "asDropdown": false,
+                "includeVars": true,
+                "keepTime": true,
+            }],
+            "panels": self.place(),
+        })
+    }
+
+    fn place(&self) -> Vec<Value> {
+        let mut placed = Vec::new();
+        let mut y = 0;
+        for row in &self.rows {
+            placed.push(json!({
+                "id": placed.len() + 1,
+                "type": "row",
+                "title": row.title,
+                "collapsed": false,
+                "panels": [],
+                "gridPos": { "x": 0, "y": y, "w": COLUMNS, "h": 1 },
+            }));
+            y += 1;
+            let (mut x, mut height) = (0, 0);
+            for panel in &row.panels {
+                let (width, tall) = panel.size();
+                if x + width > COLUMNS {
+                    (x, y, height) = (0, y + height, 0);
+                }
+                placed.push(panel.to_json(placed.len() + 1, (x, y)));
+                x += width;
+                height = height.max(tall);
+            }
+            y += height;
+        }
+        placed
+    }
+}
+
+/// Marks when one of our alerts fired.
+fn alerts() -> Value {
+    json!({
+        "name": "Alerts",
+        "datasource": datasource(),
+        "enable": true,
+        "expr": "ALERTS{alertname=~\"Tokenweir.+\",alertstate=\"firing\"}",
+        "iconColor": "red",
+        "step": "30s",
+        "titleFormat": "{{alertname}}",
+        "textFormat": "{{backend}} {{gen_ai_request_model}} {{slo}}",
+    })
+}
+
+// === impl Variable ===
+
+impl Variable {
+    /// Models: any number of them.
+    pub(super) const MODELS: Self = Self {
+        name: "model",
+        label: "Model",
+        query: "label_values(tokenweir_requests_total, gen_ai_request_model)",
+        is_multi: true,
+    };
+    /// Replicas: any number of them.
+    pub(super) const BACKENDS: Self =
+        Self { name: "backend", label: "Replica", query: BACKENDS, is_multi: true };
+    /// One replica.
+    pub(super) const BACKEND: Self =
+        Self { name: "backend", label: "Replica", query: BACKENDS, is_multi: false };
+
+    fn to_json(self) -> Value {
+        let mut variable = json!({
+            "name": self.name,
+            "label": self.label,
+            "type": "query",
+            "datasource": datasource(),
+            "query": { "query": self.query, "refId": self.name },
+            "definition": self.query,
+            "refresh": 2,
+            "sort": 1,
+            "hide": 0,
+            "multi": self.is_multi,
+            "includeAll": self.is_multi,
+            "current": {},
+        });
+        if self.is_multi {
+            variable["allValue"] = json!(".*");
+            variable["current"] = json!({ "text": "All", "value": "$__all" });
+        }
+        variable
+    }
+}
+
+const BACKENDS: &str = "label_values(tokenweir_backend_up, backend)";

@@ -1,0 +1,40 @@
+//! Dashboards for Grafana: what they show is a table in each file of rows, how Grafana wants it
+//! written down is in `grid` and `panel`, and how a metric is asked for in `query`.
+
+mod cache;
+mod gateway;
+mod golden;
+mod grid;
+mod health;
+mod latency;
+mod objectives;
+mod panel;
+pub mod query;
+mod queues;
+mod replica;
+mod routing;
+
+pub use grid::{Dashboard, Row, Variable};
+pub use panel::{Kind, Panel, Thresholds};
+pub use replica::replica;
+
+/// The main dashboard: three signals that tell whether users are served well, then where to look.
+pub fn overview() -> Dashboard {
+    Dashboard {
+        uid: "tokenweir",
+        title: "tokenweir",
+        description: "Whether users are served well, and if not, why. A dot on a heatmap is a request: \
+                      it opens its trace.",
+        variables: vec![Variable::MODELS, Variable::BACKENDS],
+        rows: vec![
+            golden::row(),
+            objectives::row(),
+            latency::row(),
+            health::row(),
+            queues::row(),
+            cache::row(),
+            routing::row(),
+            gateway::row(),
+        ],
+    }
+}

@@ -1,0 +1,269 @@
+//! What is installed around the gateway: every query names what exists, every alert is tested and
+//! has a runbook, and the files that are kept are those that the command prints.
+
+use crate::support::promql::{self, Named};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tokenweir::config::{Config, Loaded, Overrides};
+use tokenweir::operations::{Artifact, Surroundings, alerts, dashboards, recording, runbooks};
+use tokenweir::telemetry::catalog;
+use tokenweir::telemetry::metric::{Kind, Known, Label};
+
+/// Metrics that Prometheus makes, and those of the process.
+const OTHERS: [&str; 4] =
+    ["up", "ALERTS", "process_cpu_seconds_total", "process_resident_memory_bytes"];
+/// Labels that Prometheus makes.
+const OTHER_LABELS: [&str; 5] = ["le", "job", "instance", "alertname", "alertstate"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_default()
+}
+
+fn composed() -> Loaded {
+    Config::load(Some(&root().join("docker/tokenweir.yaml")), Overrides::default()).unwrap()
+}
+
+/// Every query that is printed, with where it stands.
+fn queries() -> Vec<(String, String)> {
+    let mut queries = Vec::new();
+    for alert in alerts::all() {
+        queries.push((alert.name.to_owned(), alert.expr.into_owned()));
+    }
+    for rule in recording::groups().into_iter().flat_map(|group| group.rules) {
+        queries.push((rule.record, rule.expr));
+    }
+    for dashboard in [dashboards::overview(), dashboards::replica()] {
+        for panel in dashboard.panels() {
+            let title = panel.title();
+            queries.extend(panel.queries().map(|query| (title.to_owned(), query.to_owned())));
+        }
+    }
+    assert!(queries.len() > 100);
+    queries
+}
+
+/// The metrics of vLLM that its recorded pages have.
+fn metrics_of_vllm() -> BTreeSet<String> {
+    let page = read("tests/wire/metrics/python-metrics-after-load.http");
+    let names = page.lines().filter_map(|line| line.split(['{', ' ']).next());
+    let names: BTreeSet<String> =
+        names.filter(|name| name.starts_with("vllm:")).map(str::to_owned).collect();
+    assert!(names.len() > 30, "{names:?}");
+    names
+}
+
+/// Every metric that a query may name, with the labels that it may be chosen by. `None`: any.
+fn known_metrics() -> BTreeMap<String, Option<Vec<Label>>> {
+    let mut known = BTreeMap::new();
+    for row in catalog::rows() {
+        let ends: &[&str] = match row.kind {
+            Kind::Histogram(_) => &["_bucket", "_sum", "_count"],
+            Kind::Counter | Kind::Gauge => &[""],
+        };
+        for end in ends {
+            known.insert(format!("{}{end}", row.name), Some(row.labels.to_vec()));
+        }
+    }
+    let recorded = recording::groups().into_iter().flat_map(|group| group.rules);
+    let others = OTHERS.map(str::to_owned).into_iter();
+    let free = recorded.map(|rule| rule.record).chain(others).chain(metrics_of_vllm());
+    known.extend(free.map(|name| (name, None)));
+    known
+}
+
+/// Whether a label can have what a matcher asks for: `a|b`, `a.*`, or a variable.
+fn can_be(label: Label, asked: &str) -> bool {
+    let is_open = matches!(label, Label::Model | Label::Backend | Label::Tier);
+    let values = label.values(&Known::default());
+    let can_be_one = |one: &str| match one.strip_suffix(".*") {
+        Some(prefix) => values.iter().any(|value| value.starts_with(prefix)),
+        None => values.iter().any(|value| value == one),
+    };
+    is_open || asked.starts_with('$') || asked.split('|').all(can_be_one)
+}
+
+fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<Label>>>) -> Vec<String> {
+    let Named { metric, matchers } = named;
+    let Some(labels) = known.get(metric) else { return vec![format!("no metric {metric}")] };
+    let Some(labels) = labels else { return Vec::new() };
+    let mut faults = Vec::new();
+    for (label, value) in matchers {
+        match labels.iter().find(|known| known.name() == label) {
+            Some(known) if can_be(*known, value) => {}
+            Some(_) => faults.push(format!("{metric}: {label} is never {value}")),
+            None if OTHER_LABELS.contains(&label.as_str()) => {}
+            None => faults.push(format!("{metric} has no label {label}")),
+        }
+    }
+    faults
+}
+
+#[test]
+fn every_query_names_metrics_labels_and_values_that_exist() {
+    let known = known_metrics();
+    let rows = catalog::rows().flat_map(|row| row.labels).map(|label| label.name());
+    let labels: BTreeSet<&str> = rows.chain(OTHER_LABELS).collect();
+    let mut wrong = Vec::new();
+    for (place, query) in queries() {
+        let names = promql::names(&query);
+        assert!(!names.metrics.is_empty(), "{place} asks for nothing");
+        for fault in names.metrics.iter().flat_map(|named| faults(named, &known)) {
+            wrong.push(format!("{place}: {fault}"));
+        }
+        for label in names.labels.iter().filter(|label| !labels.contains(label.as_str())) {
+            wrong.push(format!("{place}: no label {label}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn variables_of_dashboards_name_labels_that_exist() {
+    for dashboard in [dashboards::overview(), dashboards::replica()] {
+        for query in dashboard.variable_queries() {
+            let inner = query.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
+            let (metric, label) = inner.split_once(", ").unwrap();
+            let row = catalog::rows().find(|row| row.name == metric).unwrap();
+            assert!(row.labels.iter().any(|known| known.name() == label), "{query}");
+        }
+    }
+}
+
+#[test]
+fn a_query_of_something_that_does_not_exist_is_found() {
+    let known = known_metrics();
+    let fault =
+        |query: &str| promql::names(query).metrics.iter().flat_map(|it| faults(it, &known)).count();
+    assert_eq!(fault("rate(tokenweir_requests_total{outcome=\"ok\"}[5m])"), 0);
+    assert_eq!(fault("rate(tokenweir_request_total[5m])"), 1);
+    assert_eq!(fault("tokenweir_requests_total{result=\"ok\"}"), 1);
+    assert_eq!(fault("tokenweir_requests_total{outcome=~\"ok|fine\"}"), 1);
+    assert_eq!(fault("tokenweir_backend_up_count"), 1);
+}
+
+#[test]
+fn the_files_that_are_kept_are_those_that_are_printed() {
+    let around = Surroundings::of(&composed().config);
+    let mut stale = Vec::new();
+    for artifact in Artifact::ALL {
+        let text = artifact.print(&around).unwrap();
+        let path = root().join(artifact.path());
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, &text).unwrap();
+        }
+        if read(artifact.path()) != text {
+            stale.push(artifact.path());
+        }
+    }
+    assert!(stale.is_empty(), "UPDATE_GOLDEN=1 rewrites them: {stale:?}");
+}
+
+#[test]
+fn every_alert_is_seen_to_fire_and_not_to_fire() {
+    let files = fs::read_dir(root().join("tests/operations")).unwrap();
+    let cases: String =
+        files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap_or_default()).collect();
+    for alert in alerts::all() {
+        let name = format!("alertname=\"{}\"", alert.name);
+        let of_alert: Vec<&str> = cases.lines().filter(|line| line.contains(&name)).collect();
+        let silent = of_alert.iter().filter(|line| line.contains("exp_samples: []")).count();
+        assert!(silent > 0, "{} is never silent", alert.name);
+        assert!(silent < of_alert.len(), "{} never fires", alert.name);
+    }
+}
+
+#[test]
+fn alerts_have_distinct_names_and_silence_ones_that_exist() {
+    let alerts = alerts::all();
+    let names: BTreeSet<&str> = alerts.iter().map(|alert| alert.name).collect();
+    assert_eq!(names.len(), alerts.len());
+    for alert in &alerts {
+        for silence in &alert.silences {
+            assert!(names.contains(silence.alert), "{} silences {}", alert.name, silence.alert);
+            assert_ne!(silence.alert, alert.name);
+        }
+        // A runbook may send the reader to another one.
+        for text in [alert.meaning, alert.confirm, alert.action] {
+            assert!(text.ends_with(['.', '?']), "{}: {text}", alert.name);
+            let words = text.split(|c: char| !c.is_alphanumeric());
+            for word in words.filter(|word| word.len() > 9 && word.starts_with("Tokenweir")) {
+                assert!(names.contains(word), "{}: {word}", alert.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_table_of_alerts_in_the_readme_is_the_one_of_the_alerts() {
+    let table = runbooks::table("docs/runbooks.md", &alerts::all());
+    assert!(read("README.md").contains(&table), "put this table into README.md:\n\n{table}");
+}
+
+#[test]
+fn panels_stand_beside_each_other_and_each_says_what_it_shows() {
+    for dashboard in [dashboards::overview(), dashboards::replica()] {
+        let board: serde_json::Value = serde_json::from_str(&dashboard.print()).unwrap();
+        let mut taken = BTreeSet::new();
+        let mut ids = BTreeSet::new();
+        for panel in board["panels"].as_array().unwrap() {
+            assert!(ids.insert(panel["id"].as_u64()), "{panel}");
+            let place = |side: &str| panel["gridPos"][side].as_u64().unwrap();
+            assert!(place("x") + place("w") <= 24, "{panel}");
+            for x in place("x")..place("x") + place("w") {
+                for y in place("y")..place("y") + place("h") {
+                    assert!(taken.insert((x, y)), "{} overlaps", panel["title"]);
+                }
+            }
+            if panel["type"] != "row" {
+                assert!(panel["description"].as_str().unwrap().ends_with('.'), "{panel}");
+                assert!(!panel["targets"].as_array().unwrap().is_empty(), "{panel}");
+            }
+        }
+    }
+}
+
+/// The values of a key of the composition that stand on lines of their own or in a list.
+fn mounts(composition: &str) -> Vec<PathBuf> {
+    let words = composition.split([' ', '"', '[', ']', '\n']);
+    let paths = words.filter(|word| word.starts_with("./") || word.starts_with("../"));
+    paths.map(|word| root().join("docker").join(word.split(':').next().unwrap())).collect()
+}
+
+#[test]
+fn what_the_composition_mounts_exists() {
+    let composition = read("docker/compose.yml");
+    let mounts = mounts(&composition);
+    assert!(mounts.len() > 6, "{mounts:?}");
+    for path in mounts {
+        assert!(path.exists(), "{}", path.display());
+    }
+    let images = composition.lines().filter_map(|line| line.trim().strip_prefix("image: "));
+    for image in images {
+        let tag = image.rsplit_once(':').map(|(_, tag)| tag);
+        assert!(tag.is_some_and(|tag| tag != "latest"), "{image} has no exact version");
+    }
+}
+
+#[test]
+fn the_composition_starts_us_with_flags_that_exist() {
+    let composition = read("docker/compose.yml");
+    let commands = composition.lines().filter_map(|line| line.trim().strip_prefix("command: ["));
+    let own = ["serve", "sim", "replay"];
+    let mut seen = 0;
+    for command in commands.filter(|command| own.iter().any(|it| command.starts_with(it))) {
+        let words =
+            command.trim_end_matches(']').split(',').map(|word| word.trim().trim_matches('"'));
+        let words = ["tokenweir"].into_iter().chain(words).map(OsString::from);
+        tokenweir::cli::parse(words).unwrap_or_else(|error| panic!("{command}: {error}"));
+        seen += 1;
+    }
+    assert_eq!(seen, own.len());
+    assert!(composed().require_backend().is_ok());
+}

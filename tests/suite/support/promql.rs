@@ -1,0 +1,96 @@
+//! Which metrics and labels a query names. Enough of the language for that, and written
+//! without the code that makes the queries.
+
+/// A metric in a query, with its matchers as (label, value).
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) metric: String,
+    pub(crate) matchers: Vec<(String, String)>,
+}
+
+/// What a query names.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Names {
+    pub(crate) metrics: Vec<Named>,
+    /// Labels in `by`, `on` and the like.
+    pub(crate) labels: Vec<String>,
+}
+
+const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
+const WORDS: [&str; 5] = ["and", "or", "unless", "bool", "offset"];
+
+pub(crate) fn names(query: &str) -> Names {
+    let mut names = Names::default();
+    let mut rest = query;
+    while let Some(first) = rest.chars().next() {
+        if first.is_ascii_digit() {
+            // A number or a duration.
+            rest = rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '.');
+        } else if first == '[' {
+            rest = rest.split_once(']').unwrap().1;
+        } else if first == '"' {
+            rest = rest[1..].split_once('"').unwrap().1;
+        } else if first.is_ascii_alphabetic() || first == '_' {
+            rest = name(rest, &mut names);
+        } else {
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    names
+}
+
+/// Reads what begins with a name, and gives what comes after it.
+fn name<'a>(text: &'a str, names: &mut Names) -> &'a str {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let end = text.find(|c| !is_of_name(c)).unwrap_or(text.len());
+    let (name, rest) = text.split_at(end);
+    let after = rest.trim_start();
+    if GROUPINGS.contains(&name) && after.starts_with('(') {
+        let (labels, rest) = after[1..].split_once(')').unwrap();
+        let labels = labels.split(',').map(str::trim).filter(|label| !label.is_empty());
+        names.labels.extend(labels.map(str::to_owned));
+        return rest;
+    }
+    // `sum by (x) (y)`: what stands before its grouping is no metric.
+    let is_aggregation = GROUPINGS[..2].iter().any(|word| after.starts_with(&format!("{word} (")));
+    if is_aggregation
+        || after.starts_with('(')
+        || WORDS.contains(&name)
+        || GROUPINGS.contains(&name)
+    {
+        return rest;
+    }
+    let (matchers, rest) = match after.strip_prefix('{') {
+        Some(inner) => matchers(inner),
+        None => (Vec::new(), rest),
+    };
+    names.metrics.push(Named { metric: name.to_owned(), matchers });
+    rest
+}
+
+/// Reads matchers up to the brace that ends them.
+fn matchers(mut text: &str) -> (Vec<(String, String)>, &str) {
+    let mut matchers = Vec::new();
+    loop {
+        text = text.trim_start_matches([',', ' ', '\n']);
+        if let Some(rest) = text.strip_prefix('}') {
+            return (matchers, rest);
+        }
+        let (label, rest) = text.split_once(['=', '!']).unwrap();
+        let (value, rest) = rest.split_once('"').unwrap().1.split_once('"').unwrap();
+        matchers.push((label.trim().to_owned(), value.to_owned()));
+        text = rest;
+    }
+}
+
+#[test]
+fn names_are_found_in_every_form_of_query() {
+    let query = "histogram_quantile(0.95, sum by (le, slo) (rate(a_bucket{x=~\"b|c\",y!=\"d\"}[5m])))\n\
+                 > 2 * (level:e:p95 offset 1h) and on (f) vector(0) unless g";
+    let found = names(query);
+    let metrics: Vec<&str> = found.metrics.iter().map(|named| named.metric.as_str()).collect();
+    assert_eq!(metrics, ["a_bucket", "level:e:p95", "g"]);
+    let pairs = [("x", "b|c"), ("y", "d")].map(|(label, value)| (label.into(), value.into()));
+    assert_eq!(found.metrics[0].matchers, pairs);
+    assert_eq!(found.labels, ["le", "slo", "f"]);
+}
