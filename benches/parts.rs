@@ -2,21 +2,33 @@
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use http::HeaderMap;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use std::fs;
 use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokenweir::backend::dialect::Load;
 use tokenweir::clock;
-use tokenweir::observe::Observer;
+use tokenweir::headers::RequestId;
+use tokenweir::observe::{Observer, Sink};
 use tokenweir::openai::Api;
 use tokenweir::openai::request::Peek;
-use tokenweir::record::{BackendId, Condition, Decision, Timings};
+use tokenweir::record::{
+    Attempt, BackendId, Condition, Decision, Kept, ModelLabel, Outcome, RequestRecord, Timings,
+};
 use tokenweir::routing::prefix::PrefixTable;
 use tokenweir::routing::{
     Ask, Candidate, Ledger, Policy, PolicyKind, Prompt, Question, Report, Shortlist,
 };
 use tokenweir::sse::Decoder;
+use tokenweir::telemetry::access_log::AccessLog;
+use tokenweir::telemetry::buckets::Buckets;
+use tokenweir::telemetry::metric::Known;
+use tokenweir::telemetry::otel::{self, Otel};
+use tokenweir::telemetry::prometheus::Prometheus;
 
 /// As in the gateway.
 #[global_allocator]
@@ -179,6 +191,81 @@ fn routing(c: &mut Criterion) {
     group.finish();
 }
 
+/// A stream that went well, as its record has it.
+fn finished() -> RequestRecord {
+    let accepted = clock::now();
+    let moment = |millis| accepted + Duration::from_millis(millis);
+    let mut observer = Observer::new(Api::Chat);
+    observer.on_head("text/event-stream", false);
+    let mut timings = Timings::begin(accepted);
+    for (millis, chunk) in (100..).step_by(20).zip(&chunks("python/chat-stream-long.http")) {
+        observer.on_data(chunk, moment(millis), &mut timings);
+    }
+    timings.received = Some(moment(1));
+    timings.routed = Some(moment(1));
+    timings.sent = Some(moment(2));
+    timings.headers = Some(moment(90));
+    timings.ended = timings.terminal.or(timings.last_output);
+    let begun = clock::wall();
+    let id = RequestId::of(&HeaderMap::new(), 7);
+    let mut record =
+        RequestRecord::begin(id, IpAddr::V4(Ipv4Addr::LOCALHOST), "POST", begun, accepted);
+    record.route = Some("/v1/chat/completions");
+    record.api = Some(Api::Chat);
+    record.model = ModelLabel::known("tiny".into());
+    record.trace = Some(otel::Settings::default().propagation.begin(&HeaderMap::new(), 9));
+    record.attempts.push(Attempt {
+        backend: BackendId::new("vllm-0"),
+        address: ("10.0.0.1".into(), 8000),
+        provider: "vllm",
+        span: 3,
+        started: moment(2),
+        ended: timings.ended,
+        status: Some(200),
+        failure: None,
+    });
+    record.status = Some(200);
+    record.outcome = Outcome::Ok;
+    record.observed = observer.into_observed();
+    record.timings = timings;
+    record
+}
+
+/// Takes spans and forgets them.
+#[derive(Debug)]
+struct Nowhere;
+
+impl SpanExporter for Nowhere {
+    async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
+        Ok(())
+    }
+}
+
+fn sinks(c: &mut Criterion) {
+    let mut group = c.benchmark_group("a finished stream");
+    let kept = RequestRecord { kept: Some(Kept::Sampled), ..finished() };
+    let other = RequestRecord { kept: None, ..finished() };
+    let known = Known { backends: vec!["vllm-0".into()], ..Known::default() };
+    let metrics = Prometheus::new(known, &Buckets::default(), Vec::new());
+    group.bench_function("metrics", |b| b.iter(|| metrics.finished(black_box(&other))));
+    group.bench_function("metrics with exemplars", |b| {
+        b.iter(|| metrics.finished(black_box(&kept)));
+    });
+    for (name, is_json) in [("a JSON line", true), ("a line for people", false)] {
+        let log = AccessLog::new(
+            is_json,
+            Box::new(|line| {
+                black_box(line);
+            }),
+        );
+        group.bench_function(name, |b| b.iter(|| log.finished(black_box(&other))));
+    }
+    let spans = Otel::with_exporter(Nowhere, &otel::Settings::default());
+    group.bench_function("judge its trace", |b| b.iter(|| spans.judge(black_box(&other))));
+    group.bench_function("make its spans", |b| b.iter(|| spans.finished(black_box(&kept))));
+    group.finish();
+}
+
 fn pages(c: &mut Criterion) {
     let mut group = c.benchmark_group("scrape");
     for name in ["metrics/python-metrics-after.http", "metrics/rust-metrics-after.http"] {
@@ -197,5 +284,5 @@ fn config() -> Criterion {
         .sample_size(30)
 }
 
-criterion_group!(name = parts; config = config(); targets = streams, requests, routing, pages);
+criterion_group!(name = parts; config = config(); targets = streams, requests, routing, sinks, pages);
 criterion_main!(parts);

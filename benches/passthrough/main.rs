@@ -10,7 +10,8 @@
 //! The subjects take turns, round by round, so that whatever else the machine does meets them all.
 //! Their CPU time is what the scheduler says of their threads; a chunk carries the moment at which
 //! it was written, so a client knows how long it was under way. Medians of the rounds are printed,
-//! and ratios to the floor. `PASSTHROUGH_ROUNDS` sets their number.
+//! and ratios to the floor. `PASSTHROUGH_ROUNDS` sets their number; `PASSTHROUGH_ONLY=all` leaves the
+//! others out, to profile one.
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the numbers are for people")]
 
@@ -42,13 +43,15 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     subject::pin_to_the_other_core();
-    let given = |name: &str| std::env::var(name).ok().map(|value| value.parse().unwrap());
-    let rounds = given("PASSTHROUGH_ROUNDS").unwrap_or(ROUNDS);
+    let given = |name: &str| std::env::var(name).ok();
+    let rounds = given("PASSTHROUGH_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
+    let only = given("PASSTHROUGH_ONLY");
+    let is_asked = |kind: &Kind| only.as_ref().is_none_or(|only| only == kind.name());
     let sizes = Sizes::default();
     let backend = backend::start();
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut measured: Vec<(Kind, Vec<Figures>)> =
-        Kind::ALL.iter().map(|kind| (*kind, Vec::new())).collect();
+        Kind::ALL.into_iter().filter(is_asked).map(|kind| (kind, Vec::new())).collect();
     for round in 1..=rounds {
         for (kind, figures) in &mut measured {
             let subject = Subject::start(*kind, backend);

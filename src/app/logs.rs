@@ -1,10 +1,11 @@
 //! Where words go: the gateway's own log to standard error, a line for each request to standard
-//! output. Both through a thread of their own, so that a slow reader costs lines, never time.
+//! output. Each through a thread of its own, so that a slow reader costs lines, never time.
 
+use super::batched::{Batched, Writing};
 use crate::config::{Format, Log};
 use crate::telemetry::access_log::AccessLog;
-use std::io::{IsTerminal, Write};
-use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
+use std::io::IsTerminal;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 /// The writers. Dropping it writes what is left.
@@ -12,12 +13,13 @@ pub(super) struct Logs {
     /// The log of the process is in JSON.
     pub(super) is_json: bool,
     access: Option<AccessLogWriter>,
-    _guards: Vec<WorkerGuard>,
+    _own: WorkerGuard,
+    _access: Writing,
 }
 
 struct AccessLogWriter {
     is_json: bool,
-    writer: NonBlocking,
+    writer: Batched,
 }
 
 /// Lines that wait for a slow reader; more are dropped.
@@ -25,8 +27,8 @@ const QUEUE: usize = 8_192;
 
 /// Starts the log of the process. `RUST_LOG` wins over the level.
 pub(super) fn start(log: Log) -> Logs {
-    let builder = || NonBlockingBuilder::default().buffered_lines_limit(QUEUE).lossy(true);
-    let (own, own_guard) = builder().finish(std::io::stderr());
+    let builder = NonBlockingBuilder::default().buffered_lines_limit(QUEUE).lossy(true);
+    let (own, own_guard) = builder.finish(std::io::stderr());
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new(format!("warn,tokenweir={}", log.level.as_str())));
     let is_json = |is_terminal: bool| match log.format {
@@ -47,12 +49,13 @@ pub(super) fn start(log: Log) -> Logs {
     } else {
         subscriber.try_init()
     };
-    let (writer, access_guard) = builder().finish(std::io::stdout());
+    let (writer, writing) = Batched::start(std::io::stdout());
     let is_json = is_json(std::io::stdout().is_terminal());
     Logs {
         is_json: own_is_json,
         access: log.access.then_some(AccessLogWriter { is_json, writer }),
-        _guards: vec![own_guard, access_guard],
+        _own: own_guard,
+        _access: writing,
     }
 }
 
@@ -61,8 +64,6 @@ impl Logs {
     pub(super) fn access_log(&self) -> Option<AccessLog> {
         let AccessLogWriter { is_json, writer } = self.access.as_ref()?;
         let writer = writer.clone();
-        // A full queue drops the line and counts it: it returns no error.
-        let write = move |line: &str| drop(writer.clone().write_all(line.as_bytes()));
-        Some(AccessLog::new(*is_json, Box::new(write)))
+        Some(AccessLog::new(*is_json, Box::new(move |line: &str| writer.give(line))))
     }
 }

@@ -2,6 +2,7 @@
 
 mod assembly;
 mod banner;
+mod batched;
 mod demo;
 mod generate;
 mod load;
