@@ -18,13 +18,18 @@ pub(crate) enum Kind {
     Off,
     /// The gateway with metrics.
     Metrics,
-    /// The gateway with metrics, traces at the default rate and a JSON access log.
+    /// The gateway with metrics, and a JSON access log.
+    Log,
+    /// The gateway with metrics, and traces at the default rate.
+    Traces,
+    /// The gateway with metrics, log and traces.
     All,
 }
 
 impl Kind {
     /// In the order of their turns.
-    pub(crate) const ALL: [Self; 4] = [Self::Floor, Self::Off, Self::Metrics, Self::All];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Floor, Self::Off, Self::Metrics, Self::Log, Self::Traces, Self::All];
 
     /// The name in the table.
     pub(crate) const fn name(self) -> &'static str {
@@ -32,6 +37,8 @@ impl Kind {
             Self::Floor => "hyper",
             Self::Off => "telemetry off",
             Self::Metrics => "metrics",
+            Self::Log => "metrics, log",
+            Self::Traces => "metrics, traces",
             Self::All => "all",
         }
     }
@@ -135,8 +142,8 @@ fn on_its_core(program: &Path) -> Command {
 
 fn configuration(kind: Kind, backend: SocketAddr) -> String {
     let has_metrics = kind != Kind::Off;
-    let is_all = kind == Kind::All;
-    let collector = if is_all {
+    let has_log = matches!(kind, Kind::Log | Kind::All);
+    let collector = if matches!(kind, Kind::Traces | Kind::All) {
         format!("tracing: {{ endpoint: \"http://{backend}\", protocol: http/protobuf }}\n")
     } else {
         String::new()
@@ -144,6 +151,6 @@ fn configuration(kind: Kind, backend: SocketAddr) -> String {
     format!(
         "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{{ url: \"http://{backend}\" }}]\n\
          usage: passive\nadmission: {{ enabled: false }}\nmetrics: {{ enabled: {has_metrics} }}\n\
-         log: {{ access: {is_all}, format: json }}\n{collector}"
+         log: {{ access: {has_log}, format: json }}\n{collector}"
     )
 }
