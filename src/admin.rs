@@ -68,13 +68,14 @@ const INDEX: &str = "not found; here are /metrics /livez /readyz /status /config
 const NEWEST: usize = 50;
 
 async fn metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
-    let Some(metrics) = &admin.telemetry.prometheus else {
-        return (StatusCode::NOT_FOUND, "metrics are off: see metrics.enabled\n").into_response();
-    };
     let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::accepted(&accept.collect::<Vec<_>>().join(","));
-    let page = metrics.page(&admin.vitals(clock::now()), format);
-    ([(CONTENT_TYPE, format.content_type()), (VARY, "accept")], page).into_response()
+    match admin.telemetry.page(&admin.vitals(clock::now()), format) {
+        Some(page) => {
+            ([(CONTENT_TYPE, format.content_type()), (VARY, "accept")], page).into_response()
+        }
+        None => (StatusCode::NOT_FOUND, "metrics are off: see metrics.enabled\n").into_response(),
+    }
 }
 
 async fn ready(State(admin): State<Arc<Admin>>) -> Response {

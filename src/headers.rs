@@ -69,6 +69,11 @@ impl RequestId {
         Self(theirs.or_else(|| ours().ok()).unwrap_or(HeaderValue::from_static("0")))
     }
 
+    /// Of a request that is not.
+    pub(crate) fn nobody() -> Self {
+        Self(HeaderValue::from_static("0"))
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()

@@ -20,6 +20,7 @@ use crate::telemetry::explain::Explanations;
 use crate::telemetry::metric::Known;
 use crate::telemetry::otel::{self, Otel};
 use crate::telemetry::prometheus::Prometheus;
+use crate::telemetry::teller::Telling;
 use crate::telemetry::vitals::SpanCounts;
 use http::HeaderName;
 use std::future::Future;
@@ -44,6 +45,8 @@ pub(super) struct Assembly {
     /// The replicas.
     pub(super) pool: Arc<Pool>,
     server: Server,
+    /// Tells what is left when it is dropped.
+    telling: Telling,
     otel: Option<Otel>,
     /// Writes what is left of the capture when it is dropped.
     _capture: Option<capture::Running>,
@@ -98,9 +101,11 @@ impl Assembly {
         let explanations = Arc::new(Explanations::new(config.routing.explain_ring));
         let (capture, running) = capture(config)?.unzip();
         let counter = capture.as_ref().map(Capture::counter);
-        let sinks = sinks(&pool, &explanations, logs, otel.as_ref(), capture);
+        let at_once: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone()];
+        let later = later(logs, otel.as_ref(), capture);
         let buckets = Buckets::new(&config.metrics.buckets, &config.slos)?;
-        let telemetry = Arc::new(telemetry(&pool, config, &buckets, sinks));
+        let (telemetry, telling) = telemetry(&pool, config, &buckets, at_once, later);
+        let telemetry = Arc::new(telemetry);
         let client = Client::new(config.timeouts);
         let watchers =
             server::watch_all(&pool, &client, config.watch, &telemetry, FIRST_LOOK).await;
@@ -143,6 +148,7 @@ impl Assembly {
             captured_in: config.capture.file.clone(),
             pool,
             server,
+            telling,
             otel,
             _capture: running,
             _watchers: watchers,
@@ -152,6 +158,7 @@ impl Assembly {
     /// Serves until `shutdown`, drains, and sends what is left of the spans.
     pub(super) async fn run(self, shutdown: impl Future<Output = ()>) {
         let drained = self.server.run(shutdown).await;
+        drop(self.telling);
         if let Some(otel) = self.otel {
             otel.shutdown().await;
         }
@@ -261,7 +268,8 @@ fn telemetry(
     config: &Config,
     buckets: &Buckets,
     sinks: Vec<Arc<dyn Sink>>,
-) -> Telemetry {
+    later: Vec<Arc<dyn Sink>>,
+) -> (Telemetry, Telling) {
     let known = Known {
         models: Vec::new(),
         backends: pool.backends().iter().map(|backend| backend.id.to_string()).collect(),
@@ -269,18 +277,12 @@ fn telemetry(
         slos: Vec::new(),
     };
     let metrics = || Prometheus::new(known, buckets, config.slos.clone());
-    Telemetry::new(config.metrics.enabled.then(metrics), sinks)
+    Telemetry::with_teller(config.metrics.enabled.then(metrics), sinks, later)
 }
 
-/// Who hears of every request, besides the metrics.
-fn sinks(
-    pool: &Arc<Pool>,
-    explanations: &Arc<Explanations>,
-    logs: &Logs,
-    otel: Option<&Otel>,
-    capture: Option<Capture>,
-) -> Vec<Arc<dyn Sink>> {
-    let mut sinks: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone()];
+/// Who hears of every request, besides the metrics, and need not know at once.
+fn later(logs: &Logs, otel: Option<&Otel>, capture: Option<Capture>) -> Vec<Arc<dyn Sink>> {
+    let mut sinks: Vec<Arc<dyn Sink>> = Vec::new();
     if let Some(access_log) = logs.access_log() {
         sinks.push(Arc::new(access_log));
     }

@@ -26,8 +26,18 @@ pub trait Sink: Send + Sync + 'static {
         None
     }
 
-    /// The request is over. Called exactly once for each.
+    /// The request is over. This or one of the next two is called exactly once for each.
     fn finished(&self, record: &RequestRecord);
+
+    /// The same, for a sink that keeps the record.
+    fn take(&self, record: RequestRecord) {
+        self.finished(&record);
+    }
+
+    /// The same of several requests, in the order in which they ended.
+    fn finished_all(&self, records: &[Box<RequestRecord>]) {
+        records.iter().for_each(|record| self.finished(record));
+    }
 }
 
 /// The guard of one exchange. Dropping it reports the record.
@@ -227,7 +237,7 @@ impl Drop for Exchange {
         }
         inner.record.slow = SlowCause::of(&inner.record, &inner.presence.settings().slow);
         inner.record.kept = inner.sink.judge(&inner.record);
-        inner.sink.finished(&inner.record);
+        inner.sink.take(inner.record.take());
     }
 }
 

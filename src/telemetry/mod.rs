@@ -14,6 +14,7 @@ pub mod otel;
 mod process;
 pub mod prometheus;
 mod series;
+pub mod teller;
 pub mod vitals;
 
 use crate::backend::Backend;
@@ -21,39 +22,77 @@ use crate::backend::ScrapeError;
 use crate::backend::watch::Tally;
 use crate::observe::Sink;
 use crate::record::{Kept, RequestRecord};
+use exposition::Format;
+use prometheus::Prometheus;
 use std::sync::Arc;
 use std::time::Duration;
+use teller::{Teller, Telling};
+use vitals::Vitals;
 
 /// All sinks.
 pub struct Telemetry {
     /// Metrics. `None`: nobody counts them.
-    pub prometheus: Option<prometheus::Prometheus>,
+    prometheus: Option<Arc<Prometheus>>,
+    /// Who hears of a request when it ends.
     sinks: Vec<Arc<dyn Sink>>,
+    /// Who hears of it a little later. `None`: nobody.
+    teller: Option<Teller>,
 }
 
 impl Telemetry {
-    /// Metrics, and whatever else listens.
-    pub fn new(
-        prometheus: impl Into<Option<prometheus::Prometheus>>,
+    /// Metrics, and whatever else listens. All hear of a request when it ends.
+    pub fn new(prometheus: impl Into<Option<Prometheus>>, sinks: Vec<Arc<dyn Sink>>) -> Self {
+        let prometheus: Option<Arc<Prometheus>> = prometheus.into().map(Arc::new);
+        let metrics = prometheus.iter().map(|metrics| metrics.clone() as Arc<dyn Sink>);
+        Self { sinks: metrics.chain(sinks).collect(), prometheus, teller: None }
+    }
+
+    /// The same, but only `sinks` hear of a request when it ends; a thread tells the metrics and
+    /// the `later` ones.
+    pub fn with_teller(
+        prometheus: impl Into<Option<Prometheus>>,
         sinks: Vec<Arc<dyn Sink>>,
-    ) -> Self {
-        Self { prometheus: prometheus.into(), sinks }
+        later: Vec<Arc<dyn Sink>>,
+    ) -> (Self, Telling) {
+        let Self { prometheus, sinks: later, .. } = Self::new(prometheus, later);
+        let (teller, telling) = Teller::start(later);
+        (Self { prometheus, sinks, teller: Some(teller) }, telling)
+    }
+
+    /// The metrics page, with all requests that have ended. `None`: nobody counts.
+    pub fn page(&self, vitals: &Vitals, format: Format) -> Option<String> {
+        self.settle();
+        self.prometheus.as_ref().map(|metrics| metrics.page(vitals, format))
+    }
+
+    /// Tells what has ended and has not been told.
+    pub fn settle(&self) {
+        self.teller.iter().for_each(Teller::settle);
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<dyn Sink>> {
+        self.sinks.iter().chain(self.teller.iter().flat_map(Teller::sinks))
     }
 }
 
 impl Sink for Telemetry {
     fn first_output(&self, record: &RequestRecord) {
-        self.prometheus.iter().for_each(|metrics| metrics.first_output(record));
-        self.sinks.iter().for_each(|sink| sink.first_output(record));
+        self.all().for_each(|sink| sink.first_output(record));
     }
 
     fn judge(&self, record: &RequestRecord) -> Option<Kept> {
-        self.sinks.iter().find_map(|sink| sink.judge(record))
+        self.all().find_map(|sink| sink.judge(record))
     }
 
     fn finished(&self, record: &RequestRecord) {
-        self.prometheus.iter().for_each(|metrics| metrics.finished(record));
-        self.sinks.iter().for_each(|sink| sink.finished(record));
+        self.take(record.clone());
+    }
+
+    fn take(&self, record: RequestRecord) {
+        self.sinks.iter().for_each(|sink| sink.finished(&record));
+        if let Some(teller) = &self.teller {
+            teller.take(record);
+        }
     }
 }
 

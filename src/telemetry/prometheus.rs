@@ -131,25 +131,41 @@ impl Sink for Prometheus {
     fn finished(&self, record: &RequestRecord) {
         let exemplar = Exemplar::of(record);
         for (family, _) in &self.families {
-            let take = &mut |labels: &[&str], value| family.take(labels, value, exemplar);
-            match (family.row.read, exemplar) {
-                (Read::Record(read), _) => read(record, take),
-                (Read::Judged(read), _) => {
-                    self.objectives.iter().for_each(|it| read(it, record, take));
-                }
-                // Taken when it came; only now is it known whether its trace is kept.
-                (Read::FirstOutput(read), Some(exemplar)) => {
-                    read(record, &mut |labels, value| family.show(labels, value, exemplar));
-                }
-                (Read::Spread(read), _) => {
-                    let parts = read(record).filter(|parts| parts.count > 0);
-                    if let (Some(parts), Some(backend)) = (parts, record.backend()) {
-                        let labels = [record.model.as_str(), backend.as_str()];
-                        family.absorb(&labels, &parts, exemplar);
-                    }
-                }
-                _ => {}
+            self.finished_in(family, record, exemplar);
+        }
+    }
+
+    /// Family by family, so that its series are fetched once for all records.
+    fn finished_all(&self, records: &[Box<RequestRecord>]) {
+        let exemplars: Vec<_> = records.iter().map(|record| Exemplar::of(record)).collect();
+        for (family, _) in &self.families {
+            for (record, exemplar) in records.iter().zip(&exemplars) {
+                self.finished_in(family, record, *exemplar);
             }
+        }
+    }
+}
+
+impl Prometheus {
+    fn finished_in(&self, family: &Family, record: &RequestRecord, exemplar: Option<Exemplar>) {
+        let take = &mut |labels: &[&str], value| family.take(labels, value, exemplar);
+        match (family.row.read, exemplar) {
+            (Read::Record(read), _) => read(record, take),
+            (Read::Judged(read), _) => {
+                self.objectives.iter().for_each(|it| read(it, record, take));
+            }
+            // Taken when it came; only now is it known whether its trace is kept.
+            (Read::FirstOutput(read), Some(exemplar)) => {
+                read(record, &mut |labels, value| family.show(labels, value, exemplar));
+            }
+            (Read::Spread(read), _) => {
+                let parts = read(record).filter(|parts| parts.count > 0);
+                if let (Some(parts), Some(backend)) = (parts, record.backend()) {
+                    let labels = [record.model.as_str(), backend.as_str()];
+                    family.absorb(&labels, &parts, exemplar);
+                }
+            }
+            _ => {}
         }
     }
 }
