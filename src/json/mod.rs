@@ -100,6 +100,11 @@ impl Scanner {
         self.carry.clear();
     }
 
+    /// Keeps the first `room` bytes of texts that the pieces cut, if that is more than 256.
+    pub fn keep_long(&mut self, room: usize) {
+        self.carry.keep_long(room);
+    }
+
     /// Whether a whole document has been read.
     pub fn is_complete(&self) -> bool {
         self.state == State::Done

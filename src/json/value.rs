@@ -86,6 +86,12 @@ impl<'a> Text<'a> {
         &self.raw[..self.raw.len().min(MAX_KEPT)]
     }
 
+    /// What of it was kept, as it was written: all of it, unless a piece cut it and it is longer
+    /// than [`Scanner::keep_long`](super::Scanner::keep_long) says.
+    pub fn kept(self) -> &'a [u8] {
+        self.raw
+    }
+
     /// Whether nothing stands between the quotes.
     pub fn is_empty(self) -> bool {
         self.len == 0

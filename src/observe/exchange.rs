@@ -6,7 +6,7 @@ use super::observer::LEAST_WRITE_STALL;
 use super::{Live, Observer};
 use crate::clock;
 use crate::headers::media_type;
-use crate::openai::{Api, Finish};
+use crate::openai::{Api, Excerpt, Finish};
 use crate::record::{End, Kept, Outcome, RequestRecord, SlowCause, Stall};
 use bytes::Bytes;
 use http::HeaderMap;
@@ -95,6 +95,9 @@ impl Exchange {
         let mut observer = Observer::new(record.api.unwrap_or(Api::Other));
         observer.measure_by(&presence.settings().scales);
         observer.look_for(presence.settings().phrases.clone());
+        if let Some(prompt) = &record.prompt {
+            observer.keep_text(Excerpt::new(prompt.room()));
+        }
         let is_identity = |value: &http::HeaderValue| value.as_bytes() == b"identity";
         let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| !is_identity(value));
         observer.on_head(media_type(headers), is_encoded);

@@ -3,7 +3,7 @@
 
 use super::lane::Lane;
 use super::strip::Strip;
-use crate::openai::{Api, Channel, Delta, Finish, Phrases, Reader};
+use crate::openai::{Api, Channel, Delta, Excerpt, Finish, Phrases, Reader};
 use crate::record::{Lost, Observed, Scales, Timings, UsageEvent, UsageSource};
 use crate::sse::{Decoder, Piece};
 use bytes::Bytes;
@@ -65,6 +65,11 @@ impl Observer {
     /// Looks for phrases in the answer.
     pub fn look_for(&mut self, phrases: Option<Arc<Phrases>>) {
         self.reader.look_for(phrases);
+    }
+
+    /// Keeps the text of the answer.
+    pub fn keep_text(&mut self, excerpt: Excerpt) {
+        self.reader.keep_text(excerpt);
     }
 
     /// Counts under these bounds what is still to come.
@@ -161,8 +166,10 @@ impl Observer {
         for lane in &mut self.lanes {
             lane.settle(&mut self.observed);
         }
+        let text = self.reader.take_text();
         let answer = self.reader.answer();
         Observed {
+            text,
             finish_reasons: answer.finish_reasons().collect(),
             response_id: answer.id.clone(),
             response_model: answer.model.clone(),

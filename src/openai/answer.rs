@@ -1,7 +1,7 @@
 //! What is known of an answer as a whole, while its events pass.
 
-use super::Finish;
 use super::phrases::{Phrases, Progress};
+use super::{Excerpt, Finish};
 use crate::json::Value;
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ pub struct Answer {
     pub has_phrase: bool,
     /// What is looked for in it.
     pub(super) phrases: Option<Arc<Phrases>>,
+    /// The text of the first choice, if it is kept.
+    pub(super) text: Option<Excerpt>,
     /// What is known of each choice, by its index.
     choices: Vec<Choice>,
     /// Choices of the event that is being read, and why they end. They count once it is whole.
@@ -53,6 +55,20 @@ impl Answer {
         }
     }
 
+    /// Keeps more of the text, if it is kept, until it is known whose it is.
+    pub(super) fn keep(&mut self, value: Value<'_>) {
+        if let (Some(kept), Value::Text(text)) = (&mut self.text, value) {
+            kept.push(text.kept());
+        }
+    }
+
+    /// What came since the last time is text of the first choice, or is not.
+    pub(super) fn settle(&mut self, belongs: bool) {
+        if let Some(kept) = &mut self.text {
+            kept.settle(belongs);
+        }
+    }
+
     /// The event that is being read has this choice, and ends it if there is a reason.
     pub(super) fn expect(&mut self, index: usize, finish: Option<Finish>) {
         if self.pending.len() < MAX_CHOICES {
@@ -74,6 +90,7 @@ impl Answer {
     /// The event cannot be read.
     pub(super) fn reject(&mut self) {
         self.pending.clear();
+        self.settle(false);
     }
 
     /// The tokens of all choices so far, where the server reports them with every event.

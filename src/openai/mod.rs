@@ -6,6 +6,7 @@ mod answer;
 mod audio;
 mod chat;
 mod completions;
+mod excerpt;
 pub mod form;
 mod messages;
 mod parameters;
@@ -19,6 +20,7 @@ mod splice;
 mod whole;
 
 use crate::json::Paths;
+pub use excerpt::Excerpt;
 pub use parameters::Parameters;
 pub use phrases::Phrases;
 pub use reader::Reader;
@@ -161,6 +163,13 @@ enum Signal {
     Role,
     /// Text, or an object that stands for some.
     Output(Channel),
+    /// What a tool is called with.
+    Arguments,
+    /// Text of an event whose type tells what it is of.
+    Text,
+    /// A part of a whole answer that has text, and what kind of part it is.
+    Block,
+    BlockType,
     /// The array of token ids or logprobs, and each of its elements.
     Tokens,
     Token,

@@ -3,7 +3,8 @@
 
 use super::answer::Answer;
 use super::phrases::Phrases;
-use super::{Api, Channel, Delta, EngineTimes, Finish, InBandError, Shape, Signal, Usage};
+use super::responses::TEXT_TYPES;
+use super::{Api, Channel, Delta, EngineTimes, Excerpt, Finish, InBandError, Shape, Signal, Usage};
 use crate::json::{Scanner, Value};
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ struct Event {
     error: Option<InBandError>,
     status: Status,
     kind: Option<Box<str>>,
+    /// The part that is being read is no part of the answer.
+    is_reasoning: bool,
     /// A count was something else.
     is_wrong: bool,
 }
@@ -90,6 +93,18 @@ impl Reader {
         self.answer.phrases = phrases;
     }
 
+    /// Keeps the text of the first choice, without reasoning and calls of tools.
+    pub fn keep_text(&mut self, excerpt: Excerpt) {
+        self.scanner.keep_long(excerpt.room());
+        self.answer.text = Some(excerpt);
+    }
+
+    /// What was kept. What stands in an event that is not whole is left out.
+    pub fn take_text(&mut self) -> Option<Excerpt> {
+        self.answer.settle(false);
+        self.answer.text.take()
+    }
+
     /// The next piece of the data of an event, or of a whole answer.
     pub fn data(&mut self, piece: &[u8]) {
         if let Done::Matched(matched) = self.done {
@@ -116,7 +131,9 @@ impl Reader {
             if event_type.is_empty() { in_data.as_deref().unwrap_or("") } else { event_type };
         if let Some(output_type) = self.shape.output_type {
             delta.output = output_type(kind).filter(|_| is_read);
+            self.answer.settle(TEXT_TYPES.contains(&kind));
         }
+        self.answer.settle(true);
         delta.terminal = self.shape.terminal_types.contains(&kind);
         if delta.terminal {
             // It repeats the text of the events before it, if any.
@@ -132,8 +149,10 @@ impl Reader {
 
     /// The whole answer has been given to [`Reader::data`].
     pub fn end_whole(&mut self) -> Delta {
-        let is_read = self.scanner.is_complete();
-        Delta { terminal: is_read, ..self.end(is_read) }
+        let terminal = self.scanner.is_complete();
+        let delta = self.end(terminal);
+        self.answer.settle(true);
+        Delta { terminal, ..delta }
     }
 
     /// What is known of the answer so far.
@@ -203,7 +222,21 @@ impl Event {
                 self.choice.output(channel, value);
                 if channel == Channel::Answer {
                     answer.search(self.choice.index, value);
+                    answer.keep(value);
                 }
+            }
+            Signal::Arguments => {
+                self.choice.output(Channel::Answer, value);
+                answer.search(self.choice.index, value);
+            }
+            Signal::Text => answer.keep(value),
+            Signal::Block => {
+                let is_reasoning = std::mem::take(&mut self.is_reasoning);
+                answer.settle(!(is_reasoning && value == Value::End));
+            }
+            Signal::BlockType => {
+                self.is_reasoning =
+                    value.as_text().is_some_and(|kind| kind.starts_with("reasoning"));
             }
             Signal::Tokens if value == Value::Array => self.choice.tokens = Some(0),
             Signal::Token if value != Value::End => {
@@ -278,6 +311,7 @@ impl Event {
         if !part.is_present {
             return;
         }
+        answer.settle(part.index == 0);
         self.finish = part.finish.or(self.finish);
         self.tokens = match (self.choices, self.tokens, part.tokens) {
             (0, _, tokens) => tokens,

@@ -19,6 +19,9 @@ pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
     input_leaves_out_cache: false,
 });
 
+/// The types of the events whose text is the answer's.
+pub(super) const TEXT_TYPES: [&str; 2] = ["response.output_text.delta", "response.refusal.delta"];
+
 fn output_type(event: &str) -> Option<Channel> {
     let kind = event.strip_prefix("response.")?.strip_suffix(".delta")?;
     Some(if kind.contains("reasoning") { Channel::Reasoning } else { Channel::Answer })
@@ -31,8 +34,10 @@ const TABLE: &[(&str, Signal)] = &[
     ("model", Signal::Model),
     ("status", Signal::Status),
     ("incomplete_details.reason", Signal::IncompleteReason),
+    ("output[].content[]", Signal::Block),
+    ("output[].content[].type", Signal::BlockType),
     ("output[].content[].text", Signal::Output(Channel::Answer)),
-    ("output[].arguments", Signal::Output(Channel::Answer)),
+    ("output[].arguments", Signal::Arguments),
     ("usage.input_tokens", Signal::Input),
     ("usage.output_tokens", Signal::OutputTokens),
     ("usage.input_tokens_details.cached_tokens", Signal::Cached),
@@ -42,6 +47,8 @@ const TABLE: &[(&str, Signal)] = &[
     ("error.type", Signal::ErrorKind),
     // The `error` event.
     ("code", Signal::ErrorCode),
+    // Events that bring more of it.
+    ("delta", Signal::Text),
     // Events that hold the answer so far.
     ("response.id", Signal::Id),
     ("response.model", Signal::Model),

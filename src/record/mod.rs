@@ -31,7 +31,7 @@ pub use tier::{Tier, Tiers};
 pub use timings::Timings;
 
 use crate::headers::RequestId;
-use crate::openai::{Api, Parameters};
+use crate::openai::{Api, Excerpt, Parameters};
 use crate::trace_context::TraceContext;
 use outcome::ending;
 use std::net::IpAddr;
@@ -91,6 +91,8 @@ pub struct RequestRecord {
     pub kept: Option<Kept>,
     /// What a capture keeps of it. `None` if there is no capture, or it leaves this one out.
     pub captured: Option<Arc<Captured>>,
+    /// The beginning of its prompt, if the text of this request is kept.
+    pub prompt: Option<Excerpt>,
     /// Body bytes from the client.
     pub bytes_in: u64,
     /// Body bytes of the answer.
@@ -174,6 +176,7 @@ impl RequestRecord {
             slow: None,
             kept: None,
             captured: None,
+            prompt: None,
             bytes_in: 0,
             bytes_out: 0,
         }

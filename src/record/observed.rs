@@ -1,7 +1,7 @@
 //! What an observer saw of an answer.
 
 use super::{Lost, Stall, UsageEvent, UsageSource};
-use crate::openai::{EngineTimes, Finish, InBandError, Usage};
+use crate::openai::{EngineTimes, Excerpt, Finish, InBandError, Usage};
 use crate::spread::{Bounds, ChunkTokens, Gap, Gaps, Scale, TokenCount};
 use std::time::Duration;
 
@@ -59,6 +59,8 @@ pub struct Observed {
     pub response_id: Option<Box<str>>,
     /// The answer's `model`.
     pub response_model: Option<Box<str>>,
+    /// The beginning of its text, if the text of this request is kept.
+    pub text: Option<Excerpt>,
 }
 
 /// The bounds under which an answer's times and tokens are counted.

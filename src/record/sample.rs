@@ -103,6 +103,7 @@ pub(crate) fn streamed() -> RequestRecord {
         slow: None,
         kept: Some(Kept::Sampled),
         captured: None,
+        prompt: None,
         bytes_in: 120,
         bytes_out: 4_000,
     }
