@@ -11,7 +11,7 @@ use crate::routing::{Ledger, Prompt};
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::exposition::Format;
 use crate::telemetry::vitals::{
-    BackendVitals, LearnedVitals, QueueVitals, SignalVitals, SpanCounts, Vitals,
+    BackendVitals, LearnedVitals, LogCounts, QueueVitals, SignalVitals, SpanCounts, Vitals,
 };
 use crate::telemetry::{Telemetry, capture};
 use axum::extract::rejection::PathRejection;
@@ -44,6 +44,8 @@ pub struct Admin {
     pub spans: Box<dyn Fn() -> SpanCounts + Send + Sync>,
     /// What counts the records of a capture, if there is one.
     pub capture: Option<capture::Counter>,
+    /// What became of what is logged of requests so far.
+    pub logs: Box<dyn Fn() -> LogCounts + Send + Sync>,
     /// The configuration in force, with the source of each value and without secrets.
     pub config: Value,
 }
@@ -156,6 +158,7 @@ impl Admin {
             models: self.pool.routes().models().iter().map(|model| model.id.to_string()).collect(),
             spans: (self.spans)(),
             capture: self.capture.as_ref().map(capture::Counter::counts).unwrap_or_default(),
+            logs: (self.logs)(),
         }
     }
 }

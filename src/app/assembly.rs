@@ -9,19 +9,21 @@ use crate::clock;
 use crate::config::{self, BackendConfig, Config, Loaded, SecretError, Source, TierKey};
 use crate::observe::{self, Live, Sink};
 use crate::openai::Phrases;
-use crate::proxy::Gateway;
 use crate::proxy::admission::{self, Admission};
+use crate::proxy::{Gateway, KeptText};
 use crate::record::Tiers;
 use crate::server::{self, BindError, Drained, Limits, Server};
 use crate::telemetry::Telemetry;
+use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::buckets::{Buckets, BucketsError};
 use crate::telemetry::capture::{self, Capture};
+use crate::telemetry::content::{self, Content};
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::metric::Known;
 use crate::telemetry::otel::{self, Otel};
 use crate::telemetry::prometheus::Prometheus;
 use crate::telemetry::teller::Telling;
-use crate::telemetry::vitals::SpanCounts;
+use crate::telemetry::vitals::{LogCounts, SpanCounts};
 use http::HeaderName;
 use std::future::Future;
 use std::io;
@@ -50,6 +52,8 @@ pub(super) struct Assembly {
     otel: Option<Otel>,
     /// Writes what is left of the capture when it is dropped.
     _capture: Option<capture::Running>,
+    /// As well.
+    _content: Option<content::Running>,
     /// Watches while it lives.
     _watchers: JoinSet<()>,
 }
@@ -71,6 +75,8 @@ pub(super) enum AssemblyError {
     Traces(#[from] otel::StartError),
     #[error("the capture file {} cannot be written", file.display())]
     Capture { file: PathBuf, source: io::Error },
+    #[error("the content log cannot be started")]
+    Content(#[from] content::StartError),
     #[error(transparent)]
     Buckets(#[from] BucketsError),
 }
@@ -101,8 +107,12 @@ impl Assembly {
         let explanations = Arc::new(Explanations::new(config.routing.explain_ring));
         let (capture, running) = capture(config)?.unzip();
         let counter = capture.as_ref().map(Capture::counter);
+        let access_log = logs.access_log();
+        let (content, content_running) = Content::start(&config.log.content)?.unzip();
+        let log_counts = log_counts(logs, access_log.as_ref(), content.as_ref());
         let at_once: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone()];
-        let later = later(logs, otel.as_ref(), capture);
+        let mut later = later(access_log, otel.as_ref(), capture);
+        later.extend(content.map(|content| Arc::new(content) as Arc<dyn Sink>));
         let buckets = Buckets::new(&config.metrics.buckets, &config.slos)?;
         let (telemetry, telling) = telemetry(&pool, config, &buckets, at_once, later);
         let telemetry = Arc::new(telemetry);
@@ -120,6 +130,7 @@ impl Assembly {
             draining: Arc::new(AtomicBool::new(false)),
             spans: span_counts(otel.as_ref()),
             capture: counter,
+            logs: log_counts,
             config: loaded.view(),
         });
         let gateway = Arc::new(Gateway {
@@ -133,6 +144,10 @@ impl Assembly {
             live,
             session_headers: session_headers(config),
             captured: running.as_ref().map_or(0.0, |_| config.capture.sample),
+            kept_text: content_running.as_ref().map(|_| KeptText {
+                share: config.log.content.sample,
+                bytes: config.log.content.room(),
+            }),
         });
         let limits = Limits {
             head: config.limits.header,
@@ -151,6 +166,7 @@ impl Assembly {
             telling,
             otel,
             _capture: running,
+            _content: content_running,
             _watchers: watchers,
         })
     }
@@ -281,9 +297,13 @@ fn telemetry(
 }
 
 /// Who hears of every request, besides the metrics, and need not know at once.
-fn later(logs: &Logs, otel: Option<&Otel>, capture: Option<Capture>) -> Vec<Arc<dyn Sink>> {
+fn later(
+    access_log: Option<AccessLog>,
+    otel: Option<&Otel>,
+    capture: Option<Capture>,
+) -> Vec<Arc<dyn Sink>> {
     let mut sinks: Vec<Arc<dyn Sink>> = Vec::new();
-    if let Some(access_log) = logs.access_log() {
+    if let Some(access_log) = access_log {
         sinks.push(Arc::new(access_log));
     }
     if let Some(otel) = otel {
@@ -299,6 +319,21 @@ fn capture(config: &Config) -> Result<Option<(Capture, capture::Running)>, Assem
     let Some(file) = &config.capture.file else { return Ok(None) };
     let failed = |source| AssemblyError::Capture { file: file.clone(), source };
     Capture::start(file, config.capture.max_bytes as u64).map(Some).map_err(failed)
+}
+
+fn log_counts(
+    logs: &Logs,
+    access_log: Option<&AccessLog>,
+    content: Option<&Content>,
+) -> Box<dyn Fn() -> LogCounts + Send + Sync> {
+    let lines = access_log.map(AccessLog::counter).zip(logs.dropped());
+    let texts = content.map(Content::counter);
+    Box::new(move || LogCounts {
+        access: lines
+            .as_ref()
+            .map_or_else(Default::default, |(lines, dropped)| lines.counts(dropped())),
+        content: texts.as_ref().map(content::Counter::counts).unwrap_or_default(),
+    })
 }
 
 fn span_counts(otel: Option<&Otel>) -> Box<dyn Fn() -> SpanCounts + Send + Sync> {

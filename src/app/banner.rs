@@ -5,6 +5,7 @@ use super::assembly::Assembly;
 use super::logs::Logs;
 use crate::admin;
 use crate::clock;
+use crate::telemetry::tame;
 use crate::telemetry::vitals::BackendVitals;
 use std::fmt::Write;
 
@@ -42,7 +43,8 @@ fn text(assembly: &Assembly) -> String {
     }
     let now = clock::now();
     for backend in assembly.pool.backends() {
-        let _ = writeln!(text, "  backend   {}", describe(&admin::vitals(backend, now)));
+        let _ =
+            writeln!(text, "  backend   {}", tame::line(&describe(&admin::vitals(backend, now))));
     }
     if !assembly.pool.is_ready() {
         let _ = writeln!(text, "  not ready: no replica is up yet; each is tried again and again");

@@ -2,6 +2,7 @@
 //! output. Each through a thread of its own, so that a slow reader costs lines, never time.
 
 use super::batched::{Batched, Writing};
+use crate::clock;
 use crate::config::{Format, Log};
 use crate::telemetry::access_log::AccessLog;
 use std::io::IsTerminal;
@@ -19,6 +20,7 @@ pub(super) struct Logs {
 
 struct AccessLogWriter {
     is_json: bool,
+    per_second: Option<u32>,
     writer: Batched,
 }
 
@@ -26,7 +28,7 @@ struct AccessLogWriter {
 const QUEUE: usize = 8_192;
 
 /// Starts the log of the process. `RUST_LOG` wins over the level.
-pub(super) fn start(log: Log) -> Logs {
+pub(super) fn start(log: &Log) -> Logs {
     let builder = NonBlockingBuilder::default().buffered_lines_limit(QUEUE).lossy(true);
     let (own, own_guard) = builder.finish(std::io::stderr());
     let filter = EnvFilter::try_from_default_env()
@@ -51,9 +53,10 @@ pub(super) fn start(log: Log) -> Logs {
     };
     let (writer, writing) = Batched::start(std::io::stdout());
     let is_json = is_json(std::io::stdout().is_terminal());
+    let per_second = log.access_per_second;
     Logs {
         is_json: own_is_json,
-        access: log.access.then_some(AccessLogWriter { is_json, writer }),
+        access: log.access.then_some(AccessLogWriter { is_json, per_second, writer }),
         _own: own_guard,
         _access: writing,
     }
@@ -62,8 +65,15 @@ pub(super) fn start(log: Log) -> Logs {
 impl Logs {
     /// The sink that writes a line for each request, unless it is switched off.
     pub(super) fn access_log(&self) -> Option<AccessLog> {
-        let AccessLogWriter { is_json, writer } = self.access.as_ref()?;
+        let AccessLogWriter { is_json, per_second, writer } = self.access.as_ref()?;
         let writer = writer.clone();
-        Some(AccessLog::new(*is_json, Box::new(move |line: &str| writer.give(line))))
+        let write = move |line: &str| writer.give(line);
+        Some(AccessLog::new(*is_json, Box::new(write)).with_limit(*per_second, clock::now()))
+    }
+
+    /// Counts the lines of it that its reader was too slow for.
+    pub(super) fn dropped(&self) -> Option<impl Fn() -> u64 + Send + Sync + use<>> {
+        let writer = self.access.as_ref()?.writer.clone();
+        Some(move || writer.dropped())
     }
 }

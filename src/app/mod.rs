@@ -42,7 +42,7 @@ fn run_serve(serve: Serve) -> ExitCode {
         Err(error) => return wrong(&error),
     };
     block_on(async move {
-        let logs = logs::start(loaded.config.log);
+        let logs = logs::start(&loaded.config.log);
         let assembly = match Assembly::new(&loaded, &logs, variable).await {
             Ok(assembly) => assembly,
             Err(error) => return failed(&error),

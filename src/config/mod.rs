@@ -4,6 +4,7 @@
 
 mod backends;
 mod check;
+mod content;
 mod error;
 mod file;
 mod objectives;

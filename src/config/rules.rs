@@ -1,7 +1,7 @@
 //! What types cannot say: rules about the size of a value, and about values that must agree. A
 //! broken rule names the value by its path, wherever it came from.
 
-use super::{Config, backends::BackendConfig, objectives};
+use super::{Config, backends::BackendConfig, content, objectives};
 use crate::admission::DEFAULT_CLASS;
 use crate::backend::address::Address;
 use crate::backend::routes::Named;
@@ -54,6 +54,7 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     searches_are_usable(config)?;
     tracing_is_usable(config)?;
     capture_is_usable(config)?;
+    content::check(&config.log.content)?;
     objectives::check(config)
 }
 

@@ -5,6 +5,7 @@ use super::secret::Secret;
 use crate::admission::Classes;
 use crate::routing::high_water::Marks;
 use crate::routing::{Policy, PolicyKind, kv_aware};
+use crate::telemetry::content;
 use crate::telemetry::otel::{Profile, Semconv};
 use crate::trace_context::Parent;
 use crate::units;
@@ -118,7 +119,7 @@ pub struct Drain {
 }
 
 /// What is logged, and how.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
     /// The least important events that are logged.
@@ -127,6 +128,10 @@ pub struct Log {
     pub format: Format,
     /// Whether each request gets a line when it ends.
     pub access: bool,
+    /// Most lines of ordinary requests in a second. `None`: no limit.
+    pub access_per_second: Option<u32>,
+    /// Where prompts and answers go.
+    pub content: content::Settings,
 }
 
 /// The importance of a logged event.
@@ -305,9 +310,15 @@ impl Default for Tracing {
 }
 
 impl Default for Log {
-    /// Changes of state and a line for each request.
+    /// Changes of state and a line for each request, up to 1,000 a second if all goes well.
     fn default() -> Self {
-        Self { level: Level::default(), format: Format::default(), access: true }
+        Self {
+            level: Level::default(),
+            format: Format::default(),
+            access: true,
+            access_per_second: Some(1_000),
+            content: content::Settings::default(),
+        }
     }
 }
 

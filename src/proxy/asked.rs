@@ -1,6 +1,8 @@
 //! What routing and a capture must know of a request: its prompt in hashes, and its session.
 
+use super::KeptText;
 use crate::backend::routes::Route;
+use crate::openai::Excerpt;
 use crate::openai::request::Peek;
 use crate::record::Captured;
 use crate::routing::{Prompt, mix, unit};
@@ -44,6 +46,15 @@ pub(super) fn captured(
             block_bytes: *block_bytes,
             session,
         })
+    })
+}
+
+/// The prompt as it stands in its body, for a sample of requests.
+pub(super) fn text(kept: KeptText, peek: &Peek, body: &[u8], luck: u64) -> Option<Excerpt> {
+    (unit(luck) < kept.share).then(|| {
+        let mut excerpt = Excerpt::new(kept.bytes);
+        peek.prompt.parts(body).for_each(|part| excerpt.push(part));
+        excerpt
     })
 }
 

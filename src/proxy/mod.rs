@@ -64,6 +64,17 @@ pub struct Gateway {
     pub session_headers: Vec<HeaderName>,
     /// The share of requests that a capture keeps; 0 without one.
     pub captured: f64,
+    /// Whose text is kept. `None`: nobody's.
+    pub kept_text: Option<KeptText>,
+}
+
+/// A sample of requests whose prompts and answers are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct KeptText {
+    /// The share of requests.
+    pub share: f64,
+    /// The first so many bytes of each text.
+    pub bytes: usize,
 }
 
 /// The body of an answer: our own, or a replica's as it comes.
@@ -130,6 +141,7 @@ async fn forward(
     let route = gateway.pool.routes().of(peek.model.as_deref()).clone();
     record.model = route.label.clone();
     let prompt = asked::prompt(&peek, &route, &body);
+    let bytes = body.clone();
     let mut body = outgoing::Body::new(body, record.api, &head.headers, &peek, &route)?;
     let need = Need {
         model: peek.model.as_deref(),
@@ -141,6 +153,8 @@ async fn forward(
     if record.api.is_some_and(Api::generates) {
         record.captured =
             asked::captured(gateway.captured, &prompt, need.session, fastrand::u64(..));
+        record.prompt =
+            gateway.kept_text.and_then(|kept| asked::text(kept, &peek, &bytes, fastrand::u64(..)));
     }
     let caller = gateway.admission.caller(&head.headers, record.client, &record.tier);
     let mut place = gateway.admission.admit(need, caller, &mut record.timings).await?;

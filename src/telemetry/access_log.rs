@@ -1,19 +1,52 @@
-//! One line for each request, from its record: never a prompt, an answer or a key.
+//! One line for each request, from its record: never a prompt, an answer or a key. Under load the
+//! lines of ordinary requests are limited; those of all others are not.
 
+mod rate;
+
+use super::tame::{self, Field};
 use crate::observe::Sink;
-use crate::record::{Kept, Lost, Phase, Phases, RequestRecord, SlowCause};
+use crate::record::{Kept, Lost, Outcome, Phase, Phases, RequestRecord, SlowCause};
+use rate::Rate;
 use serde::Serialize;
 use std::fmt::{self, Display};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// The sink that writes the lines.
 pub struct AccessLog {
     is_json: bool,
     write: Write,
+    rate: Option<Rate>,
+    /// Lines that have been left out since the last one that was written.
+    since: AtomicU64,
+    tally: Arc<Tally>,
 }
 
 /// Takes a line with its ending. It must not block.
 pub type Write = Box<dyn Fn(&str) + Send + Sync>;
+
+/// Lines so far, before it is known which of them the writer had no room for.
+#[derive(Debug, Default)]
+struct Tally {
+    given: AtomicU64,
+    left_out: AtomicU64,
+}
+
+/// Counts what became of lines, while they are written.
+#[derive(Debug, Clone)]
+pub struct Counter(Arc<Tally>);
+
+/// What became of lines.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// On their way to the reader, or there.
+    pub written: u64,
+    /// Of ordinary requests, beyond the limit.
+    pub left_out: u64,
+    /// The reader was too slow.
+    pub dropped: u64,
+}
 
 /// The fields of a line, in its order.
 #[derive(Debug, Serialize)]
@@ -56,6 +89,9 @@ struct Line<'a> {
     /// Prompt tokens that were believed to be cached.
     predicted_cached: Option<f64>,
     attempts: usize,
+    /// Lines of ordinary requests that were left out before this one.
+    #[serde(skip_serializing_if = "is_none")]
+    left_out: u64,
     stream: bool,
     finish: Vec<&'static str>,
     input_tokens: Option<u64>,
@@ -99,21 +135,63 @@ struct PhaseTimes {
 impl AccessLog {
     /// Lines for machines, or for people.
     pub fn new(is_json: bool, write: Write) -> Self {
-        Self { is_json, write }
+        Self { is_json, write, rate: None, since: AtomicU64::new(0), tally: Arc::default() }
+    }
+
+    /// Writes at most so many lines of ordinary requests in a second, from `epoch` on, and a burst
+    /// of one second at once.
+    pub fn with_limit(self, per_second: Option<u32>, epoch: Instant) -> Self {
+        Self { rate: per_second.map(|per_second| Rate::new(per_second, epoch)), ..self }
+    }
+
+    /// What counts the lines.
+    pub fn counter(&self) -> Counter {
+        Counter(self.tally.clone())
+    }
+
+    fn is_left_out(&self, record: &RequestRecord) -> bool {
+        let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+        is_ordinary(record) && self.rate.as_ref().is_some_and(|rate| !rate.take(ended))
     }
 }
 
 impl Sink for AccessLog {
     fn finished(&self, record: &RequestRecord) {
-        let line = Line::of(record);
+        if self.is_left_out(record) {
+            self.since.fetch_add(1, Ordering::Relaxed);
+            self.tally.left_out.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let left_out = self.since.swap(0, Ordering::Relaxed);
+        let line = Line { left_out, ..Line::of(record) };
         let mut text = if self.is_json {
             // A struct of texts and numbers always has a JSON form.
-            serde_json::to_string(&line).unwrap_or_default()
+            tame::json(serde_json::to_string(&line).unwrap_or_default())
         } else {
             line.to_string()
         };
         text.push('\n');
+        self.tally.given.fetch_add(1, Ordering::Relaxed);
         (self.write)(&text);
+    }
+}
+
+/// It went well, at once and in time: its line is missed least.
+fn is_ordinary(record: &RequestRecord) -> bool {
+    record.outcome == Outcome::Ok
+        && record.slow.is_none()
+        && record.observed.stalls.is_empty()
+        && record.attempts.len() <= 1
+}
+
+impl Counter {
+    /// So far, of which the writer has dropped so many.
+    pub fn counts(&self, dropped: u64) -> Counts {
+        Counts {
+            written: self.0.given.load(Ordering::Relaxed).saturating_sub(dropped),
+            left_out: self.0.left_out.load(Ordering::Relaxed),
+            dropped,
+        }
     }
 }
 
@@ -147,6 +225,7 @@ impl<'a> Line<'a> {
             predicted_ttft_ms: predicted.map(|predicted| seconds(predicted.ttft)),
             predicted_cached: predicted.map(|predicted| predicted.candidate.cached.round()),
             attempts: record.attempts.len(),
+            left_out: 0,
             stream: observed.is_stream,
             finish: observed
                 .finish_reasons
@@ -214,13 +293,19 @@ impl Display for Line<'_> {
         field(f, "out", self.output_tokens)?;
         field(f, "finish", (!self.finish.is_empty()).then(|| self.finish.join(",")))?;
         field(f, "attempts", (self.attempts > 1).then_some(self.attempts))?;
+        field(f, "left_out", (self.left_out > 0).then_some(self.left_out))?;
         field(f, "id", Some(self.request_id))?;
         field(f, "trace", self.trace_id.as_deref())
     }
 }
 
 fn field(f: &mut fmt::Formatter<'_>, name: &str, value: Option<impl Display>) -> fmt::Result {
-    value.map_or(Ok(()), |value| write!(f, " {name}={value}"))
+    value.map_or(Ok(()), |value| write!(f, " {name}={}", Field(value)))
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes what it asks about so")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Milliseconds with three decimals: microseconds are what the clock is good for.
@@ -232,3 +317,6 @@ pub(super) fn millis(duration: Duration) -> f64 {
 fn seconds(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e3
 }
+
+#[cfg(test)]
+mod tests;

@@ -146,6 +146,10 @@ pub enum Label {
     Span,
     /// What became of a record of a capture.
     Capture,
+    /// What became of a line of the access log.
+    AccessLine,
+    /// What became of a record of the content log.
+    Content,
     /// The version of the gateway.
     Version,
 }
@@ -176,6 +180,10 @@ pub(super) const AGREEMENTS: [&str; 2] = ["same", "different"];
 pub(super) const SPAN_RESULTS: [&str; 4] = ["queued", "exported", "failed", "filtered"];
 /// What becomes of the records of a capture.
 pub(super) const CAPTURE_RESULTS: [&str; 2] = ["written", "dropped"];
+/// What becomes of lines of the access log.
+pub(super) const ACCESS_RESULTS: [&str; 3] = ["written", "left_out", "dropped"];
+/// What becomes of the records of the content log.
+pub(super) const CONTENT_RESULTS: [&str; 3] = ["written", "dropped", "redactor_failed"];
 const PHASES: [&str; 6] = ["upload", "queued", "routing", "headers", "prefill", "decode"];
 const RESULTS: [&str; 7] =
     ["ok", "error_status", "connect_error", "connection_reset", "bad_response", "timeout", "stale"];
@@ -213,6 +221,8 @@ impl Label {
             | Self::UsageEvent
             | Self::Agreement
             | Self::Capture
+            | Self::AccessLine
+            | Self::Content
             | Self::Verdict => "result",
             Self::Phase | Self::LifePhase => "phase",
             Self::Direction => "direction",
@@ -271,6 +281,8 @@ impl Label {
             Self::Signal => own(&SIGNALS.map(|signal| signal.name)),
             Self::Span => own(&SPAN_RESULTS),
             Self::Capture => own(&CAPTURE_RESULTS),
+            Self::AccessLine => own(&ACCESS_RESULTS),
+            Self::Content => own(&CONTENT_RESULTS),
             Self::Version => own(&[env!("CARGO_PKG_VERSION")]),
         }
     }

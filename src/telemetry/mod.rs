@@ -2,9 +2,11 @@
 //! from the one record that it leaves. A capture tells it once more, for a laboratory.
 
 pub mod access_log;
+mod bounded_file;
 pub mod buckets;
 pub mod capture;
 pub mod catalog;
+pub mod content;
 mod exemplar;
 pub mod explain;
 pub mod exposition;
@@ -14,6 +16,7 @@ pub mod otel;
 mod process;
 pub mod prometheus;
 mod series;
+pub(crate) mod tame;
 pub mod teller;
 pub mod vitals;
 

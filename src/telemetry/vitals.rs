@@ -1,7 +1,7 @@
 //! The state of the gateway at one moment, gathered when somebody asks: what gauges, `/status`
 //! and the live views read. Nothing here is counted up and down beside the thing it counts.
 
-use super::capture;
+use super::{access_log, capture, content};
 use serde::Serialize;
 
 /// One moment of the gateway.
@@ -25,6 +25,8 @@ pub struct Vitals {
     pub spans: SpanCounts,
     /// Records of a capture by what became of them.
     pub capture: capture::Counts,
+    /// Lines and texts by what became of them.
+    pub logs: LogCounts,
 }
 
 /// One moment of a class of the waiting room.
@@ -124,4 +126,13 @@ pub struct SpanCounts {
     pub failed: u64,
     /// Of traces that are not sampled.
     pub filtered: u64,
+}
+
+/// What became of what is logged of requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct LogCounts {
+    /// Lines of the access log.
+    pub access: access_log::Counts,
+    /// Prompts and answers.
+    pub content: content::Counts,
 }

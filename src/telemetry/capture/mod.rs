@@ -11,12 +11,10 @@
 //!
 //! Requests that were at fault are left out: no engine computed anything for them.
 
-mod file;
-
 use super::access_log::millis;
+use super::bounded_file::{Bounded, Tally};
 use crate::observe::Sink;
 use crate::record::{BackendId, Captured, Outcome, RequestRecord};
-use file::{Bounded, Tally};
 use serde::Serialize;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};

@@ -1,6 +1,8 @@
 //! Replicas: what was sent to them, what they say of themselves, and the gateway itself.
 
-use super::super::metric::{CAPTURE_RESULTS, Emit, Kind, Label, Read, Row, SPAN_RESULTS};
+use super::super::metric::{
+    ACCESS_RESULTS, CAPTURE_RESULTS, CONTENT_RESULTS, Emit, Kind, Label, Read, Row, SPAN_RESULTS,
+};
 use super::super::vitals::{BackendVitals, Vitals};
 use super::SCRAPE_BOUNDS;
 use crate::record::Attempt;
@@ -170,6 +172,32 @@ pub(super) const ROWS: &[Row] = &[
         read: Read::Vitals(|vitals, emit| {
             let counts = [vitals.capture.written, vitals.capture.dropped];
             for (result, count) in CAPTURE_RESULTS.iter().zip(counts) {
+                emit(&[result], count as f64);
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_access_log_lines_total",
+        help: "Lines of the access log, by whether they were written, left out under load or too many for the reader.",
+        kind: Kind::Counter,
+        labels: &[Label::AccessLine],
+        read: Read::Vitals(|vitals, emit| {
+            let lines = &vitals.logs.access;
+            let counts = [lines.written, lines.left_out, lines.dropped];
+            for (result, count) in ACCESS_RESULTS.iter().zip(counts) {
+                emit(&[result], count as f64);
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_content_records_total",
+        help: "Requests whose text was to be kept (log.content), by what became of it.",
+        kind: Kind::Counter,
+        labels: &[Label::Content],
+        read: Read::Vitals(|vitals, emit| {
+            let records = &vitals.logs.content;
+            let counts = [records.written, records.dropped, records.redactor_failed];
+            for (result, count) in CONTENT_RESULTS.iter().zip(counts) {
                 emit(&[result], count as f64);
             }
         }),

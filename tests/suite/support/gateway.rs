@@ -26,7 +26,7 @@ use tokenweir::telemetry::capture::{self, Capture, Counter};
 use tokenweir::telemetry::explain::Explanations;
 use tokenweir::telemetry::metric::Known;
 use tokenweir::telemetry::prometheus::Prometheus;
-use tokenweir::telemetry::vitals::SpanCounts;
+use tokenweir::telemetry::vitals::{LogCounts, SpanCounts};
 use tokenweir::trace_context::Propagation;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -196,6 +196,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             live: live.clone(),
             session_headers: setup.session_headers,
             captured: setup.captured,
+            kept_text: None,
         }),
         admin: Arc::new(Admin {
             pool: pool.clone(),
@@ -206,6 +207,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             draining: Arc::new(AtomicBool::new(false)),
             spans: Box::new(SpanCounts::default),
             capture: counter.clone(),
+            logs: Box::new(LogCounts::default),
             config: serde_json::Value::Null,
         }),
         limits: Limits {

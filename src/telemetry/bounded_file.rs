@@ -72,7 +72,7 @@ impl Write for Bounded {
         if let Err(error) = &result
             && !self.is_failing
         {
-            tracing::error!(file = %self.path.display(), %error, "the capture cannot be written");
+            tracing::error!(file = %self.path.display(), %error, "the file cannot be written");
         }
         self.is_failing = result.is_err();
         Ok(line.len())

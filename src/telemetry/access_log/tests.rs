@@ -1,0 +1,114 @@
+//! What a line says, which lines there are, and what strangers cannot do to them.
+
+use super::*;
+use crate::observe::Sink;
+use crate::record::sample::{at, streamed};
+use crate::record::{End, ModelLabel, Stall};
+use std::sync::Mutex;
+
+/// A log and the lines that it has written.
+fn log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<Vec<String>>>) {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let taken = lines.clone();
+    let write = Box::new(move |line: &str| taken.lock().unwrap().push(line.to_owned()));
+    let epoch = streamed().timings.accepted;
+    (AccessLog::new(is_json, write).with_limit(per_second, epoch), lines)
+}
+
+fn left_out(line: &str) -> u64 {
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    line.get("left_out").map_or(0, |count| count.as_u64().unwrap())
+}
+
+#[test]
+fn of_a_flood_of_ordinary_requests_some_are_written_and_none_is_forgotten() {
+    let (log, lines) = log(true, Some(10));
+    let mut record = streamed();
+    let epoch = record.timings.accepted;
+    for tick in 0..1_000 {
+        record.timings.ended = Some(at(epoch, 10_000 + tick));
+        log.finished(&record);
+    }
+    record.timings.ended = Some(at(epoch, 60_000));
+    log.finished(&record);
+    let lines = lines.lock().unwrap();
+    // A burst, ten more in the second that follows, and the last.
+    assert_eq!(lines.len(), 10 + 9 + 1);
+    assert_eq!(lines.iter().map(|line| left_out(line)).sum::<u64>(), 1_001 - 20);
+    assert!(!lines[0].contains("left_out"), "{}", lines[0]);
+    let counts = log.counter().counts(3);
+    assert_eq!(counts, Counts { written: 17, left_out: 981, dropped: 3 });
+}
+
+#[test]
+fn what_is_not_ordinary_is_always_written() {
+    let changes: [fn(&mut RequestRecord); 6] = [
+        |record| record.outcome = Outcome::Cancelled,
+        |record| record.outcome = Outcome::StreamError,
+        |record| (record.outcome, record.end) = (Outcome::Rejected, End::Refused),
+        |record| record.slow = Some(SlowCause::ALL[0]),
+        |record| record.attempts.push(record.attempts[0].clone()),
+        |record| {
+            let began = record.timings.accepted;
+            record.observed.stalls.push(Stall {
+                since: began,
+                seen: began,
+                until: None,
+                condition: crate::record::Condition::default(),
+            });
+        },
+    ];
+    for (number, change) in changes.iter().enumerate() {
+        let (log, lines) = log(false, Some(0));
+        let mut record = streamed();
+        log.finished(&record);
+        change(&mut record);
+        log.finished(&record);
+        let lines = lines.lock().unwrap();
+        assert_eq!(lines.len(), 1, "{number}");
+        assert!(lines[0].contains(" left_out=1 "), "{}", lines[0]);
+    }
+}
+
+#[test]
+fn without_a_limit_every_request_has_its_line() {
+    let (log, lines) = log(false, None);
+    (0..5_000).for_each(|_| log.finished(&streamed()));
+    assert_eq!(lines.lock().unwrap().len(), 5_000);
+}
+
+#[test]
+fn no_name_breaks_a_line_or_gives_a_terminal_orders() {
+    let names = [
+        "a\nb",
+        "a\r\n2026-11-21T00:00:00Z 200 ok",
+        "\u{1b}[2J\u{1b}]0;owned\u{7}",
+        "\u{9b}31m",
+        "\" outcome=ok \"",
+        "{\"outcome\":\"ok\"}",
+        "\u{202e}gnp.exe",
+        "\u{2028}\u{85}\u{b}\u{c}\u{7f}\u{0}",
+        "back\\slash\\",
+    ];
+    for name in names {
+        for is_json in [true, false] {
+            let (log, lines) = log(is_json, None);
+            let record = RequestRecord { model: ModelLabel::known(name.into()), ..streamed() };
+            log.finished(&record);
+            let lines = lines.lock().unwrap();
+            let line = lines[0].strip_suffix('\n').unwrap();
+            let is_order = |c: char| {
+                c.is_control() || ('\u{2028}'..='\u{202e}').contains(&c) || c == '\u{2066}'
+            };
+            assert!(!line.chars().any(is_order), "{line:?}");
+            if is_json {
+                let parsed: serde_json::Value = serde_json::from_str(line).unwrap();
+                assert_eq!(parsed["model"], name);
+                assert_eq!(parsed["outcome"], "ok");
+            } else {
+                let quoted = format!(" model={name:?} ");
+                assert!(line.contains(&quoted), "{line}");
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Prompts and answers of a sample of requests, one JSON object a line, for whoever asks for them.
+//! Off unless a file is named.
+//!
+//! ```text
+//! finished ─► queue, bounded ─► thread: built-in patterns ─► command or url ─► cut ─► file
+//! ```
+//!
+//! What is private is taken out before anything is written. It fails closed: a text that a redactor
+//! could not treat in time is not written, and counted.
+
+mod command;
+mod hook;
+mod patterns;
+pub mod redact;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use settings::Settings;
+
+use super::bounded_file::{Bounded, Tally};
+use super::tame;
+use crate::clock;
+use crate::observe::Sink;
+use crate::openai::Excerpt;
+use crate::record::RequestRecord;
+use command::Command;
+use hook::Hook;
+use redact::redact;
+use serde::{Deserialize, Serialize};
+use settings::MARGIN;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The sink that hands texts to the thread that writes them.
+pub struct Content {
+    queue: SyncSender<Job>,
+    tallies: Arc<Tallies>,
+}
+
+/// Writes what is left when it is dropped, for a second, and for as long as a redactor may take.
+pub struct Running {
+    is_ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Counts what became of records, while they are written.
+#[derive(Debug, Clone)]
+pub struct Counter(Arc<Tallies>);
+
+/// What became of records.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// In the file.
+    pub written: u64,
+    /// Not in the file: the queue was full, or the disk failed.
+    pub dropped: u64,
+    /// Not in the file: a redactor was needed, and did not answer as it should.
+    pub redactor_failed: u64,
+}
+
+/// Why a content log cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The file cannot be written, or there is no thread to be had.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The URL is none that can be asked.
+    #[error("`{0}` is not the URL of a redactor")]
+    Url(String),
+}
+
+#[derive(Debug, Default)]
+struct Tallies {
+    crowded_out: AtomicU64,
+    redactor_failed: AtomicU64,
+    file: Arc<Tally>,
+}
+
+/// A request whose text is to be written.
+struct Job {
+    head: Head,
+    prompt: Excerpt,
+    answer: Excerpt,
+}
+
+#[derive(Debug, Serialize)]
+struct Head {
+    ts: String,
+    request_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
+    model: String,
+}
+
+/// What redactors get and give.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Texts {
+    prompt: String,
+    answer: String,
+}
+
+/// The fields of a line, in its order.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    head: &'a Head,
+    #[serde(flatten)]
+    texts: Texts,
+    prompt_cut: bool,
+    answer_cut: bool,
+    /// How many passages the built-in patterns took out.
+    redacted: u64,
+}
+
+/// Someone else who takes out what is private.
+enum Outside {
+    Command(Command),
+    Hook(Box<Hook>),
+}
+
+/// The thread.
+struct Worker {
+    settings: Settings,
+    outside: Option<Outside>,
+    file: Bounded,
+    tallies: Arc<Tallies>,
+}
+
+/// Requests that wait for the redactor and the disk.
+const QUEUE: usize = 256;
+/// How long a redactor may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long what is left may take at the end.
+const LAST_MOMENTS: Duration = Duration::from_secs(1);
+/// How soon the end is noticed.
+const BEAT: Duration = Duration::from_millis(100);
+
+// === impl Content ===
+
+impl Content {
+    /// Appends to the file of the settings; `None` if there is none.
+    pub fn start(settings: &Settings) -> Result<Option<(Self, Running)>, StartError> {
+        let Some(path) = &settings.file else { return Ok(None) };
+        let tallies = Arc::new(Tallies::default());
+        let file = Bounded::open(path, settings.max_file_bytes as u64 / 2, tallies.file.clone())?;
+        let outside = match (&settings.command, &settings.url) {
+            (Some(command), _) => Some(Outside::Command(Command::new(command.clone()))),
+            (None, Some(url)) => Some(Outside::Hook(Box::new(Hook::new(url)?))),
+            (None, None) => None,
+        };
+        let mut worker =
+            Worker { settings: settings.clone(), outside, file, tallies: tallies.clone() };
+        let (queue, jobs) = sync_channel(QUEUE);
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let ending = is_ending.clone();
+        let thread = thread::Builder::new().name("content".to_owned());
+        let thread = thread.spawn(move || worker.run(&jobs, &ending))?;
+        Ok(Some((Self { queue, tallies }, Running { is_ending, thread: Some(thread) })))
+    }
+
+    /// What counts the records.
+    pub fn counter(&self) -> Counter {
+        Counter(self.tallies.clone())
+    }
+}
+
+impl Sink for Content {
+    fn finished(&self, record: &RequestRecord) {
+        let Some(prompt) = &record.prompt else { return };
+        let head = Head {
+            ts: humantime::format_rfc3339_millis(record.started).to_string(),
+            request_id: record.request_id.as_str().to_owned(),
+            trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
+            model: record.model.as_str().to_owned(),
+        };
+        let answer = record.observed.text.clone().unwrap_or_default();
+        if self.queue.try_send(Job { head, prompt: prompt.clone(), answer }).is_err() {
+            self.tallies.crowded_out.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+// === impl Worker ===
+
+impl Worker {
+    fn run(&mut self, jobs: &Receiver<Job>, is_ending: &AtomicBool) {
+        let mut end: Option<Instant> = None;
+        loop {
+            if is_ending.load(Ordering::Relaxed) {
+                end.get_or_insert_with(|| clock::now() + LAST_MOMENTS);
+            }
+            match jobs.recv_timeout(if end.is_some() { Duration::ZERO } else { BEAT }) {
+                Ok(_) if end.is_some_and(|end| clock::now() >= end) => {
+                    self.tallies.crowded_out.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(job) => self.write(&job),
+                Err(RecvTimeoutError::Timeout) if end.is_none() => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn write(&mut self, job: &Job) {
+        let Some(line) = self.line(job) else {
+            self.tallies.redactor_failed.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let mut text = tame::json(serde_json::to_string(&line).unwrap_or_default());
+        text.push('\n');
+        // What fails is counted there.
+        let _ = self.file.write_all(text.as_bytes());
+    }
+
+    /// `None`: the redactor failed.
+    fn line<'a>(&mut self, job: &'a Job) -> Option<Line<'a>> {
+        let [(prompt, in_prompt), (answer, in_answer)] = [&job.prompt, &job.answer]
+            .map(|text| redact(&String::from_utf8_lossy(text.bytes()), &self.settings.redact));
+        let mut texts = Texts { prompt, answer };
+        match &mut self.outside {
+            Some(Outside::Command(command)) => texts = command.treat(&texts, PATIENCE)?,
+            Some(Outside::Hook(hook)) => texts = hook.treat(&texts, PATIENCE)?,
+            None => {}
+        }
+        let most = self.settings.max_bytes;
+        let prompt_cut = cut(&mut texts.prompt, job.prompt.is_cut(), most);
+        let answer_cut = cut(&mut texts.answer, job.answer.is_cut(), most);
+        let redacted = in_prompt + in_answer;
+        Some(Line { head: &job.head, texts, prompt_cut, answer_cut, redacted })
+    }
+}
+
+/// Leaves `most` bytes, and drops the margin behind which a text was cut: there may be half of a
+/// secret at its end. Whether anything is missing.
+fn cut(text: &mut String, was_cut: bool, most: usize) -> bool {
+    let sure = if was_cut { text.len().saturating_sub(MARGIN) } else { text.len() };
+    let end = text.floor_char_boundary(sure.min(most));
+    let is_cut = was_cut || end < text.len();
+    text.truncate(end);
+    is_cut
+}
+
+// === impl Counter, Running ===
+
+impl Counter {
+    /// So far.
+    pub fn counts(&self) -> Counts {
+        let Tallies { crowded_out, redactor_failed, file } = &*self.0;
+        Counts {
+            written: file.written.load(Ordering::Relaxed),
+            dropped: crowded_out.load(Ordering::Relaxed) + file.failed.load(Ordering::Relaxed),
+            redactor_failed: redactor_failed.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has nothing left to write.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One object on one line.
+fn as_line(texts: &Texts) -> Vec<u8> {
+    let mut line = serde_json::to_vec(texts).unwrap_or_default();
+    line.push(b'\n');
+    line
+}

@@ -1,0 +1,55 @@
+//! What is configured of the content log.
+
+use super::redact::Kind;
+use crate::units;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Where prompts and answers are written, whose, and what is taken out of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// The file. `None`: nowhere.
+    pub file: Option<PathBuf>,
+    /// Share of requests, from 0 to 1.
+    pub sample: f64,
+    /// Most bytes of a prompt, and of an answer.
+    #[serde(with = "units::bytes")]
+    pub max_bytes: usize,
+    /// What is taken out.
+    pub redact: Vec<Kind>,
+    /// A program that takes out more.
+    pub command: Option<Vec<String>>,
+    /// A server that does.
+    pub url: Option<String>,
+    /// Most bytes of the file and the one before it together.
+    #[serde(with = "units::bytes")]
+    pub max_file_bytes: usize,
+}
+
+/// Bytes that are looked at beyond those that are written: a secret that stands across the end is
+/// recognised by what follows.
+pub(super) const MARGIN: usize = 512;
+
+impl Settings {
+    /// Bytes of a text that are kept for it.
+    pub fn room(&self) -> usize {
+        self.max_bytes + MARGIN
+    }
+}
+
+impl Default for Settings {
+    /// Nowhere; else one request in a hundred, 4 KiB of each text, without anything that is known
+    /// to be private.
+    fn default() -> Self {
+        Self {
+            file: None,
+            sample: 0.01,
+            max_bytes: 4 << 10,
+            redact: Kind::ALL.to_vec(),
+            command: None,
+            url: None,
+            max_file_bytes: 1 << 30,
+        }
+    }
+}
