@@ -4,6 +4,7 @@
 
 mod admission;
 mod architecture;
+mod canary;
 mod capture;
 mod cardinality;
 mod config;
