@@ -144,7 +144,9 @@ mod tests {
         let ((tell, told), (_, gate)) = (channel(), channel());
         let (batched, writing) = Batched::start(Told(tell, gate));
         let lines: Vec<String> = (0..1_000).map(|number| format!("{number}\n")).collect();
-        lines.iter().for_each(|line| batched.give(line));
+        for line in &lines {
+            batched.give(line);
+        }
         drop(writing);
         let written: Vec<String> = told.try_iter().collect();
         assert_eq!(written.concat(), lines.concat());

@@ -36,7 +36,9 @@ pub trait Sink: Send + Sync + 'static {
 
     /// The same of several requests, in the order in which they ended.
     fn finished_all(&self, records: &[Box<RequestRecord>]) {
-        records.iter().for_each(|record| self.finished(record));
+        for record in records {
+            self.finished(record);
+        }
     }
 }
 

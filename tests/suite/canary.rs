@@ -22,13 +22,12 @@ fn headers() -> String {
     let value = |name: &str| secret(&format!("header-{name}"));
     format!(
         "authorization: Bearer {}\r\nx-api-key: {}\r\ncookie: session={}\r\nx-custom: {}\r\n\
-         user-agent: {}\r\nreferer: http://{}/\r\nx-session-id: {}\r\nproxy-authorization: {}\r\n\
+         referer: http://{}/\r\nx-session-id: {}\r\nproxy-authorization: {}\r\n\
          x-tier: {}\r\nx-tenant: {}\r\nbaggage: user={}\r\nx-forwarded-for: {}\r\n",
         value("authorization"),
         value("x-api-key"),
         value("cookie"),
         value("custom"),
-        value("user-agent"),
         value("referer"),
         value("session"),
         value("proxy-authorization"),
