@@ -12,6 +12,7 @@ mod routes;
 mod sequence;
 mod server;
 mod settings;
+mod spans;
 pub mod telemetry;
 pub mod text;
 pub mod wire;
@@ -20,11 +21,13 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use opentelemetry_otlp::ExporterBuildError;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 pub use self::replica::{Replica, Stats};
 pub use self::settings::{Positive, Settings};
+use self::spans::Spans;
 
 /// Replicas whose ports are open but do not answer yet.
 #[derive(Debug)]
@@ -55,12 +58,17 @@ pub enum BindError {
         /// How many replicas were asked for.
         replicas: u16,
     },
+    /// The collector of spans has no such address.
+    #[error("the span exporter could not be built")]
+    Spans(#[from] ExporterBuildError),
 }
 
 impl Sim {
     /// Opens one port per replica: the one in the settings and those that follow it, or with port
-    /// 0 any that are free. Says which address cannot be had.
+    /// 0 any that are free. Says which address cannot be had. Needs a runtime, for spans.
     pub async fn bind(settings: &Settings) -> Result<Self, BindError> {
+        let endpoint = settings.otlp_traces_endpoint.as_deref();
+        let spans = endpoint.map(Spans::start).transpose()?.map(Arc::new);
         let mut sim = Self { listeners: Vec::new(), addrs: Vec::new(), replicas: Vec::new() };
         for number in 0..settings.replicas {
             let addr = settings.addr(number).ok_or(BindError::NoPortsLeft {
@@ -71,7 +79,7 @@ impl Sim {
             let listener = TcpListener::bind(addr).await.map_err(failed)?;
             sim.addrs.push(listener.local_addr().map_err(failed)?);
             sim.listeners.push(listener);
-            sim.replicas.push(Replica::new(settings, number));
+            sim.replicas.push(Replica::new(settings, number, spans.clone()));
         }
         Ok(sim)
     }

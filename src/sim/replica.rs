@@ -12,6 +12,7 @@ use super::Settings;
 use super::engine::{Engine, Load, Request, SequenceId, Spec, Step, TooLong};
 use super::generation::{Counters, Generation};
 use super::page::{self, Scene};
+use super::spans::{Call, Spans};
 use super::telemetry::Telemetry;
 use super::text::Finish;
 use crate::clock;
@@ -31,6 +32,7 @@ pub struct Replica {
     /// Something happened that [`Replica::until`] may wait for.
     changed: Notify,
     bytes: AtomicU64,
+    spans: Option<Arc<Spans>>,
     started: Instant,
     created: u64,
 }
@@ -55,6 +57,8 @@ struct Client {
     counters: Arc<Counters>,
     choice: usize,
     finish: Finish,
+    /// What its span will tell. A request has one, whatever the number of its sequences.
+    call: Option<Call>,
 }
 
 /// What happened in a replica so far, and what is going on.
@@ -85,7 +89,7 @@ pub struct Stats {
 }
 
 impl Replica {
-    pub(super) fn new(settings: &Settings, number: u16) -> Arc<Self> {
+    pub(super) fn new(settings: &Settings, number: u16, spans: Option<Arc<Spans>>) -> Arc<Self> {
         let spec = settings.spec();
         let created = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         Arc::new(Self {
@@ -105,6 +109,7 @@ impl Replica {
             work: Notify::new(),
             changed: Notify::new(),
             bytes: AtomicU64::new(0),
+            spans,
             started: clock::now(),
             created,
         })
@@ -176,6 +181,7 @@ impl Replica {
     pub(super) fn submit(
         self: &Arc<Self>,
         requests: impl IntoIterator<Item = (Request, Finish)>,
+        mut call: Option<Call>,
     ) -> Result<Generation, TooLong> {
         let now = self.now();
         let requests: Vec<_> = requests.into_iter().collect();
@@ -192,7 +198,8 @@ impl Replica {
                 return Err(refused);
             }
             ids.push(id);
-            core.clients.insert(id, Client { counters: Arc::clone(&counters), choice, finish });
+            let counters = Arc::clone(&counters);
+            core.clients.insert(id, Client { counters, choice, finish, call: call.take() });
         }
         drop(core);
         self.work.notify_one();
@@ -260,6 +267,10 @@ impl Replica {
         for finished in &step.finished {
             if let Some(client) = core.clients.remove(&finished.id) {
                 core.telemetry.finished(finished, client.finish);
+                if let (Some(spans), Some(call)) = (&self.spans, &client.call) {
+                    let ids = (core.random.u128(1..), core.random.u64(1..));
+                    spans.finished(call, finished, self.settings.time_scale.get(), ids);
+                }
             }
         }
         core.load = core.engine.load();

@@ -90,6 +90,13 @@ pub(super) struct Work {
     pub(super) continuous_usage: bool,
 }
 
+impl Work {
+    /// Tokens of all prompts.
+    pub(super) fn prompt_tokens(&self) -> u32 {
+        self.prompts.iter().map(Prompt::token_count).sum()
+    }
+}
+
 /// What the replica serves.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits<'a> {

@@ -14,12 +14,15 @@ use super::generation::Generation;
 use super::replica::Replica;
 use super::request::{Body, Work};
 use super::server::EventStream;
+use super::spans::Call;
 use super::text::{Answer, Finish, Prompt};
 use super::wire::{Api, Events, Refusal, Reply, documents};
 use crate::clock;
+use crate::trace_context::TraceParent;
 
 type ReplyBody = Either<Full<Bytes>, EventStream>;
 
+const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
@@ -125,14 +128,15 @@ async fn generate(
     let (temperature, top_p) = (body.temperature.unwrap_or(1.0), body.top_p.unwrap_or(1.0));
     let settings = replica.settings();
     let work = body.work(api, settings.limits())?;
-    let generation = submit(&work, replica)?;
+    let id = answer_id(api, &headers, replica);
+    let generation = submit(&work, replica, Some(call(&work, &headers, &id)))?;
     let reply = Reply {
         api,
-        id: answer_id(api, &headers, replica),
+        id,
         item_id: format!("msg_{}", replica.random_id()),
         created: unix_seconds(),
         model: settings.model().to_owned(),
-        prompt_tokens: work.prompts.iter().map(Prompt::token_count).sum(),
+        prompt_tokens: work.prompt_tokens(),
         answers: work.answers,
         include_usage: work.include_usage,
         continuous_usage: work.continuous_usage,
@@ -169,13 +173,25 @@ async fn embed(
         finish: Finish::Stop,
     });
     let work = Work { answers: answers.collect(), prompts, ..Work::default() };
-    submit(&work, replica)?.finished(&vec![1; work.prompts.len()]).await;
+    submit(&work, replica, None)?.finished(&vec![1; work.prompts.len()]).await;
     let id = format!("embd-{}", replica.random_id());
     let (created, model) = (unix_seconds(), settings.model());
     Ok(json(documents::embeddings(&id, created, model, &work.prompts, base64)))
 }
 
-fn submit(work: &Work, replica: &Arc<Replica>) -> Result<Generation, Refusal> {
+/// What the span of a request tells.
+fn call(work: &Work, headers: &HeaderMap, id: &str) -> Call {
+    let parent = headers.get(TRACE_PARENT).and_then(|value| value.to_str().ok());
+    Call {
+        parent: parent.and_then(TraceParent::parse),
+        request_id: id.to_owned(),
+        prompt_tokens: work.prompt_tokens(),
+        output_tokens: work.answers.iter().map(|answer| answer.tokens).sum(),
+        max_tokens: work.max_output_tokens,
+    }
+}
+
+fn submit(work: &Work, replica: &Arc<Replica>, call: Option<Call>) -> Result<Generation, Refusal> {
     let block_size = replica.settings().block_size;
     let each = work.answers.len() / work.prompts.len().max(1);
     let requests = work.answers.iter().enumerate().map(|(index, answer)| {
@@ -187,7 +203,7 @@ fn submit(work: &Work, replica: &Arc<Replica>) -> Result<Generation, Refusal> {
         };
         (request, answer.finish)
     });
-    replica.submit(requests).map_err(|error| Refusal::bad_value(&error.to_string(), None))
+    replica.submit(requests, call).map_err(|error| Refusal::bad_value(&error.to_string(), None))
 }
 
 /// The headers, and the body once all of it is here.

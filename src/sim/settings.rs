@@ -69,6 +69,9 @@ pub struct Settings {
     #[arg(long, env = "TOKENWEIR_SIM_METRICS_DIALECT", value_enum,
           default_value_t = Settings::default().metrics_dialect)]
     pub metrics_dialect: Dialect,
+    /// An OTLP collector, spoken to in gRPC, that gets a span of each request, as from vLLM.
+    #[arg(long, value_name = "URL", env = "TOKENWEIR_SIM_OTLP_TRACES_ENDPOINT")]
+    pub otlp_traces_endpoint: Option<String>,
 }
 
 impl Default for Settings {
@@ -90,6 +93,7 @@ impl Default for Settings {
             seed: 0,
             request_id_headers: false,
             metrics_dialect: Dialect::Current,
+            otlp_traces_endpoint: None,
         }
     }
 }
