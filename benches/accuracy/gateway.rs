@@ -24,12 +24,13 @@ pub(crate) const IN_FLIGHT: [&str; 2] =
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Gateway {
-    /// Starts it in front of one backend, without any setting of its environment.
-    pub(crate) fn start(backend: SocketAddr) -> Self {
+    /// Starts it in front of one backend, with these variables and no others.
+    pub(crate) fn start(backend: SocketAddr, variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tokenweir"))
             .args(["serve", "--backend", &format!("http://{backend}"), "--log-format", "json"])
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .env_clear()
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -71,7 +72,8 @@ impl Gateway {
         }
     }
 
-    fn metrics(&self) -> String {
+    /// Its metrics now.
+    pub(crate) fn metrics(&self) -> String {
         let mut stream = TcpStream::connect(self.admin).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: admin\r\n\r\n").unwrap();
         let mut page = String::new();

@@ -89,7 +89,7 @@ async fn run(count: usize) -> Run {
     let address = listener.local_addr().unwrap();
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let backend = tokio::spawn(backend::serve(listener, plans.clone(), sender));
-    let gateway = tokio::task::spawn_blocking(move || Gateway::start(address)).await.unwrap();
+    let gateway = tokio::task::spawn_blocking(move || Gateway::start(address, &[])).await.unwrap();
     let next = Arc::new(AtomicUsize::new(0));
     let noise = Noise::listen();
     let begun = clock::now();
