@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# Puts the components of components.sh into a folder, for tests/stack.sh. Nothing is installed
+# outside of it and no service is started. What is there already is left alone, what cannot be had
+# is skipped and said.
+#
+#   tests/stack/install.sh FOLDER [debian|browser|jaeger|collector|phoenix]...
+#
+# Without names: all of them. It needs apt-get and dpkg, go, python3; about 4 GB of disk and, the
+# first time, a quarter of an hour.
+set -euo pipefail
+export LC_ALL=C
+
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=components.sh
+. "$here/components.sh"
+[[ $# -gt 0 ]] || { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2; }
+mkdir -p "$1/bin" "$1/logs"
+folder=$(cd "$1" && pwd)
+shift
+export GOFLAGS="${GOFLAGS:-} -p=2 -buildvcs=false"
+
+# unpack PACKAGE...: these, and what they depend on and the machine lacks, under FOLDER/root.
+unpack() {
+  local debs=$folder/debs/$1 deb
+  mkdir -p "$debs/partial" "$folder/root"
+  apt-get install -y --no-install-recommends --download-only --reinstall \
+    -o Debug::NoLocking=1 -o Dir::Cache::archives="$debs" -o APT::Sandbox::User= "$@"
+  for deb in "$debs"/*.deb; do dpkg -x "$deb" "$folder/root"; done
+}
+
+debian() {
+  local program
+  unpack "${DEBIAN[@]}"
+  for program in prometheus promtool; do
+    ln -sf "../root/usr/bin/$program" "$folder/bin/$program"
+  done
+  ln -sf ../root/usr/bin/amtool "$folder/bin/amtool"
+  # It looks for its templates in /usr/share, so it gets a /usr/share of its own.
+  program alertmanager <<'E'
+exec unshare --map-root-user --mount sh -c '
+  mount -t overlay overlay -o "lowerdir=$0/usr/share:/usr/share" /usr/share &&
+    exec "$0/usr/bin/prometheus-alertmanager" "$@"' "$root" "$@"
+E
+}
+
+browser() {
+  unpack "${BROWSER[@]}"
+  program chromium <<'E'
+libraries=$root/usr/lib/x86_64-linux-gnu
+export LD_LIBRARY_PATH="$libraries:$libraries/pulseaudio"
+exec "$root/usr/lib/chromium/chromium" "$@"
+E
+}
+
+# program NAME <SCRIPT: a program that is started with what was unpacked beside it, in $root.
+program() {
+  { printf '#!/bin/sh\nroot=$(cd "$(dirname "$0")/../root" && pwd)\n'; cat; } >"$folder/bin/$1"
+  chmod +x "$folder/bin/$1"
+}
+
+# Built from its own module, whose go.sum has the checksums of all that it needs.
+jaeger() {
+  local source work=$folder/build/jaeger
+  mkdir -p "$folder/build"
+  source=$(cd "$folder" && go mod download -json "$JAEGER" | sed -n 's/.*"Dir": "\(.*\)",/\1/p')
+  rm -rf "$work"
+  cp -r "$source" "$work"
+  chmod -R u+w "$work"
+  (cd "$work" && go build -trimpath -ldflags "-s -w" -o "$folder/bin/jaeger" ./cmd/jaeger)
+  rm -rf "$work"
+}
+
+collector() {
+  local work=$folder/build/collector
+  rm -rf "$work"
+  mkdir -p "$work"
+  GOBIN=$work go install "$OTEL_CORE/cmd/builder@$OTEL"
+  manifest >"$work/manifest.yaml" "$work"
+  (cd "$work" && ./builder --config manifest.yaml)
+  mv "$work/out/otelcol" "$folder/bin/otelcol"
+  rm -rf "$work"
+}
+
+# What the collector's own builder reads.
+manifest() {
+  printf 'dist: { name: otelcol, version: %s, output_path: %s/out }\n' "${OTEL#v}" "$1"
+  section receivers "$OTEL" "${RECEIVERS[@]}"
+  section processors "$OTEL" "${PROCESSORS[@]}"
+  section connectors "$OTEL" "${CONNECTORS[@]}"
+  section exporters "$OTEL" "${EXPORTERS[@]}"
+  section extensions "$OTEL" "${EXTENSIONS[@]}"
+  section providers "$OTEL_PROVIDERS" "${PROVIDERS[@]}"
+}
+
+section() {
+  printf '%s:\n' "$1"
+  printf "  - gomod: %s $2\n" "${@:3}"
+}
+
+phoenix() {
+  rm -rf "$folder/phoenix"
+  python3 -m venv "$folder/phoenix"
+  "$folder/phoenix/bin/pip" install -q "$PHOENIX"
+}
+
+# What must be there once a component is.
+proof() {
+  case $1 in
+    debian) echo bin/alertmanager ;;
+    browser) echo bin/chromium ;;
+    jaeger) echo bin/jaeger ;;
+    collector) echo bin/otelcol ;;
+    phoenix) echo phoenix/bin/phoenix ;;
+    *) echo "unknown component: $1" >&2; exit 2 ;;
+  esac
+}
+
+status=0
+[[ $# -gt 0 ]] || set -- debian browser jaeger collector phoenix
+for component in "$@"; do
+  file=$folder/$(proof "$component")
+  log=$folder/logs/$component.log
+  if [[ -x $file ]]; then
+    echo "$component: there"
+    continue
+  fi
+  SECONDS=0
+  # A shell of its own: set -e holds in it, which it does not in a function under `if`.
+  set +e
+  (set -e; "$component") >"$log" 2>&1 </dev/null
+  set -e
+  if [[ -x $file ]]; then
+    echo "$component: installed in $SECONDS s"
+  else
+    echo "$component: skipped; the end of $log says why:"
+    grep -v '^go: downloading' "$log" | tail -n 3
+    status=1
+  fi
+done
+exit "$status"

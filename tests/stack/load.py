@@ -1,0 +1,82 @@
+"""Clients. Each asks, reads its answer to the end, and asks again."""
+
+import asyncio
+import json
+import random
+from collections import Counter
+
+DEADLINE_SECONDS = 120.0
+
+
+class Load:
+    """So many clients of one model at once. It runs until it is stopped."""
+
+    def __init__(self, gateway: tuple[str, int], seed: int = 1):
+        self.gateway = gateway
+        self.random = random.Random(seed)
+        self.statuses: Counter = Counter()
+        self.tasks: set[asyncio.Task] = set()
+
+    def start(self, clients: int, **asks) -> list[asyncio.Task]:
+        """Starts clients that ask the same over and over: see `ask`."""
+        tasks = [asyncio.create_task(self._client(**asks)) for _ in range(clients)]
+        self.tasks.update(tasks)
+        return tasks
+
+    async def stop(self, tasks: list[asyncio.Task] | None = None) -> None:
+        """Stops some clients, or all. What they wait for is given up."""
+        tasks = list(tasks or self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.tasks.difference_update(tasks)
+
+    async def _client(self, pause: float = 0.05, spread: float = 0.0, **asks) -> None:
+        await asyncio.sleep(self.random.uniform(0, spread))
+        while True:
+            try:
+                async with asyncio.timeout(DEADLINE_SECONDS):
+                    self.statuses[await self.ask(**asks)] += 1
+            except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+                self.statuses["broken"] += 1
+            await asyncio.sleep(pause * self.random.uniform(0.5, 1.5))
+
+    async def ask(
+        self,
+        model: str = "sim-model",
+        words: int = 100,
+        tokens: int = 40,
+        stream: bool = True,
+        leave_after: int | None = None,
+        usage: dict | None = None,
+    ) -> int | str:
+        """One request. The status, or `left` if the client leaves after so many pieces."""
+        prompt = " ".join(self.random.choice(WORDS) for _ in range(words))
+        body = json.dumps({
+            "model": model,
+            "stream": stream,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "messages": [{"role": "user", "content": prompt}],
+            **({"stream_options": usage} if usage else {}),
+        }).encode()
+        lines = {"host": "gateway", "content-type": "application/json", "connection": "close"}
+        lines["content-length"] = str(len(body))
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        reader, writer = await asyncio.open_connection(*self.gateway)
+        try:
+            writer.write(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + body)
+            status = int((await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1])
+            pieces, last = 0, b""
+            while piece := await reader.read(1 << 16):
+                pieces, last = pieces + 1, piece
+                if leave_after is not None and pieces > leave_after:
+                    return "left"
+            if status == 200 and stream and not last.endswith(b"0\r\n\r\n"):
+                raise ConnectionError("the answer was cut")
+            return status
+        finally:
+            writer.close()
+
+
+WORDS = "river stone lamp window harbour letter summer bridge garden engine silver thread".split()

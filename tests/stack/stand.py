@@ -1,0 +1,216 @@
+"""Everything that runs: simulated replicas behind relays, the gateway, and the real components.
+
+    load ─► gateway ─► relays ─► replicas
+            │     │              └ spans ─► Collector, metrics ─► Prometheus
+            │     └ metrics ─► Prometheus ─► Alertmanager ─► webhook
+            └ spans ─► Collector ─► Jaeger ─► Phoenix
+"""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from load import Load
+from processes import Process, answers, free_ports
+from relay import Relay
+from shipped import DECISIONS, NOTIFICATIONS, RULES, SCRAPES, Shipped, moved
+from webhook import Webhook
+
+MODEL, SMALL_MODEL = "sim-model", "small-model"
+OBJECTIVE = "ttft < 3s for 99 %"
+PORTS = (
+    "listen admin fast0 fast1 small relay0 relay1 relay2 "
+    "collector_grpc collector_http collector_metrics jaeger_grpc jaeger jaeger_query_grpc "
+    "prometheus alertmanager webhook phoenix phoenix_grpc"
+).split()
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Where the programs are."""
+
+    folder: Path
+    gateway: Path
+
+    def path(self, name: str) -> Path:
+        """One of the real components."""
+        return self.folder / "bin" / name
+
+    @property
+    def phoenix(self) -> Path | None:
+        """Arize Phoenix, if it is installed."""
+        path = self.folder / "phoenix/bin/phoenix"
+        return path if path.exists() else None
+
+
+class Stand:
+    """All of it. `faster` divides the windows of rules; addresses are this machine's."""
+
+    def __init__(self, tools: Tools, work: Path, faster: float):
+        self.tools, self.work = tools, work
+        self.port = dict(zip(PORTS, free_ports(len(PORTS))))
+        self.config = work / "gateway.yaml"
+        neighbours = {
+            "--alertmanager": self.at("alertmanager"),
+            "--webhook": self.url("webhook"),
+            "--prometheus": self.url("prometheus"),
+            "--jaeger": self.url("jaeger"),
+        }
+        self.shipped = Shipped(tools.gateway, self.config, faster, neighbours)
+        self.relays = [Relay(self.port[name]) for name in ("fast0", "fast1", "small")]
+        self.webhook = Webhook()
+        self.load = Load(("127.0.0.1", self.port["listen"]))
+        self.processes: dict[str, Process] = {}
+
+    def url(self, name: str) -> str:
+        """Where one of them serves."""
+        return f"http://127.0.0.1:{self.port[name]}"
+
+    def at(self, name: str) -> str:
+        """Its address."""
+        return f"127.0.0.1:{self.port[name]}"
+
+    def process(self, name: str) -> Process:
+        """One of the processes that run."""
+        return self.processes[name]
+
+    async def start(self) -> None:
+        """Starts everything, in an order in which nobody misses anybody."""
+        self._configure()
+        for relay, name in zip(self.relays, ("relay0", "relay1", "relay2")):
+            await relay.start(self.port[name])
+        await self.webhook.start(self.port["webhook"])
+        for name in ("fast0", "fast1", "small"):
+            self._add(name, self.replica(name))
+        self._add("jaeger", [self.tools.path("jaeger"), "--config", self.work / "jaeger.yaml"])
+        if self.tools.phoenix:
+            self._add("phoenix", [self.tools.phoenix, "serve"], self._phoenix_environment())
+        collector = [self.tools.path("otelcol"), "--config", self.work / "collector.yaml"]
+        self._add("collector", collector)
+        self._add("alertmanager", self._alertmanager())
+        serve = [self.tools.gateway, "serve", "--config", self.config, "--log-format", "json"]
+        self._add("gateway", serve)
+        await self.process("gateway").ready(f"{self.url('admin')}/readyz")
+        await self.process("jaeger").ready(f"{self.url('jaeger')}/api/services")
+        await self.process("alertmanager").ready(f"{self.url('alertmanager')}/-/ready")
+        self._add("prometheus", self._prometheus())
+        await self.process("prometheus").ready(f"{self.url('prometheus')}/-/ready")
+        if self.tools.phoenix:
+            await self.process("phoenix").ready(self.url("phoenix"), 120.0)
+
+    def end(self) -> None:
+        """Stops everything, the gateway first."""
+        for process in [*reversed(self.processes.values())]:
+            process.stop()
+
+    def replica(self, name: str, *options: str) -> list:
+        """The command of a replica. The small one has room for few requests."""
+        model = SMALL_MODEL if name == "small" else MODEL
+        sizes = ["--blocks", "160"] if name == "small" and "--blocks" not in options else []
+        command = [self.tools.gateway, "sim", "--replicas", "1", "--listen", self.at(name)]
+        collector = ["--otlp-traces-endpoint", self.url("collector_grpc")]
+        return [*command, "--model", model, *sizes, *collector, *options]
+
+    def _add(self, name: str, command: list, environment: dict | None = None) -> None:
+        process = Process(name, command, self.work, environment)
+        self.processes[name] = process
+        process.start()
+
+    def _configure(self) -> None:
+        """Writes the gateway's configuration, and all that is printed for it."""
+        names = {"relay0": "fast-0", "relay1": "fast-1", "relay2": "small"}
+        backends = [{"url": self.url(port), "name": name} for port, name in names.items()]
+        config = {
+            "listen": self.at("listen"),
+            "admin": self.at("admin"),
+            "backends": backends,
+            "tracing": {
+                "endpoint": self.url("collector_grpc"),
+                "ratio": 1.0,
+                "profiles": ["openinference"],
+            },
+            "slos": [{"name": "interactive", "objective": OBJECTIVE}],
+            "admission": {"room": 40, "max_wait": "12s"},
+            "routing": {"shadow": ["least_requests"]},
+        }
+        # JSON is YAML.
+        self.config.write_text(json.dumps(config))
+        write = lambda name, text: (self.work / name).write_text(text)
+        write("prometheus.yml", self.shipped.shortened("prometheus", SCRAPES, 1.0))
+        for rules in ("recording-rules", "alert-rules"):
+            write(f"{rules}.yml", self.shipped.shortened(rules, RULES, 1.0))
+        write("alertmanager.yml", self.shipped.shortened("alertmanager", NOTIFICATIONS, 1.0))
+        collector = self.shipped.shortened("collector", DECISIONS, 1.0)
+        write("collector.yaml", moved(collector, {
+            "0.0.0.0:4317": self.at("collector_grpc"),
+            "0.0.0.0:4318": self.at("collector_http"),
+            "0.0.0.0:8889": self.at("collector_metrics"),
+            "jaeger:4317": self.at("jaeger_grpc"),
+        }) + QUIET)
+        write("jaeger.yaml", self._jaeger())
+
+    def _prometheus(self) -> list:
+        assets = self.tools.folder / "root/usr/share/prometheus/web"
+        return [
+            self.tools.path("prometheus"),
+            f"--config.file={self.work}/prometheus.yml",
+            f"--storage.tsdb.path={self.work}/prometheus-data",
+            f"--web.listen-address={self.at('prometheus')}",
+            f"--web.local-assets={assets}",
+            "--enable-feature=exemplar-storage",
+        ]
+
+    def _alertmanager(self) -> list:
+        return [
+            self.tools.path("alertmanager"),
+            f"--config.file={self.work}/alertmanager.yml",
+            f"--storage.path={self.work}/alertmanager-data",
+            f"--web.listen-address={self.at('alertmanager')}",
+            "--cluster.listen-address=",
+        ]
+
+    def _phoenix_environment(self) -> dict[str, str]:
+        return {
+            "PHOENIX_HOST": "127.0.0.1",
+            "PHOENIX_PORT": str(self.port["phoenix"]),
+            "PHOENIX_GRPC_PORT": str(self.port["phoenix_grpc"]),
+            "PHOENIX_WORKING_DIR": str(self.work / "phoenix-data"),
+            "PHOENIX_TELEMETRY_ENABLED": "false",
+            "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
+            "PHOENIX_DISABLE_AGENT_ASSISTANT": "true",
+        }
+
+    def _jaeger(self) -> str:
+        """Jaeger in memory. What it gets it also passes to Phoenix."""
+        grpc = {"endpoint": self.at("jaeger_grpc")}
+        exporters = {"jaeger_storage_exporter": {"trace_storage": "memory"}}
+        if self.tools.phoenix:
+            phoenix = {"endpoint": self.at("phoenix_grpc"), "tls": {"insecure": True}}
+            exporters["otlp/phoenix"] = phoenix
+        return json.dumps({
+            "receivers": {"otlp": {"protocols": {"grpc": grpc}}},
+            "exporters": exporters,
+            "extensions": {
+                "jaeger_storage": {"backends": {"memory": {"memory": {"max_traces": 100000}}}},
+                "jaeger_query": {
+                    "enable_tracing": False,
+                    "storage": {"traces": "memory"},
+                    "http": {"endpoint": self.at("jaeger")},
+                    "grpc": {"endpoint": self.at("jaeger_query_grpc")},
+                },
+            },
+            "service": {
+                "extensions": ["jaeger_storage", "jaeger_query"],
+                "pipelines": {"traces": {"receivers": ["otlp"], "exporters": [*exporters]}},
+                "telemetry": {"metrics": {"level": "none"}},
+            },
+        })
+
+
+# The collector's metrics of itself would take a port that everybody else's collector has too.
+QUIET = """
+  telemetry:
+    metrics:
+      level: none
+"""
