@@ -2,7 +2,8 @@
 //! that knows what became of each span.
 
 use super::StartError;
-use super::settings::{Protocol, Settings};
+use super::environment::Protocol;
+use super::settings::Settings;
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
@@ -65,9 +66,13 @@ pub(super) fn processor(
         .build();
     let counting = Counting { exporter, counts, is_failing: AtomicBool::new(false) };
     let mut processor = BatchSpanProcessor::builder(counting).with_batch_config(batch).build();
-    let service = settings.service_name.clone();
-    processor.set_resource(&Resource::builder().with_service_name(service).build());
+    processor.set_resource(&resource(&settings.service_name));
     processor
+}
+
+/// Who speaks, in spans and in metrics: the service, and what `OTEL_RESOURCE_ATTRIBUTES` adds.
+pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
+    Resource::builder().with_service_name(service_name.to_owned()).build()
 }
 
 // === impl Counts ===

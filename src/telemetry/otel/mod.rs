@@ -3,7 +3,8 @@
 //! else of tracing happens while bytes flow. A slow or absent collector costs spans, never time.
 
 mod attributes;
-mod export;
+pub(super) mod environment;
+pub(super) mod export;
 #[cfg(test)]
 mod golden_tests;
 mod inference;
@@ -18,8 +19,9 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
+pub use environment::{Protocol, SettingsError};
 pub use export::Counts;
-pub use settings::{Batch, Configured, Protocol, Settings, SettingsError};
+pub use settings::{Batch, Configured, Settings};
 pub use span_limits::SpanLimits;
 pub use style::{Profile, Semconv, Style};
 

@@ -1,5 +1,6 @@
 //! Tables of the environment: what is set, and what comes of it.
 
+use super::super::environment::{DISABLED, ENDPOINT, PROTOCOL, RESOURCE, SERVICE_NAME};
 use super::*;
 
 fn read(variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
@@ -84,11 +85,11 @@ fn an_endpoint_is_completed_as_its_protocol_needs() {
     let http = (PROTOCOL, "http/protobuf");
     for (variables, expected) in [
         (&[(ENDPOINT, "collector:4317")][..], "http://collector:4317"),
-        (&[(ENDPOINT, "http://a:1"), (TRACES_ENDPOINT, "http://b:2")], "http://b:2"),
+        (&[(ENDPOINT, "http://a:1"), (TRACES.endpoint, "http://b:2")], "http://b:2"),
         (&[http, (ENDPOINT, "http://a:1/")], "http://a:1/v1/traces"),
         (&[http, (ENDPOINT, "a:1/otlp")], "http://a:1/otlp/v1/traces"),
-        (&[http, (TRACES_ENDPOINT, "http://a:1/spans")], "http://a:1/spans"),
-        (&[http, (TRACES_PROTOCOL, "grpc"), (ENDPOINT, "http://a:1")], "http://a:1"),
+        (&[http, (TRACES.endpoint, "http://a:1/spans")], "http://a:1/spans"),
+        (&[http, (TRACES.protocol, "grpc"), (ENDPOINT, "http://a:1")], "http://a:1"),
     ] {
         let endpoint = read(variables).unwrap().endpoint;
         assert_eq!(endpoint.as_deref(), Some(expected), "{variables:?}");
