@@ -13,7 +13,7 @@ use crate::telemetry::exposition::Format;
 use crate::telemetry::vitals::{
     BackendVitals, LearnedVitals, LogCounts, QueueVitals, SignalVitals, SpanCounts, Vitals,
 };
-use crate::telemetry::{Telemetry, capture};
+use crate::telemetry::{Telemetry, capture, push};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, VARY};
@@ -46,6 +46,8 @@ pub struct Admin {
     pub capture: Option<capture::Counter>,
     /// What became of what is logged of requests so far.
     pub logs: Box<dyn Fn() -> LogCounts + Send + Sync>,
+    /// What counts the pushes of the metrics.
+    pub pushes: push::Counter,
     /// The configuration in force, with the source of each value and without secrets.
     pub config: Value,
 }
@@ -103,6 +105,7 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "backends": vitals.backends,
         "spans": vitals.spans,
         "capture": vitals.capture,
+        "metric_pushes": vitals.pushes,
         "verdicts": [],
     });
     fresh(Json(body).into_response())
@@ -159,6 +162,7 @@ impl Admin {
             spans: (self.spans)(),
             capture: self.capture.as_ref().map(capture::Counter::counts).unwrap_or_default(),
             logs: (self.logs)(),
+            pushes: self.pushes.counts(),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! A valid configuration becomes a gateway that is ready to serve.
 
+use super::collectors;
 use super::logs::Logs;
 use crate::admin::Admin;
 use crate::backend::Backend;
 use crate::backend::client::Client;
 use crate::backend::pool::Pool;
 use crate::clock;
-use crate::config::{self, BackendConfig, Config, Loaded, SecretError, Source, TierKey};
+use crate::config::{self, BackendConfig, Config, Loaded, SecretError, TierKey};
 use crate::observe::{self, Live, Sink};
 use crate::openai::Phrases;
 use crate::proxy::admission::{self, Admission};
@@ -22,6 +23,7 @@ use crate::telemetry::explain::Explanations;
 use crate::telemetry::metric::Known;
 use crate::telemetry::otel::{self, Otel};
 use crate::telemetry::prometheus::Prometheus;
+use crate::telemetry::push::{self, Push};
 use crate::telemetry::teller::Telling;
 use crate::telemetry::vitals::{LogCounts, SpanCounts};
 use http::HeaderName;
@@ -42,6 +44,8 @@ pub(super) struct Assembly {
     pub(super) operators: SocketAddr,
     /// Where traces go.
     pub(super) traces: Option<String>,
+    /// Where metrics are pushed.
+    pub(super) pushed_to: Option<String>,
     /// Where the traffic is written.
     pub(super) captured_in: Option<PathBuf>,
     /// The replicas.
@@ -50,6 +54,7 @@ pub(super) struct Assembly {
     /// Tells what is left when it is dropped.
     telling: Telling,
     otel: Option<Otel>,
+    push: Option<Push>,
     /// Writes what is left of the capture when it is dropped.
     _capture: Option<capture::Running>,
     /// As well.
@@ -73,6 +78,8 @@ pub(super) enum AssemblyError {
     TraceSettings(#[from] otel::SettingsError),
     #[error(transparent)]
     Traces(#[from] otel::StartError),
+    #[error(transparent)]
+    Push(#[from] push::StartError),
     #[error("the capture file {} cannot be written", file.display())]
     Capture { file: PathBuf, source: io::Error },
     #[error("the content log cannot be started")]
@@ -94,6 +101,7 @@ impl Assembly {
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, AssemblyError> {
         let config = &loaded.config;
+        let began = clock::wall();
         let clients = server::bind(config.listen, "for clients")?;
         let operators = server::bind(config.admin, "for operators")?;
         let (listen, admin_addr) =
@@ -102,7 +110,8 @@ impl Assembly {
         let backends = backends(config, &env)?;
         let pool = Pool::new(backends, &config.models, config.routing.policy());
         let pool = Arc::new(pool.with_shadow(&config.routing.shadow));
-        let settings = otel::Settings::read(configured(loaded, &env), &env)?;
+        let settings = otel::Settings::read(collectors::spans(loaded, &env), &env)?;
+        let pushing = collectors::metrics(loaded, &env)?;
         let otel = settings.endpoint.is_some().then(|| Otel::start(&settings)).transpose()?;
         let explanations = Arc::new(Explanations::new(config.routing.explain_ring));
         let (capture, running) = capture(config)?.unzip();
@@ -131,8 +140,11 @@ impl Assembly {
             spans: span_counts(otel.as_ref()),
             capture: counter,
             logs: log_counts,
+            pushes: push::Counter::default(),
             config: loaded.view(),
         });
+        let push = pushing.as_ref().map(|settings| collectors::push(settings, &admin, began));
+        let push = push.transpose()?;
         let gateway = Arc::new(Gateway {
             pool: pool.clone(),
             admission,
@@ -160,24 +172,34 @@ impl Assembly {
             listen,
             operators: admin_addr,
             traces: settings.endpoint.filter(|_| otel.is_some()),
+            pushed_to: pushing.map(|settings| settings.endpoint),
             captured_in: config.capture.file.clone(),
             pool,
             server,
             telling,
             otel,
+            push,
             _capture: running,
             _content: content_running,
             _watchers: watchers,
         })
     }
 
-    /// Serves until `shutdown`, drains, and sends what is left of the spans.
+    /// Serves until `shutdown`, drains, and sends what is left of the spans and the last metrics.
     pub(super) async fn run(self, shutdown: impl Future<Output = ()>) {
         let drained = self.server.run(shutdown).await;
         drop(self.telling);
-        if let Some(otel) = self.otel {
-            otel.shutdown().await;
-        }
+        let spans = async {
+            if let Some(otel) = self.otel {
+                otel.shutdown().await;
+            }
+        };
+        let metrics = async {
+            if let Some(push) = self.push {
+                push.shutdown().await;
+            }
+        };
+        tokio::join!(spans, metrics);
         match drained {
             Drained::Whole => tracing::info!("drained"),
             Drained::Cut => tracing::warn!("the drain deadline has cut requests"),
@@ -255,28 +277,6 @@ fn tier_names(config: &Config) -> Vec<String> {
     names.sort_unstable();
     names.dedup();
     names
-}
-
-/// The standard variables win over the file, and our own flag and variable over both.
-fn configured(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> otel::Configured {
-    let tracing = &loaded.config.tracing;
-    let is_overridden = loaded.sources.of("tracing.endpoint") == Source::File
-        && ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"]
-            .iter()
-            .any(|name| env(name).is_some_and(|value| !value.is_empty()));
-    otel::Configured {
-        endpoint: tracing.endpoint.clone().filter(|_| !is_overridden),
-        protocol: tracing.protocol.map(|protocol| match protocol {
-            config::Protocol::Grpc => otel::Protocol::Grpc,
-            config::Protocol::HttpProtobuf => otel::Protocol::HttpProtobuf,
-        }),
-        ratio: tracing.ratio,
-        tail: tracing.tail,
-        parent: tracing.parent,
-        baggage: tracing.baggage.clone(),
-        semconv: tracing.semconv,
-        profiles: tracing.profiles.clone(),
-    }
 }
 
 fn telemetry(

@@ -33,6 +33,9 @@ fn text(assembly: &Assembly) -> String {
         ("policy", assembly.pool.policy().name().into()),
         ("traces", traces),
     ];
+    if let Some(endpoint) = &assembly.pushed_to {
+        lines.push(("metrics", format!("at /metrics, and pushed to {endpoint}")));
+    }
     if let Some(file) = &assembly.captured_in {
         lines.push(("capture", format!("to {}, without any text", file.display())));
     }

@@ -3,6 +3,7 @@
 mod assembly;
 mod banner;
 mod batched;
+mod collectors;
 mod demo;
 mod generate;
 mod load;

@@ -21,8 +21,8 @@ pub use check::{Check, check};
 pub use error::{ConfigError, Place, Position};
 pub use secret::{Secret, SecretError, SecretValue};
 pub use settings::{
-    Admission, Answers, Capture, Drain, Format, Level, Limits, Log, Metrics, Protocol, Routing,
-    TierKey, Tiers, Tracing, UsageMode,
+    Admission, Answers, Capture, Drain, Format, Level, Limits, Log, Metrics, Otlp, Protocol,
+    Routing, TierKey, Tiers, Tracing, UsageMode,
 };
 pub use sources::{Given, Overrides, Source, Sources};
 

@@ -1,7 +1,7 @@
 //! What types cannot say: rules about the size of a value, and about values that must agree. A
 //! broken rule names the value by its path, wherever it came from.
 
-use super::{Config, backends::BackendConfig, content, objectives};
+use super::{Config, Otlp, backends::BackendConfig, content, objectives};
 use crate::admission::DEFAULT_CLASS;
 use crate::backend::address::Address;
 use crate::backend::routes::Named;
@@ -53,6 +53,7 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     labels_are_usable(config)?;
     searches_are_usable(config)?;
     tracing_is_usable(config)?;
+    pushes_are_usable(&config.metrics.otlp)?;
     capture_is_usable(config)?;
     content::check(&config.log.content)?;
     objectives::check(config)
@@ -323,6 +324,16 @@ fn tracing_is_usable(config: &Config) -> Result<(), Broken> {
     }
     match config.tracing.endpoint.as_deref().map(collector) {
         Some(Err(problem)) => Err(broken("tracing.endpoint", problem)),
+        _ => Ok(()),
+    }
+}
+
+fn pushes_are_usable(otlp: &Otlp) -> Result<(), Broken> {
+    if otlp.interval.is_some_and(|interval| interval < Duration::from_secs(1)) {
+        return Err(broken("metrics.otlp.interval", "this must be 1s or more"));
+    }
+    match otlp.endpoint.as_deref().map(collector) {
+        Some(Err(problem)) => Err(broken("metrics.otlp.endpoint", problem)),
         _ => Ok(()),
     }
 }

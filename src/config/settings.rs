@@ -172,11 +172,26 @@ pub struct Metrics {
     pub enabled: bool,
     /// Bounds of histograms, by metric.
     pub buckets: BTreeMap<String, Vec<f64>>,
+    /// Where they are pushed.
+    pub otlp: Otlp,
+}
+
+/// Where metrics are pushed. What is `None` here is decided by the standard `OTEL_*` variables.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Otlp {
+    /// The URL of an OTLP collector.
+    pub endpoint: Option<String>,
+    /// How it is spoken to.
+    pub protocol: Option<Protocol>,
+    /// The time from one push to the next.
+    #[serde(with = "units::optional_duration")]
+    pub interval: Option<Duration>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self { enabled: true, buckets: BTreeMap::new() }
+        Self { enabled: true, buckets: BTreeMap::new(), otlp: Otlp::default() }
     }
 }
 

@@ -150,6 +150,8 @@ pub enum Label {
     AccessLine,
     /// What became of a record of the content log.
     Content,
+    /// How a push of the metrics went.
+    Push,
     /// The version of the gateway.
     Version,
 }
@@ -184,6 +186,8 @@ pub(super) const CAPTURE_RESULTS: [&str; 2] = ["written", "dropped"];
 pub(super) const ACCESS_RESULTS: [&str; 3] = ["written", "left_out", "dropped"];
 /// What becomes of the records of the content log.
 pub(super) const CONTENT_RESULTS: [&str; 3] = ["written", "dropped", "redactor_failed"];
+/// How pushes of the metrics go.
+pub(super) const PUSH_RESULTS: [&str; 2] = ["ok", "failed"];
 const PHASES: [&str; 6] = ["upload", "queued", "routing", "headers", "prefill", "decode"];
 const RESULTS: [&str; 7] =
     ["ok", "error_status", "connect_error", "connection_reset", "bad_response", "timeout", "stale"];
@@ -223,6 +227,7 @@ impl Label {
             | Self::Capture
             | Self::AccessLine
             | Self::Content
+            | Self::Push
             | Self::Verdict => "result",
             Self::Phase | Self::LifePhase => "phase",
             Self::Direction => "direction",
@@ -283,6 +288,7 @@ impl Label {
             Self::Capture => own(&CAPTURE_RESULTS),
             Self::AccessLine => own(&ACCESS_RESULTS),
             Self::Content => own(&CONTENT_RESULTS),
+            Self::Push => own(&PUSH_RESULTS),
             Self::Version => own(&[env!("CARGO_PKG_VERSION")]),
         }
     }

@@ -15,6 +15,7 @@ pub mod otel;
 #[cfg(target_os = "linux")]
 mod process;
 pub mod prometheus;
+pub mod push;
 mod series;
 pub(crate) mod tame;
 pub mod teller;

@@ -5,8 +5,8 @@ use super::buckets::Buckets;
 use super::catalog;
 use super::exemplar::Exemplar;
 use super::exposition::{Bars, Format, Page, bars};
-use super::metric::{Known, Read, Scrape};
-use super::series::Family;
+use super::metric::{Kind, Known, Read, Scrape};
+use super::series::{Family, Labels, Point};
 use super::vitals::Vitals;
 use crate::observe::Sink;
 use crate::record::RequestRecord;
@@ -22,6 +22,14 @@ pub struct Prometheus {
     known: Mutex<Known>,
     #[cfg(target_os = "linux")]
     process: prometheus::process_collector::ProcessCollector,
+}
+
+/// One value of a family.
+pub(super) enum Value<'a> {
+    /// Read just now, under these values of the row's labels.
+    Live(&'a [&'a str], f64),
+    /// What a series has come to.
+    Kept(&'a Labels, &'a Point),
 }
 
 /// Room for a page of a few models and replicas.
@@ -78,44 +86,68 @@ impl Prometheus {
 
     /// The page.
     pub fn page(&self, vitals: &Vitals, format: Format) -> String {
-        let backends = vitals.backends.iter().map(|backend| backend.backend.clone()).collect();
-        self.learn(&vitals.models, backends);
         let mut page = Page::new(format, PAGE);
+        self.meet(vitals);
         for (family, bars) in &self.families {
             self.write(family, bars, vitals, &mut page);
         }
-        #[cfg(target_os = "linux")]
-        super::process::write(&self.process, &mut page);
+        self.process(&mut |name, help, kind, value| {
+            page.family(name, help, kind);
+            page.number(name, "", value);
+        });
         page.end()
+    }
+
+    /// All families, with the series of everything that is there now.
+    pub(super) fn families(&self, vitals: &Vitals) -> impl Iterator<Item = &Family> {
+        self.meet(vitals);
+        self.families.iter().map(|(family, _)| family)
+    }
+
+    /// Tells every value of a family.
+    pub(super) fn values(&self, family: &Family, vitals: &Vitals, tell: &mut dyn FnMut(Value<'_>)) {
+        let live = &mut |labels: &[&str], value| tell(Value::Live(labels, value));
+        match family.row.read {
+            Read::Vitals(read) => read(vitals, live),
+            Read::Promise(read) => self.objectives.iter().for_each(|it| read(it, live)),
+            _ => {
+                let mut kept = |labels: &Labels, point: &Point| tell(Value::Kept(labels, point));
+                family.points().iter().for_each(|(labels, point)| kept(labels, point));
+            }
+        }
+    }
+
+    /// Tells name, help, kind and value of the families of the process itself.
+    #[cfg_attr(not(target_os = "linux"), expect(clippy::unused_self, reason = "it is Linux's"))]
+    pub(super) fn process(&self, tell: &mut dyn FnMut(&str, &str, Kind, f64)) {
+        #[cfg(target_os = "linux")]
+        super::process::read(&self.process, tell);
+        #[cfg(not(target_os = "linux"))]
+        let _ = tell;
+    }
+
+    /// Makes the series of the models and replicas that are there now.
+    fn meet(&self, vitals: &Vitals) {
+        let backends = vitals.backends.iter().map(|backend| backend.backend.clone()).collect();
+        self.learn(&vitals.models, backends);
     }
 
     fn write(&self, family: &Family, bars: &Bars, vitals: &Vitals, page: &mut Page) {
         let row = family.row;
         // A family without a series has no place on a page.
         let mut is_begun = false;
-        let mut begin = |page: &mut Page| {
+        self.values(family, vitals, &mut |value| {
             if !std::mem::replace(&mut is_begun, true) {
                 page.family(row.name, row.help, row.kind);
             }
-        };
-        let mut live = |labels: &[&str], value| {
-            begin(page);
-            page.number(row.name, &family.text(labels), value);
-        };
-        match row.read {
-            Read::Vitals(read) => read(vitals, &mut live),
-            Read::Promise(read) => self.objectives.iter().for_each(|it| read(it, &mut live)),
-            _ => {
-                for (labels, point) in family.points() {
-                    begin(page);
-                    if point.counts.is_empty() {
-                        page.number(row.name, &labels, point.sum);
-                    } else {
-                        page.histogram(row.name, &labels, bars, &point);
-                    }
+            match value {
+                Value::Live(labels, value) => page.number(row.name, &family.text(labels), value),
+                Value::Kept(labels, point) if point.counts.is_empty() => {
+                    page.number(row.name, &labels.text, point.sum);
                 }
+                Value::Kept(labels, point) => page.histogram(row.name, &labels.text, bars, point),
             }
-        }
+        });
     }
 }
 

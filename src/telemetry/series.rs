@@ -27,9 +27,16 @@ struct Table {
 }
 
 struct Series {
-    values: Box<[Box<str>]>,
-    text: Arc<str>,
+    labels: Arc<Labels>,
     point: Point,
+}
+
+/// What tells a series from the others of its family.
+#[derive(Debug)]
+pub(super) struct Labels {
+    values: Box<[Box<str>]>,
+    /// Names and values, as a page has them.
+    pub(super) text: String,
 }
 
 /// What a series has come to.
@@ -91,10 +98,10 @@ impl Family {
         self.point(&mut table, labels).show(self.bounds.bucket(value), value, Some(exemplar));
     }
 
-    /// A copy of every series: its labels as text, and what it has come to.
-    pub(super) fn points(&self) -> Vec<(Arc<str>, Point)> {
+    /// A copy of every series: its labels, and what it has come to.
+    pub(super) fn points(&self) -> Vec<(Arc<Labels>, Point)> {
         let table = self.table();
-        table.series.iter().map(|series| (series.text.clone(), series.point.clone())).collect()
+        table.series.iter().map(|series| (series.labels.clone(), series.point.clone())).collect()
     }
 
     /// Label values, in the order of the row, as a page has them.
@@ -122,18 +129,16 @@ impl Family {
 
     fn point<'t>(&self, table: &'t mut Table, labels: &[&str]) -> &'t mut Point {
         let Table { places, series } = table;
-        let is_same = |place: &usize| {
-            series[*place].values.iter().map(AsRef::as_ref).eq(labels.iter().copied())
-        };
+        let is_same = |place: &usize| series[*place].labels.values().eq(labels.iter().copied());
         let found = places.find(hash(labels.iter().copied()), is_same).copied();
         let place = found.unwrap_or_else(|| {
             let place = series.len();
+            let values = labels.iter().map(|value| (*value).into()).collect();
             series.push(Series {
-                values: labels.iter().map(|value| (*value).into()).collect(),
-                text: self.text(labels).into(),
+                labels: Arc::new(Labels { values, text: self.text(labels) }),
                 point: Point::of(&self.bounds),
             });
-            let rehash = |place: &usize| hash(series[*place].values.iter().map(AsRef::as_ref));
+            let rehash = |place: &usize| hash(series[*place].labels.values());
             places.insert_unique(hash(labels.iter().copied()), place, rehash);
             place
         });
@@ -155,6 +160,15 @@ fn escape(value: &str, into: &mut String) {
             '\n' => into.push_str("\\n"),
             other => into.push(other),
         }
+    }
+}
+
+// === impl Labels ===
+
+impl Labels {
+    /// The values, in the order of the row.
+    pub(super) fn values(&self) -> impl Iterator<Item = &str> {
+        self.values.iter().map(AsRef::as_ref)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state of the gateway at one moment, gathered when somebody asks: what gauges, `/status`
 //! and the live views read. Nothing here is counted up and down beside the thing it counts.
 
-use super::{access_log, capture, content};
+use super::{access_log, capture, content, push};
 use serde::Serialize;
 
 /// One moment of the gateway.
@@ -27,6 +27,8 @@ pub struct Vitals {
     pub capture: capture::Counts,
     /// Lines and texts by what became of them.
     pub logs: LogCounts,
+    /// Pushes of the metrics by how they went.
+    pub pushes: push::Counts,
 }
 
 /// One moment of a class of the waiting room.

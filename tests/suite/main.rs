@@ -17,6 +17,7 @@ mod models;
 mod operations;
 mod pages;
 mod proxy;
+mod push;
 mod replay;
 mod scraping;
 mod servers;

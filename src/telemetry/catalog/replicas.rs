@@ -1,7 +1,8 @@
 //! Replicas: what was sent to them, what they say of themselves, and the gateway itself.
 
 use super::super::metric::{
-    ACCESS_RESULTS, CAPTURE_RESULTS, CONTENT_RESULTS, Emit, Kind, Label, Read, Row, SPAN_RESULTS,
+    ACCESS_RESULTS, CAPTURE_RESULTS, CONTENT_RESULTS, Emit, Kind, Label, PUSH_RESULTS, Read, Row,
+    SPAN_RESULTS,
 };
 use super::super::vitals::{BackendVitals, Vitals};
 use super::SCRAPE_BOUNDS;
@@ -198,6 +199,18 @@ pub(super) const ROWS: &[Row] = &[
             let records = &vitals.logs.content;
             let counts = [records.written, records.dropped, records.redactor_failed];
             for (result, count) in CONTENT_RESULTS.iter().zip(counts) {
+                emit(&[result], count as f64);
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_otlp_metric_pushes_total",
+        help: "Pushes of these metrics to a collector, by whether it took them.",
+        kind: Kind::Counter,
+        labels: &[Label::Push],
+        read: Read::Vitals(|vitals, emit| {
+            let counts = [vitals.pushes.ok, vitals.pushes.failed];
+            for (result, count) in PUSH_RESULTS.iter().zip(counts) {
                 emit(&[result], count as f64);
             }
         }),

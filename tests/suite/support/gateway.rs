@@ -26,6 +26,7 @@ use tokenweir::telemetry::capture::{self, Capture, Counter};
 use tokenweir::telemetry::explain::Explanations;
 use tokenweir::telemetry::metric::Known;
 use tokenweir::telemetry::prometheus::Prometheus;
+use tokenweir::telemetry::push;
 use tokenweir::telemetry::vitals::{LogCounts, SpanCounts};
 use tokenweir::trace_context::Propagation;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -208,6 +209,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             spans: Box::new(SpanCounts::default),
             capture: counter.clone(),
             logs: Box::new(LogCounts::default),
+            pushes: push::Counter::default(),
             config: serde_json::Value::Null,
         }),
         limits: Limits {

@@ -1,0 +1,169 @@
+//! The metrics as a collector receives them from the program: over both transports, from the
+//! variables of the field, again and again and once more at the end.
+
+use crate::support::fake::{FINISH, Fake, ROLE, USAGE, WORD, stream_of};
+use crate::support::gateway::post;
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::HeaderMap;
+use axum::routing::post as on_post;
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
+    MetricsService, MetricsServiceServer,
+};
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::metrics::v1::NumberDataPoint;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
+use prost::Message;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+
+/// What the collector was sent: a header, and the message.
+type Push = (String, ExportMetricsServiceRequest);
+
+struct Service(mpsc::UnboundedSender<Push>);
+
+#[tonic::async_trait]
+impl MetricsService for Service {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportMetricsServiceRequest>,
+    ) -> Result<tonic::Response<ExportMetricsServiceResponse>, tonic::Status> {
+        let key = request.metadata().get("x-key").unwrap().to_str().unwrap().to_owned();
+        let _ = self.0.send((key, request.into_inner()));
+        Ok(tonic::Response::new(ExportMetricsServiceResponse::default()))
+    }
+}
+
+/// A collector that takes both transports on one port.
+async fn collector() -> (SocketAddr, mpsc::UnboundedReceiver<Push>) {
+    let (sender, pushes) = mpsc::unbounded_channel();
+    let grpc = MetricsServiceServer::new(Service(sender.clone()));
+    let http = move |headers: HeaderMap, body: Bytes| async move {
+        assert_eq!(headers["content-type"], "application/x-protobuf");
+        let key = headers["x-key"].to_str().unwrap().to_owned();
+        let _ = sender.send((key, ExportMetricsServiceRequest::decode(body).unwrap()));
+    };
+    let router = Router::new()
+        .route("/v1/metrics", on_post(http))
+        .route_service("/opentelemetry.proto.collector.metrics.v1.MetricsService/{*method}", grpc);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async { axum::serve(listener, router).await });
+    (addr, pushes)
+}
+
+/// The program in front of this replica, and where its clients connect.
+async fn serve(fake: &Fake, variables: &[(&str, &str)]) -> (Child, SocketAddr) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+    let backend = format!("http://{}", fake.addr);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format"]);
+    command.args(["human", "--backend", &backend]).env_clear().envs(variables.iter().copied());
+    command.env("OTEL_METRICS_EXPORTER", "otlp").env("OTEL_TRACES_EXPORTER", "none");
+    command.env("OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b");
+    command.stderr(Stdio::piped()).stdout(Stdio::null()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut clients = None;
+    while clients.is_none() {
+        let line = lines.next_line().await.unwrap().expect("a banner");
+        let url = line.trim().strip_prefix("clients   http://").map(str::to_owned);
+        clients = url.map(|url| url.strip_suffix("/v1").unwrap().parse().unwrap());
+    }
+    // Somebody must read on, or the program would stand still.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    (child, clients.unwrap())
+}
+
+async fn chat(gateway: SocketAddr) {
+    let mut stream = TcpStream::connect(gateway).await.unwrap();
+    let request = post("/v1/chat/completions", r#"{"model":"tiny","stream":true}"#);
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+fn has(attributes: &[KeyValue], key: &str, text: &str) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.key == key && format!("{:?}", attribute.value).contains(&format!("\"{text}\""))
+    })
+}
+
+/// How many requests for `tiny` went well, by the message.
+fn well(push: &ExportMetricsServiceRequest) -> f64 {
+    let metrics = &push.resource_metrics[0].scope_metrics[0].metrics;
+    let metrics = metrics.iter().filter(|metric| metric.name == "tokenweir.requests");
+    let points = metrics.flat_map(|metric| match &metric.data {
+        Some(Data::Sum(sum)) => sum.data_points.as_slice(),
+        _ => &[],
+    });
+    let is_it = |point: &&NumberDataPoint| {
+        has(&point.attributes, "gen_ai.request.model", "tiny")
+            && has(&point.attributes, "outcome", "ok")
+    };
+    let value = |point: &NumberDataPoint| match point.value {
+        Some(Value::AsDouble(value)) => value,
+        _ => f64::NAN,
+    };
+    points.filter(is_it).map(value).sum()
+}
+
+fn assert_is_ours((key, push): &Push) {
+    assert_eq!(key, "a b");
+    let resource = push.resource_metrics[0].resource.as_ref().unwrap();
+    assert!(has(&resource.attributes, "service.name", "edge"), "{resource:?}");
+    assert!(has(&resource.attributes, "service.instance.id", "one"), "{resource:?}");
+}
+
+const WHO: [(&str, &str); 2] =
+    [("OTEL_SERVICE_NAME", "edge"), ("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=one")];
+
+#[tokio::test]
+async fn metrics_come_again_and_again_over_both_transports() {
+    let fake = Fake::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
+    for protocol in ["grpc", "http/protobuf"] {
+        let (addr, mut pushes) = collector().await;
+        let endpoint = format!("http://{addr}");
+        let variables = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+            ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
+        ];
+        let (_child, gateway) = serve(&fake, &[&variables[..], &WHO].concat()).await;
+        chat(gateway).await;
+        let mut seen = 0;
+        while seen < 3 {
+            let push = pushes.recv().await.unwrap();
+            assert_is_ours(&push);
+            seen += usize::from(well(&push.1) > 0.5);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_last_push_tells_what_came_since_the_one_before() {
+    let fake = Fake::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
+    let (addr, mut pushes) = collector().await;
+    let endpoint = format!("http://{addr}");
+    let variables = [("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", endpoint.as_str())];
+    let (mut child, gateway) = serve(&fake, &[&variables[..], &WHO].concat()).await;
+    chat(gateway).await;
+    assert!(pushes.try_recv().is_err(), "the first one is due in a minute");
+    let id = child.id().unwrap().to_string();
+    Command::new("kill").args(["-INT", &id]).status().await.unwrap();
+    assert!(child.wait().await.unwrap().success());
+    let mut well_told = 0.0;
+    while let Ok(push) = pushes.try_recv() {
+        assert_is_ours(&push);
+        well_told += well(&push.1);
+    }
+    assert!((well_told - 1.0).abs() < 0.5, "{well_told}");
+}
