@@ -35,6 +35,7 @@ pub(super) fn metrics(
     let own = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT";
     let is_overridden = is_overridden(loaded, "metrics.otlp.endpoint", own, &env);
     let configured = push::Configured {
+        is_wanted: metrics.otlp.endpoint.is_some(),
         endpoint: metrics.otlp.endpoint.clone().filter(|_| !is_overridden),
         protocol: metrics.otlp.protocol.map(protocol),
         interval: metrics.otlp.interval,

@@ -26,7 +26,9 @@ pub struct Settings {
 /// What the gateway itself is configured with. It wins over the variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Configured {
-    /// The base URL of the collector. With it, metrics are pushed without being asked for.
+    /// Metrics are pushed unless a variable forbids it.
+    pub is_wanted: bool,
+    /// The base URL of the collector. `None`: a variable has it.
     pub endpoint: Option<String>,
     /// The transport.
     pub protocol: Option<Protocol>,
@@ -50,14 +52,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Settings {
     /// Reads what is not configured from the environment, with `lookup` for its variables. `None`:
-    /// nothing is pushed, which is so unless an endpoint is configured or the variable
+    /// nothing is pushed, which is so unless it is wanted or the variable
     /// `OTEL_METRICS_EXPORTER` has `otlp`.
     pub fn read(
         configured: Configured,
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, SettingsError> {
         let env = Environment(&lookup);
-        if !is_on(&env, configured.endpoint.is_some())? {
+        if !is_on(&env, configured.is_wanted)? {
             return Ok(None);
         }
         let protocol = configured.protocol.map_or_else(|| env.protocol(&METRICS), Ok)?;
@@ -134,7 +136,7 @@ mod tests {
     }
 
     fn to(url: &str) -> Configured {
-        Configured { endpoint: Some(url.into()), ..Configured::default() }
+        Configured { is_wanted: true, endpoint: Some(url.into()), ..Configured::default() }
     }
 
     #[test]
@@ -167,6 +169,13 @@ mod tests {
         ] {
             assert_eq!(by_variables(variables).endpoint, expected, "{variables:?}");
         }
+    }
+
+    #[test]
+    fn a_push_that_is_configured_goes_where_a_variable_says_instead() {
+        let configured = Configured { is_wanted: true, ..Configured::default() };
+        let settings = read(configured, &[(ALL, "http://a:1")]).unwrap().unwrap();
+        assert_eq!(settings.endpoint, "http://a:1");
     }
 
     #[test]

@@ -298,6 +298,7 @@ fn garbage(stream: TcpStream) {
 
 fn settings(endpoint: String, protocol: Protocol) -> Settings {
     let own = Configured {
+        is_wanted: true,
         endpoint: Some("http://a".into()),
         protocol: Some(protocol),
         interval: Some(Duration::from_hours(1)),
