@@ -19,6 +19,7 @@ pub(super) fn spans(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> ot
         protocol: tracing.protocol.map(protocol),
         ratio: tracing.ratio,
         tail: tracing.tail,
+        send_all: tracing.send_all,
         parent: tracing.parent,
         baggage: tracing.baggage.clone(),
         semconv: tracing.semconv,

@@ -220,6 +220,8 @@ pub struct Tracing {
     pub ratio: Option<f64>,
     /// Whether those of requests that fail or are slow are recorded besides.
     pub tail: bool,
+    /// Whether all spans are sent, to a collector that keeps some.
+    pub send_all: bool,
     /// What a caller's trace is to ours.
     pub parent: Parent,
     /// The names of baggage that goes on to replicas.
@@ -316,6 +318,7 @@ impl Default for Tracing {
             protocol: None,
             ratio: None,
             tail: true,
+            send_all: false,
             parent: Parent::default(),
             baggage: Vec::new(),
             semconv: None,

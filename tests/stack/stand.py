@@ -127,7 +127,8 @@ class Stand:
             "backends": backends,
             "tracing": {
                 "endpoint": self.url("collector_grpc"),
-                "ratio": 1.0,
+                "ratio": 0.2,
+                "send_all": True,
                 "profiles": ["openinference"],
             },
             "slos": [{"name": "interactive", "objective": OBJECTIVE}],

@@ -35,23 +35,18 @@ async def check(stand: Stand, prometheus: Prometheus, report: Report) -> None:
 
 
 async def follow(stand: Stand, report: Report, step: str, ids: list[str]) -> None:
-    """Looks for the traces in Jaeger. Of those that the gateway kept for no reason the collector
-    may have dropped a share; it may not drop any other."""
+    """Looks for the traces in Jaeger."""
     kept = reasons(stand)
-    notable = [each for each in ids if kept.get(each) not in (None, "sampled")][-FOLLOWED:]
-    usual = [each for each in ids if kept.get(each) == "sampled"][-FOLLOWED:]
+    followed = [each for each in ids if each in kept][-FOLLOWED:]
     report.check(step, "exemplars name traces that were kept", set(ids) <= kept.keys(), len(ids))
-    trees = await asyncio.gather(*(trace(stand, each, WAIT_SECONDS) for each in notable))
+    trees = await asyncio.gather(*(trace(stand, each, WAIT_SECONDS) for each in followed))
     found = [tree for tree in trees if tree]
     report.check(
         step,
-        "each kept for a reason is in Jaeger",
-        notable and len(found) == len(notable),
-        f"{len(found)} of {len(notable)}: {sorted({kept[each] for each in notable})}",
+        "each is in Jaeger",
+        followed and len(found) == len(followed),
+        f"{len(found)} of {len(followed)}: {sorted({kept[each] for each in followed})}",
     )
-    others = await asyncio.gather(*(trace(stand, each, 0.0) for each in usual))
-    shown = f"{sum(tree is not None for tree in others)} of {len(usual)}"
-    report.note(step, "kept at the head, and by the collector", shown)
     wrong = [flaw for tree in found if (flaw := flaw_of(tree))]
     whole = sum(any(is_engine(span) for span in tree) for tree in found)
     report.check(step, "SERVER, inference, attempt", not wrong, wrong[:3] or len(found))

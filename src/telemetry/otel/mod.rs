@@ -27,6 +27,7 @@ pub use style::{Profile, Semconv, Style};
 
 use crate::observe::Sink;
 use crate::record::{Kept, RequestRecord};
+use crate::trace_context::Sampler;
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
 use std::sync::Arc;
@@ -41,6 +42,9 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 pub struct Otel {
     processor: Arc<BatchSpanProcessor>,
     counts: Arc<Counts>,
+    /// All spans are sent, and of those that nothing speaks for this share is kept. `None`: only
+    /// what is kept is sent.
+    all: Option<Sampler>,
     /// `None`: only the head decides.
     tail: Option<Arc<Tail>>,
     style: Arc<Style>,
@@ -74,6 +78,7 @@ impl Otel {
         Self {
             processor,
             counts,
+            all: settings.send_all.then_some(settings.sampler),
             tail: settings.tail.then(Arc::default),
             style: Arc::new(settings.style.clone()),
             limits: settings.limits,
@@ -110,15 +115,13 @@ impl Otel {
 impl Sink for Otel {
     fn judge(&self, record: &RequestRecord) -> Option<Kept> {
         record.trace.as_ref()?;
-        match &self.tail {
-            Some(tail) => tail.judge(record),
-            None => tail::head(record),
-        }
+        let verdict = self.tail.as_ref().and_then(|tail| tail.judge(record));
+        verdict.or_else(|| tail::head(record, self.all))
     }
 
     fn finished(&self, record: &RequestRecord) {
         let Some(trace) = &record.trace else { return };
-        if record.kept.is_none() {
+        if record.kept.is_none() && !(self.all.is_some() && trace.is_sampled) {
             self.counts.add_filtered(spans::count(record));
             return;
         }

@@ -19,8 +19,12 @@ pub struct Settings {
     /// How trace context comes in and goes on, and which traces are recorded whatever happens in
     /// them.
     pub propagation: Propagation,
-    /// Whether those of requests that fail or are slow are recorded besides.
+    /// The traces that are kept whatever happens in them.
+    pub sampler: Sampler,
+    /// Whether those of requests that fail or are slow are kept besides.
     pub tail: bool,
+    /// Whether all spans are sent, to a collector that keeps what `tokenweir.kept` is on.
+    pub send_all: bool,
     /// `service.name` of the gateway.
     pub service_name: String,
     /// In whose words spans are.
@@ -55,6 +59,8 @@ pub struct Configured {
     pub ratio: Option<f64>,
     /// [`Settings::tail`]
     pub tail: bool,
+    /// [`Settings::send_all`]
+    pub send_all: bool,
     /// What a caller's trace is to ours.
     pub parent: Parent,
     /// The names of baggage that goes on.
@@ -104,12 +110,18 @@ impl Settings {
             endpoint: env.endpoint(&TRACES, configured.endpoint, protocol)?,
             protocol,
             propagation: Propagation {
-                sampler,
+                sampler: if configured.send_all {
+                    Sampler { ratio: 1.0, ..sampler }
+                } else {
+                    sampler
+                },
                 parent: configured.parent,
                 formats: env.propagators()?,
                 baggage: configured.baggage.iter().map(|name| name.as_str().into()).collect(),
             },
+            sampler,
             tail: configured.tail,
+            send_all: configured.send_all,
             service_name: env.service_name(),
             style: Style {
                 semconv: configured.semconv.unwrap_or_else(|| env.semconv()),
@@ -146,7 +158,9 @@ impl Default for Settings {
                 formats: Formats::default(),
                 baggage: Box::default(),
             },
+            sampler: Sampler { is_parent_based: true, ratio: RATIO },
             tail: true,
+            send_all: false,
             service_name: SERVICE.to_owned(),
             style: Style::default(),
             limits: SpanLimits::default(),
@@ -164,6 +178,7 @@ impl Default for Configured {
             protocol: None,
             ratio: None,
             tail: true,
+            send_all: false,
             parent: Parent::default(),
             baggage: Vec::new(),
             semconv: None,

@@ -13,6 +13,7 @@
 use super::moving::Moving;
 use super::spans;
 use crate::record::{Kept, ModelLabel, Outcome, RequestRecord};
+use crate::trace_context::{Sampler, TraceContext};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -39,7 +40,8 @@ const NO_ROOM: [&str; 3] = ["saturated", "shed", "queue_timeout"];
 // === impl Tail ===
 
 impl Tail {
-    /// Whether the trace of this request is kept, and why. Learns what is usual from it.
+    /// Whether the trace of this request is kept for what became of it, and why. Learns what is
+    /// usual from it.
     pub(super) fn judge(&self, record: &RequestRecord) -> Option<Kept> {
         let unusual = self.learn(record);
         let is_shed = record.refusal.is_some_and(|refusal| NO_ROOM.contains(&refusal));
@@ -54,7 +56,7 @@ impl Tail {
         ];
         let wrong = reasons.into_iter().find(|(is_so, _)| *is_so).map(|(_, kept)| kept);
         let slow = || unusual.or(record.slow.map(|_| Kept::Slow));
-        wrong.or_else(slow).or_else(|| head(record))
+        wrong.or_else(slow)
     }
 
     /// Only whole answers of models say what is usual. The lock is held for a few additions.
@@ -80,9 +82,12 @@ impl Tail {
     }
 }
 
-/// The decision that was made when the request came.
-pub(super) fn head(record: &RequestRecord) -> Option<Kept> {
-    record.trace.as_ref().filter(|trace| trace.is_sampled).map(|_| Kept::Sampled)
+/// The decision that was made when the request came. Where all that come are sampled, `share` says
+/// which of them are kept.
+pub(super) fn head(record: &RequestRecord, share: Option<Sampler>) -> Option<Kept> {
+    let is_in_share = |id| share.is_none_or(|share| share.decides(None, id));
+    let is_kept = |trace: &&TraceContext| trace.is_sampled && is_in_share(trace.trace_id);
+    record.trace.as_ref().filter(is_kept).map(|_| Kept::Sampled)
 }
 
 #[cfg(test)]
@@ -91,7 +96,6 @@ mod tests {
     use crate::clock;
     use crate::record::sample::{at, streamed};
     use crate::record::{Condition, End, SlowCause, SlowLimits, Stall, Timings};
-    use crate::trace_context::Sampler;
     use std::time::{Duration, Instant};
 
     /// A stream that is as usual, and whose head was not sampled.
@@ -107,7 +111,7 @@ mod tests {
     fn verdict(change: impl FnOnce(&mut RequestRecord)) -> Option<Kept> {
         let mut record = usual();
         change(&mut record);
-        Tail::default().judge(&record)
+        Tail::default().judge(&record).or_else(|| head(&record, None))
     }
 
     #[test]
@@ -167,6 +171,15 @@ mod tests {
             });
         };
         assert_eq!(verdict(sampled), Some(Kept::Sampled));
+    }
+
+    #[test]
+    fn where_all_are_sampled_a_share_of_them_is_kept() {
+        let sampled = streamed();
+        let share = |ratio| Some(Sampler { is_parent_based: true, ratio });
+        assert_eq!(head(&sampled, share(1.0)), Some(Kept::Sampled));
+        assert_eq!(head(&sampled, share(0.0)), None);
+        assert_eq!(head(&usual(), share(1.0)), None, "its caller has decided");
     }
 
     /// A stream whose first token and end come as late as this.
@@ -229,7 +242,7 @@ mod tests {
                 trace.trace_id = random.u128(1..);
                 trace.is_sampled = sampler.decides(None, trace.trace_id);
             }
-            match (tail.judge(&record), luck) {
+            match (tail.judge(&record).or_else(|| head(&record, None)), luck) {
                 (verdict, 2) => missed += u32::from(verdict != Some(Kept::Error)),
                 (Some(Kept::SlowFirstToken | Kept::Slow), ..2) => {}
                 (_, ..2) => missed += 1,
