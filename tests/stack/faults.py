@@ -50,7 +50,7 @@ async def engines_are_far_slower_than_an_hour_ago(stand: Stand) -> AsyncIterator
         stand.process(name).kill()
         stand.process(name).start(stand.replica(name, "--time-scale", "0.05"))
     # So many that enough answers end in a short window, and not all at once.
-    async with more_clients(stand, 60, words=60, tokens=50, spread=15.0):
+    async with more_clients(stand, 60, words=60, tokens=70, spread=15.0):
         yield
     for name in ("fast0", "fast1"):
         stand.process(name).kill()
@@ -126,7 +126,7 @@ async def a_batch_is_too_small(stand: Stand) -> AsyncIterator[None]:
 
 @causes("RequestsShed", "AdmissionBacklog", "SloFastBurn")
 async def far_more_clients_than_room(stand: Stand) -> AsyncIterator[None]:
-    async with more_clients(stand, 120, model=SMALL_MODEL, words=60, tokens=120, pause=0.3):
+    async with more_clients(stand, 120, model=SMALL_MODEL, words=60, tokens=300, pause=0.3):
         yield
 
 
