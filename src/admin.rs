@@ -150,6 +150,8 @@ fn fresh(mut response: Response) -> Response {
 impl Admin {
     /// The state of the gateway at `now`.
     pub fn vitals(&self, now: Instant) -> Vitals {
+        // What has ended has spans, which are counted here.
+        self.telemetry.settle();
         let draining = self.draining.load(Ordering::Relaxed);
         Vitals {
             in_flight: self.live.open(),
