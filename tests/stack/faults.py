@@ -50,7 +50,7 @@ async def engines_are_far_slower_than_an_hour_ago(stand: Stand) -> AsyncIterator
         stand.process(name).kill()
         stand.process(name).start(stand.replica(name, "--time-scale", "0.05"))
     # So many that enough answers end in a short window, and not all at once.
-    async with more_clients(stand, 60, words=60, tokens=70, spread=15.0):
+    async with more_clients(stand, 120, words=60, tokens=50, spread=15.0):
         yield
     for name in ("fast0", "fast1"):
         stand.process(name).kill()
