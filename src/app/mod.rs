@@ -8,6 +8,7 @@ mod demo;
 mod generate;
 mod load;
 mod logs;
+mod parts;
 mod progress;
 mod real;
 mod replay;

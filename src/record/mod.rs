@@ -2,6 +2,8 @@
 //! spans, logs and the router all read. Derived figures are methods here, with their formula, so
 //! that no sink computes its own.
 
+mod asked;
+mod attempt;
 mod captured;
 mod decision;
 mod engine;
@@ -17,6 +19,8 @@ mod slow;
 mod tier;
 mod timings;
 
+pub use asked::Asked;
+pub use attempt::Attempt;
 pub use captured::Captured;
 pub use decision::{Considered, Decision, Shadow};
 pub use engine::{Condition, RecentTimes, Stall};
@@ -31,7 +35,7 @@ pub use tier::{Tier, Tiers};
 pub use timings::Timings;
 
 use crate::headers::RequestId;
-use crate::openai::{Api, Excerpt, Parameters};
+use crate::openai::{Api, Excerpt};
 use crate::trace_context::TraceContext;
 use outcome::ending;
 use std::net::IpAddr;
@@ -97,42 +101,6 @@ pub struct RequestRecord {
     pub bytes_in: u64,
     /// Body bytes of the answer.
     pub bytes_out: u64,
-}
-
-/// What the client asked for, as far as it is reported.
-#[derive(Debug, Clone, Default)]
-pub struct Asked {
-    /// `stream` is true.
-    pub stream: bool,
-    /// The limit of generated tokens.
-    pub max_tokens: Option<u64>,
-    /// How many choices.
-    pub n: Option<u64>,
-    /// How it is to be generated.
-    pub parameters: Parameters,
-    /// The gateway asked for usage on its own: the client did not.
-    pub usage_injected: bool,
-}
-
-/// The request was sent to a replica once.
-#[derive(Debug, Clone)]
-pub struct Attempt {
-    /// The replica.
-    pub backend: BackendId,
-    /// Its host and port.
-    pub address: (Arc<str>, u16),
-    /// The kind of its server, as GenAI conventions name it.
-    pub provider: &'static str,
-    /// Our span for it: the parent of the engine's own.
-    pub span: u64,
-    /// When it was sent.
-    pub started: Instant,
-    /// When it failed, or the answer ended.
-    pub ended: Option<Instant>,
-    /// The status, if there was one.
-    pub status: Option<u16>,
-    /// Why there was none, from a closed set.
-    pub failure: Option<&'static str>,
 }
 
 /// Most tokens of one character: each has at least one of its bytes.

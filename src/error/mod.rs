@@ -1,6 +1,8 @@
 //! Why the gateway answers instead of a replica: one variant for each answer, and one table that
 //! says whose fault it is, which status it has and what the client should do.
 
+mod table;
+
 use crate::headers::X_GATEWAY_ERROR;
 use crate::openai::request::PeekError;
 use crate::record::Outcome;
@@ -10,6 +12,7 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use std::fmt;
 use std::time::Duration;
+pub use table::REASONS;
 
 /// Most names in a list.
 const MAX_LISTED: usize = 20;
@@ -117,29 +120,6 @@ pub enum Error {
     Internal,
 }
 
-/// Every reason: a label value is one of these.
-pub const REASONS: &[&str] = &[
-    "not_found",
-    "method_not_allowed",
-    "bad_body",
-    "signed_body",
-    "bad_head",
-    "head_too_large",
-    "uri_too_long",
-    "encoded_body",
-    "body_too_large",
-    "body_cut",
-    "unknown_model",
-    "no_backend",
-    "saturated",
-    "shed",
-    "queue_timeout",
-    "connection_reset",
-    "bad_response",
-    "timeout",
-    "internal",
-];
-
 /// Those that say that there were replicas and no room.
 pub const SHED_REASONS: &[&str] = &["saturated", "shed", "queue_timeout"];
 
@@ -154,83 +134,9 @@ pub enum Fault {
     Gateway,
 }
 
-/// One row of the table.
-#[derive(Debug, Clone, Copy)]
-struct Row {
-    status: StatusCode,
-    fault: Fault,
-    /// `error.type`, in the words of vLLM where it has them.
-    kind: &'static str,
-    /// One word, for the header, metrics and spans.
-    reason: &'static str,
-    /// `error.param`
-    param: Option<&'static str>,
-    /// Seconds after which a retry makes sense.
-    retry_after: Option<u32>,
-}
-
 // === impl Error ===
 
 impl Error {
-    fn row(&self) -> Row {
-        use Fault::{Backend, Client, Gateway};
-        use StatusCode as S;
-        let row = |status, fault, kind, reason| Row {
-            status,
-            fault,
-            kind,
-            reason,
-            param: None,
-            retry_after: None,
-        };
-        let full = |reason, retry_after: u32| Row {
-            retry_after: Some(retry_after),
-            ..row(S::TOO_MANY_REQUESTS, Gateway, "TooManyRequestsError", reason)
-        };
-        match self {
-            Self::NotFound { .. } => row(S::NOT_FOUND, Client, "NotFoundError", "not_found"),
-            Self::MethodNotAllowed { .. } => {
-                row(S::METHOD_NOT_ALLOWED, Client, "BadRequestError", "method_not_allowed")
-            }
-            Self::BadBody(_) => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_body"),
-            Self::SignedBody { .. } => Row {
-                param: Some("model"),
-                ..row(S::BAD_REQUEST, Client, "BadRequestError", "signed_body")
-            },
-            Self::BadHead => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_head"),
-            Self::HeadTooLarge => {
-                row(S::REQUEST_HEADER_FIELDS_TOO_LARGE, Client, "BadRequestError", "head_too_large")
-            }
-            Self::UriTooLong => row(S::URI_TOO_LONG, Client, "BadRequestError", "uri_too_long"),
-            Self::EncodedBody { .. } => {
-                row(S::UNSUPPORTED_MEDIA_TYPE, Client, "BadRequestError", "encoded_body")
-            }
-            Self::BodyTooLarge { .. } => {
-                row(S::PAYLOAD_TOO_LARGE, Client, "BadRequestError", "body_too_large")
-            }
-            Self::BodyCut => row(S::BAD_REQUEST, Client, "BadRequestError", "body_cut"),
-            Self::UnknownModel { .. } => Row {
-                param: Some("model"),
-                ..row(S::NOT_FOUND, Client, "NotFoundError", "unknown_model")
-            },
-            Self::NoBackend => Row {
-                retry_after: Some(1),
-                ..row(S::SERVICE_UNAVAILABLE, Gateway, "ServiceUnavailableError", "no_backend")
-            },
-            Self::Saturated { retry_after } => full("saturated", *retry_after),
-            Self::Shed { retry_after } => full("shed", *retry_after),
-            Self::QueueTimeout { retry_after, .. } => full("queue_timeout", *retry_after),
-            Self::Closed => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "connection_reset"),
-            Self::Garbage => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "bad_response"),
-            Self::HeaderTimeout { .. } => {
-                row(S::GATEWAY_TIMEOUT, Backend, "GatewayTimeoutError", "timeout")
-            }
-            Self::Internal => {
-                row(S::INTERNAL_SERVER_ERROR, Gateway, "InternalServerError", "internal")
-            }
-        }
-    }
-
     /// The status of the answer.
     pub fn status(&self) -> StatusCode {
         self.row().status

@@ -1,0 +1,173 @@
+//! The parts of a gateway, each made of its section of the configuration.
+
+use super::assembly::AssemblyError;
+use super::logs::Logs;
+use crate::backend::Backend;
+use crate::backend::pool::Pool;
+use crate::config::{self, BackendConfig, Config, TierKey};
+use crate::observe::{self, Sink};
+use crate::openai::Phrases;
+use crate::proxy::admission;
+use crate::record::Tiers;
+use crate::telemetry::Telemetry;
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::buckets::Buckets;
+use crate::telemetry::capture::{self, Capture};
+use crate::telemetry::content::{self, Content};
+use crate::telemetry::metric::Known;
+use crate::telemetry::otel::Otel;
+use crate::telemetry::prometheus::Prometheus;
+use crate::telemetry::teller::Telling;
+use crate::telemetry::vitals::{LogCounts, SpanCounts};
+use http::HeaderName;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) fn backends(
+    config: &Config,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<Backend>, AssemblyError> {
+    let horizon = Duration::try_from_secs_f64(config.routing.kv_aware.horizon_seconds);
+    let horizon = horizon.unwrap_or(Duration::MAX);
+    let backend = |configured: &BackendConfig| {
+        let secret = configured.api_key.as_ref().map(|key| key.resolve(&env)).transpose();
+        let failed =
+            |source| AssemblyError::Secret { backend: configured.id().to_string(), source };
+        let authorization = secret.map_err(failed)?.map(|secret| secret.bearer().clone());
+        let backend = Backend::new(configured.id(), configured.url.clone(), authorization);
+        let usage = configured.usage.unwrap_or(config.usage);
+        Ok(backend
+            .with_usage_injection(usage == config::UsageMode::Inject)
+            .with_weight(configured.weight)
+            .with_horizon(horizon))
+    };
+    config.backends.iter().map(backend).collect()
+}
+
+/// The configuration has checked that they are names.
+pub(super) fn session_headers(config: &Config) -> Vec<HeaderName> {
+    config.routing.session_headers.iter().filter_map(|name| name.parse().ok()).collect()
+}
+
+/// What is looked for while requests run and when they have ended.
+pub(super) fn observation(
+    config: &Config,
+    buckets: &Buckets,
+) -> Result<observe::Settings, AssemblyError> {
+    let phrases = &config.answers.refusal_phrases;
+    let phrases = (!phrases.is_empty()).then(|| Phrases::new(phrases)).transpose()?;
+    Ok(observe::Settings {
+        stalls: config.stalls,
+        slow: config.slow,
+        phrases: phrases.map(Arc::new),
+        scales: buckets.scales(),
+    })
+}
+
+pub(super) fn admission(config: &Config) -> Option<admission::Settings> {
+    let configured = &config.admission;
+    configured.enabled.then(|| admission::Settings {
+        marks: configured.marks(),
+        places: configured.room,
+        max_wait: configured.max_wait,
+        classes: configured.classes(),
+        // The configuration has checked that it is a name.
+        tenant_header: configured.tenant_header.as_ref().and_then(|name| name.parse().ok()),
+    })
+}
+
+pub(super) fn tiers(
+    config: &Config,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Tiers, AssemblyError> {
+    let key = |configured: &TierKey| {
+        let failed = |source| AssemblyError::TierKey { tier: configured.tier.clone(), source };
+        let secret = configured.key.resolve(&env).map_err(failed)?;
+        Ok((secret.bearer().clone(), Arc::from(configured.tier.as_str())))
+    };
+    Ok(Tiers {
+        // The configuration has checked that it is a name.
+        header: config.tiers.header.as_ref().and_then(|name| name.parse().ok()),
+        names: config.tiers.names.iter().map(|name| name.as_str().into()).collect(),
+        keys: config.tiers.keys.iter().map(key).collect::<Result<_, AssemblyError>>()?,
+    })
+}
+
+pub(super) fn tier_names(config: &Config) -> Vec<String> {
+    let of_keys = config.tiers.keys.iter().map(|key| key.tier.clone());
+    let mut names: Vec<String> = config.tiers.names.iter().cloned().chain(of_keys).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+pub(super) fn telemetry(
+    pool: &Pool,
+    config: &Config,
+    buckets: &Buckets,
+    sinks: Vec<Arc<dyn Sink>>,
+    later: Vec<Arc<dyn Sink>>,
+) -> (Telemetry, Telling) {
+    let known = Known {
+        models: Vec::new(),
+        backends: pool.backends().iter().map(|backend| backend.id.to_string()).collect(),
+        tiers: tier_names(config),
+        slos: Vec::new(),
+    };
+    let metrics = || Prometheus::new(known, buckets, config.slos.clone());
+    Telemetry::with_teller(config.metrics.enabled.then(metrics), sinks, later)
+}
+
+/// Who hears of every request, besides the metrics, and need not know at once.
+pub(super) fn later(
+    access_log: Option<AccessLog>,
+    otel: Option<&Otel>,
+    capture: Option<Capture>,
+) -> Vec<Arc<dyn Sink>> {
+    let mut sinks: Vec<Arc<dyn Sink>> = Vec::new();
+    if let Some(access_log) = access_log {
+        sinks.push(Arc::new(access_log));
+    }
+    if let Some(otel) = otel {
+        sinks.push(Arc::new(otel.clone()));
+    }
+    if let Some(capture) = capture {
+        sinks.push(Arc::new(capture));
+    }
+    sinks
+}
+
+pub(super) fn capture(
+    config: &Config,
+) -> Result<Option<(Capture, capture::Running)>, AssemblyError> {
+    let Some(file) = &config.capture.file else { return Ok(None) };
+    let failed = |source| AssemblyError::Capture { file: file.clone(), source };
+    Capture::start(file, config.capture.max_bytes as u64).map(Some).map_err(failed)
+}
+
+pub(super) fn log_counts(
+    logs: &Logs,
+    access_log: Option<&AccessLog>,
+    content: Option<&Content>,
+) -> Box<dyn Fn() -> LogCounts + Send + Sync> {
+    let lines = access_log.map(AccessLog::counter).zip(logs.dropped());
+    let texts = content.map(Content::counter);
+    Box::new(move || LogCounts {
+        access: lines
+            .as_ref()
+            .map_or_else(Default::default, |(lines, dropped)| lines.counts(dropped())),
+        content: texts.as_ref().map(content::Counter::counts).unwrap_or_default(),
+    })
+}
+
+pub(super) fn span_counts(otel: Option<&Otel>) -> Box<dyn Fn() -> SpanCounts + Send + Sync> {
+    let Some(counts) = otel.map(|otel| otel.counts().clone()) else {
+        return Box::new(SpanCounts::default);
+    };
+    Box::new(move || SpanCounts {
+        queued: counts.queued(),
+        exported: counts.exported(),
+        failed: counts.failed(),
+        filtered: counts.filtered(),
+    })
+}
