@@ -183,6 +183,8 @@ pub fn vitals(backend: &Backend, now: Instant) -> BackendVitals {
         backend: backend.id.to_string(),
         url: backend.address.to_string(),
         health: state.health.as_str(),
+        breaker: backend.breaker.standing().as_str(),
+        ejections: backend.breaker.ejections(),
         reason: reason(&state),
         version: state.version.as_deref().map(Into::into),
         models: state.models().iter().map(|model| model.id.to_string()).collect(),

@@ -12,6 +12,8 @@ use std::net::IpAddr;
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// On every answer that the gateway made instead of a replica: the reason, as one word.
 pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error");
+/// Whether OpenAI's clients shall send a request again by themselves.
+pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

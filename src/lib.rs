@@ -35,8 +35,11 @@ pub mod units;
 pub mod headers;
 pub mod openai;
 
-// Floor 2: choosing; what a request was, whether that was promised, and why it was refused.
+// Floor 2: choosing, and what failures mean; what a request was, whether that was promised, and
+// why it was refused.
 pub mod routing;
+
+pub mod resilience;
 
 pub mod record;
 

@@ -18,7 +18,7 @@ use std::{fs, path::Path};
 use tikv_jemalloc_ctl::thread;
 use tokenweir::backend::dialect::Load;
 use tokenweir::headers::RequestId;
-use tokenweir::observe::{Exchange, Live, ObservedBody, Observer, Replica, Settings, Sink};
+use tokenweir::observe::{Begun, Exchange, Live, ObservedBody, Observer, Replica, Settings, Sink};
 use tokenweir::openai::Api;
 use tokenweir::record::{
     Asked, BackendId, Condition, Considered, Decision, RecentTimes, RequestRecord, Timings,
@@ -195,7 +195,7 @@ fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames,
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     exchange.on_head(200, &headers, Arc::new(Nobody));
     assert_eq!(exchange.is_stripping(), usage_injected);
-    ObservedBody::new(Frames(chunks.iter().cloned().collect()), exchange, ())
+    ObservedBody::new(Begun::new(Frames(chunks.iter().cloned().collect())), exchange, ())
 }
 
 fn record(now: Instant) -> RequestRecord {

@@ -13,6 +13,7 @@ use crate::clock;
 use crate::config::{Loaded, SecretError};
 use crate::observe::{Live, Sink};
 use crate::proxy::admission::Admission;
+use crate::proxy::retry::Retry;
 use crate::proxy::{Gateway, KeptText};
 use crate::server::{self, BindError, Drained, Limits, Server};
 use crate::telemetry::buckets::{Buckets, BucketsError};
@@ -103,7 +104,8 @@ impl Assembly {
             (local(&clients, config.listen), local(&operators, config.admin));
         raise_file_limit();
         let backends = backends(config, &env)?;
-        let pool = Pool::new(backends, &config.models, config.routing.policy());
+        let pool = Pool::new(backends, &config.models, config.routing.policy())
+            .with_panic_threshold(config.health.panic_threshold);
         let pool = Arc::new(pool.with_shadow(&config.routing.shadow));
         let settings = otel::Settings::read(collectors::spans(loaded, &env), &env)?;
         let pushing = collectors::metrics(loaded, &env)?;
@@ -144,6 +146,8 @@ impl Assembly {
             pool: pool.clone(),
             admission,
             client,
+            retry: Retry::new(config.retry),
+            first_output: config.timeouts.first_output,
             sink: telemetry,
             max_body: config.limits.body,
             propagation: settings.propagation(),

@@ -39,6 +39,7 @@ pub(super) fn backends(
         Ok(backend
             .with_usage_injection(usage == config::UsageMode::Inject)
             .with_weight(configured.weight)
+            .with_health(config.health)
             .with_horizon(horizon))
     };
     config.backends.iter().map(backend).collect()

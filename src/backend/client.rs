@@ -41,6 +41,10 @@ pub struct Limits {
     /// Longest wait for a response head. vLLM sends that of a whole answer when it is generated.
     #[serde(rename = "response_headers", with = "units::duration")]
     pub headers: Duration,
+    /// Longest wait for the first output of a stream, from the head of its request on. `None`: no
+    /// limit. A shorter one of the client wins.
+    #[serde(with = "units::optional_duration")]
+    pub first_output: Option<Duration>,
     /// How long an unused connection is kept. Keep it below the replicas' own limit: vLLM closes
     /// after 5 s.
     #[serde(rename = "idle_connection", with = "units::duration")]
@@ -99,11 +103,12 @@ struct Stream {
 // === impl Limits ===
 
 impl Default for Limits {
-    /// 2 s to connect, 10 min for a response head, 3 s of idleness.
+    /// 2 s to connect, 10 min for a response head and for the first output, 3 s of idleness.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),
             headers: Duration::from_mins(10),
+            first_output: Some(Duration::from_mins(10)),
             idle: Duration::from_secs(3),
         }
     }

@@ -8,6 +8,7 @@ mod lease;
 mod model;
 mod pace;
 pub mod pool;
+mod progress;
 mod recent;
 pub mod routes;
 pub mod signals;
@@ -19,6 +20,7 @@ pub use model::Model;
 
 use crate::clock;
 use crate::record::{BackendId, Condition};
+use crate::resilience::{self, Breaker, Effect, Symptom};
 use crate::routing::{Candidate, Ledger, Prompt, Report, mix};
 use address::Address;
 use arc_swap::ArcSwap;
@@ -49,6 +51,8 @@ pub struct Backend {
     pub weight: u32,
     /// What is known of its load and its speed.
     pub ledger: Ledger,
+    /// Whether its failures keep requests from it.
+    pub breaker: Breaker,
     key: u64,
     gaps: RecentGaps,
     stalled: AtomicU32,
@@ -138,6 +142,7 @@ impl Backend {
         Self {
             weight: 1,
             ledger: Ledger::new(clock::now(), HORIZON),
+            breaker: Breaker::new(resilience::Settings::default(), clock::now()),
             key,
             id,
             address,
@@ -164,6 +169,11 @@ impl Backend {
     /// Its share of the work, relative to the others'. With 0 it gets nothing new.
     pub fn with_weight(self, weight: u32) -> Self {
         Self { weight, ..self }
+    }
+
+    /// When it is ejected, and how it comes back.
+    pub fn with_health(self, settings: resilience::Settings) -> Self {
+        Self { breaker: Breaker::new(settings, clock::now()), ..self }
     }
 
     /// How fast what it says of itself grows old.
@@ -206,6 +216,37 @@ impl Backend {
             state.reason = Some(reason.into());
         });
         self.look_again.notify_one();
+    }
+
+    /// It failed a request; `why` is for people.
+    pub fn on_failure(&self, symptom: Symptom, why: &str, now: Instant) {
+        let id = &self.id;
+        match symptom.effect() {
+            Effect::Nothing => return,
+            Effect::Down => return self.suspect(why),
+            Effect::Doubt => return self.doubt_models(),
+            Effect::Strike if self.breaker.on_failure(now) => {
+                tracing::warn!(backend = %id, why, "replica is ejected: it failed too often");
+            }
+            Effect::Eject if self.breaker.on_death(now) => {
+                tracing::warn!(backend = %id, why, "replica is ejected: its engine is dead");
+            }
+            Effect::Drain if self.breaker.on_drain(now) => {
+                tracing::warn!(backend = %id, why, "replica gives up requests: it is left alone");
+            }
+            Effect::Rest => self.breaker.on_full(now),
+            Effect::Strike | Effect::Eject | Effect::Drain => {}
+        }
+        self.look_again.notify_one();
+        self.vacancies.tell();
+    }
+
+    /// It has begun to answer a request.
+    pub fn on_answer(&self, now: Instant) {
+        if self.breaker.on_answer(now) {
+            tracing::info!(backend = %self.id, "replica answers again: it starts slowly");
+            self.vacancies.tell();
+        }
     }
 
     /// It did not know a model that it said it serves: it is asked again for its models.

@@ -4,9 +4,11 @@
 use super::routes::{Named, Route, Routes, Table};
 use super::vacancies::Vacancies;
 use super::{Backend, Health, Lease};
+use crate::clock;
 use crate::error::{self, Error};
 use crate::observe::Sink;
-use crate::record::{Decision, RequestRecord};
+use crate::record::{Decision, Outcome, RequestRecord};
+use crate::resilience::{self, Symptom};
 use crate::routing::high_water::Marks;
 use crate::routing::{self, Ask, Candidate, Policy, PolicyKind, Prompt, Question, Shortlist};
 use arc_swap::Guard;
@@ -25,6 +27,8 @@ pub struct Pool {
     shadow: Box<[Policy]>,
     questions: AtomicU64,
     vacancies: Arc<Vacancies>,
+    /// Share of replicas that must not be ejected; with fewer, all of them are asked.
+    panic_threshold: f64,
 }
 
 /// What a request needs of a replica.
@@ -48,6 +52,18 @@ struct Limits<'a> {
     tried: &'a [Arc<Backend>],
     /// Those that are past these have no room. `None`: all have.
     marks: Option<&'a Marks>,
+    breakers: Breakers,
+}
+
+/// How far the replicas' circuit breakers are obeyed.
+#[derive(Debug, Clone, Copy)]
+enum Breakers {
+    /// Altogether.
+    Obeyed,
+    /// Replicas that start slowly get what comes.
+    WithoutSlowStart,
+    /// Too many are ejected to leave them all out.
+    Ignored,
 }
 
 /// The replicas that could take a request, and are below their marks.
@@ -58,6 +74,10 @@ struct Open {
     candidates: Vec<Candidate>,
     /// There are others, past a mark.
     is_some_full: bool,
+    /// All that are up, with those that were left out by their breakers: ejected, or spared.
+    found: usize,
+    ejected: usize,
+    spared: usize,
 }
 
 impl Pool {
@@ -74,7 +94,13 @@ impl Pool {
         let backends: Vec<_> = places.map(seat).collect();
         let shortlist = Shortlist::new(backends.len());
         let (shadow, questions) = (Box::default(), AtomicU64::new(0));
-        Self { backends, shortlist, table, policy, shadow, questions, vacancies }
+        let panic_threshold = resilience::Settings::default().panic_threshold;
+        Self { backends, shortlist, table, policy, shadow, questions, vacancies, panic_threshold }
+    }
+
+    /// With fewer than this share of its replicas not ejected, it asks them all.
+    pub fn with_panic_threshold(self, panic_threshold: f64) -> Self {
+        Self { panic_threshold, ..self }
     }
 
     /// Asks these policies the same questions, to tell what they would have chosen.
@@ -119,7 +145,7 @@ impl Pool {
         let routes = self.table.routes();
         let route = routes.of(need.model);
         let ask = self.ask(&need);
-        let open = self.open(route, &need, &ask, &Limits { tried, marks: None }, now);
+        let open = self.open(route, &need, &ask, &Limits::new(tried, None), now);
         self.choose(need, &ask, &open, now).ok_or_else(|| no_candidate(need.model, route, &routes))
     }
 
@@ -134,7 +160,7 @@ impl Pool {
         let routes = self.table.routes();
         let route = routes.of(need.model);
         let ask = self.ask(&need);
-        let open = self.open(route, &need, &ask, &Limits { tried: &[], marks: Some(marks) }, now);
+        let open = self.open(route, &need, &ask, &Limits::new(&[], Some(marks)), now);
         match self.choose(need, &ask, &open, now) {
             None if !open.is_some_full => Err(no_candidate(need.model, route, &routes)),
             place => Ok(place),
@@ -162,6 +188,7 @@ impl Pool {
         let decision = Decision::new(&question, choice, condition, id);
         let decision = decision.with_shadow(&question, &self.shadow, id);
         let candidate = &open.candidates[choice.index];
+        backend.breaker.on_pick(now);
         let lease = Lease::new(backend.clone(), candidate, need.prompt, need.is_stream, now);
         self.shortlist.sent(need.prompt, position);
         Some((lease, decision))
@@ -170,6 +197,22 @@ impl Pool {
     /// The replicas that could take a request for a model, and are within the limits: in a large
     /// fleet those of a short list, or all if none of them is.
     fn open(
+        &self,
+        route: &Route,
+        need: &Need<'_>,
+        ask: &Ask,
+        limits: &Limits<'_>,
+        now: Instant,
+    ) -> Open {
+        let open = self.open_now(route, need, ask, limits, now);
+        let breakers = open.breakers(self.panic_threshold);
+        match breakers {
+            Breakers::Obeyed => open,
+            breakers => self.open_now(route, need, ask, &Limits { breakers, ..*limits }, now),
+        }
+    }
+
+    fn open_now(
         &self,
         route: &Route,
         need: &Need<'_>,
@@ -196,12 +239,29 @@ impl Pool {
             positions: Vec::with_capacity(positions.len()),
             candidates: Vec::with_capacity(positions.len()),
             is_some_full: false,
+            found: 0,
+            ejected: 0,
+            spared: 0,
         };
         for position in positions {
             let backend = &self.backends[*position];
             let state = backend.state.load();
             let is_open = state.health == Health::Up && !state.is_asleep();
             if is_open && backend.weight > 0 && !is_tried(backend) {
+                open.found += 1;
+                let luck = routing::unit(routing::mix(need.seed ^ backend.key));
+                match limits.breakers {
+                    Breakers::Ignored => {}
+                    _ if backend.breaker.is_shut(now) => {
+                        open.ejected += 1;
+                        continue;
+                    }
+                    Breakers::Obeyed if backend.breaker.spares(now, luck) => {
+                        open.spared += 1;
+                        continue;
+                    }
+                    Breakers::Obeyed | Breakers::WithoutSlowStart => {}
+                }
                 let has_adapter = adapter.is_none_or(|adapter| state.may_have(adapter));
                 let candidate = backend.candidate(need.prompt, now);
                 let candidate = Candidate { has_adapter, ..candidate };
@@ -220,6 +280,27 @@ impl Pool {
     /// Where requests for each model go now. To be looked at and dropped, not to be kept.
     pub fn routes(&self) -> Guard<Arc<Routes>> {
         self.table.routes()
+    }
+}
+
+impl<'a> Limits<'a> {
+    const fn new(tried: &'a [Arc<Backend>], marks: Option<&'a Marks>) -> Self {
+        Self { tried, marks, breakers: Breakers::Obeyed }
+    }
+}
+
+impl Open {
+    /// How far breakers are to be obeyed, after all of them were.
+    fn breakers(&self, panic_threshold: f64) -> Breakers {
+        let left = self.found - self.ejected;
+        let is_nobody_left = self.candidates.is_empty() && !self.is_some_full;
+        if (left as f64) < panic_threshold * self.found as f64 {
+            Breakers::Ignored
+        } else if is_nobody_left && self.spared > 0 {
+            Breakers::WithoutSlowStart
+        } else {
+            Breakers::Obeyed
+        }
     }
 }
 
@@ -250,10 +331,15 @@ impl Sink for Pool {
             return;
         }
         let backend = self.backends.iter().find(|backend| Some(&backend.id) == record.backend());
-        match backend {
-            Some(backend) if is_not_found => backend.doubt_models(),
-            Some(backend) => backend.look_again.notify_one(),
-            None => {}
+        let Some(backend) = backend else { return };
+        if is_not_found {
+            return backend.doubt_models();
+        }
+        // What failed before its first output has been told already.
+        if record.timings.first_output.is_some() {
+            let is_given_up = record.outcome == Outcome::Aborted;
+            let symptom = if is_given_up { Symptom::Draining } else { Symptom::Died };
+            backend.on_failure(symptom, symptom.as_str(), clock::now());
         }
     }
 }
@@ -264,136 +350,5 @@ fn shortened(model: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::Model;
-    use crate::backend::address::Address;
-    use crate::clock;
-    use crate::routing::Own;
-    use serde_json::json;
-    use std::sync::LazyLock;
-
-    fn pool(models: &[Option<&[&str]>]) -> Pool {
-        let backend = |port: usize| {
-            let address = Address::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
-            Backend::new(address.default_id(), address, None)
-        };
-        let pool = Pool::new((0..models.len()).map(backend).collect(), &[], Policy::default());
-        for (backend, models) in pool.backends.iter().zip(models) {
-            backend.update(|state| state.health = Health::Up);
-            if let Some(ids) = models {
-                let model = |id: &&str| Model::of(json!({ "id": id })).unwrap();
-                backend.serves(&ids.iter().map(model).collect());
-            }
-        }
-        pool
-    }
-
-    static PROMPT: LazyLock<Arc<Prompt>> =
-        LazyLock::new(|| Arc::new(Prompt { bytes: 40, ..Prompt::default() }));
-
-    fn need(model: Option<&str>) -> Need<'_> {
-        Need { model, prompt: &PROMPT, is_stream: true, session: None, seed: 0 }
-    }
-
-    fn lease(pool: &Pool, model: Option<&str>) -> Result<Lease, Error> {
-        pool.lease(need(model), &[], clock::now()).map(|(lease, _)| lease)
-    }
-
-    #[test]
-    fn a_request_goes_only_where_its_model_is() {
-        let pool = pool(&[Some(&["a"]), Some(&["b"])]);
-        for _ in 0..4 {
-            let lease = lease(&pool, Some("b")).unwrap();
-            assert_eq!(lease.backend().id.as_str(), "127.0.0.1:8001");
-        }
-    }
-
-    #[test]
-    fn a_model_is_unknown_only_if_every_replica_has_said_what_it_serves() {
-        let all_known = pool(&[Some(&["a"]), Some(&["b"])]);
-        let error = lease(&all_known, Some("c")).unwrap_err();
-        assert_eq!(error, Error::UnknownModel { model: "c".into(), known: "`a`, `b`".into() });
-        let one_silent = pool(&[Some(&["a"]), None]);
-        assert!(lease(&one_silent, Some("c")).is_ok());
-        one_silent.backends[1].suspect("gone");
-        assert_eq!(lease(&one_silent, Some("c")).unwrap_err(), Error::NoBackend);
-    }
-
-    #[test]
-    fn a_replica_that_is_down_or_was_tried_is_left_out() {
-        let pool = pool(&[None, None]);
-        let (first, _) = pool.lease(need(None), &[], clock::now()).unwrap();
-        let (second, _) = pool.lease(need(None), &[first.backend().clone()], clock::now()).unwrap();
-        assert_ne!(first.backend().id, second.backend().id);
-        let tried = [first.backend().clone(), second.backend().clone()];
-        assert_eq!(pool.lease(need(None), &tried, clock::now()).unwrap_err(), Error::NoBackend);
-        pool.backends.iter().for_each(|backend| backend.suspect("refused"));
-        assert!(!pool.is_ready());
-        assert_eq!(lease(&pool, None).unwrap_err(), Error::NoBackend);
-    }
-
-    #[test]
-    fn a_dropped_lease_leaves_nothing_in_flight() {
-        let pool = pool(&[None]);
-        let lease = lease(&pool, None).unwrap();
-        let own = || pool.backends[0].ledger.own();
-        assert_eq!((own().in_flight, own().backlog), (1, 10));
-        drop(lease);
-        assert_eq!(own(), Own::default());
-    }
-
-    #[test]
-    fn below_the_marks_only_replicas_with_room_are_chosen_and_none_is_no_error() {
-        let marks = Marks { waiting: None, kv_usage: None, in_flight: Some(1) };
-        let pool = pool(&[None, None]);
-        let place = |model| pool.lease_below(&marks, need(model), clock::now());
-        let (first, _) = place(None).unwrap().unwrap();
-        let (second, _) = place(None).unwrap().unwrap();
-        assert_ne!(first.backend().id, second.backend().id);
-        assert!(place(None).unwrap().is_none(), "all are past their mark");
-        drop(second);
-        assert!(place(None).unwrap().is_some());
-        pool.backends.iter().for_each(|backend| backend.suspect("gone"));
-        assert_eq!(place(None).unwrap_err(), Error::NoBackend);
-    }
-
-    #[test]
-    fn in_a_large_fleet_a_request_goes_where_its_prompt_was_and_any_replica_that_is_up_is_found() {
-        let pool = pool(&[None; 200]);
-        let words = "a long prompt ".repeat(4_000);
-        let prompt = Arc::new(Prompt::new(1, std::iter::once(words.as_bytes())));
-        let place = |seed| {
-            let need = Need { prompt: &prompt, seed, ..need(None) };
-            let (lease, decision) = pool.lease(need, &[], clock::now()).unwrap();
-            (lease.backend().id.clone(), decision)
-        };
-        let (first, decision) = place(1);
-        assert_eq!(decision.considered.len() + decision.left_out, 32, "drawn from all");
-        for seed in 2..50 {
-            let (again, decision) = place(seed);
-            assert_eq!((again, decision.reason), (first.clone(), "cached_prefix"));
-        }
-        let (last, others) = pool.backends.split_last().unwrap();
-        for backend in others {
-            backend.suspect("gone");
-        }
-        assert_eq!(place(50).0, last.id);
-    }
-
-    #[tokio::test]
-    async fn a_place_that_becomes_free_is_told_only_while_somebody_waits() {
-        let pool = pool(&[None]);
-        let told = || futures_util::FutureExt::now_or_never(pool.vacancies().changed()).is_some();
-        drop(lease(&pool, None).unwrap());
-        assert!(!told());
-        pool.vacancies().set_waiting(1);
-        assert!(!told());
-        drop(lease(&pool, None).unwrap());
-        assert!(told());
-        pool.backends[0].suspect("gone");
-        assert!(told() && !told(), "once for each change");
-        pool.first_output(&crate::record::sample::streamed());
-        assert!(told(), "a prefill has ended");
-    }
-}
+#[path = "pool_tests.rs"]
+mod tests;

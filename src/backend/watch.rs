@@ -6,6 +6,7 @@ use super::client::Client;
 use super::dialect::{self, Load};
 use super::fetch::{Failure, Fetcher};
 use super::pace::{self, Signs};
+use super::progress::Progress;
 use super::signals::{self, Signals};
 use super::wake::{Wake, wait};
 use super::{Backend, Health, Model, Sample, ScrapeError, recent};
@@ -105,6 +106,7 @@ struct Watcher {
     rests_until: Instant,
     /// Whether the last two pages differ.
     has_changed: bool,
+    progress: Progress,
     /// The pause before the next look, without jitter.
     interval: Duration,
 }
@@ -134,6 +136,7 @@ impl Watcher {
             window_at: now,
             rests_until: now,
             has_changed: false,
+            progress: Progress::default(),
             interval: settings.min_interval,
         }
     }
@@ -185,7 +188,8 @@ impl Watcher {
         let is_well = self.well_at.is_some_and(is_recent);
         // Metrics that come in time say that it lives.
         if is_well && self.backend.state().health == Health::Up && self.scrape().await {
-            return self.ask_models().await;
+            self.ask_models().await;
+            return self.check_progress();
         }
         let health = self.fetcher.get("/health").await.map(|(status, _)| status);
         match health {
@@ -201,7 +205,13 @@ impl Watcher {
         self.well_at = Some(clock::now());
         self.scrape().await;
         self.ask_models().await;
+        if self.standstill().is_some() {
+            return self.check_progress();
+        }
         let was = self.backend.state().health;
+        if was == Health::Down {
+            self.backend.breaker.on_return(clock::now());
+        }
         self.backend.update(|state| {
             state.health = Health::Up;
             state.reason = None;
@@ -209,6 +219,20 @@ impl Watcher {
         if was != Health::Up {
             tracing::info!(backend = %self.backend.id, "replica is up");
         }
+    }
+
+    /// An engine that is stuck says that it is well.
+    fn check_progress(&mut self) {
+        if let Some(standstill) = self.standstill() {
+            let seconds = standstill.as_secs();
+            self.is_down(&format!("it runs requests and made no token for {seconds} s"), true);
+        }
+    }
+
+    /// For how long the engine has been stuck, if that is too long.
+    fn standstill(&self) -> Option<Duration> {
+        let limit = self.backend.breaker.settings().stuck_after?;
+        Some(self.progress.standstill(clock::now())).filter(|standstill| *standstill >= limit)
     }
 
     fn is_down(&mut self, reason: &str, is_certain: bool) {
@@ -246,6 +270,9 @@ impl Watcher {
         let now = clock::now();
         let took = now.saturating_duration_since(at);
         self.tally.scraped(&self.backend, took, load.err());
+        if let Ok(load) = &load {
+            self.progress.on_load(load, at);
+        }
         if let Some(report) = load.ok().and_then(|load| load.report()) {
             self.backend.ledger.on_report(&report, &own, at);
         }

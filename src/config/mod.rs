@@ -6,6 +6,7 @@ mod backends;
 mod check;
 mod content;
 mod error;
+mod failures;
 mod file;
 mod objectives;
 mod rules;
@@ -29,7 +30,9 @@ pub use sources::{Given, Overrides, Source, Sources};
 use crate::backend::routes::Named;
 use crate::backend::{client, watch};
 use crate::observe::StallLimits;
+use crate::proxy::retry;
 use crate::record::SlowLimits;
+use crate::resilience;
 use crate::slo::Objective;
 use error::Cut;
 use rules::Broken;
@@ -60,6 +63,10 @@ pub struct Config {
     pub limits: Limits,
     /// How long the replicas are waited for.
     pub timeouts: client::Limits,
+    /// Whether a request that failed goes to another replica.
+    pub retry: retry::Settings,
+    /// When replicas are ejected, and how they come back.
+    pub health: resilience::Settings,
     /// How the replicas are watched.
     pub watch: watch::Settings,
     /// Whether replicas are asked for usage that clients did not ask for.
@@ -110,6 +117,8 @@ impl Default for Config {
             admission: Admission::default(),
             limits: Limits::default(),
             timeouts: client::Limits::default(),
+            retry: retry::Settings::default(),
+            health: resilience::Settings::default(),
             watch: watch::Settings::default(),
             usage: UsageMode::default(),
             stalls: StallLimits::default(),

@@ -1,7 +1,7 @@
 //! What types cannot say: rules about the size of a value, and about values that must agree. A
 //! broken rule names the value by its path, wherever it came from.
 
-use super::{Config, Otlp, backends::BackendConfig, content, objectives};
+use super::{Config, Otlp, backends::BackendConfig, content, failures, objectives};
 use crate::admission::DEFAULT_CLASS;
 use crate::backend::address::Address;
 use crate::backend::routes::Named;
@@ -55,6 +55,7 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     tracing_is_usable(config)?;
     pushes_are_usable(&config.metrics.otlp)?;
     capture_is_usable(config)?;
+    failures::check(config)?;
     content::check(&config.log.content)?;
     objectives::check(config)
 }

@@ -3,7 +3,7 @@
 
 mod table;
 
-use crate::headers::X_GATEWAY_ERROR;
+use crate::headers::{X_GATEWAY_ERROR, X_SHOULD_RETRY};
 use crate::openai::request::PeekError;
 use crate::record::Outcome;
 use bytes::Bytes;
@@ -115,6 +115,15 @@ pub enum Error {
         /// The limit.
         seconds: u64,
     },
+    /// No output came in time.
+    #[error("the replica's answer had no output within {limit:?}")]
+    FirstOutputTimeout {
+        /// The limit.
+        limit: Duration,
+    },
+    /// Replicas died while they had the request.
+    #[error("replicas failed while they had this request, so it is not sent to another one")]
+    Poison,
     /// A defect of the gateway.
     #[error("the gateway failed on this request; its log has the cause")]
     Internal,
@@ -155,7 +164,7 @@ impl Error {
     /// How the request ended, for its record.
     pub fn outcome(&self) -> Outcome {
         match (self, self.fault()) {
-            (Self::HeaderTimeout { .. }, _) => Outcome::Timeout,
+            (Self::HeaderTimeout { .. } | Self::FirstOutputTimeout { .. }, _) => Outcome::Timeout,
             // Nobody is there to read the answer.
             (Self::BodyCut, _) => Outcome::Cancelled,
             (_, Fault::Client) => Outcome::ClientError,
@@ -180,6 +189,9 @@ impl Error {
         headers.insert(X_GATEWAY_ERROR, HeaderValue::from_static(row.reason));
         if let Some(seconds) = row.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if *self == Self::Poison {
+            headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         if let Self::MethodNotAllowed { allow } = self {
             headers.insert(ALLOW, HeaderValue::from_static(allow));

@@ -23,6 +23,8 @@ pub const REASONS: &[&str] = &[
     "connection_reset",
     "bad_response",
     "timeout",
+    "first_output_timeout",
+    "poison",
     "internal",
 ];
 
@@ -95,6 +97,10 @@ impl Error {
             Self::HeaderTimeout { .. } => {
                 row(S::GATEWAY_TIMEOUT, Backend, "GatewayTimeoutError", "timeout")
             }
+            Self::FirstOutputTimeout { .. } => {
+                row(S::GATEWAY_TIMEOUT, Backend, "GatewayTimeoutError", "first_output_timeout")
+            }
+            Self::Poison => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "poison"),
             Self::Internal => {
                 row(S::INTERNAL_SERVER_ERROR, Gateway, "InternalServerError", "internal")
             }

@@ -5,12 +5,24 @@ use super::Exchange;
 use crate::record::End;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+/// A body of which the beginning has been read, and shown to its exchange.
+#[derive(Debug)]
+pub struct Begun<B: Body> {
+    /// What of the beginning goes on.
+    pub frames: VecDeque<Frame<Bytes>>,
+    /// How it ended, if it has.
+    pub end: Option<Result<(), B::Error>>,
+    /// The rest.
+    pub rest: B,
+}
+
 /// The body `B`, observed. `held` is dropped with it, after the exchange has reported.
 pub struct ObservedBody<B: Body, T> {
-    inner: B,
+    begun: Begun<B>,
     /// `None` once the exchange has ended.
     exchange: Option<Exchange>,
     /// The frames may become shorter.
@@ -35,18 +47,52 @@ pub enum BodyError<E> {
 
 type Polled<E> = Poll<Option<Result<Frame<Bytes>, BodyError<E>>>>;
 
+// === impl Begun ===
+
+impl<B: Body> Begun<B> {
+    /// A body of which nothing has been read.
+    pub fn new(rest: B) -> Self {
+        Self { frames: VecDeque::new(), end: None, rest }
+    }
+
+    /// Nothing more comes, which hyper knows without asking for it.
+    fn is_over(&self) -> bool {
+        self.frames.is_empty() && self.end.is_none() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let read = self.frames.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64);
+        let (read, rest) = (read.sum::<u64>(), self.rest.size_hint());
+        let mut hint = SizeHint::new();
+        hint.set_lower(read + rest.lower());
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(read + upper);
+        }
+        hint
+    }
+}
+
+// === impl ObservedBody ===
+
 impl<B: Body, T> ObservedBody<B, T> {
-    /// Observes `inner` for `exchange`.
-    pub fn new(inner: B, exchange: Exchange, held: T) -> Self {
+    /// Observes what is left of a body for `exchange`.
+    pub fn new(begun: Begun<B>, exchange: Exchange, held: T) -> Self {
         let is_stripping = exchange.is_stripping();
-        let mut exchange = Some(exchange);
+        let exchange = Some(exchange);
+        let mut body =
+            Self { begun, exchange, is_stripping, end: None, is_flushed: false, _held: held };
         // hyper does not poll a body that is empty from the start.
-        if inner.is_end_stream()
-            && let Some(exchange) = exchange.take()
-        {
+        if body.begun.is_over() {
+            body.end_whole();
+        }
+        body
+    }
+
+    /// The replica's body is over, and nothing was kept back.
+    fn end_whole(&mut self) {
+        if let Some(exchange) = self.exchange.take() {
             exchange.end(End::Whole);
         }
-        Self { inner, exchange, is_stripping, end: None, is_flushed: false, _held: held }
     }
 
     /// The replica's body is over. What was kept back goes on first, and before an error the
@@ -111,12 +157,23 @@ where
         if let Some(result) = this.end.take() {
             return this.close(result, cx);
         }
+        if let Some(frame) = this.begun.frames.pop_front() {
+            if this.begun.is_over() && !this.is_stripping {
+                this.end_whole();
+            }
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        match this.begun.end.take() {
+            Some(Ok(())) => return this.end(End::Whole, Ok(()), cx),
+            Some(Err(error)) => return this.end(End::Broken, Err(BodyError::Replica(error)), cx),
+            None => {}
+        }
         loop {
             // Also after a frame that has been kept back: the client has had nothing to take.
             if let Some(exchange) = &mut this.exchange {
                 exchange.on_poll();
             }
-            match Pin::new(&mut this.inner).poll_frame(cx) {
+            match Pin::new(&mut this.begun.rest).poll_frame(cx) {
                 Poll::Pending => {
                     let is_cut = |exchange: &Exchange| exchange.is_cut(cx.waker());
                     if !this.exchange.as_ref().is_some_and(is_cut) {
@@ -131,9 +188,8 @@ where
                 Poll::Ready(Some(Ok(frame))) => {
                     let frame = this.forward(frame);
                     // Ended with the last frame too, because hyper may not poll again.
-                    let is_last = this.inner.is_end_stream() && !this.is_stripping;
-                    if is_last && let Some(exchange) = this.exchange.take() {
-                        exchange.end(End::Whole);
+                    if this.begun.is_over() && !this.is_stripping {
+                        this.end_whole();
                     }
                     if let Some(frame) = frame {
                         return Poll::Ready(Some(Ok(frame)));
@@ -148,11 +204,11 @@ where
             Some(result) => result.is_ok(),
             // What was kept back may still have to go.
             None if self.is_stripping => self.exchange.is_none(),
-            None => self.inner.is_end_stream(),
+            None => self.begun.is_over(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.is_stripping { SizeHint::default() } else { self.inner.size_hint() }
+        if self.is_stripping { SizeHint::default() } else { self.begun.size_hint() }
     }
 }

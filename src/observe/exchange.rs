@@ -7,7 +7,7 @@ use super::{Live, Observer};
 use crate::clock;
 use crate::headers::media_type;
 use crate::openai::{Api, Excerpt, Finish};
-use crate::record::{End, Kept, Outcome, RequestRecord, SlowCause, Stall};
+use crate::record::{End, Kept, Observed, Outcome, RequestRecord, SlowCause, Stall};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
@@ -55,6 +55,8 @@ struct Inner {
     place: Option<Place>,
     /// The client has been given a frame then, and has not asked for the next.
     given: Option<Instant>,
+    /// The end of the body has been seen.
+    is_read: bool,
     sink: Arc<dyn Sink>,
     presence: Presence,
 }
@@ -74,6 +76,7 @@ impl Exchange {
                 replica: None,
                 place: None,
                 given: None,
+                is_read: false,
                 sink,
                 presence,
             }),
@@ -114,6 +117,41 @@ impl Exchange {
         self.inner.place = is_stream.then(|| presence.stream(replica.clone()));
         self.inner.replica = Some(replica);
         self.inner.observer = Some(observer);
+    }
+
+    /// What has been seen of the answer so far. `None` before its head.
+    pub fn observed(&mut self) -> Option<&Observed> {
+        self.inner.observer.as_mut().map(|observer| &*observer.observed())
+    }
+
+    /// Whether the answer is one that can be read.
+    pub fn is_reading(&self) -> bool {
+        self.inner.observer.as_ref().is_some_and(|observer| !observer.is_blind())
+    }
+
+    /// Output of the answer has been seen, or its end.
+    pub fn has_begun(&mut self) -> bool {
+        let has_output = self.inner.record.timings.first_output.is_some();
+        has_output || self.observed().is_some_and(|observed| observed.is_terminal)
+    }
+
+    /// The engine gave up a choice of the answer.
+    pub fn is_given_up(&self) -> bool {
+        self.inner.observer.as_ref().is_some_and(Observer::is_given_up)
+    }
+
+    /// This answer does not go on, for a reason of a closed set: another replica is asked.
+    pub fn discard(&mut self, why: &'static str) {
+        let Inner { record, observer, replica, place, given, is_read, .. } = &mut *self.inner;
+        (*observer, *replica, *place, *given) = (None, None, None, None);
+        *is_read = false;
+        record.status = None;
+        record.bytes_out = 0;
+        record.timings = record.timings.before_answer();
+        if let Some(attempt) = record.attempts.last_mut() {
+            attempt.ended.get_or_insert_with(clock::now);
+            attempt.failure = Some(why);
+        }
     }
 
     /// Whether the body may become shorter on its way.
@@ -171,6 +209,14 @@ impl Exchange {
         frame
     }
 
+    /// The body ended as HTTP says it should.
+    pub fn on_end(&mut self) {
+        let Inner { record, observer, is_read, .. } = &mut *self.inner;
+        if let Some(observer) = observer.as_mut().filter(|_| !std::mem::replace(is_read, true)) {
+            observer.on_end(clock::now(), &mut record.timings);
+        }
+    }
+
     /// Nothing more comes: what was kept back, and goes on now.
     pub fn flush(&mut self) -> Bytes {
         let Inner { record, observer, .. } = &mut *self.inner;
@@ -191,11 +237,10 @@ impl Exchange {
 
     /// The body is over.
     pub fn end(mut self, end: End) {
-        let (inner, now) = (&mut *self.inner, clock::now());
-        if let Some(observer) = inner.observer.as_mut().filter(|_| end == End::Whole) {
-            observer.on_end(now, &mut inner.record.timings);
+        if end == End::Whole {
+            self.on_end();
         }
-        inner.conclude(end, now);
+        self.inner.conclude(end, clock::now());
     }
 }
 

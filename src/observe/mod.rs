@@ -9,7 +9,7 @@ mod live;
 mod observer;
 mod strip;
 
-pub use body::{BodyError, ObservedBody};
+pub use body::{Begun, BodyError, ObservedBody};
 pub use exchange::{Exchange, Sink};
 pub use live::{Live, Replica, Settings, StallLimits};
 pub use observer::Observer;

@@ -156,6 +156,16 @@ impl Observer {
         }
     }
 
+    /// The answer is not read, only counted.
+    pub fn is_blind(&self) -> bool {
+        self.mode == Mode::Blind
+    }
+
+    /// The engine gave up a choice.
+    pub fn is_given_up(&self) -> bool {
+        self.reader.answer().finish_reasons().any(|finish| finish == Some(Finish::Abort))
+    }
+
     /// What was seen so far.
     pub fn observed(&mut self) -> &mut Observed {
         &mut self.observed

@@ -5,6 +5,7 @@ use super::parameters::{Parameter, Parameters};
 use super::prompt::{Part, PromptSpans};
 use super::splice::{Slot, Splice, StreamOptions};
 use crate::json::{Paths, Scanner, Value};
+use memchr::memmem;
 use std::sync::LazyLock;
 
 /// What a request asks for. Absent fields are absent in the body.
@@ -30,6 +31,9 @@ pub struct Peek {
     pub cache_key: Option<Box<str>>,
     /// How the answer is to be generated.
     pub parameters: Parameters,
+    /// It leaves something behind at its replica, or goes on from what is there: it cannot be sent
+    /// to another one once this one has had it.
+    pub is_stateful: bool,
 }
 
 /// Why a body cannot be peeked at. The client is at fault.
@@ -60,6 +64,9 @@ enum Field {
     Prompt(Part),
     CacheKey,
     CacheSalt,
+    Store,
+    Background,
+    KvTransfer,
     Parameter(Parameter),
 }
 
@@ -81,6 +88,9 @@ const FIELDS: &[(&str, Field)] = &[
     ("input", Field::Prompt(Part::Input)),
     ("prompt_cache_key", Field::CacheKey),
     ("cache_salt", Field::CacheSalt),
+    ("store", Field::Store),
+    ("background", Field::Background),
+    ("kv_transfer_params", Field::KvTransfer),
     ("temperature", Field::Parameter(Parameter::Temperature)),
     ("top_p", Field::Parameter(Parameter::TopP)),
     ("top_k", Field::Parameter(Parameter::TopK)),
@@ -93,6 +103,9 @@ const FIELDS: &[(&str, Field)] = &[
     ("reasoning.effort", Field::Parameter(Parameter::Reasoning)),
     ("previous_response_id", Field::Parameter(Parameter::PreviousResponse)),
 ];
+
+/// The types of tools that vLLM's Responses run by themselves.
+const SERVER_TOOLS: [&[u8]; 2] = [b"\"mcp\"", b"\"code_interpreter\""];
 
 /// Bytes around a text.
 const QUOTES: usize = 2;
@@ -115,8 +128,16 @@ impl Peek {
         }
         let [completion, tokens, output] = seen.limits;
         peek.max_tokens = completion.or(tokens).or(output);
+        peek.is_stateful |= peek.parameters.previous_response.is_some();
         peek.usage_splice = Splice::of(body, seen.options).filter(|_| peek.stream);
         Ok(peek)
+    }
+
+    /// Whether a body of this request may have effects beyond its answer, so that it is sent once.
+    /// Taken for granted where the names of tools stand that the server runs itself.
+    pub fn has_effects(&self, body: &[u8]) -> bool {
+        let names_tool = || SERVER_TOOLS.iter().any(|name| memmem::find(body, name).is_some());
+        self.is_stateful || names_tool()
     }
 }
 
@@ -165,6 +186,10 @@ impl Seen {
             (Field::N, value) => peek.n = value.as_count(),
             (Field::CacheKey, value) => peek.cache_key = value.as_text().map(Into::into),
             (Field::CacheSalt, value) => peek.prompt.salt = value.as_text().map(Into::into),
+            (Field::Store | Field::Background, value) => {
+                peek.is_stateful |= value == Value::Bool(true);
+            }
+            (Field::KvTransfer, _) => peek.is_stateful = true,
         }
     }
 }
@@ -207,7 +232,7 @@ mod tests {
         let body = br#" {"messages":[{"role":"user","content":"{\"model\":\"no\"}","n":7}],
             "stream_options":{"include_usage":true},"n":2,"max_tokens":5,
             "max_completion_tokens":9,"stream":true,"model":"q\u0077en","metadata":{"model":"no"}}"#;
-        let at = memchr::memmem::find(body, br#""q\u0077en""#).unwrap();
+        let at = memmem::find(body, br#""q\u0077en""#).unwrap();
         let expected = Peek {
             model: Some("qwen".into()),
             model_slot: Some(Slot::Json(at..at + r#""q\u0077en""#.len())),
@@ -234,6 +259,24 @@ mod tests {
             ["", "not json", "[]", "\"text\"", "12", "{\"model\":\"a\"", "{\"a\":}", "{} {}"]
         {
             assert_eq!(Peek::of(body.as_bytes()), Err(PeekError::NotJson), "{body}");
+        }
+    }
+
+    #[test]
+    fn what_has_a_state_at_its_replica_is_told_from_what_has_not() {
+        for body in [
+            r#"{"store":true}"#,
+            r#"{"background":true}"#,
+            r#"{"previous_response_id":"resp_1"}"#,
+            r#"{"kv_transfer_params":{"do_remote_prefill":true}}"#,
+            r#"{"tools":[{"type":"mcp","server_url":"http://a"}]}"#,
+        ] {
+            let body = body.as_bytes();
+            assert!(Peek::of(body).unwrap().has_effects(body), "{body:?}");
+        }
+        for body in [r#"{"store":false}"#, r#"{"background":null,"kv_transfer_params":null}"#] {
+            let body = body.as_bytes();
+            assert!(!Peek::of(body).unwrap().has_effects(body), "{body:?}");
         }
     }
 

@@ -4,9 +4,8 @@
 //! route ─ is it inference?            no: the gateway answers itself, or refuses
 //! receive ─ the whole request body    it must be there to be peeked at and sent again
 //! peek ─ model, stream, limits        the bytes stay as they came
-//! admit ─ a place, now or when a replica has room
-//! lease ─ the policy names a replica  ↺ another one while none has accepted the connection
-//! send ─ the head of the answer
+//! admit ─ a place, now or when a replica has room; the policy names the replica
+//! relay ─ send it, hold its answer    ↺ another replica, while there is no output
 //! forward ─ its frames, observed      the lease and the exchange travel in the body
 //! ```
 //!
@@ -17,30 +16,37 @@
 pub mod admission;
 mod asked;
 mod attempt;
+mod deadline;
+mod hold;
 mod opening;
 mod outgoing;
+mod receive;
+mod relay;
+pub mod retry;
 
-use crate::backend::client::{Client, SendError};
+use crate::backend::Lease;
+use crate::backend::client::Client;
 use crate::backend::pool::{Need, Pool};
-use crate::backend::{Backend, Lease};
 use crate::clock;
 use crate::error::Error;
 use crate::headers;
-use crate::observe::{Exchange, Live, ObservedBody, Sink};
-use crate::openai::request::{Peek, PeekError};
+use crate::observe::{Begun, Exchange, Live, ObservedBody, Sink};
+use crate::openai::Api;
 use crate::openai::route::{NoRoute, Route};
-use crate::openai::{Api, form};
 use crate::own;
 use crate::record::{Asked, Tiers};
 use crate::trace_context::Propagation;
 use admission::Admission;
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderName, Request, Response, request};
-use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderName, Request, Response};
+use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
+use receive::{peek, receive};
+use retry::Retry;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a request needs to be served.
 pub struct Gateway {
@@ -50,6 +56,10 @@ pub struct Gateway {
     pub admission: Arc<Admission>,
     /// The way to them.
     pub client: Client,
+    /// Whether a request that failed goes to another replica.
+    pub retry: Retry,
+    /// How long the first output of a stream is waited for, from the head of its request on.
+    pub first_output: Option<Duration>,
     /// Who hears of every request.
     pub sink: Arc<dyn Sink>,
     /// Longest request body in bytes.
@@ -102,7 +112,6 @@ pub async fn handle(
     };
     let mut response = match result {
         Ok((mut response, lease)) => {
-            exchange.on_head(response.status().as_u16(), response.headers(), lease.replica());
             if exchange.is_stripping() {
                 response.headers_mut().remove(CONTENT_LENGTH);
             }
@@ -124,7 +133,7 @@ async fn forward(
     gateway: &Gateway,
     exchange: &mut Exchange,
     request: Request<Incoming>,
-) -> Result<(Response<Incoming>, Lease), Error> {
+) -> Result<(Response<Begun<Incoming>>, Lease), Error> {
     let (head, body) = request.into_parts();
     let body = receive(&head, body, gateway.max_body).await?;
     let record = exchange.record();
@@ -142,7 +151,7 @@ async fn forward(
     record.model = route.label.clone();
     let prompt = asked::prompt(&peek, &route, &body);
     let bytes = body.clone();
-    let mut body = outgoing::Body::new(body, record.api, &head.headers, &peek, &route)?;
+    let body = outgoing::Body::new(body, record.api, &head.headers, &peek, &route)?;
     let need = Need {
         model: peek.model.as_deref(),
         prompt: &prompt,
@@ -156,79 +165,16 @@ async fn forward(
         record.prompt =
             gateway.kept_text.and_then(|kept| asked::text(kept, &peek, &bytes, fastrand::u64(..)));
     }
+    let deadline = deadline::of(record, &head.headers, gateway.first_output);
     let caller = gateway.admission.caller(&head.headers, record.client, &record.tier);
-    let mut place = gateway.admission.admit(need, caller, &mut record.timings).await?;
-    let mut tried: Vec<Arc<Backend>> = Vec::new();
-    loop {
-        let (lease, decision) = place;
-        let record = exchange.record();
-        record.decision = Some(decision);
-        record.timings.routed = Some(clock::now());
-        let (body, usage_injected) = body.for_replica(lease.backend());
-        record.asked.usage_injected = usage_injected;
-        match attempt::send(&gateway.client, record, lease.backend(), &head, body).await {
-            Ok(response) => return Ok((response, lease)),
-            // The request has not been sent, so another replica may have it. It has been admitted,
-            // and does not wait again.
-            Err(SendError::Connect(reason)) => {
-                lease.backend().suspect(&reason);
-                tried.push(lease.backend().clone());
-                drop(lease);
-                place = gateway.pool.lease(need, &tried, clock::now())?;
-            }
-            Err(error) => return Err(failure(&error)),
-        }
-    }
-}
-
-/// Reads the whole body, if it is not too long and not encoded.
-async fn receive(head: &request::Parts, body: Incoming, limit: usize) -> Result<Bytes, Error> {
-    if let Some(encoding) = head.headers.get(CONTENT_ENCODING)
-        && encoding.as_bytes() != b"identity"
-    {
-        let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
-        return Err(Error::EncodedBody { encoding });
-    }
-    let length = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    if length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| length > limit) {
-        return Err(Error::BodyTooLarge { limit });
-    }
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Error::BodyTooLarge { limit }),
-        Err(_) => Err(Error::BodyCut),
-    }
-}
-
-/// Audio comes in forms. The shapes that we know must be JSON; others may be, and then their model
-/// is known too, and must be clear.
-async fn peek(head: &request::Parts, body: &Bytes, api: Option<Api>) -> Result<Peek, Error> {
-    if api == Some(Api::Audio) {
-        let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        return Ok(form::peek(content_type.unwrap_or_default(), body).await?);
-    }
-    match (Peek::of(body), api) {
-        (Ok(peek), _) => Ok(peek),
-        (Err(PeekError::NotJson), Some(Api::Other)) => Ok(Peek::default()),
-        (Err(error), _) => {
-            tracing::debug!(path = head.uri.path(), %error, "body refused");
-            Err(error.into())
-        }
-    }
+    let place = gateway.admission.admit(need, caller, &mut record.timings).await?;
+    let call = relay::Call { head: &head, peek: &peek, body, need, deadline };
+    relay::relay(gateway, exchange, call, place).await
 }
 
 fn refusal(no_route: NoRoute, path: &str) -> Error {
     match no_route {
         NoRoute::NotFound => Error::NotFound { path: path.chars().take(200).collect() },
         NoRoute::MethodNotAllowed(allow) => Error::MethodNotAllowed { allow },
-    }
-}
-
-fn failure(error: &SendError) -> Error {
-    match error {
-        SendError::Connect(_) => Error::NoBackend,
-        SendError::Stale | SendError::Closed(_) => Error::Closed,
-        SendError::Garbage(_) => Error::Garbage,
-        SendError::Timeout(limit) => Error::HeaderTimeout { seconds: limit.as_secs() },
     }
 }

@@ -48,6 +48,11 @@ impl Body {
         })
     }
 
+    /// The bytes as they came.
+    pub(super) fn plain(&self) -> &Bytes {
+        &self.plain
+    }
+
     /// The bytes for this replica, and whether they ask for usage that the client did not ask for.
     pub(super) fn for_replica(&mut self, backend: &Backend) -> (&Bytes, bool) {
         let usage = self.usage.as_ref().filter(|_| backend.injects_usage());

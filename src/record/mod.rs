@@ -20,7 +20,7 @@ mod tier;
 mod timings;
 
 pub use asked::Asked;
-pub use attempt::Attempt;
+pub use attempt::{Attempt, NotRetried};
 pub use captured::Captured;
 pub use decision::{Considered, Decision, Shadow};
 pub use engine::{Condition, RecentTimes, Stall};
@@ -71,6 +71,8 @@ pub struct RequestRecord {
     pub decision: Option<Decision>,
     /// Every time the request was sent to a replica, in order.
     pub attempts: Vec<Attempt>,
+    /// Why no other replica was asked after the last one had failed.
+    pub not_retried: Option<NotRetried>,
     /// The status that the client got. `None` if it left before.
     pub status: Option<u16>,
     /// Why the gateway answered itself, as one word of a closed set.
@@ -132,6 +134,7 @@ impl RequestRecord {
             tier: Tier::default(),
             decision: None,
             attempts: Vec::new(),
+            not_retried: None,
             status: None,
             refusal: None,
             outcome: Outcome::Cancelled,
@@ -317,7 +320,10 @@ impl RequestRecord {
 
     /// How it ended, in one word of [`ENDINGS`]: the outcome, and who closed first.
     pub fn ending(&self) -> &'static str {
-        ending(self.outcome, self.end)
+        match self.refusal {
+            Some("first_output_timeout") => "timeout_first_output",
+            _ => ending(self.outcome, self.end),
+        }
     }
 
     /// Where the request was when it ended: of interest when the client left.

@@ -232,6 +232,7 @@ pub const ENDINGS: &[&str] = &[
     "truncated_clean",
     "truncated_cut",
     "timeout_headers",
+    "timeout_first_output",
     "timeout_idle",
     "gateway_reject",
     "gateway_shutdown",

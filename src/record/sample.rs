@@ -57,6 +57,7 @@ pub(crate) fn streamed() -> RequestRecord {
             status: Some(200),
             failure: None,
         }],
+        not_retried: None,
         status: Some(200),
         refusal: None,
         outcome: Outcome::Ok,

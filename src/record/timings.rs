@@ -54,4 +54,10 @@ impl Timings {
             ended: None,
         }
     }
+
+    /// Those of the request alone, without those of an answer.
+    pub fn before_answer(&self) -> Self {
+        let Self { received, queued, dequeued, routed, sent, .. } = *self;
+        Self { received, queued, dequeued, routed, sent, ..Self::begin(self.accepted) }
+    }
 }

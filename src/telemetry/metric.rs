@@ -7,9 +7,10 @@ use crate::backend::signals::SIGNALS;
 use crate::error;
 use crate::openai::{Api, Finish};
 use crate::record::{
-    ENDINGS, EndedBy, Lost, ModelLabel, Outcome, Phase, RequestRecord, SlowCause, UsageEvent,
-    UsageSource,
+    ENDINGS, EndedBy, Lost, ModelLabel, NotRetried, Outcome, Phase, RequestRecord, SlowCause,
+    UsageEvent, UsageSource,
 };
+use crate::resilience::{Standing, Symptom};
 use crate::routing::{self, PolicyKind};
 use crate::slo::{Objective, Verdict};
 use crate::spread::Parts;
@@ -120,6 +121,12 @@ pub enum Label {
     Waste,
     /// How an attempt went.
     Result,
+    /// What became of a request that another replica got.
+    Failover,
+    /// [`NotRetried::as_str`]
+    NotRetried,
+    /// [`Standing::as_str`]
+    Breaker,
     /// Why a replica was chosen.
     RouteReason,
     /// A class of the waiting room: a tier of the configuration, or `default`.
@@ -189,8 +196,8 @@ pub(super) const CONTENT_RESULTS: [&str; 3] = ["written", "dropped", "redactor_f
 /// How pushes of the metrics go.
 pub(super) const PUSH_RESULTS: [&str; 2] = ["ok", "failed"];
 const PHASES: [&str; 6] = ["upload", "queued", "routing", "headers", "prefill", "decode"];
-const RESULTS: [&str; 7] =
-    ["ok", "error_status", "connect_error", "connection_reset", "bad_response", "timeout", "stale"];
+/// What becomes of requests that another replica got.
+pub(super) const FAILOVER_RESULTS: [&str; 2] = ["saved", "failed"];
 
 // === impl Label ===
 
@@ -208,6 +215,7 @@ impl Label {
             | Self::Lost
             | Self::Refusal
             | Self::Shed
+            | Self::NotRetried
             | Self::Waste => "reason",
             Self::Class => "class",
             Self::Ending => "ending",
@@ -220,7 +228,9 @@ impl Label {
             Self::TokenType => "type",
             Self::Certainty | Self::TokenSource | Self::UsageSource => "source",
             Self::Policy => "policy",
+            Self::Breaker => "state",
             Self::Result
+            | Self::Failover
             | Self::Span
             | Self::UsageEvent
             | Self::Agreement
@@ -272,7 +282,12 @@ impl Label {
             Self::UsageSource => own(&UsageSource::ALL.map(UsageSource::as_str)),
             Self::UsageEvent => own(&UsageEvent::ALL.map(UsageEvent::as_str)),
             Self::Waste => own(&["cancelled", "failed"]),
-            Self::Result => own(&RESULTS),
+            Self::Result => {
+                [own(&["ok", "error_status"]), own(&Symptom::ALL.map(Symptom::as_str))].concat()
+            }
+            Self::Failover => own(&FAILOVER_RESULTS),
+            Self::NotRetried => own(&NotRetried::ALL.map(NotRetried::as_str)),
+            Self::Breaker => own(&Standing::ALL.map(Standing::as_str)),
             Self::RouteReason => own(routing::REASONS),
             Self::Policy => own(&PolicyKind::ALL.map(PolicyKind::name)),
             Self::Agreement => own(&AGREEMENTS),

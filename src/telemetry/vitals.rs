@@ -49,6 +49,10 @@ pub struct BackendVitals {
     pub url: String,
     /// `up`, `down` or `unknown`.
     pub health: &'static str,
+    /// How it stands with its circuit breaker.
+    pub breaker: &'static str,
+    /// Times that it was ejected.
+    pub ejections: u64,
     /// Why it is sent nothing.
     pub reason: Option<String>,
     /// The vLLM version it runs.

@@ -98,6 +98,7 @@ fn the_floors_without_io_know_no_runtime_and_no_socket() {
         "record",
         "slo",
         "routing",
+        "resilience",
         "admission",
         "operations",
     ];

@@ -11,6 +11,7 @@ mod config;
 mod endings;
 mod exemplars;
 mod explain;
+mod failover;
 mod generated;
 mod metrics;
 mod models;

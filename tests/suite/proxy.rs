@@ -429,14 +429,14 @@ async fn the_gateway_answers_health_version_and_models_itself() {
 async fn draining_lets_streams_end_and_refuses_new_connections() {
     let fake = Fake::start(|_| {
         let all = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
-        let begun = stream_head().len() + chunk(ROLE).len();
+        let begun = stream_head().len() + chunk(ROLE).len() + chunk(WORD).len();
         vec![Step::Send(all[..begun].to_vec()), Step::Wait, Step::Send(all[begun..].to_vec())]
     })
     .await;
     let mut gateway = start(&[fake.addr]).await;
     let mut client = gateway.connect().await;
     client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
-    let mut answer = read_until(&mut client, "assistant").await;
+    let mut answer = read_until(&mut client, "Hi").await;
     gateway.begin_stop();
     while TcpStream::connect(gateway.addr).await.is_ok() {
         tokio::task::yield_now().await;
@@ -450,14 +450,13 @@ async fn draining_lets_streams_end_and_refuses_new_connections() {
 
 #[tokio::test]
 async fn the_drain_deadline_cuts_what_does_not_end_and_its_record_goes_out() {
-    let fake =
-        Fake::start(|_| vec![Step::Send([stream_head(), chunk(ROLE)].concat()), Step::AwaitClose])
-            .await;
+    let begun = [stream_head(), chunk(ROLE), chunk(WORD)].concat();
+    let fake = Fake::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
     let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
     let mut gateway = start_with(&[fake.addr], setup).await;
     let mut client = gateway.connect().await;
     client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
-    let mut answer = read_until(&mut client, "assistant").await;
+    let mut answer = read_until(&mut client, "Hi").await;
     assert_eq!(gateway.stop().await, tokenweir::server::Drained::Cut);
     let _ = client.read_to_end(&mut answer).await;
     assert!(!body(&answer).1);

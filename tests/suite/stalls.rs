@@ -215,8 +215,10 @@ async fn silence_before_the_first_output_and_after_the_last_event_is_no_stall() 
     })
     .await;
     let gateway = watching(&fake).await;
-    let mut before = send(&gateway, &ask("before")).await;
-    read_until(&mut before, "assistant").await;
+    let before = send(&gateway, &ask("before")).await;
+    while fake.seen().is_empty() {
+        tokio::task::yield_now().await;
+    }
     let mut after = send(&gateway, &ask("after")).await;
     read_until(&mut after, "[DONE]").await;
     // It is silent last of the three, so they have all been looked at when its silence is seen.

@@ -5,6 +5,7 @@
 mod objectives;
 mod replicas;
 mod requests;
+mod resilience;
 mod routing;
 mod streams;
 
@@ -48,9 +49,16 @@ pub const SCRAPE_BOUNDS: &[f64] = &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.
 
 /// The list.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
-    [streams::ROWS, requests::ROWS, objectives::ROWS, replicas::ROWS, routing::ROWS]
-        .into_iter()
-        .flatten()
+    [
+        streams::ROWS,
+        requests::ROWS,
+        objectives::ROWS,
+        replicas::ROWS,
+        resilience::ROWS,
+        routing::ROWS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 fn by_model_and_backend(record: &RequestRecord, value: Option<Duration>, emit: Emit<'_>) {

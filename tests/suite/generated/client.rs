@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir::headers::RequestId;
-use tokenweir::observe::{Exchange, Live, ObservedBody, Replica, Sink};
+use tokenweir::observe::{Begun, Exchange, Live, ObservedBody, Replica, Sink};
 use tokenweir::record::{Asked, Condition, RecentTimes, RequestRecord};
 
 /// What came of an exchange.
@@ -41,7 +41,7 @@ pub(crate) fn run(case: &Case, live: &Arc<Live>) -> Seen {
     let is_wait = |step: &&Step| matches!(step, Step::Wait);
     let pauses = script.frames.iter().filter(is_wait).count();
     let waits = pauses + usize::from(case.close == Close::Broken);
-    let (bytes, is_broken) = take(ObservedBody::new(script, exchange, ()), waits);
+    let (bytes, is_broken) = take(ObservedBody::new(Begun::new(script), exchange, ()), waits);
     let first_outputs = *lock(&sink.first_outputs);
     let records = std::mem::take(&mut *lock(&sink.records));
     Seen { bytes, is_broken, records, first_outputs }

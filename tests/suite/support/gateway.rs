@@ -16,7 +16,9 @@ use tokenweir::config;
 use tokenweir::observe::{self, Live, Sink};
 use tokenweir::proxy::Gateway;
 use tokenweir::proxy::admission::{self, Admission};
+use tokenweir::proxy::retry::{self, Retry};
 use tokenweir::record::{Kept, RequestRecord, Tiers};
+use tokenweir::resilience;
 use tokenweir::routing::{Policy, PolicyKind};
 use tokenweir::server::{self, Drained, Limits, Server};
 use tokenweir::slo::Objective;
@@ -91,6 +93,12 @@ pub(crate) struct Setup {
     pub captured: f64,
     /// Where they are written.
     pub capture: Option<PathBuf>,
+    /// How often requests are sent again.
+    pub retry: retry::Settings,
+    /// When replicas are ejected.
+    pub health: resilience::Settings,
+    /// How long a first output is waited for.
+    pub first_output: Option<Duration>,
 }
 
 struct Tap(mpsc::UnboundedSender<RequestRecord>);
@@ -128,6 +136,9 @@ impl Default for Setup {
             session_headers: Vec::new(),
             captured: 0.0,
             capture: None,
+            retry: retry::Settings::default(),
+            health: resilience::Settings { slow_start: Duration::ZERO, ..Default::default() },
+            first_output: None,
         }
     }
 }
@@ -152,14 +163,18 @@ pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
 pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
     let backend = |addr: &SocketAddr| {
         let address = Address::parse(&format!("http://{addr}")).unwrap();
-        Backend::new(address.default_id(), address, None).with_usage_injection(setup.injects_usage)
+        Backend::new(address.default_id(), address, None)
+            .with_usage_injection(setup.injects_usage)
+            .with_health(setup.health)
     };
     let backends = backends.iter().map(backend).collect();
-    let pool = Pool::new(backends, &setup.models, setup.policy);
+    let pool = Pool::new(backends, &setup.models, setup.policy)
+        .with_panic_threshold(setup.health.panic_threshold);
     let pool = Arc::new(pool.with_shadow(&setup.shadow));
     let client = Client::new(client::Limits {
         connect: Duration::from_secs(2),
         headers: setup.header_timeout,
+        first_output: setup.first_output,
         idle: Duration::from_secs(3),
     });
     let (sender, records) = mpsc::unbounded_channel();
@@ -190,6 +205,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             pool: pool.clone(),
             admission: admission.clone(),
             client,
+            retry: Retry::new(setup.retry),
+            first_output: setup.first_output,
             sink: telemetry.clone(),
             max_body: setup.max_body,
             propagation: setup.propagation,

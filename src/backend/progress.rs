@@ -1,0 +1,70 @@
+//! Whether an engine that runs requests gets on with them. One that is stuck still answers
+//! `/health` with 200 and still tells its metrics; only its counters stand still.
+
+use super::dialect::Load;
+use std::time::{Duration, Instant};
+
+/// The progress of one engine, from page to page.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The tokens that it has computed and made, and since when they are the same although it runs
+    /// requests.
+    standing: Option<([u64; 2], Instant)>,
+}
+
+impl Progress {
+    /// It has told this, on a page that was asked for at this moment.
+    pub(super) fn on_load(&mut self, load: &Load, at: Instant) {
+        let tokens = load.prompt_tokens.zip(load.generation_tokens);
+        let tokens = tokens.map(|(computed, made)| [computed as u64, made as u64]);
+        let is_running = load.running.is_some_and(|running| running >= 1.0);
+        self.standing = tokens.filter(|_| is_running).map(|tokens| match self.standing {
+            Some((before, since)) if before == tokens => (tokens, since),
+            _ => (tokens, at),
+        });
+    }
+
+    /// For how long it has run requests without a token.
+    pub(super) fn standstill(&self, now: Instant) -> Duration {
+        let since = self.standing.map(|(_, since)| now.saturating_duration_since(since));
+        since.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn load(running: f64, made: Option<f64>) -> Load {
+        Load {
+            running: Some(running),
+            prompt_tokens: Some(10.0),
+            generation_tokens: made,
+            ..Load::default()
+        }
+    }
+
+    #[test]
+    fn an_engine_stands_still_while_it_runs_requests_and_its_counters_do_not_move() {
+        let (mut progress, now) = (Progress::default(), clock::now());
+        for second in 0..5 {
+            progress.on_load(&load(2.0, Some(7.0)), now + second * SECOND);
+        }
+        assert_eq!(progress.standstill(now + 9 * SECOND), 9 * SECOND);
+        progress.on_load(&load(2.0, Some(8.0)), now + 9 * SECOND);
+        assert_eq!(progress.standstill(now + 9 * SECOND), Duration::ZERO);
+    }
+
+    #[test]
+    fn an_engine_that_is_idle_or_does_not_tell_is_not_stuck() {
+        for load in [load(0.0, Some(7.0)), load(2.0, None)] {
+            let (mut progress, now) = (Progress::default(), clock::now());
+            progress.on_load(&load, now);
+            progress.on_load(&load, now + SECOND);
+            assert_eq!(progress.standstill(now + 60 * SECOND), Duration::ZERO);
+        }
+    }
+}

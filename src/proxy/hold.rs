@@ -1,0 +1,142 @@
+//! The beginning of an answer is held back until it is certain that there is one: vLLM sends its
+//! 200 before it has computed the prompt, and whatever goes wrong then it says inside.
+
+use super::deadline::Deadline;
+use crate::clock;
+use crate::observe::{Begun, Exchange};
+use crate::resilience::Symptom;
+use bytes::Bytes;
+use http::StatusCode;
+use http_body::Frame;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+use memchr::memmem;
+use std::time::Duration;
+
+/// What is held of an answer at most, in bytes. One that is longer has begun.
+const MOST: usize = 64 << 10;
+/// How long the rest of an error is waited for.
+const ERROR_PATIENCE: Duration = Duration::from_secs(1);
+/// What vLLM says when its engine has died; its process ends a few seconds later.
+const LAST_WORDS: [&[u8]; 2] =
+    [b"The server had an error while processing your request", b"EngineDeadError"];
+
+/// Reads the beginning of an answer: to its first output, to its end, or as long as it may be held.
+///
+/// Fails if its client's or its own deadline is over before it has output.
+pub(super) async fn hold(
+    exchange: &mut Exchange,
+    status: StatusCode,
+    body: Incoming,
+    max_hold: Duration,
+    deadline: Option<Deadline>,
+) -> Result<Begun<Incoming>, Deadline> {
+    let mut begun = Begun::new(body);
+    let patience = if status.is_success() { max_hold } else { ERROR_PATIENCE };
+    let until = clock::now() + patience;
+    let cut = deadline.and_then(|deadline| Some((deadline.before(until)?, deadline)));
+    // Registered only if it is waited for.
+    let mut patience =
+        std::pin::pin!(tokio::time::sleep_until(cut.map_or(until, |(at, _)| at).into()));
+    let mut held = 0;
+    while is_open(exchange, status) && held <= MOST {
+        if begun.rest.is_end_stream() {
+            exchange.on_end();
+            break;
+        }
+        exchange.on_poll();
+        let frame = tokio::select! {
+            biased;
+            frame = begun.rest.frame() => frame,
+            () = &mut patience => match cut {
+                Some((_, deadline)) => return Err(deadline),
+                None => break,
+            },
+        };
+        match frame {
+            Some(Ok(frame)) => held += keep(exchange, frame, &mut begun),
+            Some(Err(error)) => {
+                begun.end = Some(Err(error));
+                break;
+            }
+            None => {
+                exchange.on_end();
+                begun.end = Some(Ok(()));
+                break;
+            }
+        }
+    }
+    Ok(begun)
+}
+
+/// Whether it is still open what becomes of this answer.
+fn is_open(exchange: &mut Exchange, status: StatusCode) -> bool {
+    let has_output = exchange.record().timings.first_output.is_some();
+    let Some(observed) = exchange.observed() else { return false };
+    let is_said = observed.is_terminal || observed.error.is_some() || observed.lost.is_some();
+    let is_read = !status.is_success() || exchange.is_reading();
+    is_read && !has_output && !is_said
+}
+
+/// Shows a frame to the exchange and keeps what goes on. Its length.
+fn keep(exchange: &mut Exchange, frame: Frame<Bytes>, begun: &mut Begun<Incoming>) -> usize {
+    let frame = match frame.into_data() {
+        Ok(data) => Frame::data(exchange.on_data(data)),
+        Err(trailers) => trailers,
+    };
+    let length = frame.data_ref().map_or(0, Bytes::len);
+    if length > 0 || frame.is_trailers() {
+        begun.frames.push_back(frame);
+    }
+    length
+}
+
+/// How the replica failed the request, if it did, as far as its answer has been read.
+pub(super) fn symptom(
+    exchange: &mut Exchange,
+    status: StatusCode,
+    begun: &Begun<Incoming>,
+) -> Option<Symptom> {
+    let is_known = exchange.record().model.is_known();
+    match status {
+        StatusCode::SERVICE_UNAVAILABLE => Some(Symptom::Busy),
+        // It would be one everywhere.
+        StatusCode::NOT_IMPLEMENTED => None,
+        StatusCode::NOT_FOUND => is_known.then_some(Symptom::UnknownModel),
+        status if status.is_server_error() => Some(match begun {
+            begun if has_died(begun) => Symptom::EngineDead,
+            _ => Symptom::ServerError,
+        }),
+        status if status.is_success() => in_band(exchange, begun),
+        _ => None,
+    }
+}
+
+fn has_died(begun: &Begun<Incoming>) -> bool {
+    let said = begun.frames.iter().filter_map(Frame::data_ref).flatten().copied();
+    let said: Vec<u8> = said.collect();
+    LAST_WORDS.iter().any(|words| memmem::find(&said, words).is_some())
+}
+
+/// What went wrong inside a success without any output.
+fn in_band(exchange: &mut Exchange, begun: &Begun<Incoming>) -> Option<Symptom> {
+    if exchange.record().timings.first_output.is_some() {
+        return None;
+    }
+    let is_given_up = exchange.is_given_up();
+    let observed = exchange.observed()?;
+    if let Some(error) = &observed.error {
+        let code = error.code.as_ref().and_then(|code| code.parse().ok());
+        return match code {
+            Some(400..=499) => None,
+            Some(503_u16) => Some(Symptom::Busy),
+            _ => Some(Symptom::InBandError),
+        };
+    }
+    match &begun.end {
+        Some(Err(_)) => Some(Symptom::Died),
+        _ if is_given_up => Some(Symptom::Draining),
+        Some(Ok(())) if observed.is_stream && !observed.is_terminal => Some(Symptom::Empty),
+        _ => None,
+    }
+}
