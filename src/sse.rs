@@ -27,6 +27,8 @@ pub struct Decoder {
     /// The event being read has had a `data` line.
     has_data: bool,
     dispatched: bool,
+    /// A line of the block that is being read has begun.
+    in_block: bool,
     name: Short<6>,
     event_type: Short<64>,
 }
@@ -99,6 +101,11 @@ impl Decoder {
         self.after_cr
     }
 
+    /// Whether all that was read is whole: what is put here stands between events, in none.
+    pub fn is_between_blocks(&self) -> bool {
+        !self.in_block && !self.after_cr && matches!(self.line, Line::Begin | Line::Mark(0))
+    }
+
     /// The `event` field of the event just dispatched; empty if it had none, or one longer than
     /// 64 bytes.
     pub fn event_type(&self) -> &str {
@@ -122,6 +129,7 @@ impl Decoder {
         match byte {
             b'\n' | b'\r' => {
                 self.end_line(byte, 0, input);
+                self.in_block = false;
                 self.dispatched = std::mem::take(&mut self.has_data);
                 if self.dispatched {
                     return Some(Piece::Dispatch);
@@ -131,10 +139,12 @@ impl Decoder {
             }
             b':' => {
                 self.line = Line::Rest(Field::Ignored);
+                self.in_block = true;
                 *input = &input[1..];
                 Some(Piece::Comment)
             }
             _ => {
+                self.in_block = true;
                 self.name.clear();
                 self.line = Line::Name;
                 None

@@ -59,6 +59,7 @@ pub(super) fn observation(
     let phrases = (!phrases.is_empty()).then(|| Phrases::new(phrases)).transpose()?;
     Ok(observe::Settings {
         stalls: config.stalls,
+        streams: config.streams,
         slow: config.slow,
         phrases: phrases.map(Arc::new),
         scales: buckets.scales(),

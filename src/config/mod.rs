@@ -29,7 +29,7 @@ pub use sources::{Given, Overrides, Source, Sources};
 
 use crate::backend::routes::Named;
 use crate::backend::{client, watch};
-use crate::observe::StallLimits;
+use crate::observe::{StallLimits, StreamRules};
 use crate::proxy::retry;
 use crate::record::SlowLimits;
 use crate::resilience;
@@ -71,6 +71,8 @@ pub struct Config {
     pub watch: watch::Settings,
     /// Whether replicas are asked for usage that clients did not ask for.
     pub usage: UsageMode,
+    /// What is done to streams besides forwarding them.
+    pub streams: StreamRules,
     /// When a silence is a stall.
     pub stalls: StallLimits,
     /// When a request is slow.
@@ -121,6 +123,7 @@ impl Default for Config {
             health: resilience::Settings::default(),
             watch: watch::Settings::default(),
             usage: UsageMode::default(),
+            streams: StreamRules::default(),
             stalls: StallLimits::default(),
             slow: SlowLimits::default(),
             answers: Answers::default(),

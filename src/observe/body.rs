@@ -105,8 +105,9 @@ impl<B: Body, T> ObservedBody<B, T> {
     ) -> Polled<B::Error> {
         let rest = self.exchange.take().map(|mut exchange| {
             let rest = exchange.flush();
+            let last_words = exchange.last_words().filter(|_| result.is_err());
             exchange.end(end);
-            rest
+            if rest.is_empty() { last_words.unwrap_or_default() } else { rest }
         });
         match rest.filter(|rest| !rest.is_empty()) {
             Some(rest) => {
@@ -175,6 +176,9 @@ where
             }
             match Pin::new(&mut this.begun.rest).poll_frame(cx) {
                 Poll::Pending => {
+                    if let Some(comment) = this.exchange.as_ref().and_then(Exchange::comment) {
+                        return Poll::Ready(Some(Ok(Frame::data(comment))));
+                    }
                     let is_cut = |exchange: &Exchange| exchange.is_cut(cx.waker());
                     if !this.exchange.as_ref().is_some_and(is_cut) {
                         return Poll::Pending;

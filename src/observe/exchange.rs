@@ -3,7 +3,7 @@
 
 use super::live::{Place, Presence, Replica};
 use super::observer::LEAST_WRITE_STALL;
-use super::{Live, Observer};
+use super::{Live, Observer, OnTruncation, Terms};
 use crate::clock;
 use crate::headers::media_type;
 use crate::openai::{Api, Excerpt, Finish};
@@ -57,6 +57,7 @@ struct Inner {
     given: Option<Instant>,
     /// The end of the body has been seen.
     is_read: bool,
+    terms: Terms,
     sink: Arc<dyn Sink>,
     presence: Presence,
 }
@@ -64,11 +65,16 @@ struct Inner {
 /// Most stalls of one stream that are kept.
 const MAX_STALLS: usize = 16;
 
+/// Keeps proxies in between from taking a stream for dead.
+const COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
+const BROKEN_OFF: &str = "the replica broke off its answer; what came is not whole";
+
 impl Exchange {
     /// Begins with what is known of the request. The record's outcome should be
     /// [`Outcome::Cancelled`]: that is what a dropped exchange means.
     pub fn open(record: RequestRecord, sink: Arc<dyn Sink>, live: &Arc<Live>) -> Self {
         let presence = live.enter();
+        let rules = presence.settings().streams;
         Self {
             inner: Box::new(Inner {
                 record,
@@ -77,6 +83,7 @@ impl Exchange {
                 place: None,
                 given: None,
                 is_read: false,
+                terms: Terms { rules, ..Terms::default() },
                 sink,
                 presence,
             }),
@@ -88,10 +95,30 @@ impl Exchange {
         &mut self.inner.record
     }
 
+    /// The terms on which its stream is carried, if it has one.
+    pub fn terms(&mut self) -> &mut Terms {
+        &mut self.inner.terms
+    }
+
+    /// A comment, if its client is to be told that its stream lives.
+    pub fn comment(&self) -> Option<Bytes> {
+        let pulse = self.inner.place.as_ref()?.pulse();
+        let is_between = self.inner.observer.as_ref().is_some_and(Observer::is_between_events);
+        (is_between && pulse.take_comment(clock::now())).then_some(COMMENT)
+    }
+
+    /// What tells the client that its stream breaks off, if it is to be told, and can be.
+    pub fn last_words(&self) -> Option<Bytes> {
+        let is_told = self.inner.terms.rules.on_truncation == OnTruncation::ErrorEvent;
+        let observer = self.inner.observer.as_ref().filter(|_| is_told)?;
+        let api = self.inner.record.api.unwrap_or(Api::Other);
+        observer.is_between_events().then(|| api.error_event(BROKEN_OFF))
+    }
+
     /// The head of the answer came from this replica.
     pub fn on_head(&mut self, status: u16, headers: &HeaderMap, replica: Arc<dyn Replica>) {
         let now = clock::now();
-        let Inner { record, presence, .. } = &mut *self.inner;
+        let Inner { record, presence, terms, .. } = &mut *self.inner;
         record.status = Some(status);
         record.timings.headers = Some(now);
         if let Some(attempt) = record.attempts.last_mut() {
@@ -114,7 +141,7 @@ impl Exchange {
             observer.take_usage_event();
         }
         let is_stream = observer.observed().is_stream;
-        self.inner.place = is_stream.then(|| presence.stream(replica.clone()));
+        self.inner.place = is_stream.then(|| presence.stream(replica.clone(), *terms, now));
         self.inner.replica = Some(replica);
         self.inner.observer = Some(observer);
     }
@@ -188,7 +215,7 @@ impl Exchange {
         let had_output = record.timings.first_output.is_some();
         let arrival = observer.on_data(&frame, now, &mut record.timings);
         if let Some(place) = place {
-            place.pulse().wait_for_replica(false);
+            place.pulse().on_bytes(now);
             if arrival.outputs > 0 {
                 let stall = place.pulse().on_output(now, arrival.gap);
                 keep(observer, stall);

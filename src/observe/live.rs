@@ -2,15 +2,15 @@
 //! whom it waits for. One sweep over all of them, now and then, sees a stream that has fallen
 //! silent while it is silent; a stream pays one store for each of its frames.
 
+use super::pulse::Pulse;
+use super::terms::{StreamRules, Terms};
 use crate::openai::Phrases;
-use crate::record::{Condition, Observed, RecentTimes, Scales, SlowLimits, Stall};
+use crate::record::{Condition, Observed, RecentTimes, Scales, SlowLimits};
 use crate::units;
-use futures_util::task::AtomicWaker;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 /// What an exchange and its observers ask of the replica that answers it.
@@ -50,6 +50,8 @@ pub struct StallLimits {
 pub struct Settings {
     /// When a stream that is open is too slow.
     pub stalls: StallLimits,
+    /// What is done to streams.
+    pub streams: StreamRules,
     /// When a request that has ended was too slow.
     pub slow: SlowLimits,
     /// Phrases that make an answer a refusal.
@@ -73,20 +75,6 @@ pub struct Live {
 struct Streams {
     next: u64,
     open: BTreeMap<u64, Arc<Pulse>>,
-}
-
-/// The state of one stream that others may look at.
-pub struct Pulse {
-    replica: Arc<dyn Replica>,
-    epoch: Instant,
-    /// Nanoseconds from the epoch to the last output; 0 before the first and after the end.
-    last_output: AtomicU64,
-    /// The replica owes the next byte, not the client the taking of the last.
-    waits_for_replica: AtomicBool,
-    is_stalled: AtomicBool,
-    stall: Mutex<Option<Stall>>,
-    is_cut: AtomicBool,
-    waker: AtomicWaker,
 }
 
 /// A stream's place among the open ones, until it is dropped.
@@ -148,13 +136,17 @@ impl Live {
     pub fn sweep(&self, now: Instant) {
         let pulses: Vec<Arc<Pulse>> = self.streams().open.values().cloned().collect();
         for pulse in pulses {
+            pulse.keep_alive(now);
+            if pulse.is_overdue(now) {
+                pulse.cut();
+            }
             let Some(silence) = pulse.silence(now) else { continue };
             if silence >= self.threshold(&*pulse.replica) {
                 pulse.stall(now);
             }
-            if self.settings.stalls.abort_after.is_some_and(|limit| silence >= limit) {
-                pulse.is_cut.store(true, Ordering::Relaxed);
-                pulse.waker.wake();
+            let idle = pulse.terms.idle.or(self.settings.stalls.abort_after);
+            if idle.is_some_and(|limit| silence >= limit) {
+                pulse.cut();
             }
         }
     }
@@ -165,8 +157,8 @@ impl Live {
         adaptive.unwrap_or_default().max(self.settings.stalls.floor)
     }
 
-    fn join(self: &Arc<Self>, replica: Arc<dyn Replica>) -> Place {
-        let pulse = Arc::new(Pulse::new(replica, self.epoch));
+    fn join(self: &Arc<Self>, replica: Arc<dyn Replica>, terms: Terms, now: Instant) -> Place {
+        let pulse = Arc::new(Pulse::new(replica, terms, self.epoch, now));
         let mut streams = self.streams();
         let key = streams.next;
         streams.next += 1;
@@ -183,8 +175,8 @@ impl Live {
 
 impl Presence {
     /// A place for the stream that `replica` answers with.
-    pub fn stream(&self, replica: Arc<dyn Replica>) -> Place {
-        self.0.join(replica)
+    pub fn stream(&self, replica: Arc<dyn Replica>, terms: Terms, now: Instant) -> Place {
+        self.0.join(replica, terms, now)
     }
 
     /// Whether the gateway ends what is open.
@@ -204,95 +196,6 @@ impl Drop for Presence {
     }
 }
 
-// === impl Pulse ===
-
-impl Pulse {
-    fn new(replica: Arc<dyn Replica>, epoch: Instant) -> Self {
-        Self {
-            replica,
-            epoch,
-            last_output: AtomicU64::new(0),
-            waits_for_replica: AtomicBool::new(true),
-            is_stalled: AtomicBool::new(false),
-            stall: Mutex::default(),
-            is_cut: AtomicBool::new(false),
-            waker: AtomicWaker::new(),
-        }
-    }
-
-    /// Output came. Gives the stall that it ends.
-    pub fn on_output(&self, now: Instant, gap: Option<Duration>) -> Option<Stall> {
-        let since_epoch = now.saturating_duration_since(self.epoch).as_nanos() as u64;
-        self.last_output.store(since_epoch.max(1), Ordering::Relaxed);
-        if let Some(gap) = gap {
-            self.replica.on_gap(gap);
-        }
-        self.resume(now)
-    }
-
-    /// Nothing more will come, or has to. Gives the stall that it ends.
-    pub fn on_end(&self, now: Instant) -> Option<Stall> {
-        self.last_output.store(0, Ordering::Relaxed);
-        self.resume(now)
-    }
-
-    /// The replica owes the next byte, or the client has not taken the last.
-    pub fn wait_for_replica(&self, is_waiting: bool) {
-        self.waits_for_replica.store(is_waiting, Ordering::Relaxed);
-    }
-
-    /// Whether the stream is to be cut. `waker` is woken when that changes.
-    pub fn is_cut(&self, waker: &Waker) -> bool {
-        self.waker.register(waker);
-        self.is_cut.load(Ordering::Relaxed)
-    }
-
-    /// How long the replica has been silent between two outputs.
-    fn silence(&self, now: Instant) -> Option<Duration> {
-        let last = self.last_output.load(Ordering::Relaxed);
-        let is_due = last > 0 && self.waits_for_replica.load(Ordering::Relaxed);
-        is_due.then(|| now.saturating_duration_since(self.epoch + Duration::from_nanos(last)))
-    }
-
-    fn stall(&self, now: Instant) {
-        let mut stall = self.stall.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = self.last_output.load(Ordering::Relaxed);
-        // It may have ended just now.
-        if stall.is_some() || last == 0 {
-            return;
-        }
-        *stall = Some(Stall {
-            since: self.epoch + Duration::from_nanos(last),
-            seen: now,
-            until: None,
-            condition: self.replica.condition(now),
-        });
-        self.is_stalled.store(true, Ordering::Release);
-        self.replica.on_stall(true);
-    }
-
-    fn resume(&self, now: Instant) -> Option<Stall> {
-        if !self.is_stalled.load(Ordering::Acquire) {
-            return None;
-        }
-        self.end_stall(now)
-    }
-
-    fn end_stall(&self, now: Instant) -> Option<Stall> {
-        let mut stall = self.stall.lock().unwrap_or_else(PoisonError::into_inner);
-        self.is_stalled.store(false, Ordering::Release);
-        let ended = stall.take()?;
-        self.replica.on_stall(false);
-        Some(Stall { until: Some(now), ..ended })
-    }
-}
-
-impl std::fmt::Debug for Pulse {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pulse").field("last_output", &self.last_output).finish_non_exhaustive()
-    }
-}
-
 // === impl Place ===
 
 impl Place {
@@ -306,8 +209,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.live.streams().open.remove(&self.key);
         // A sweep that is under way may have found it silent although it has ended.
-        self.pulse.last_output.store(0, Ordering::Relaxed);
-        self.pulse.end_stall(self.live.epoch);
+        self.pulse.on_end(self.live.epoch);
     }
 }
 

@@ -7,9 +7,12 @@ mod exchange;
 mod lane;
 mod live;
 mod observer;
+mod pulse;
 mod strip;
+mod terms;
 
 pub use body::{Begun, BodyError, ObservedBody};
 pub use exchange::{Exchange, Sink};
 pub use live::{Live, Replica, Settings, StallLimits};
 pub use observer::Observer;
+pub use terms::{OnTruncation, StreamRules, Terms};

@@ -161,6 +161,11 @@ impl Observer {
         self.mode == Mode::Blind
     }
 
+    /// Whether all that came so far are whole events.
+    pub fn is_between_events(&self) -> bool {
+        self.mode == Mode::Stream && self.decoder.is_between_blocks()
+    }
+
     /// The engine gave up a choice.
     pub fn is_given_up(&self) -> bool {
         self.reader.answer().finish_reasons().any(|finish| finish == Some(Finish::Abort))

@@ -4,6 +4,7 @@
 
 mod answer;
 mod audio;
+mod broken;
 mod chat;
 mod completions;
 mod excerpt;

@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokenweir::observe::{self, OnTruncation, StreamRules};
 use tokenweir::proxy::retry;
 use tokenweir::record::{NotRetried, Outcome};
 use tokenweir::resilience;
@@ -290,4 +291,60 @@ async fn with_a_threshold_of_zero_a_fleet_that_is_ejected_is_not_asked() {
     }
     assert_eq!(ill.seen().len(), 5);
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 503);
+}
+
+fn rules(streams: StreamRules) -> Setup {
+    let observation = observe::Settings { streams, ..observe::Settings::default() };
+    Setup { observation, ..Setup::default() }
+}
+
+/// What a client of this shape gets of a stream that breaks off after these bytes.
+async fn broken_off(path: &str, sent: &'static [&'static str]) -> (String, bool) {
+    let begun = [stream_head(), crate::support::fake::framed(sent)].concat();
+    let fake = Fake::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
+    let on_truncation = OnTruncation::ErrorEvent;
+    let setup = rules(StreamRules { on_truncation, ..StreamRules::default() });
+    let gateway = start_with(&[fake.addr], setup).await;
+    let (bytes, is_whole) = body(&gateway.post(path, ASK).await);
+    assert_eq!(gateway.record().await.outcome, Outcome::Truncated);
+    (text(&bytes), is_whole)
+}
+
+#[tokio::test]
+async fn a_client_can_be_told_of_a_stream_that_breaks_off_and_no_end_is_made_up() {
+    const CHAT_WORD: &str =
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"}}]}\n\n";
+    let (told, is_whole) = broken_off(CHAT, &[CHAT_WORD]).await;
+    let event = told.strip_prefix(CHAT_WORD).unwrap().strip_prefix("data: ").unwrap();
+    let event: Value = serde_json::from_str(event.trim_end()).unwrap();
+    assert_eq!((&event["error"]["code"], is_whole), (&502.into(), false));
+    let (told, is_whole) = broken_off(CHAT, &[CHAT_WORD, "data: {\"cho"]).await;
+    assert_eq!((told, is_whole), (format!("{CHAT_WORD}data: {{\"cho"), false), "inside an event");
+    const MESSAGE: &str = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\
+        \"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Hi\"}}\n\n";
+    let (told, _) = broken_off("/v1/messages", &[MESSAGE]).await;
+    assert!(told.contains("event: error\ndata: {"), "{told}");
+}
+
+#[tokio::test]
+async fn comments_keep_a_silent_stream_alive_between_events_and_count_for_nothing() {
+    let begun = [stream_head(), chunk(ROLE), chunk(WORD)].concat();
+    let rest = [chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
+    let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
+    let fake = Fake::start(script).await;
+    let keep_alive = Some(Duration::from_millis(20));
+    let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
+    let gateway = start_with(&[fake.addr], setup).await;
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while text(&answer).matches(": keep-alive\n\n").count() < 3 {
+        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+    }
+    fake.go();
+    while !text(&answer).ends_with("0\r\n\r\n") {
+        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+    }
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.observed.comments), (Outcome::Ok, 0));
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::clock;
 use std::task::Wake;
+use std::task::Waker;
 
 const FLOOR: Duration = Duration::from_millis(100);
 const LIMIT: Duration = Duration::from_secs(1);
@@ -80,7 +81,11 @@ fn scene(usual_gap: Option<f64>, abort_after: Option<Duration>) -> Scene {
 
 impl Scene {
     fn stream(&self) -> Place {
-        self.presence.stream(self.replica.clone())
+        self.stream_on(Terms::default())
+    }
+
+    fn stream_on(&self, terms: Terms) -> Place {
+        self.presence.stream(self.replica.clone(), terms, self.epoch)
     }
 
     fn at(&self, millis: u64) -> Instant {
@@ -184,4 +189,52 @@ fn an_exchange_is_open_as_long_as_its_presence() {
     assert_eq!(scene.live.open(), 1);
     scene.live.cut_all();
     assert!(scene.presence.is_cutting());
+}
+
+fn is_cut(place: &Place) -> bool {
+    place.pulse().is_cut(Waker::noop())
+}
+
+#[test]
+fn a_stream_is_cut_when_its_first_output_is_overdue_and_not_after_it_came() {
+    let scene = scene(None, None);
+    let terms = Terms { first_output_by: Some(scene.at(500)), ..Terms::default() };
+    let (late, fine) = (scene.stream_on(terms), scene.stream_on(terms));
+    fine.pulse().on_output(scene.at(400), None);
+    scene.sweep(499);
+    assert!(!is_cut(&late));
+    scene.sweep(501);
+    assert!(is_cut(&late) && !is_cut(&fine));
+}
+
+#[test]
+fn the_terms_of_a_stream_win_over_the_general_limit_of_a_silence() {
+    let scene = scene(None, Some(2 * FLOOR));
+    let terms = Terms { idle: Some(FLOOR / 2), ..Terms::default() };
+    let (strict, usual) = (scene.stream_on(terms), scene.stream());
+    for place in [&strict, &usual] {
+        place.pulse().on_output(scene.at(10), None);
+    }
+    scene.sweep(10 + FLOOR.as_millis() as u64);
+    assert!(is_cut(&strict) && !is_cut(&usual));
+}
+
+#[test]
+fn a_comment_is_wanted_once_for_each_time_of_silence() {
+    let scene = scene(None, None);
+    let keep_alive = Some(Duration::from_secs(15));
+    let rules = StreamRules { keep_alive, ..StreamRules::default() };
+    let place = scene.stream_on(Terms { rules, ..Terms::default() });
+    let wanted = |millis| {
+        scene.sweep(millis);
+        place.pulse().take_comment(scene.at(millis))
+    };
+    place.pulse().on_bytes(scene.at(1_000));
+    place.pulse().wait_for_replica(true);
+    assert_eq!(
+        [15_900, 16_000, 16_100, 30_900, 31_000].map(wanted),
+        [false, true, false, false, true]
+    );
+    place.pulse().wait_for_replica(false);
+    assert!(!wanted(60_000), "it is the client that does not take what came");
 }
