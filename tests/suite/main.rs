@@ -12,6 +12,7 @@ mod endings;
 mod exemplars;
 mod explain;
 mod failover;
+mod faults;
 mod generated;
 mod metrics;
 mod models;
@@ -34,6 +35,7 @@ mod support {
     pub(crate) mod fake;
     pub(crate) mod fleet;
     pub(crate) mod gateway;
+    pub(crate) mod mortal;
     pub(crate) mod promql;
     pub(crate) mod recording;
 }

@@ -15,6 +15,8 @@ pub(crate) enum Step {
     Send(Vec<u8>),
     /// Waits for the test to call [`Fake::go`].
     Wait,
+    /// Lets others go on, so many times.
+    Turns(usize),
     /// Waits until the gateway closes the connection, and tells the test.
     AwaitClose,
     /// Closes in the ordinary way (FIN).
@@ -242,6 +244,11 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
                     if stream.write_all(&bytes).await.is_err() {
                         state.closed.send(()).unwrap();
                         return;
+                    }
+                }
+                Step::Turns(turns) => {
+                    for _ in 0..turns {
+                        tokio::task::yield_now().await;
                     }
                 }
                 Step::Wait => state.go.acquire().await.unwrap().forget(),
