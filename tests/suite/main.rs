@@ -7,6 +7,7 @@ mod architecture;
 mod canary;
 mod capture;
 mod cardinality;
+mod chaos;
 mod config;
 mod endings;
 mod exemplars;
@@ -35,6 +36,7 @@ mod support {
     pub(crate) mod fake;
     pub(crate) mod fleet;
     pub(crate) mod gateway;
+    pub(crate) mod imp;
     pub(crate) mod mortal;
     pub(crate) mod promql;
     pub(crate) mod recording;
