@@ -149,9 +149,18 @@ impl Client {
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, SendError> {
-        let response = tokio::time::timeout(self.header_timeout, self.pooled.request(request))
+        self.send_within(self.header_timeout, request).await
+    }
+
+    /// The same with another limit for the head.
+    pub async fn send_within(
+        &self,
+        limit: Duration,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, SendError> {
+        let response = tokio::time::timeout(limit, self.pooled.request(request))
             .await
-            .map_err(|_| SendError::Timeout(self.header_timeout))?
+            .map_err(|_| SendError::Timeout(limit))?
             .map_err(|error| classify(&error))?;
         if let Some(uses) = response.extensions().get::<Uses>() {
             uses.0.fetch_add(1, Ordering::Relaxed);

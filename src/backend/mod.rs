@@ -12,6 +12,7 @@ mod progress;
 mod recent;
 pub mod routes;
 pub mod signals;
+mod terms;
 pub mod vacancies;
 mod wake;
 pub mod watch;

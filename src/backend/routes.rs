@@ -3,6 +3,7 @@
 
 use super::dialect::adapter_hash;
 use super::model::Model;
+pub use super::terms::Terms;
 use crate::record::{BackendId, ModelLabel};
 use arc_swap::{ArcSwap, Guard};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,9 @@ pub struct Named {
     /// The names of the only replicas for it. `None`: all that serve it.
     #[serde(default)]
     pub backends: Option<Vec<String>>,
+    /// On what terms, where they are not those of all requests.
+    #[serde(default)]
+    pub terms: Terms,
 }
 
 /// Where requests for a model go.
@@ -35,6 +39,8 @@ pub struct Route {
     pub replicas: Arc<[usize]>,
     /// The hash of the model's name, if it is a LoRA adapter.
     pub adapter: Option<u64>,
+    /// On what terms, where they are not those of all requests.
+    pub terms: Terms,
 }
 
 /// The routes as they are now. Replaced whole.
@@ -63,6 +69,7 @@ struct Rule {
     served_as: Option<Arc<str>>,
     /// For each position whether it may be asked. `None`: all may.
     only: Option<Vec<bool>>,
+    terms: Terms,
 }
 
 /// What each replica says that it serves. `None`: it has not said. Equal lists are one.
@@ -126,6 +133,7 @@ impl Routes {
             let label = ModelLabel::known(rule.name.clone());
             let mut route = Route::new(label, rule.served_as.clone(), replicas.copied());
             let is_adapter = places.iter().any(|(_, model)| model.parent.is_some());
+            route.terms = rule.terms;
             route.adapter = is_adapter.then(|| adapter_hash(rule.target()));
             by_name.insert(rule.name.clone(), route);
         }
@@ -179,7 +187,8 @@ impl Route {
     ) -> Self {
         let mut replicas: Vec<usize> = replicas.collect();
         replicas.sort_unstable();
-        Self { label, served_as, replicas: replicas.into(), adapter: None }
+        let terms = Terms::default();
+        Self { label, served_as, replicas: replicas.into(), adapter: None, terms }
     }
 }
 
@@ -189,11 +198,12 @@ impl Rule {
             let is_listed = |id: &&BackendId| names.iter().any(|name| name == id.as_str());
             replicas.iter().map(is_listed).collect()
         });
-        Self { name: named.name.as_str().into(), served_as: named.alias_of().map(Arc::from), only }
+        let served_as = named.alias_of().map(Arc::from);
+        Self { name: named.name.as_str().into(), served_as, only, terms: named.terms }
     }
 
     fn plain(id: &str) -> Self {
-        Self { name: id.into(), served_as: None, only: None }
+        Self { name: id.into(), served_as: None, only: None, terms: Terms::default() }
     }
 
     fn target(&self) -> &str {
@@ -271,6 +281,7 @@ mod tests {
             name: name.into(),
             served_as: served_as.map(Into::into),
             backends: backends.map(owned),
+            terms: Terms::default(),
         }
     }
 
@@ -346,7 +357,12 @@ mod tests {
         ) {
             let names: Vec<Named> = names
                 .into_iter()
-                .map(|(name, (served_as, backends))| Named { name, served_as, backends })
+                .map(|(name, (served_as, backends))| Named {
+                    name,
+                    served_as,
+                    backends,
+                    ..Named::default()
+                })
                 .collect();
             let texts: Vec<Option<Vec<&str>>> = fleet
                 .iter()

@@ -11,17 +11,20 @@ use http::header::AUTHORIZATION;
 use http::{Request, Response, request};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use std::time::Duration;
 
 /// Replays of a request whose kept connection was found dead, before it counts as a failure.
 const MAX_REPLAYS: u32 = 3;
 
-/// Sends the request to one replica and waits for the head of its answer.
+/// Sends the request to one replica and waits for the head of its answer, up to a limit of its own if
+/// it has one.
 pub(super) async fn send(
     client: &Client,
     record: &mut RequestRecord,
     backend: &Backend,
     head: &request::Parts,
     body: &Bytes,
+    limit: Option<Duration>,
 ) -> Result<Response<Incoming>, SendError> {
     for _ in 0..=MAX_REPLAYS {
         let span = fastrand::u64(1..);
@@ -38,7 +41,10 @@ pub(super) async fn send(
             status: None,
             failure: None,
         });
-        let result = client.send(request).await;
+        let result = match limit {
+            Some(limit) => client.send_within(limit, request).await,
+            None => client.send(request).await,
+        };
         if let (Err(error), Some(attempt)) = (&result, record.attempts.last_mut()) {
             tracing::debug!(backend = %backend.id, %error, "attempt failed");
             attempt.ended = Some(clock::now());

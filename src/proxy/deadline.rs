@@ -39,6 +39,11 @@ fn seconds(value: &HeaderValue) -> Option<Duration> {
 }
 
 impl Deadline {
+    /// The moment.
+    pub(super) const fn at(self) -> Instant {
+        self.at
+    }
+
     /// The moment, if it is before another one.
     pub(super) fn before(self, other: Instant) -> Option<Instant> {
         (self.at < other).then_some(self.at)

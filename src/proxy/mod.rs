@@ -27,10 +27,11 @@ pub mod retry;
 use crate::backend::Lease;
 use crate::backend::client::Client;
 use crate::backend::pool::{Need, Pool};
+use crate::backend::routes;
 use crate::clock;
 use crate::error::Error;
 use crate::headers;
-use crate::observe::{Begun, Exchange, Live, ObservedBody, Sink};
+use crate::observe::{Begun, Exchange, Live, ObservedBody, Sink, Terms};
 use crate::openai::Api;
 use crate::openai::route::{NoRoute, Route};
 use crate::own;
@@ -38,6 +39,7 @@ use crate::record::{Asked, Tiers};
 use crate::trace_context::Propagation;
 use admission::Admission;
 use bytes::Bytes;
+use deadline::Deadline;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderName, Request, Response};
 use http_body_util::{Either, Full};
@@ -165,11 +167,21 @@ async fn forward(
         record.prompt =
             gateway.kept_text.and_then(|kept| asked::text(kept, &peek, &bytes, fastrand::u64(..)));
     }
-    let deadline = deadline::of(record, &head.headers, gateway.first_output);
+    let first_output = route.terms.first_output.or(gateway.first_output);
+    let deadline = deadline::of(record, &head.headers, first_output);
     let caller = gateway.admission.caller(&head.headers, record.client, &record.tier);
     let place = gateway.admission.admit(need, caller, &mut record.timings).await?;
-    let call = relay::Call { head: &head, peek: &peek, body, need, deadline };
+    agree(exchange.terms(), &route.terms, deadline);
+    let response_headers = route.terms.response_headers;
+    let call = relay::Call { head: &head, peek: &peek, body, need, deadline, response_headers };
     relay::relay(gateway, exchange, call, place).await
+}
+
+/// The terms of a stream: those of its route, where it has some.
+fn agree(terms: &mut Terms, route: &routes::Terms, deadline: Option<Deadline>) {
+    terms.first_output_by = deadline.map(Deadline::at);
+    terms.idle = route.idle;
+    terms.rules.on_truncation = route.on_truncation.unwrap_or(terms.rules.on_truncation);
 }
 
 fn refusal(no_route: NoRoute, path: &str) -> Error {

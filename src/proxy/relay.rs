@@ -18,6 +18,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode, request};
 use hyper::body::Incoming;
 use std::borrow::Cow;
+use std::time::Duration;
 
 /// A request that is ready to be sent.
 pub(super) struct Call<'a> {
@@ -26,6 +27,8 @@ pub(super) struct Call<'a> {
     pub(super) body: outgoing::Body,
     pub(super) need: Need<'a>,
     pub(super) deadline: Option<Deadline>,
+    /// How long the head of an answer is waited for, if it is not as long as usual.
+    pub(super) response_headers: Option<Duration>,
 }
 
 /// An answer of which the beginning has been read.
@@ -93,7 +96,8 @@ async fn send(
     let (body, usage_injected) = call.body.for_replica(lease.backend());
     let record = exchange.record();
     record.asked.usage_injected = usage_injected;
-    let sending = attempt::send(&gateway.client, record, lease.backend(), call.head, body);
+    let (backend, limit) = (lease.backend(), call.response_headers);
+    let sending = attempt::send(&gateway.client, record, backend, call.head, body, limit);
     let sent = within(call.deadline, sending).await.map_err(late)?;
     let (head, body) = sent.map_err(|error| unanswered(&error))?.into_parts();
     exchange.on_head(head.status.as_u16(), &head.headers, lease.replica());

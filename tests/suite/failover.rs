@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokenweir::backend::routes::{Named, Terms};
 use tokenweir::observe::{self, OnTruncation, StreamRules};
 use tokenweir::proxy::retry;
 use tokenweir::record::{NotRetried, Outcome};
@@ -310,18 +311,18 @@ async fn broken_off(path: &str, sent: &'static [&'static str]) -> (String, bool)
     (text(&bytes), is_whole)
 }
 
+const CHAT_WORD: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"}}]}\n\n";
+const MESSAGE: &str = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\
+    \"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Hi\"}}\n\n";
+
 #[tokio::test]
 async fn a_client_can_be_told_of_a_stream_that_breaks_off_and_no_end_is_made_up() {
-    const CHAT_WORD: &str =
-        "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"}}]}\n\n";
     let (told, is_whole) = broken_off(CHAT, &[CHAT_WORD]).await;
     let event = told.strip_prefix(CHAT_WORD).unwrap().strip_prefix("data: ").unwrap();
     let event: Value = serde_json::from_str(event.trim_end()).unwrap();
     assert_eq!((&event["error"]["code"], is_whole), (&502.into(), false));
     let (told, is_whole) = broken_off(CHAT, &[CHAT_WORD, "data: {\"cho"]).await;
     assert_eq!((told, is_whole), (format!("{CHAT_WORD}data: {{\"cho"), false), "inside an event");
-    const MESSAGE: &str = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\
-        \"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Hi\"}}\n\n";
     let (told, _) = broken_off("/v1/messages", &[MESSAGE]).await;
     assert!(told.contains("event: error\ndata: {"), "{told}");
 }
@@ -347,4 +348,29 @@ async fn comments_keep_a_silent_stream_alive_between_events_and_count_for_nothin
     }
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.observed.comments), (Outcome::Ok, 0));
+}
+
+#[tokio::test]
+async fn a_model_of_the_configuration_can_have_terms_of_its_own() {
+    let fake = Fake::start(|_| vec![Step::Send(stream_head()), Step::AwaitClose]).await;
+    let first_output = Some(Duration::from_millis(30));
+    let strict = Named {
+        name: "strict".into(),
+        served_as: Some("tiny".into()),
+        terms: Terms { first_output, ..Terms::default() },
+        ..Named::default()
+    };
+    let setup = Setup { models: vec![strict], ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    assert_eq!(status(&gateway.post(CHAT, &ASK.replace("tiny", "strict")).await), 504);
+    fake.closed().await;
+    let mut other = gateway.connect().await;
+    other.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    while fake.seen().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    drop(other);
+    fake.closed().await;
+    gateway.record().await;
+    assert_eq!(gateway.record().await.outcome, Outcome::Cancelled, "it was waited for");
 }

@@ -26,7 +26,7 @@ async fn serving(models: &[&str]) -> Fake {
 }
 
 fn alias(name: &str, served_as: &str) -> Named {
-    Named { name: name.into(), served_as: Some(served_as.into()), backends: None }
+    Named { name: name.into(), served_as: Some(served_as.into()), ..Named::default() }
 }
 
 async fn named(backends: &[SocketAddr], models: Vec<Named>) -> Running {
@@ -82,8 +82,13 @@ async fn a_name_may_be_served_by_some_replicas_only() {
     let (one, two) = (serving(&["a"]).await, serving(&["a"]).await);
     let backends = Some(vec![two.addr.to_string()]);
     let models = vec![
-        Named { name: "gpt".into(), served_as: Some("a".into()), backends: backends.clone() },
-        Named { name: "a".into(), served_as: None, backends },
+        Named {
+            name: "gpt".into(),
+            served_as: Some("a".into()),
+            backends: backends.clone(),
+            ..Named::default()
+        },
+        Named { name: "a".into(), backends, ..Named::default() },
     ];
     let gateway = named(&[one.addr, two.addr], models).await;
     for model in ["a", "gpt", "a", "gpt"] {
