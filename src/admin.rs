@@ -11,7 +11,7 @@ use crate::routing::{Ledger, Prompt};
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::exposition::Format;
 use crate::telemetry::vitals::{
-    BackendVitals, LearnedVitals, LogCounts, QueueVitals, SignalVitals, SpanCounts, Vitals,
+    BackendVitals, LEAVING, LearnedVitals, LogCounts, QueueVitals, SignalVitals, SpanCounts, Vitals,
 };
 use crate::telemetry::{Telemetry, capture, push};
 use axum::extract::rejection::PathRejection;
@@ -158,7 +158,7 @@ impl Admin {
             ready: !draining && self.pool.is_ready(),
             draining,
             queue: queue(&self.admission),
-            backends: self.pool.backends().iter().map(|backend| vitals(backend, now)).collect(),
+            backends: backends(&self.pool, now),
             short_list_bytes: self.pool.short_list_bytes(),
             models: self.pool.routes().models().iter().map(|model| model.id.to_string()).collect(),
             spans: (self.spans)(),
@@ -172,6 +172,24 @@ impl Admin {
 fn queue(admission: &Admission) -> Vec<QueueVitals> {
     let waiting = admission.waiting().into_iter();
     waiting.map(|(class, waiting)| QueueVitals { class: class.to_string(), waiting }).collect()
+}
+
+/// Each replica of the fleet, and those that went away and still have requests. One that went away
+/// and came back as another is told as one.
+fn backends(pool: &Pool, now: Instant) -> Vec<BackendVitals> {
+    let mut told: Vec<BackendVitals> =
+        pool.backends().iter().map(|backend| vitals(backend, now)).collect();
+    for leaving in pool.leaving() {
+        let leaving = BackendVitals { health: LEAVING, ..vitals(&leaving, now) };
+        match told.iter_mut().find(|other| other.backend == leaving.backend) {
+            Some(same) => {
+                same.in_flight += leaving.in_flight;
+                same.stalled += leaving.stalled;
+            }
+            None => told.push(leaving),
+        }
+    }
+    told
 }
 
 /// One replica at `now`.

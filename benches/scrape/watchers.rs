@@ -78,7 +78,7 @@ async fn measure(addresses: &str, settings: Settings) -> (u64, Duration) {
     let count = Arc::new(Count { telemetry, looks: AtomicU64::new(0), errors: AtomicU64::new(0) });
     let client = Client::new(Limits::default());
     let mut watchers = JoinSet::new();
-    for backend in pool.backends() {
+    for backend in pool.backends().iter() {
         watchers.spawn(watch::watch(backend.clone(), client.clone(), settings, count.clone()));
     }
     tokio::time::sleep(WARM_UP).await;

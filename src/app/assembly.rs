@@ -7,6 +7,7 @@ use super::parts::{
     telemetry, tiers,
 };
 use crate::admin::Admin;
+use crate::backend::Keeper;
 use crate::backend::client::Client;
 use crate::backend::pool::Pool;
 use crate::clock;
@@ -30,7 +31,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tokio::task::JoinSet;
 
 /// A gateway with its ports bound and its replicas looked at.
 pub(super) struct Assembly {
@@ -56,7 +56,7 @@ pub(super) struct Assembly {
     /// As well.
     _content: Option<content::Running>,
     /// Watches while it lives.
-    _watchers: JoinSet<()>,
+    _keeper: Keeper,
 }
 
 /// Why a valid configuration cannot be run.
@@ -123,8 +123,7 @@ impl Assembly {
         let (telemetry, telling) = telemetry(&pool, config, &buckets, at_once, later);
         let telemetry = Arc::new(telemetry);
         let client = Client::new(config.timeouts);
-        let watchers =
-            server::watch_all(&pool, &client, config.watch, &telemetry, FIRST_LOOK).await;
+        let keeper = server::watch_all(&pool, &client, config.watch, &telemetry, FIRST_LOOK).await;
         let live = Live::new(observation(config, &buckets)?, clock::now());
         let admission = Arc::new(Admission::new(pool.clone(), admission(config)));
         let admin = Arc::new(Admin {
@@ -180,7 +179,7 @@ impl Assembly {
             push,
             _capture: running,
             _content: content_running,
-            _watchers: watchers,
+            _keeper: keeper,
         })
     }
 

@@ -45,7 +45,7 @@ fn text(assembly: &Assembly) -> String {
         let _ = writeln!(text, "  {name:<8}  {value}");
     }
     let now = clock::now();
-    for backend in assembly.pool.backends() {
+    for backend in assembly.pool.backends().iter() {
         let _ =
             writeln!(text, "  backend   {}", tame::line(&describe(&admin::vitals(backend, now))));
     }

@@ -4,14 +4,18 @@ pub mod address;
 pub mod client;
 pub mod dialect;
 mod fetch;
+mod fleet;
+mod keeper;
 mod lease;
 mod model;
 mod pace;
 pub mod pool;
 mod progress;
 mod recent;
+mod roster;
 pub mod routes;
 pub mod signals;
+mod state;
 mod terms;
 pub mod vacancies;
 mod wake;
@@ -20,23 +24,25 @@ pub mod watch;
 pub use model::Model;
 
 use crate::clock;
-use crate::record::{BackendId, Condition};
+use crate::record::BackendId;
 use crate::resilience::{self, Breaker, Effect, Symptom};
-use crate::routing::{Candidate, Ledger, Prompt, Report, mix};
+use crate::routing::{Candidate, Ledger, Prompt, mix};
 use address::Address;
 use arc_swap::ArcSwap;
-use dialect::{Load, Server};
+use dialect::Server;
 use http::HeaderValue;
-use recent::{RecentGaps, RecentMeans};
-use routes::Table;
-use signals::Signals;
-use std::sync::Arc;
+use recent::RecentGaps;
+use roster::Roster;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, SetOnce};
 use vacancies::Vacancies;
 
+pub use keeper::Keeper;
 pub use lease::Lease;
+pub use roster::{Change, Selection};
+pub use state::{Health, Sample, ScrapeError, State};
 
 /// One replica.
 #[derive(Debug)]
@@ -47,9 +53,8 @@ pub struct Backend {
     pub address: Address,
     /// The `Authorization` that it wants, instead of the client's.
     pub authorization: Option<HeaderValue>,
-    may_inject_usage: bool,
-    /// Its share of the work, relative to the others'. With 0 it gets nothing new.
-    pub weight: u32,
+    may_inject_usage: AtomicBool,
+    weight: AtomicU32,
     /// What is known of its load and its speed.
     pub ledger: Ledger,
     /// Whether its failures keep requests from it.
@@ -59,8 +64,8 @@ pub struct Backend {
     stalled: AtomicU32,
     stalls: AtomicU64,
     state: ArcSwap<State>,
-    /// Where its models are told, and its position there.
-    table: Option<(Arc<Table>, usize)>,
+    /// Where it is told which models it serves.
+    roster: Weak<Roster>,
     /// What it said of its models may be wrong.
     is_doubted: AtomicBool,
     /// Wakes its watcher before its time.
@@ -70,65 +75,6 @@ pub struct Backend {
     looked: SetOnce<()>,
     /// Hears of every change that may make room here.
     vacancies: Arc<Vacancies>,
-}
-
-/// What is believed of a replica. Replaced whole.
-#[derive(Debug, Clone, Default)]
-pub struct State {
-    /// Whether it may be sent requests.
-    pub health: Health,
-    /// What `/version` said.
-    pub version: Option<Arc<str>>,
-    /// What `/v1/models` said, as the entries stood there. `None`: not known.
-    pub models: Option<Arc<[Model]>>,
-    /// The last metrics page that was understood.
-    pub sample: Option<Sample>,
-    /// What its requests took lately, by its own account.
-    means: RecentMeans,
-    /// Why the last look at its metrics failed, if it did.
-    pub metrics_error: Option<ScrapeError>,
-    /// Why it is down, for people.
-    pub reason: Option<Arc<str>>,
-}
-
-/// Whether a replica may be sent requests.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Health {
-    /// It has not been looked at yet. It gets no requests.
-    #[default]
-    Unknown,
-    /// Its `/health` answers 200.
-    Up,
-    /// It does not.
-    Down,
-}
-
-/// A metrics page.
-#[derive(Debug, Clone, Copy)]
-pub struct Sample {
-    /// What the page said.
-    pub load: Load,
-    /// When it was asked for: the page is not newer.
-    pub at: Instant,
-}
-
-/// Why a metrics page could not be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ScrapeError {
-    /// No connection, or it broke before an answer.
-    Connect,
-    /// Not in time.
-    Timeout,
-    /// Not a 200.
-    Status,
-    /// It broke in the middle of the page.
-    Truncated,
-    /// Compressed, which was not asked for.
-    Encoded,
-    /// Longer than the limit.
-    TooLarge,
-    /// A page without the families to route by.
-    NotUnderstood,
 }
 
 /// How fast what a replica says grows old, unless it is told otherwise.
@@ -141,19 +87,19 @@ impl Backend {
     pub fn new(id: BackendId, address: Address, authorization: Option<HeaderValue>) -> Self {
         let key = id.as_str().bytes().fold(0, |key, byte| mix(key ^ u64::from(byte)));
         Self {
-            weight: 1,
+            weight: AtomicU32::new(1),
             ledger: Ledger::new(clock::now(), HORIZON),
             breaker: Breaker::new(resilience::Settings::default(), clock::now()),
             key,
             id,
             address,
             authorization,
-            may_inject_usage: true,
+            may_inject_usage: AtomicBool::new(true),
             gaps: RecentGaps::default(),
             stalled: AtomicU32::new(0),
             stalls: AtomicU64::new(0),
             state: ArcSwap::default(),
-            table: None,
+            roster: Weak::new(),
             is_doubted: AtomicBool::new(false),
             look_again: Notify::new(),
             first_request: Notify::new(),
@@ -164,12 +110,12 @@ impl Backend {
 
     /// Whether it may be asked for usage that clients did not ask for.
     pub fn with_usage_injection(self, may_inject_usage: bool) -> Self {
-        Self { may_inject_usage, ..self }
+        Self { may_inject_usage: AtomicBool::new(may_inject_usage), ..self }
     }
 
     /// Its share of the work, relative to the others'. With 0 it gets nothing new.
     pub fn with_weight(self, weight: u32) -> Self {
-        Self { weight, ..self }
+        Self { weight: AtomicU32::new(weight), ..self }
     }
 
     /// When it is ejected, and how it comes back.
@@ -179,14 +125,37 @@ impl Backend {
 
     /// How fast what it says of itself grows old.
     pub fn with_horizon(self, horizon: Duration) -> Self {
-        Self { ledger: Ledger::new(clock::now(), horizon), ..self }
+        self.ledger.set_horizon(horizon);
+        self
+    }
+
+    /// Its share of the work, relative to the others'. With 0 it gets nothing new.
+    pub fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    /// Whether the other one is the same replica, spoken to in the same way.
+    fn is_same(&self, other: &Self) -> bool {
+        self.id == other.id
+            && self.address == other.address
+            && self.authorization == other.authorization
+    }
+
+    /// Takes the terms of another one, which may change while it is used.
+    fn take_terms(&self, other: &Self) {
+        self.breaker.set(other.breaker.settings());
+        self.weight.store(other.weight(), Ordering::Relaxed);
+        let may_inject_usage = other.may_inject_usage.load(Ordering::Relaxed);
+        self.may_inject_usage.store(may_inject_usage, Ordering::Relaxed);
+        self.ledger.set_horizon(other.ledger.horizon());
     }
 
     /// Whether a request that does not ask for usage is to be made to: only servers that are known
     /// to tell it in an event of its own are asked.
     pub fn injects_usage(&self) -> bool {
         let server = self.state.load().server();
-        self.may_inject_usage && server.is_some_and(Server::tells_usage_apart)
+        self.may_inject_usage.load(Ordering::Relaxed)
+            && server.is_some_and(Server::tells_usage_apart)
     }
 
     /// Its streams that are silent now.
@@ -278,15 +247,15 @@ impl Backend {
         if known.is_some_and(|known| Model::are_same(&known, models)) {
             return;
         }
-        self.update(|state| state.models = Some(models.clone()));
-        if let Some((table, position)) = &self.table {
-            table.set(*position, models.clone());
+        match self.roster.upgrade() {
+            Some(roster) => roster.serves(self, models),
+            None => self.update(|state| state.models = Some(models.clone())),
         }
     }
 
     /// What it is believed to be for this prompt.
     fn candidate(&self, prompt: &Prompt, now: Instant) -> Candidate {
-        Candidate { weight: self.weight, key: self.key, ..self.ledger.candidate(prompt, now) }
+        Candidate { weight: self.weight(), key: self.key, ..self.ledger.candidate(prompt, now) }
     }
 
     fn on_stall(&self, is_silent: bool) {
@@ -295,106 +264,6 @@ impl Backend {
             self.stalled.fetch_add(1, Ordering::Relaxed);
         } else {
             self.stalled.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
-// === impl State ===
-
-impl State {
-    /// What kind of server it is: its models tell, or its metrics.
-    pub fn server(&self) -> Option<Server> {
-        let owner = self.models().first().and_then(|model| model.entry.get("owned_by")?.as_str());
-        let by_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
-        owner.and_then(Server::of_owner).or_else(by_metrics)
-    }
-
-    /// Whether it said that its engine sleeps: its weights are off the GPU, and it is sent nothing.
-    pub fn is_asleep(&self) -> bool {
-        self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
-    }
-
-    /// Whether it has a LoRA adapter, or does not tell which ones it has.
-    fn may_have(&self, adapter: u64) -> bool {
-        let adapters = self.sample.and_then(|sample| sample.load.adapters);
-        adapters.is_none_or(|adapters| adapters.has(adapter))
-    }
-
-    /// The signals that its metrics offered last.
-    pub fn signals(&self) -> Signals {
-        self.sample.map(|sample| Signals::of(&sample.load)).unwrap_or_default()
-    }
-
-    /// What it last said of itself.
-    pub fn condition(&self, now: Instant) -> Condition {
-        let Some(sample) = &self.sample else { return Condition::default() };
-        let load = &sample.load;
-        Condition {
-            kv_usage: load.kv_usage,
-            running: load.running.map(|running| running as u32),
-            waiting: load.waiting.map(|waiting| waiting as u32),
-            preemptions: load.preemptions.map(|preemptions| preemptions as u64),
-            age: Some(now.saturating_duration_since(sample.at)),
-        }
-    }
-
-    /// The models that it says it serves; none if it has not said.
-    pub fn models(&self) -> &[Model] {
-        self.models.as_deref().unwrap_or_default()
-    }
-}
-
-// === impl Health ===
-
-impl Health {
-    /// The name in `/status` and the banner.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Up => "up",
-            Self::Down => "down",
-        }
-    }
-}
-
-// === impl Load ===
-
-impl Load {
-    /// What matters of it for routing. `None` if it does not tell enough.
-    fn report(&self) -> Option<Report> {
-        Some(Report {
-            kv_usage: self.kv_usage,
-            waiting: self.waiting?,
-            running: self.running?,
-            capacity: self.capacity(),
-        })
-    }
-}
-
-// === impl ScrapeError ===
-
-impl ScrapeError {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Connect,
-        Self::Timeout,
-        Self::Status,
-        Self::Truncated,
-        Self::Encoded,
-        Self::TooLarge,
-        Self::NotUnderstood,
-    ];
-
-    /// The label value.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Timeout => "timeout",
-            Self::Status => "status",
-            Self::Truncated => "truncated",
-            Self::Encoded => "encoded",
-            Self::TooLarge => "too_large",
-            Self::NotUnderstood => "not_understood",
         }
     }
 }

@@ -5,10 +5,9 @@ use super::dialect::adapter_hash;
 use super::model::Model;
 pub use super::terms::Terms;
 use crate::record::{BackendId, ModelLabel};
-use arc_swap::{ArcSwap, Guard};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A name that the configuration gives to a model. It wins over a model of that name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,17 +53,9 @@ pub struct Routes {
     models: Vec<Model>,
 }
 
-/// The routes, and what they are made of.
-#[derive(Debug)]
-pub(super) struct Table {
-    rules: Vec<Rule>,
-    said: Mutex<Box<Said>>,
-    routes: ArcSwap<Routes>,
-}
-
 /// A [`Named`] whose replicas are known by their positions.
 #[derive(Debug)]
-struct Rule {
+pub(super) struct Rule {
     name: Arc<str>,
     served_as: Option<Arc<str>>,
     /// For each position whether it may be asked. `None`: all may.
@@ -73,7 +64,11 @@ struct Rule {
 }
 
 /// What each replica says that it serves. `None`: it has not said. Equal lists are one.
-type Said = [Option<Arc<[Model]>>];
+pub(super) type Said = [Option<Arc<[Model]>>];
+
+/// The lists of models that there are, each of them once, however many replicas have it.
+#[derive(Debug, Default)]
+pub(super) struct Lists(Vec<Arc<[Model]>>);
 
 /// Replicas that say the same.
 struct Group<'a> {
@@ -108,7 +103,8 @@ impl Routes {
         &self.models
     }
 
-    fn new(rules: &[Rule], said: &Said) -> Self {
+    /// Of replicas that say this, in the order of their positions.
+    pub(super) fn new(rules: &[Rule], said: &Said) -> Self {
         let groups = Group::all(said);
         let silent = (0..said.len()).filter(|position| said[*position].is_none());
         let silent: Vec<usize> = silent.collect();
@@ -193,7 +189,8 @@ impl Route {
 }
 
 impl Rule {
-    fn of(named: &Named, replicas: &[&BackendId]) -> Self {
+    /// The rule of a name among these replicas, in the order of their positions.
+    pub(super) fn of(named: &Named, replicas: &[&BackendId]) -> Self {
         let only = named.backends.as_ref().map(|names| {
             let is_listed = |id: &&BackendId| names.iter().any(|name| name == id.as_str());
             replicas.iter().map(is_listed).collect()
@@ -225,29 +222,18 @@ impl Rule {
     }
 }
 
-// === impl Table ===
+// === impl Lists ===
 
-impl Table {
-    /// The table of replicas that have not said what they serve.
-    pub(super) fn new(names: &[Named], replicas: &[&BackendId]) -> Self {
-        let rules: Vec<Rule> = names.iter().map(|named| Rule::of(named, replicas)).collect();
-        let said = vec![None; replicas.len()].into_boxed_slice();
-        let routes = ArcSwap::from_pointee(Routes::new(&rules, &said));
-        Self { rules, said: Mutex::new(said), routes }
-    }
-
-    /// The routes.
-    pub(super) fn routes(&self) -> Guard<Arc<Routes>> {
-        self.routes.load()
-    }
-
-    /// The replica at this position has said what it serves.
-    pub(super) fn set(&self, position: usize, models: Arc<[Model]>) {
-        // Held until the routes stand, so that no older ones are put over them.
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = said.iter().flatten().find(|known| Model::are_same(known, &models)).cloned();
-        said[position] = Some(same.unwrap_or(models));
-        self.routes.store(Arc::new(Routes::new(&self.rules, &said)));
+impl Lists {
+    /// The list that is the same as this one, to be kept instead of it.
+    pub(super) fn shared(&mut self, models: &Arc<[Model]>) -> Arc<[Model]> {
+        // Those that no replica has any more.
+        self.0.retain(|list| Arc::strong_count(list) > 1);
+        let same = self.0.iter().find(|list| Model::are_same(list, models)).cloned();
+        same.unwrap_or_else(|| {
+            self.0.push(models.clone());
+            models.clone()
+        })
     }
 }
 
@@ -262,17 +248,15 @@ mod tests {
         ids.iter().filter_map(|id| Model::of(entry(id))).collect()
     }
 
-    /// Replicas `r0`, `r1`, …, and what they say that they serve.
-    fn table(names: &[Named], fleet: &[Option<&[&str]>]) -> Table {
+    /// The routes to replicas `r0`, `r1`, …, by what they say that they serve.
+    fn routes(names: &[Named], fleet: &[Option<&[&str]>]) -> Routes {
         let ids: Vec<BackendId> =
             (0..fleet.len()).map(|number| BackendId::new(&format!("r{number}"))).collect();
-        let table = Table::new(names, &ids.iter().collect::<Vec<_>>());
-        for (position, ids) in fleet.iter().enumerate() {
-            if let Some(ids) = ids {
-                table.set(position, said(ids));
-            }
-        }
-        table
+        let ids: Vec<&BackendId> = ids.iter().collect();
+        let rules: Vec<Rule> = names.iter().map(|named| Rule::of(named, &ids)).collect();
+        let mut lists = Lists::default();
+        let list = |ids: Option<&[&str]>| ids.map(|ids| lists.shared(&said(ids)));
+        Routes::new(&rules, &fleet.iter().copied().map(list).collect::<Vec<_>>())
     }
 
     fn named(name: &str, served_as: Option<&str>, backends: Option<&[&str]>) -> Named {
@@ -292,7 +276,7 @@ mod tests {
     #[test]
     fn an_alias_leads_to_the_replicas_of_its_target_by_their_name() {
         let names = [named("gpt", Some("qwen"), None)];
-        let routes = table(&names, &[Some(&["qwen"]), Some(&["llama"]), Some(&["qwen"])]).routes();
+        let routes = routes(&names, &[Some(&["qwen"]), Some(&["llama"]), Some(&["qwen"])]);
         let route = routes.of(Some("gpt"));
         assert_eq!((&*route.replicas, route.served_as.as_deref()), (&[0, 2][..], Some("qwen")));
         assert_eq!(route.label.as_str(), "gpt");
@@ -302,7 +286,7 @@ mod tests {
     #[test]
     fn a_name_of_the_configuration_wins_over_a_model_and_goes_only_where_it_may() {
         let names = [named("b", Some("a"), None), named("a", None, Some(&["r1", "r2"]))];
-        let routes = table(&names, &[Some(&["a"]), Some(&["b"]), Some(&["a", "b"])]).routes();
+        let routes = routes(&names, &[Some(&["a"]), Some(&["b"]), Some(&["a", "b"])]);
         assert_eq!(*routes.of(Some("a")).replicas, [2]);
         assert_eq!(*routes.of(Some("b")).replicas, [0, 2], "those of `a`, not of their `b`");
         assert_eq!(ids(&routes), ["a", "b"]);
@@ -311,19 +295,18 @@ mod tests {
     #[test]
     fn an_alias_is_listed_as_its_target_while_a_replica_of_it_serves_that() {
         let names = [named("gpt", Some("qwen"), Some(&["r1"])), named("none", Some("x"), None)];
-        let table = table(&names, &[Some(&["qwen"]), Some(&["qwen"]), None]);
-        assert_eq!(ids(&table.routes()), ["gpt", "qwen"]);
-        let entry = table.routes().models()[0].entry.clone();
-        assert_eq!(entry, json!({ "id": "gpt", "root": "/models/qwen" }));
-        table.set(1, said(&["llama"]));
-        assert_eq!(ids(&table.routes()), ["llama", "qwen"]);
-        assert!(table.routes().of(Some("gpt")).replicas.is_empty(), "the others may not");
+        let all = routes(&names, &[Some(&["qwen"]), Some(&["qwen"]), None]);
+        assert_eq!(ids(&all), ["gpt", "qwen"]);
+        assert_eq!(all.models()[0].entry, json!({ "id": "gpt", "root": "/models/qwen" }));
+        let others = routes(&names, &[Some(&["qwen"]), Some(&["llama"]), None]);
+        assert_eq!(ids(&others), ["llama", "qwen"]);
+        assert!(others.of(Some("gpt")).replicas.is_empty(), "the others may not");
     }
 
     #[test]
     fn a_model_that_nobody_serves_has_the_label_of_all_others_and_an_alias_its_own() {
         let names = [named("gpt", Some("qwen"), None)];
-        let routes = table(&names, &[Some(&["a"])]).routes();
+        let routes = routes(&names, &[Some(&["a"])]);
         assert_eq!(routes.of(Some("a")).label.as_str(), "a");
         assert_eq!(routes.of(Some("evil\n")).label.as_str(), "_other");
         assert_eq!(routes.of(Some("gpt")).label.as_str(), "gpt", "known, though not served");
@@ -336,12 +319,23 @@ mod tests {
             (&[Some(&["a"]), Some(&["b"])], "_other"),
             (&[None], "_other"),
         ] {
-            let routes = table(&[], fleet).routes();
+            let routes = routes(&[], fleet);
             for model in [None, Some("")] {
                 let route = routes.of(model);
                 assert_eq!((route.label.as_str(), route.replicas.len()), (label, fleet.len()));
             }
         }
+    }
+
+    #[test]
+    fn equal_lists_are_one_while_a_replica_has_it() {
+        let mut lists = Lists::default();
+        let first = lists.shared(&said(&["a"]));
+        assert!(Arc::ptr_eq(&first, &lists.shared(&said(&["a"]))));
+        assert!(!Arc::ptr_eq(&first, &lists.shared(&said(&["b"]))));
+        drop(first);
+        lists.shared(&said(&["c"]));
+        assert_eq!(lists.0.len(), 1, "those that nobody has are forgotten");
     }
 
     proptest! {
@@ -369,7 +363,7 @@ mod tests {
                 .map(|ids| ids.as_ref().map(|ids| ids.iter().map(String::as_str).collect()))
                 .collect();
             let slices: Vec<Option<&[&str]>> = texts.iter().map(Option::as_deref).collect();
-            let routes = table(&names, &slices).routes();
+            let routes = routes(&names, &slices);
             let rule = names.iter().find(|named| named.name == wanted);
             let target = rule.and_then(|rule| rule.served_as.as_ref()).unwrap_or(&wanted);
             let may = |position: &usize| {

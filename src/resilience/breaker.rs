@@ -44,7 +44,6 @@ pub struct Settings {
 /// The breaker.
 #[derive(Debug)]
 pub struct Breaker {
-    settings: Settings,
     origin: Instant,
     /// Nanoseconds from the origin until when it gets nothing. 0: it is closed.
     shut_until: AtomicU64,
@@ -68,6 +67,7 @@ pub enum Standing {
 
 #[derive(Debug)]
 struct Book {
+    settings: Settings,
     standing: Standing,
     /// Failures since the last answer.
     in_a_row: u32,
@@ -124,17 +124,21 @@ impl Breaker {
     /// A closed one.
     pub fn new(settings: Settings, now: Instant) -> Self {
         Self {
-            settings,
             origin: now,
             shut_until: AtomicU64::new(0),
             returned: AtomicU64::new(0),
-            book: Mutex::new(Book::new(now)),
+            book: Mutex::new(Book::new(settings, now)),
         }
     }
 
     /// Its settings.
-    pub const fn settings(&self) -> &Settings {
-        &self.settings
+    pub fn settings(&self) -> Settings {
+        self.book().settings
+    }
+
+    /// Has other settings from now on.
+    pub fn set(&self, settings: Settings) {
+        self.book().settings = settings;
     }
 
     /// Whether the replica gets nothing now.
@@ -189,7 +193,7 @@ impl Breaker {
         book.turn(now);
         book.windows[0].failures += 1;
         book.in_a_row = book.in_a_row.saturating_add(1);
-        let Settings { failures, failure_share, .. } = self.settings;
+        let Settings { failures, failure_share, .. } = book.settings;
         let is_ill = match book.standing {
             Standing::Open => false,
             Standing::HalfOpen => true,
@@ -240,7 +244,9 @@ impl Breaker {
         if book.standing != Standing::Closed {
             self.close(&mut book);
         }
-        if !self.settings.slow_start.is_zero() {
+        let is_slow = !book.settings.slow_start.is_zero();
+        drop(book);
+        if is_slow {
             self.returned.store(self.since_origin(now).max(1), Ordering::Relaxed);
         }
     }
@@ -262,7 +268,7 @@ impl Breaker {
         // Who was well for longer than it was ejected begins anew.
         let was_well = book.closed.map(|closed| now.saturating_duration_since(closed));
         let is_closed = book.standing != Standing::HalfOpen;
-        if is_closed && was_well.is_some_and(|was_well| was_well > self.ejection(book.ejections)) {
+        if is_closed && was_well.is_some_and(|was_well| was_well > book.ejection()) {
             book.ejections = 0;
         }
         book.ejections = book.ejections.saturating_add(1);
@@ -270,13 +276,7 @@ impl Breaker {
         book.standing = Standing::Open;
         book.in_a_row = 0;
         book.windows = [Window::default(); 2];
-        self.shut(now + self.ejection(book.ejections));
-    }
-
-    /// How long the ejection of this number lasts.
-    fn ejection(&self, number: u32) -> Duration {
-        let doublings = number.saturating_sub(1).min(16);
-        self.settings.ejection.saturating_mul(1 << doublings).min(LONGEST)
+        self.shut(now + book.ejection());
     }
 
     fn shut(&self, until: Instant) {
@@ -292,7 +292,7 @@ impl Breaker {
     /// growing evenly.
     fn share(&self, returned: u64, now: Instant) -> f64 {
         let since = self.since_origin(now).saturating_sub(returned);
-        let whole = self.settings.slow_start.as_nanos() as f64;
+        let whole = self.book().settings.slow_start.as_nanos() as f64;
         let share = LEAST_SHARE + (1.0 - LEAST_SHARE) * (since as f64 / whole);
         if share >= 1.0 {
             self.returned.store(0, Ordering::Relaxed);
@@ -312,8 +312,9 @@ impl Breaker {
 // === impl Book ===
 
 impl Book {
-    const fn new(now: Instant) -> Self {
+    const fn new(settings: Settings, now: Instant) -> Self {
         Self {
+            settings,
             standing: Standing::Closed,
             in_a_row: 0,
             ejections: 0,
@@ -322,6 +323,12 @@ impl Book {
             windows: [Window { answers: 0, failures: 0 }; 2],
             window_began: now,
         }
+    }
+
+    /// How long the ejection of this number lasts.
+    fn ejection(&self) -> Duration {
+        let doublings = self.ejections.saturating_sub(1).min(16);
+        self.settings.ejection.saturating_mul(1 << doublings).min(LONGEST)
     }
 
     fn turn(&mut self, now: Instant) {

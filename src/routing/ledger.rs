@@ -61,7 +61,7 @@ pub struct Counts {
 pub struct Ledger {
     epoch: Instant,
     /// In seconds.
-    horizon: f64,
+    horizon: Real,
     in_flight: AtomicU32,
     pending: AtomicU32,
     backlog: AtomicU64,
@@ -88,7 +88,7 @@ impl Ledger {
     pub fn new(epoch: Instant, horizon: Duration) -> Self {
         Self {
             epoch,
-            horizon: horizon.as_secs_f64().max(0.001),
+            horizon: Real::new(seconds_of(horizon)),
             in_flight: AtomicU32::new(0),
             pending: AtomicU32::new(0),
             backlog: AtomicU64::new(0),
@@ -99,6 +99,16 @@ impl Ledger {
             learned: Learned::default(),
             prefix: OnceLock::new(),
         }
+    }
+
+    /// How fast reports fade.
+    pub fn horizon(&self) -> Duration {
+        Duration::try_from_secs_f64(self.horizon.get()).unwrap_or(Duration::MAX)
+    }
+
+    /// They fade with another horizon from now on.
+    pub fn set_horizon(&self, horizon: Duration) {
+        self.horizon.set(seconds_of(horizon));
     }
 
     /// What this gateway has at the replica.
@@ -285,13 +295,19 @@ impl Ledger {
     }
 
     fn certainty_at(&self, now: f64) -> f64 {
-        self.said.age(now).map_or(0.0, |age| self.horizon / (self.horizon + age))
+        let horizon = self.horizon.get();
+        self.said.age(now).map_or(0.0, |age| horizon / (horizon + age))
     }
 
     /// From the epoch.
     fn seconds(&self, now: Instant) -> f64 {
         now.saturating_duration_since(self.epoch).as_secs_f64()
     }
+}
+
+/// A horizon in seconds. None at all would make the newest report worth nothing.
+fn seconds_of(horizon: Duration) -> f64 {
+    horizon.as_secs_f64().max(0.001)
 }
 
 #[cfg(test)]

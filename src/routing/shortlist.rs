@@ -26,6 +26,11 @@ impl Shortlist {
         Self { recipients: (replicas > MOST).then(Recipients::new) }
     }
 
+    /// Whether it is one for a fleet of so many replicas.
+    pub fn is_for(&self, replicas: usize) -> bool {
+        self.recipients.is_some() == (replicas > MOST)
+    }
+
     /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         self.recipients.as_ref().map_or(0, Recipients::bytes)

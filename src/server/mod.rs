@@ -7,7 +7,7 @@ mod listener;
 use crate::admin::{self, Admin};
 use crate::backend::client::Client;
 use crate::backend::pool::Pool;
-use crate::backend::watch;
+use crate::backend::{Keeper, watch};
 use crate::clock;
 use crate::error::Error;
 use crate::observe::Live;
@@ -113,27 +113,17 @@ impl Server {
 }
 
 /// Starts a watcher for each replica, and waits until each has been looked at or `patience` is
-/// over. The watchers end when the set is dropped.
+/// over. The watchers end with their keeper.
 pub async fn watch_all(
-    pool: &Pool,
+    pool: &Arc<Pool>,
     client: &Client,
     settings: watch::Settings,
     telemetry: &Arc<Telemetry>,
     patience: Duration,
-) -> JoinSet<()> {
-    let mut watchers = JoinSet::new();
-    for backend in pool.backends() {
-        let tally = telemetry.clone();
-        watchers.spawn(watch::watch(backend.clone(), client.clone(), settings, tally));
-    }
-    let seen = async {
-        for backend in pool.backends() {
-            backend.seen().await;
-        }
-    };
-    // A replica that is slow to answer is not waited for: it joins when it does.
-    let _ = tokio::time::timeout(patience, seen).await;
-    watchers
+) -> Keeper {
+    let keeper = Keeper::new(pool.clone(), client.clone(), settings, telemetry.clone());
+    keeper.seen(patience).await;
+    keeper
 }
 
 /// Looks again and again for streams that have fallen silent.

@@ -79,7 +79,7 @@ pub struct Scrape<'a> {
 pub enum Label {
     /// A model that a replica serves or the configuration names, or `_other`.
     Model,
-    /// A replica of the configuration.
+    /// A replica of the fleet, or one of the last that left it.
     Backend,
     /// [`Api::operation`]
     Operation,

@@ -12,6 +12,7 @@ pub mod explain;
 pub mod exposition;
 pub mod metric;
 pub mod otel;
+mod parted;
 #[cfg(target_os = "linux")]
 mod process;
 pub mod prometheus;

@@ -5,7 +5,8 @@ use super::buckets::Buckets;
 use super::catalog;
 use super::exemplar::Exemplar;
 use super::exposition::{Bars, Format, Page, bars};
-use super::metric::{Kind, Known, Read, Scrape};
+use super::metric::{Kind, Known, Label, Read, Scrape};
+use super::parted::Parted;
 use super::series::{Family, Labels, Point};
 use super::vitals::Vitals;
 use crate::observe::Sink;
@@ -19,9 +20,15 @@ pub struct Prometheus {
     families: Vec<(Family, Bars)>,
     objectives: Vec<Objective>,
     /// What has its series from the start.
-    known: Mutex<Known>,
+    met: Mutex<Met>,
     #[cfg(target_os = "linux")]
     process: prometheus::process_collector::ProcessCollector,
+}
+
+/// The models and replicas that were met.
+struct Met {
+    known: Known,
+    parted: Parted,
 }
 
 /// One value of a family.
@@ -56,22 +63,30 @@ impl Prometheus {
         Self {
             families,
             objectives,
-            known: Mutex::new(known),
+            met: Mutex::new(Met { known, parted: Parted::default() }),
             #[cfg(target_os = "linux")]
             process: prometheus::process_collector::ProcessCollector::for_self(),
         }
     }
 
-    /// Makes the series of models and replicas that have become known.
+    /// Makes the series of models and replicas that have become known, and ends those of replicas
+    /// that went away long ago.
     fn learn(&self, models: &[String], backends: Vec<String>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.models == models && known.backends == backends {
-            return;
+        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        let Met { known, parted } = &mut *met;
+        if known.models != models || known.backends != backends {
+            parted.on_change(&known.backends, &backends);
+            known.models = models.to_vec();
+            known.backends = backends;
+            for (family, _) in &self.families {
+                family.seed(known);
+            }
         }
-        known.models = models.to_vec();
-        known.backends = backends;
-        for (family, _) in &self.families {
-            family.seed(&known);
+        if parted.has_forgotten() {
+            let is_known = |name: &str| known.backends.iter().any(|known| known == name);
+            for (family, _) in &self.families {
+                family.retain(Label::Backend, |name| is_known(name) || parted.has(name));
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //! as one value takes to be added, or the numbers to be copied; nothing is written under it.
 
 use super::exemplar::Exemplar;
-use super::metric::{Known, Row};
+use super::metric::{Known, Label, Row};
 use crate::spread::{Bounds, Parts};
 use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,6 +66,22 @@ impl Family {
         for seed in self.row.seeds(known) {
             let labels: Vec<&str> = seed.iter().map(String::as_str).collect();
             self.point(&mut table, &labels);
+        }
+    }
+
+    /// Ends the series whose value of a label is none to keep.
+    pub(super) fn retain(&self, label: Label, keeps: impl Fn(&str) -> bool) {
+        let Some(index) = self.row.labels.iter().position(|other| *other == label) else { return };
+        let mut table = self.table();
+        let before = table.series.len();
+        table.series.retain(|series| keeps(&series.labels.values[index]));
+        if table.series.len() < before {
+            let Table { places, series } = &mut *table;
+            places.clear();
+            for (place, kept) in series.iter().enumerate() {
+                let rehash = |place: &usize| hash(series[*place].labels.values());
+                places.insert_unique(hash(kept.labels.values()), place, rehash);
+            }
         }
     }
 

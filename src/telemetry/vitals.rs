@@ -47,7 +47,7 @@ pub struct BackendVitals {
     pub backend: String,
     /// Where it is.
     pub url: String,
-    /// `up`, `down` or `unknown`.
+    /// `up`, `down`, `unknown`, or [`LEAVING`].
     pub health: &'static str,
     /// How it stands with its circuit breaker.
     pub breaker: &'static str,
@@ -88,6 +88,9 @@ pub struct BackendVitals {
     /// What the gateway has found out itself.
     pub learned: LearnedVitals,
 }
+
+/// The health of a replica that went away and still has requests.
+pub const LEAVING: &str = "leaving";
 
 /// What the gateway believes of a replica beyond what that said: from the answers that it gave.
 #[derive(Debug, Clone, Default, Serialize)]

@@ -126,7 +126,7 @@ fn assert_is_full(answer: &[u8], reason: &str) {
 /// Fails unless everything that is counted up and down is down.
 async fn assert_nothing_is_left(gateway: &Running) {
     until_waiting(gateway, 0).await;
-    for backend in gateway.pool.backends() {
+    for backend in gateway.pool.backends().iter() {
         while backend.in_flight() > 0 {
             tokio::task::yield_now().await;
         }

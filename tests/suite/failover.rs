@@ -261,7 +261,7 @@ async fn what_clients_can_cause_never_ejects_a_replica() {
         for _ in 0..40 {
             gateway.post(CHAT, ASK).await;
         }
-        for backend in gateway.pool.backends() {
+        for backend in gateway.pool.backends().iter() {
             assert_eq!(backend.breaker.standing(), resilience::Standing::Closed, "{code}");
         }
     }

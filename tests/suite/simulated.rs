@@ -163,7 +163,7 @@ async fn a_storm_of_clients_that_leave_at_random_leaves_nothing_behind() {
         assert_eq!(fleet.gateway.record().await.outcome, Outcome::Cancelled);
     }
     fleet.gateway.assert_no_more_records().await;
-    for backend in fleet.gateway.pool.backends() {
+    for backend in fleet.gateway.pool.backends().iter() {
         while backend.in_flight() > 0 {
             tokio::task::yield_now().await;
         }

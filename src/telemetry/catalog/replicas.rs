@@ -4,7 +4,7 @@ use super::super::metric::{
     ACCESS_RESULTS, CAPTURE_RESULTS, CONTENT_RESULTS, Emit, Kind, Label, PUSH_RESULTS, Read, Row,
     SPAN_RESULTS,
 };
-use super::super::vitals::{BackendVitals, Vitals};
+use super::super::vitals::{BackendVitals, LEAVING, Vitals};
 use super::SCRAPE_BOUNDS;
 use crate::record::Attempt;
 
@@ -78,7 +78,7 @@ pub(super) const ROWS: &[Row] = &[
         kind: Kind::Gauge,
         labels: &[Label::Backend],
         read: Read::Vitals(|vitals, emit| {
-            by_backend(vitals, emit, |backend| Some(f64::from(backend.in_flight)));
+            by_holder(vitals, emit, |backend| f64::from(backend.in_flight));
         }),
     },
     Row {
@@ -87,7 +87,7 @@ pub(super) const ROWS: &[Row] = &[
         kind: Kind::Gauge,
         labels: &[Label::Backend],
         read: Read::Vitals(|vitals, emit| {
-            by_backend(vitals, emit, |backend| Some(f64::from(backend.stalled)));
+            by_holder(vitals, emit, |backend| f64::from(backend.stalled));
         }),
     },
     Row {
@@ -96,7 +96,7 @@ pub(super) const ROWS: &[Row] = &[
         kind: Kind::Counter,
         labels: &[Label::Backend],
         read: Read::Vitals(|vitals, emit| {
-            by_backend(vitals, emit, |backend| Some(backend.stalls as f64));
+            by_holder(vitals, emit, |backend| backend.stalls as f64);
         }),
     },
     Row {
@@ -142,7 +142,7 @@ pub(super) const ROWS: &[Row] = &[
         kind: Kind::Gauge,
         labels: &[Label::Backend, Label::Signal],
         read: Read::Vitals(|vitals, emit| {
-            for backend in &vitals.backends {
+            for backend in members(vitals) {
                 let signals = &backend.signals;
                 for (names, value) in [(&signals.offered, 1.0), (&signals.missing, 0.0)] {
                     for name in names {
@@ -224,11 +224,22 @@ pub(super) const ROWS: &[Row] = &[
     },
 ];
 
-/// A value that is not known is NaN: a gap in a graph, never a zero.
+/// Of each replica of the fleet. A value that is not known is NaN: a gap in a graph, never a zero.
 pub(super) fn by_backend(vitals: &Vitals, emit: Emit<'_>, read: fn(&BackendVitals) -> Option<f64>) {
-    for backend in &vitals.backends {
+    for backend in members(vitals) {
         emit(&[&backend.backend], read(backend).unwrap_or(f64::NAN));
     }
+}
+
+/// Of each replica that has requests or may get some, those that went away among them.
+fn by_holder(vitals: &Vitals, emit: Emit<'_>, read: fn(&BackendVitals) -> f64) {
+    for backend in &vitals.backends {
+        emit(&[&backend.backend], read(backend));
+    }
+}
+
+fn members(vitals: &Vitals) -> impl Iterator<Item = &BackendVitals> {
+    vitals.backends.iter().filter(|backend| backend.health != LEAVING)
 }
 
 fn attempt_result(attempt: &Attempt) -> &'static str {

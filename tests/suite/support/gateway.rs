@@ -11,7 +11,7 @@ use tokenweir::backend::address::Address;
 use tokenweir::backend::client::{self, Client};
 use tokenweir::backend::pool::Pool;
 use tokenweir::backend::routes::Named;
-use tokenweir::backend::{Backend, watch};
+use tokenweir::backend::{Backend, Keeper, watch};
 use tokenweir::config;
 use tokenweir::observe::{self, Live, Sink};
 use tokenweir::proxy::Gateway;
@@ -34,7 +34,7 @@ use tokenweir::trace_context::Propagation;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 /// A running gateway.
 pub(crate) struct Running {
@@ -50,7 +50,7 @@ pub(crate) struct Running {
     /// Counts what the capture has written.
     capture: Option<Counter>,
     _capturing: Option<capture::Running>,
-    _watchers: JoinSet<()>,
+    _keeper: Keeper,
 }
 
 /// How a test's gateway differs from the default.
@@ -193,7 +193,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         timeout: Duration::from_secs(1),
         max_page: 1 << 20,
     };
-    let watchers =
+    let keeper =
         server::watch_all(&pool, &client, settings, &telemetry, Duration::from_secs(10)).await;
     let admission = Arc::new(Admission::new(pool.clone(), setup.admission));
     let live = Live::new(setup.observation, std::time::Instant::now());
@@ -251,7 +251,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         serving: Some(serving),
         capture: counter,
         _capturing: capturing,
-        _watchers: watchers,
+        _keeper: keeper,
     }
 }
 

@@ -1,0 +1,246 @@
+//! The fleet at one moment: the replicas, and all that is made of them to choose one. A change of
+//! any part makes another fleet, so a request never sees half of a change.
+
+use super::pool::Need;
+use super::routes::{Route, Routes, Rule};
+use super::{Backend, Health, Lease};
+use crate::error::{self, Error};
+use crate::record::Decision;
+use crate::routing::high_water::Marks;
+use crate::routing::{self, Ask, Candidate, Policy, Question, Shortlist};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The fleet at one moment.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    /// Each has its position for as long as it is there.
+    pub(super) backends: Arc<[Arc<Backend>]>,
+    pub(super) routes: Routes,
+    /// What the configuration says of routes.
+    pub(super) rules: Arc<[Rule]>,
+    pub(super) shortlist: Arc<Shortlist>,
+    pub(super) policy: Policy,
+    /// Policies that are asked too, and never obeyed.
+    pub(super) shadow: Arc<[Policy]>,
+    /// Share of the replicas that must not be ejected; with fewer, all of them are asked.
+    pub(super) panic_threshold: f64,
+}
+
+/// Which replicas a request does not go to.
+#[derive(Clone, Copy)]
+pub(super) struct Limits<'a> {
+    /// It was sent there before.
+    pub(super) tried: &'a [Arc<Backend>],
+    /// Those that are past these have no room. `None`: all have.
+    pub(super) marks: Option<&'a Marks>,
+    breakers: Breakers,
+}
+
+/// How far the replicas' circuit breakers are obeyed.
+#[derive(Debug, Clone, Copy)]
+enum Breakers {
+    /// Altogether.
+    Obeyed,
+    /// Replicas that start slowly get what comes.
+    WithoutSlowStart,
+    /// Too many are ejected to leave them all out.
+    Ignored,
+}
+
+/// The replicas that could take a request, and are below their marks.
+struct Open {
+    /// Their positions in the fleet.
+    positions: Vec<usize>,
+    /// Each of them, in the same order.
+    candidates: Vec<Candidate>,
+    /// There are others, past a mark.
+    is_some_full: bool,
+    /// All that are up, with those that were left out by their breakers: ejected, or spared.
+    found: usize,
+    ejected: usize,
+    spared: usize,
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    /// The same replicas, with routes by what they say now.
+    pub(super) fn anew(&self) -> Self {
+        Self {
+            backends: self.backends.clone(),
+            routes: routes(&self.rules, &self.backends),
+            rules: self.rules.clone(),
+            shortlist: self.shortlist.clone(),
+            policy: self.policy,
+            shadow: self.shadow.clone(),
+            panic_threshold: self.panic_threshold,
+        }
+    }
+
+    /// A place at the replica that the policy chooses. `None`: some could take the request, and all
+    /// are past a mark.
+    pub(super) fn lease(
+        &self,
+        need: &Need<'_>,
+        ask: &Ask,
+        limits: &Limits<'_>,
+        now: Instant,
+    ) -> Result<Option<(Lease, Decision)>, Error> {
+        let route = self.routes.of(need.model);
+        let open = self.open(route, need, ask, limits, now);
+        match self.choose(need, ask, &open, now) {
+            None if !open.is_some_full => Err(self.no_candidate(need.model, route)),
+            place => Ok(place),
+        }
+    }
+
+    fn choose(
+        &self,
+        need: &Need<'_>,
+        ask: &Ask,
+        open: &Open,
+        now: Instant,
+    ) -> Option<(Lease, Decision)> {
+        let question = Question::new(&self.policy, &open.candidates, ask);
+        let choice = question.pick()?;
+        let position = open.positions[choice.index];
+        let backend = &self.backends[position];
+        let condition = backend.state.load().condition(now);
+        let id = |index: usize| self.backends[open.positions[index]].id.clone();
+        let decision = Decision::new(&question, choice, condition, id);
+        let decision = decision.with_shadow(&question, &self.shadow, id);
+        let candidate = &open.candidates[choice.index];
+        backend.breaker.on_pick(now);
+        let lease = Lease::new(backend.clone(), candidate, need.prompt, need.is_stream, now);
+        self.shortlist.sent(need.prompt, position);
+        Some((lease, decision))
+    }
+
+    /// The replicas that could take a request for a model, and are within the limits: in a large
+    /// fleet those of a short list, or all if none of them is.
+    fn open(
+        &self,
+        route: &Route,
+        need: &Need<'_>,
+        ask: &Ask,
+        limits: &Limits<'_>,
+        now: Instant,
+    ) -> Open {
+        let open = self.open_now(route, need, ask, limits, now);
+        match open.breakers(self.panic_threshold) {
+            Breakers::Obeyed => open,
+            breakers => self.open_now(route, need, ask, &Limits { breakers, ..*limits }, now),
+        }
+    }
+
+    fn open_now(
+        &self,
+        route: &Route,
+        need: &Need<'_>,
+        ask: &Ask,
+        limits: &Limits<'_>,
+        now: Instant,
+    ) -> Open {
+        let short = self.shortlist.of(self.policy.kind, &route.replicas, need.prompt, ask);
+        let open = short.map(|short| self.open_of(&short, route.adapter, need, limits, now));
+        let found = open.filter(|open| !open.candidates.is_empty());
+        found.unwrap_or_else(|| self.open_of(&route.replicas, route.adapter, need, limits, now))
+    }
+
+    fn open_of(
+        &self,
+        positions: &[usize],
+        adapter: Option<u64>,
+        need: &Need<'_>,
+        limits: &Limits<'_>,
+        now: Instant,
+    ) -> Open {
+        let is_tried = |backend| limits.tried.iter().any(|tried| Arc::ptr_eq(tried, backend));
+        let mut open = Open {
+            positions: Vec::with_capacity(positions.len()),
+            candidates: Vec::with_capacity(positions.len()),
+            is_some_full: false,
+            found: 0,
+            ejected: 0,
+            spared: 0,
+        };
+        for position in positions {
+            let backend = &self.backends[*position];
+            let state = backend.state.load();
+            let is_open = state.health == Health::Up && !state.is_asleep();
+            if is_open && backend.weight() > 0 && !is_tried(backend) {
+                open.found += 1;
+                let luck = routing::unit(routing::mix(need.seed ^ backend.key));
+                match limits.breakers {
+                    Breakers::Ignored => {}
+                    _ if backend.breaker.is_shut(now) => {
+                        open.ejected += 1;
+                        continue;
+                    }
+                    Breakers::Obeyed if backend.breaker.spares(now, luck) => {
+                        open.spared += 1;
+                        continue;
+                    }
+                    Breakers::Obeyed | Breakers::WithoutSlowStart => {}
+                }
+                let has_adapter = adapter.is_none_or(|adapter| state.may_have(adapter));
+                let candidate = backend.candidate(need.prompt, now);
+                let candidate = Candidate { has_adapter, ..candidate };
+                if limits.marks.is_some_and(|marks| marks.are_passed_by(&candidate)) {
+                    open.is_some_full = true;
+                } else {
+                    open.candidates.push(candidate);
+                    open.positions.push(*position);
+                }
+            }
+        }
+        routing::lend_lines(&mut open.candidates);
+        open
+    }
+
+    /// A model is unknown only if every replica has said what it serves.
+    fn no_candidate(&self, model: Option<&str>, route: &Route) -> Error {
+        match model {
+            Some(model) if route.replicas.is_empty() => Error::UnknownModel {
+                model: shortened(model),
+                known: error::listed(self.routes.models().iter().map(|model| &model.id)),
+            },
+            _ => Error::NoBackend,
+        }
+    }
+}
+
+// === impl Limits, Open ===
+
+impl<'a> Limits<'a> {
+    pub(super) const fn new(tried: &'a [Arc<Backend>], marks: Option<&'a Marks>) -> Self {
+        Self { tried, marks, breakers: Breakers::Obeyed }
+    }
+}
+
+impl Open {
+    /// How far breakers are to be obeyed, after all of them were.
+    fn breakers(&self, panic_threshold: f64) -> Breakers {
+        let left = self.found - self.ejected;
+        let is_nobody_left = self.candidates.is_empty() && !self.is_some_full;
+        if (left as f64) < panic_threshold * self.found as f64 {
+            Breakers::Ignored
+        } else if is_nobody_left && self.spared > 0 {
+            Breakers::WithoutSlowStart
+        } else {
+            Breakers::Obeyed
+        }
+    }
+}
+
+/// The routes to these replicas, by what each of them said last.
+pub(super) fn routes(rules: &[Rule], backends: &[Arc<Backend>]) -> Routes {
+    let said = backends.iter().map(|backend| backend.state.load().models.clone());
+    Routes::new(rules, &said.collect::<Vec<_>>())
+}
+
+/// What a client sent comes back to it in an error: not all of it if it is long.
+fn shortened(model: &str) -> String {
+    model.chars().take(100).collect()
+}

@@ -1,0 +1,229 @@
+//! The fleet as it is now, and what changes it: replicas come and go, and they say which models
+//! they serve.
+
+use super::Backend;
+use super::fleet::{Fleet, routes};
+use super::model::Model;
+use super::routes::{Lists, Named, Rule};
+use super::vacancies::Vacancies;
+use crate::record::BackendId;
+use crate::resilience;
+use crate::routing::{Policy, PolicyKind, Shortlist};
+use arc_swap::{ArcSwap, Guard};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The fleet as it is now.
+#[derive(Debug)]
+pub(super) struct Roster {
+    fleet: ArcSwap<Fleet>,
+    /// Held until a changed fleet stands, so that no older one is put over it.
+    changes: Mutex<Changes>,
+    vacancies: Arc<Vacancies>,
+}
+
+/// What changes of the fleet have to know of each other.
+#[derive(Debug, Default)]
+struct Changes {
+    lists: Lists,
+    /// Replicas that went away while they had requests.
+    leaving: Vec<Arc<Backend>>,
+}
+
+/// How a replica is chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Selection {
+    /// Names that clients may ask for.
+    pub names: Vec<Named>,
+    /// The policy.
+    pub policy: Policy,
+    /// Policies that are asked the same, and never obeyed.
+    pub shadow: Vec<PolicyKind>,
+    /// Share of the replicas that must not be ejected; with fewer, all of them are asked.
+    pub panic_threshold: f64,
+}
+
+/// The replicas that are to be the fleet.
+#[derive(Debug)]
+pub struct Change(Vec<Member>);
+
+#[derive(Debug)]
+enum Member {
+    /// It is in the fleet, and has other terms from then on.
+    Stays(Arc<Backend>, Box<Backend>),
+    Comes(Arc<Backend>),
+}
+
+impl Default for Selection {
+    fn default() -> Self {
+        Self {
+            names: Vec::new(),
+            policy: Policy::default(),
+            shadow: Vec::new(),
+            panic_threshold: resilience::Settings::default().panic_threshold,
+        }
+    }
+}
+
+// === impl Roster ===
+
+impl Roster {
+    /// No replicas. Their changes are told to `vacancies`.
+    pub(super) fn new(vacancies: Arc<Vacancies>) -> Arc<Self> {
+        let fleet = Fleet {
+            backends: Arc::default(),
+            routes: routes(&[], &[]),
+            rules: Arc::default(),
+            shortlist: Arc::new(Shortlist::new(0)),
+            policy: Policy::default(),
+            shadow: Arc::default(),
+            panic_threshold: 0.0,
+        };
+        let (fleet, changes) = (ArcSwap::from_pointee(fleet), Mutex::default());
+        Arc::new(Self { fleet, changes, vacancies })
+    }
+
+    /// The fleet. To be looked at and dropped.
+    pub(super) fn fleet(&self) -> Guard<Arc<Fleet>> {
+        self.fleet.load()
+    }
+
+    pub(super) fn plan(self: &Arc<Self>, backends: Vec<Backend>) -> Change {
+        let fleet = self.fleet();
+        let member =
+            |backend: Backend| match fleet.backends.iter().find(|known| known.is_same(&backend)) {
+                Some(known) => Member::Stays(known.clone(), Box::new(backend)),
+                None => Member::Comes(self.seat(backend)),
+            };
+        Change(backends.into_iter().map(member).collect())
+    }
+
+    /// A replica that tells this roster what it serves.
+    fn seat(self: &Arc<Self>, backend: Backend) -> Arc<Backend> {
+        let (roster, vacancies) = (Arc::downgrade(self), self.vacancies.clone());
+        Arc::new(Backend { roster, vacancies, ..backend })
+    }
+
+    pub(super) fn change(&self, Change(members): Change, selection: &Selection) {
+        let mut changes = self.changes();
+        let fleet = self.fleet();
+        let next: Vec<Arc<Backend>> = members.into_iter().map(Member::settle).collect();
+        let backends: Arc<[Arc<Backend>]> = seated(&fleet.backends, next).into();
+        let ids: Vec<&BackendId> = backends.iter().map(|backend| &backend.id).collect();
+        let rules: Arc<[Rule]> =
+            selection.names.iter().map(|named| Rule::of(named, &ids)).collect();
+        let is_fit = fleet.shortlist.is_for(backends.len());
+        let shortlist = Some(fleet.shortlist.clone()).filter(|_| is_fit);
+        let went = fleet.backends.iter().filter(|backend| !contains(&backends, backend));
+        changes.leaving.extend(went.cloned());
+        self.fleet.store(Arc::new(Fleet {
+            routes: routes(&rules, &backends),
+            shortlist: shortlist.unwrap_or_else(|| Arc::new(Shortlist::new(backends.len()))),
+            backends,
+            rules,
+            policy: selection.policy,
+            shadow: others(&selection.policy, &selection.shadow),
+            panic_threshold: selection.panic_threshold,
+        }));
+        changes.forget_idle();
+    }
+
+    /// The same fleet, with these policies in shadow.
+    pub(super) fn set_shadow(&self, kinds: &[PolicyKind]) {
+        let _changes = self.changes();
+        let fleet = self.fleet().anew();
+        let shadow = others(&fleet.policy, kinds);
+        self.fleet.store(Arc::new(Fleet { shadow, ..fleet }));
+    }
+
+    /// The same fleet, with another share that must not be ejected.
+    pub(super) fn set_panic_threshold(&self, panic_threshold: f64) {
+        let _changes = self.changes();
+        self.fleet.store(Arc::new(Fleet { panic_threshold, ..self.fleet().anew() }));
+    }
+
+    /// A replica has said which models it serves.
+    pub(super) fn serves(&self, backend: &Backend, models: &Arc<[Model]>) {
+        let mut changes = self.changes();
+        let models = changes.lists.shared(models);
+        backend.update(|state| state.models = Some(models.clone()));
+        self.fleet.store(Arc::new(self.fleet().anew()));
+    }
+
+    /// Replicas that went away, and still have requests.
+    pub(super) fn leaving(&self) -> Vec<Arc<Backend>> {
+        let mut changes = self.changes();
+        changes.forget_idle();
+        changes.leaving.clone()
+    }
+
+    fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Every policy but the one that is obeyed, with its settings.
+fn others(policy: &Policy, kinds: &[PolicyKind]) -> Arc<[Policy]> {
+    let others = kinds.iter().filter(|kind| **kind != policy.kind);
+    others.map(|kind| Policy { kind: *kind, ..*policy }).collect()
+}
+
+fn contains(backends: &[Arc<Backend>], wanted: &Arc<Backend>) -> bool {
+    backends.iter().any(|backend| Arc::ptr_eq(backend, wanted))
+}
+
+/// The next replicas in their places: those that stay keep theirs, because what is remembered of a
+/// large fleet names its replicas by position; newcomers take those that are free; the last ones
+/// fill the gaps.
+fn seated(before: &[Arc<Backend>], next: Vec<Arc<Backend>>) -> Vec<Arc<Backend>> {
+    let staying: HashSet<*const Backend> = next.iter().map(Arc::as_ptr).collect();
+    let known: HashSet<*const Backend> = before.iter().map(Arc::as_ptr).collect();
+    let stays = |backend: &Arc<Backend>| staying.contains(&Arc::as_ptr(backend));
+    let places = before.iter().map(|backend| Some(backend.clone()).filter(stays));
+    let mut places: Vec<Option<Arc<Backend>>> = places.collect();
+    let mut gaps = (0..places.len()).filter(|place| places[*place].is_none()).collect::<Vec<_>>();
+    gaps.reverse();
+    for newcomer in next.into_iter().filter(|backend| !known.contains(&Arc::as_ptr(backend))) {
+        match gaps.pop() {
+            Some(gap) => places[gap] = Some(newcomer),
+            None => places.push(Some(newcomer)),
+        }
+    }
+    // The rest of the gaps, from the highest.
+    for gap in gaps {
+        places.swap_remove(gap);
+    }
+    places.into_iter().flatten().collect()
+}
+
+// === impl Changes ===
+
+impl Changes {
+    fn forget_idle(&mut self) {
+        self.leaving.retain(|backend| backend.in_flight() > 0);
+    }
+}
+
+// === impl Change, Member ===
+
+impl Change {
+    /// Those that are not in the fleet yet. They may be looked at before they are.
+    pub fn newcomers(&self) -> impl Iterator<Item = &Arc<Backend>> {
+        self.0.iter().filter_map(|member| match member {
+            Member::Comes(backend) => Some(backend),
+            Member::Stays(..) => None,
+        })
+    }
+}
+
+impl Member {
+    fn settle(self) -> Arc<Backend> {
+        match self {
+            Self::Comes(backend) => backend,
+            Self::Stays(backend, terms) => {
+                backend.take_terms(&terms);
+                backend
+            }
+        }
+    }
+}

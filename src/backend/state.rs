@@ -1,0 +1,169 @@
+//! What is believed of a replica at one moment.
+
+use super::Model;
+use super::dialect::{Load, Server};
+use super::recent::RecentMeans;
+use super::signals::Signals;
+use crate::record::Condition;
+use crate::routing::Report;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What is believed of a replica. Replaced whole.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    /// Whether it may be sent requests.
+    pub health: Health,
+    /// What `/version` said.
+    pub version: Option<Arc<str>>,
+    /// What `/v1/models` said, as the entries stood there. `None`: not known.
+    pub models: Option<Arc<[Model]>>,
+    /// The last metrics page that was understood.
+    pub sample: Option<Sample>,
+    /// What its requests took lately, by its own account.
+    pub(super) means: RecentMeans,
+    /// Why the last look at its metrics failed, if it did.
+    pub metrics_error: Option<ScrapeError>,
+    /// Why it is down, for people.
+    pub reason: Option<Arc<str>>,
+}
+
+/// Whether a replica may be sent requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Health {
+    /// It has not been looked at yet. It gets no requests.
+    #[default]
+    Unknown,
+    /// Its `/health` answers 200.
+    Up,
+    /// It does not.
+    Down,
+}
+
+/// A metrics page.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    /// What the page said.
+    pub load: Load,
+    /// When it was asked for: the page is not newer.
+    pub at: Instant,
+}
+
+/// Why a metrics page could not be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScrapeError {
+    /// No connection, or it broke before an answer.
+    Connect,
+    /// Not in time.
+    Timeout,
+    /// Not a 200.
+    Status,
+    /// It broke in the middle of the page.
+    Truncated,
+    /// Compressed, which was not asked for.
+    Encoded,
+    /// Longer than the limit.
+    TooLarge,
+    /// A page without the families to route by.
+    NotUnderstood,
+}
+
+// === impl State ===
+
+impl State {
+    /// What kind of server it is: its models tell, or its metrics.
+    pub fn server(&self) -> Option<Server> {
+        let owner = self.models().first().and_then(|model| model.entry.get("owned_by")?.as_str());
+        let by_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
+        owner.and_then(Server::of_owner).or_else(by_metrics)
+    }
+
+    /// Whether it said that its engine sleeps: its weights are off the GPU, and it is sent nothing.
+    pub fn is_asleep(&self) -> bool {
+        self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
+    }
+
+    /// Whether it has a LoRA adapter, or does not tell which ones it has.
+    pub(super) fn may_have(&self, adapter: u64) -> bool {
+        let adapters = self.sample.and_then(|sample| sample.load.adapters);
+        adapters.is_none_or(|adapters| adapters.has(adapter))
+    }
+
+    /// The signals that its metrics offered last.
+    pub fn signals(&self) -> Signals {
+        self.sample.map(|sample| Signals::of(&sample.load)).unwrap_or_default()
+    }
+
+    /// What it last said of itself.
+    pub fn condition(&self, now: Instant) -> Condition {
+        let Some(sample) = &self.sample else { return Condition::default() };
+        let load = &sample.load;
+        Condition {
+            kv_usage: load.kv_usage,
+            running: load.running.map(|running| running as u32),
+            waiting: load.waiting.map(|waiting| waiting as u32),
+            preemptions: load.preemptions.map(|preemptions| preemptions as u64),
+            age: Some(now.saturating_duration_since(sample.at)),
+        }
+    }
+
+    /// The models that it says it serves; none if it has not said.
+    pub fn models(&self) -> &[Model] {
+        self.models.as_deref().unwrap_or_default()
+    }
+}
+
+// === impl Health ===
+
+impl Health {
+    /// The name in `/status` and the banner.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+}
+
+// === impl Load ===
+
+impl Load {
+    /// What matters of it for routing. `None` if it does not tell enough.
+    pub(super) fn report(&self) -> Option<Report> {
+        Some(Report {
+            kv_usage: self.kv_usage,
+            waiting: self.waiting?,
+            running: self.running?,
+            capacity: self.capacity(),
+        })
+    }
+}
+
+// === impl ScrapeError ===
+
+impl ScrapeError {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Connect,
+        Self::Timeout,
+        Self::Status,
+        Self::Truncated,
+        Self::Encoded,
+        Self::TooLarge,
+        Self::NotUnderstood,
+    ];
+
+    /// The label value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Timeout => "timeout",
+            Self::Status => "status",
+            Self::Truncated => "truncated",
+            Self::Encoded => "encoded",
+            Self::TooLarge => "too_large",
+            Self::NotUnderstood => "not_understood",
+        }
+    }
+}
