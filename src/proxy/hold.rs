@@ -74,8 +74,9 @@ fn is_open(exchange: &mut Exchange, status: StatusCode) -> bool {
     let has_output = exchange.record().timings.first_output.is_some();
     let Some(observed) = exchange.observed() else { return false };
     let is_said = observed.is_terminal || observed.error.is_some() || observed.lost.is_some();
-    let is_read = !status.is_success() || exchange.is_reading();
-    is_read && !has_output && !is_said
+    // Of a refusal the status says enough.
+    let matters = status.is_server_error() || (status.is_success() && exchange.is_reading());
+    matters && !has_output && !is_said
 }
 
 /// Shows a frame to the exchange and keeps what goes on. Its length.
@@ -103,10 +104,8 @@ pub(super) fn symptom(
         // It would be one everywhere.
         StatusCode::NOT_IMPLEMENTED => None,
         StatusCode::NOT_FOUND => is_known.then_some(Symptom::UnknownModel),
-        status if status.is_server_error() => Some(match begun {
-            begun if has_died(begun) => Symptom::EngineDead,
-            _ => Symptom::ServerError,
-        }),
+        status if status.is_server_error() && has_died(begun) => Some(Symptom::EngineDead),
+        status if status.is_server_error() => Some(Symptom::ServerError),
         status if status.is_success() => in_band(exchange, begun),
         _ => None,
     }
