@@ -41,6 +41,8 @@ const HOP_BY_HOP: [HeaderName; 11] = [
 const TRUSTED_BY_VLLM: [&str; 3] =
     ["x-data-parallel-rank", "x-vllm-priority", "endpoint-load-metrics-format"];
 const SAGEMAKER_PREFIX: &str = "x-amzn-sagemaker-";
+/// Names that are this gateway's own: nobody behind it may take a client's for its word.
+const OWN_PREFIX: &str = "x-tokenweir-";
 
 /// The name of a request in headers, logs and spans: 1 to 128 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +149,9 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 
 fn strip_prefixed(headers: &mut HeaderMap) {
     let unwanted = |name: &&HeaderName| {
-        name.as_str().starts_with(SAGEMAKER_PREFIX) || name.as_str().contains('_')
+        let name = name.as_str();
+        [SAGEMAKER_PREFIX, OWN_PREFIX].iter().any(|prefix| name.starts_with(prefix))
+            || name.contains('_')
     };
     // An underscore is how a header hides from a proxy: servers fold it to a dash.
     let unwanted: Vec<HeaderName> = headers.keys().filter(unwanted).cloned().collect();

@@ -7,9 +7,10 @@ use crate::headers::{X_GATEWAY_ERROR, X_SHOULD_RETRY};
 use crate::openai::request::PeekError;
 use crate::record::Outcome;
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
+use serde_json::Value;
 use std::fmt;
 use std::time::Duration;
 pub use table::REASONS;
@@ -70,6 +71,28 @@ pub enum Error {
     /// The client stopped sending.
     #[error("the request body ended before its length")]
     BodyCut,
+    /// The gateway has keys, and this request has none of them.
+    #[error(
+        "the API key is missing, or it is not one of this gateway's; send it as `Authorization: \
+         Bearer KEY`"
+    )]
+    InvalidApiKey,
+    /// Its tenant may not use the model.
+    #[error("this API key may not use {model}; GET /v1/models lists what it may use")]
+    ModelNotAllowed {
+        /// As the client wrote it, in backticks; or that it named none.
+        model: String,
+    },
+    /// Its tenant or its key has taken as much as it may.
+    #[error("the limit of {allowed} {limited} is reached; retry after {retry_after} s")]
+    RateLimited {
+        /// What there was too much of.
+        limited: Limited,
+        /// How much is allowed.
+        allowed: u32,
+        /// In seconds.
+        retry_after: u32,
+    },
     /// No replica serves the model.
     #[error("the model `{model}` does not exist. Models here: {known}")]
     UnknownModel {
@@ -129,6 +152,17 @@ pub enum Error {
     Internal,
 }
 
+/// What a tenant or a key may take so much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limited {
+    /// Requests that begin in a minute.
+    Requests,
+    /// Tokens in a minute.
+    Tokens,
+    /// Requests that are open at once.
+    Concurrency,
+}
+
 /// Those that say that there were replicas and no room.
 pub const SHED_REASONS: &[&str] = &["saturated", "shed", "queue_timeout"];
 
@@ -143,7 +177,17 @@ pub enum Fault {
     Gateway,
 }
 
-// === impl Error ===
+// === impl Limited, Error ===
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Requests => "requests in a minute",
+            Self::Tokens => "tokens in a minute",
+            Self::Concurrency => "requests at once",
+        })
+    }
+}
 
 impl Error {
     /// The status of the answer.
@@ -180,7 +224,7 @@ impl Error {
             "message": self.to_string(),
             "type": row.kind,
             "param": row.param,
-            "code": row.status.as_u16(),
+            "code": row.code.map_or_else(|| row.status.as_u16().into(), Value::from),
         }});
         let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
         *response.status_mut() = row.status;
@@ -192,6 +236,9 @@ impl Error {
         }
         if *self == Self::Poison {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
+        if row.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if let Self::MethodNotAllowed { allow } = self {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
@@ -234,6 +281,11 @@ mod tests {
             Error::EncodedBody { encoding: "gzip".into() },
             Error::BodyTooLarge { limit: 1 },
             Error::BodyCut,
+            Error::InvalidApiKey,
+            Error::ModelNotAllowed { model: "`a`".into() },
+            rate_limited(Limited::Requests),
+            rate_limited(Limited::Tokens),
+            rate_limited(Limited::Concurrency),
             Error::UnknownModel { model: "a".into(), known: "b".into() },
             Error::NoBackend,
             Error::Saturated { retry_after: 1 },
@@ -246,8 +298,9 @@ mod tests {
         ];
         for error in all {
             let is_client = error.fault() == Fault::Client;
-            // Too many requests are not the fault of any one client.
-            let is_full = error.status() == StatusCode::TOO_MANY_REQUESTS;
+            // That replicas are full is not the fault of any one client; that it took too much is.
+            let is_own = matches!(error, Error::RateLimited { .. });
+            let is_full = error.status() == StatusCode::TOO_MANY_REQUESTS && !is_own;
             assert_eq!(is_client, error.status().is_client_error() && !is_full, "{error:?}");
             assert_eq!(is_full, SHED_REASONS.contains(&error.reason()), "{error:?}");
             assert!(REASONS.contains(&error.reason()), "{error:?}");
@@ -265,6 +318,39 @@ mod tests {
             assert_eq!(error.response().headers()[RETRY_AFTER], "7");
             assert_eq!(error.outcome(), Outcome::Rejected);
         }
+    }
+
+    fn rate_limited(limited: Limited) -> Error {
+        Error::RateLimited { limited, allowed: 60, retry_after: 7 }
+    }
+
+    #[test]
+    fn a_client_that_took_too_much_is_told_so_in_the_words_that_sdks_read() {
+        for (limited, kind, message) in [
+            (Limited::Requests, "requests", "the limit of 60 requests in a minute is reached"),
+            (Limited::Tokens, "tokens", "the limit of 60 tokens in a minute is reached"),
+            (Limited::Concurrency, "requests", "the limit of 60 requests at once is reached"),
+        ] {
+            let error = rate_limited(limited);
+            let response = error.response();
+            assert_eq!(response.headers()[RETRY_AFTER], "7");
+            assert_eq!(error.outcome(), Outcome::ClientError);
+            let body = response.into_body().into_inner().unwrap();
+            let body: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body["error"]["code"], "rate_limit_exceeded");
+            assert_eq!(body["error"]["type"], kind);
+            assert_eq!(body["error"]["message"], format!("{message}; retry after 7 s"));
+        }
+    }
+
+    #[test]
+    fn a_client_without_a_key_is_told_how_to_send_one() {
+        let response = Error::InvalidApiKey.response();
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+        assert_eq!(response.headers()[WWW_AUTHENTICATE], "Bearer");
+        let body = response.into_body().into_inner().unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["error"]["code"], "invalid_api_key");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The table of all answers that are the gateway's own.
 
-use super::{Error, Fault};
+use super::{Error, Fault, Limited};
 use http::StatusCode;
 
 /// Every reason: a label value is one of these.
@@ -15,6 +15,11 @@ pub const REASONS: &[&str] = &[
     "encoded_body",
     "body_too_large",
     "body_cut",
+    "invalid_api_key",
+    "model_not_allowed",
+    "request_limit",
+    "token_limit",
+    "concurrency_limit",
     "unknown_model",
     "no_backend",
     "saturated",
@@ -37,6 +42,8 @@ pub(super) struct Row {
     pub(super) kind: &'static str,
     /// One word, for the header, metrics and spans.
     pub(super) reason: &'static str,
+    /// `error.code`, where OpenAI has a word for it; else it is the status.
+    pub(super) code: Option<&'static str>,
     /// `error.param`
     pub(super) param: Option<&'static str>,
     /// Seconds after which a retry makes sense.
@@ -52,6 +59,7 @@ impl Error {
             fault,
             kind,
             reason,
+            code: None,
             param: None,
             retry_after: None,
         };
@@ -60,6 +68,23 @@ impl Error {
             ..row(S::TOO_MANY_REQUESTS, Gateway, "TooManyRequestsError", reason)
         };
         match self {
+            Self::InvalidApiKey => Row {
+                code: Some("invalid_api_key"),
+                ..row(S::UNAUTHORIZED, Client, "invalid_request_error", "invalid_api_key")
+            },
+            Self::ModelNotAllowed { .. } => Row {
+                param: Some("model"),
+                ..row(S::FORBIDDEN, Client, "PermissionDeniedError", "model_not_allowed")
+            },
+            Self::RateLimited { limited, retry_after, .. } => {
+                let (kind, reason) = limited.words();
+                Row {
+                    fault: Client,
+                    kind,
+                    code: Some("rate_limit_exceeded"),
+                    ..full(reason, *retry_after)
+                }
+            }
             Self::NotFound { .. } => row(S::NOT_FOUND, Client, "NotFoundError", "not_found"),
             Self::MethodNotAllowed { .. } => {
                 row(S::METHOD_NOT_ALLOWED, Client, "BadRequestError", "method_not_allowed")
@@ -104,6 +129,17 @@ impl Error {
             Self::Internal => {
                 row(S::INTERNAL_SERVER_ERROR, Gateway, "InternalServerError", "internal")
             }
+        }
+    }
+}
+
+impl Limited {
+    /// `error.type`, as OpenAI has it, and the reason.
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Requests => ("requests", "request_limit"),
+            Self::Tokens => ("tokens", "token_limit"),
+            Self::Concurrency => ("requests", "concurrency_limit"),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod asked;
 mod attempt;
+mod caller;
 mod captured;
 mod decision;
 mod engine;
@@ -21,6 +22,7 @@ mod timings;
 
 pub use asked::Asked;
 pub use attempt::{Attempt, NotRetried};
+pub use caller::Caller;
 pub use captured::Captured;
 pub use decision::{Considered, Decision, Shadow};
 pub use engine::{Condition, RecentTimes, Stall};
@@ -67,6 +69,8 @@ pub struct RequestRecord {
     pub model: ModelLabel,
     /// The client's tier.
     pub tier: Tier,
+    /// Whose key it came with. `None` if nobody needs one, or it has none that is known.
+    pub caller: Option<Arc<Caller>>,
     /// Why the last attempt went where it went.
     pub decision: Option<Decision>,
     /// Every time the request was sent to a replica, in order.
@@ -132,6 +136,7 @@ impl RequestRecord {
             asked: Asked::default(),
             model: ModelLabel::other(),
             tier: Tier::default(),
+            caller: None,
             decision: None,
             attempts: Vec::new(),
             not_retried: None,

@@ -47,6 +47,7 @@ pub(crate) fn streamed() -> RequestRecord {
             shadow: Box::default(),
         }),
         tier: Tier::default(),
+        caller: None,
         attempts: vec![Attempt {
             backend: BackendId::new("vllm-0"),
             address: ("10.0.0.1".into(), 8000),

@@ -5,6 +5,7 @@ use super::ModelLabel;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::Arc;
+use subtle::ConstantTimeEq;
 
 /// The tier of one request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -48,7 +49,11 @@ impl Tiers {
     /// The tier of a request with these headers.
     pub fn of(&self, headers: &HeaderMap) -> Tier {
         let key = headers.get(AUTHORIZATION);
-        let by_key = self.keys.iter().find(|(known, _)| Some(known) == key).map(|(_, tier)| tier);
+        let is_same = |known: &HeaderValue| {
+            // The time that it takes tells nothing of where they differ.
+            key.is_some_and(|key| known.as_bytes().ct_eq(key.as_bytes()).into())
+        };
+        let by_key = self.keys.iter().find(|(known, _)| is_same(known)).map(|(_, tier)| tier);
         let named = || self.header.as_ref().and_then(|name| headers.get(name));
         match by_key
             .or_else(|| self.names.iter().find(|name| named().is_some_and(|it| it == &***name)))
