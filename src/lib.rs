@@ -8,6 +8,7 @@
 //! ```text
 //! client ─► server ─► proxy::handle                        Exchange::open ──┐ one guard,
 //!             │         ├ openai::route    is it inference?                 │ moved along
+//!             │         ├ access           whose key is it, and may it take more?
 //!             │         ├ openai::request  model, stream; the bytes stay    │
 //!             │         ├ admission        waits while all are full         │
 //!             │         ├ pool.lease       routing::Policy over a snapshot  │
@@ -36,7 +37,7 @@ pub mod headers;
 pub mod openai;
 
 // Floor 2: choosing, and what failures mean; what a request was, whether that was promised, and
-// why it was refused.
+// why it was refused; who may come in.
 pub mod routing;
 
 pub mod resilience;
@@ -46,6 +47,8 @@ pub mod record;
 pub mod slo;
 
 pub mod error;
+
+pub mod access;
 
 // Floor 3: waiting and watching, without I/O.
 pub mod admission;

@@ -16,6 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, path::Path};
 use tikv_jemalloc_ctl::thread;
+use tokenweir::access::{KeyDigest, KeyEntry, Keys, Limits, Roster, TenantEntry};
 use tokenweir::backend::dialect::Load;
 use tokenweir::headers::RequestId;
 use tokenweir::observe::{Begun, Exchange, Live, ObservedBody, Observer, Replica, Settings, Sink};
@@ -75,6 +76,33 @@ fn the_allocator_counts_what_is_allocated() {
     let before = allocated();
     let boxed = std::hint::black_box(Box::new([1_u8; 64]));
     assert!(allocated() - before >= 64, "{}", boxed[0]);
+}
+
+#[test]
+fn a_million_unknown_keys_leave_not_a_byte() {
+    let tenant = TenantEntry {
+        name: "a".into(),
+        tier: None,
+        models: None,
+        limits: Limits::default(),
+        keys: vec![KeyEntry {
+            name: "k".into(),
+            hash: KeyDigest::of(b"known"),
+            limits: Limits::default(),
+        }],
+    };
+    let keys = Keys::new(&Roster { tenants: vec![tenant] }, &Keys::default());
+    let mut headers = HeaderMap::new();
+    let mut cost = 0;
+    for number in 0..1_000_000 {
+        headers.insert("x-api-key", HeaderValue::from(number));
+        let before = allocated();
+        assert!(keys.of(&headers).is_none());
+        cost += allocated() - before;
+    }
+    assert_eq!(cost, 0);
+    headers.insert("x-api-key", HeaderValue::from_static("known"));
+    assert!(keys.of(&headers).is_some());
 }
 
 #[test]
