@@ -2,6 +2,7 @@
 //! missing where it is used.
 
 use super::{Config, ConfigError, Overrides, Place};
+use crate::access::Roster;
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ struct Found {
 /// not there is noted, since the gateway may run elsewhere.
 pub fn check(file: &Path, env: impl Fn(&str) -> Option<String>) -> Check {
     let found = Config::load(Some(file), Overrides::default());
-    let found = found.map(|loaded| Found::of(&loaded.config, env));
+    let found = found.and_then(|loaded| Found::of(&loaded.config, env));
     Check { file: file.to_owned(), found }
 }
 
@@ -74,7 +75,7 @@ impl fmt::Display for Check {
 }
 
 impl Found {
-    fn of(config: &Config, env: impl Fn(&str) -> Option<String>) -> Self {
+    fn of(config: &Config, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let mut notes = Vec::new();
         if config.backends.is_empty() {
             notes.push("no backend is listed; `serve` will need --backend".to_owned());
@@ -84,6 +85,14 @@ impl Found {
                 notes.push(format!("the api_key of {}: {error}", backend.id()));
             }
         }
-        Self { backends: config.backends.len(), notes }
+        if let Some(Err(error)) = config.access.admin_token.as_ref().map(|key| key.resolve(&env)) {
+            notes.push(format!("access.admin_token: {error}"));
+        }
+        match &config.access.keys_file {
+            Some(file) if file.exists() => drop(Roster::load(file, &config.tiers)?),
+            Some(file) => notes.push(format!("access.keys_file: {} is not here", file.display())),
+            None => {}
+        }
+        Ok(Self { backends: config.backends.len(), notes })
     }
 }

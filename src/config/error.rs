@@ -60,8 +60,11 @@ pub(super) enum Cut {
 /// Longest line that is shown, in characters.
 const WIDTH: usize = 120;
 
-/// The key whose value is never shown.
-const SECRET_KEY: &str = "api_key";
+/// What may be quoted where nothing of a file may be.
+const OWN_NAMES: [&str; 5] = ["tenants", "keys", "name", "hash", "tokenweir key"];
+
+/// The keys whose values are never shown.
+const SECRET_KEYS: [&str; 2] = ["api_key", "admin_token"];
 
 impl ConfigError {
     /// A problem that has no place.
@@ -94,6 +97,18 @@ impl ConfigError {
     pub(super) fn with_help(mut self, help: Option<&str>) -> Self {
         self.0.help = help.map(visible);
         self
+    }
+
+    /// Without the line of the file.
+    pub(super) fn without_excerpt(mut self) -> Self {
+        self.0.excerpt = None;
+        self
+    }
+
+    /// Without the line of the file, and without any word of it that the problem quotes.
+    pub(super) fn without_quotes(mut self) -> Self {
+        self.0.problem = unquoted(&self.0.problem);
+        self.without_excerpt()
     }
 
     /// What is wrong.
@@ -182,15 +197,26 @@ fn value_of(line: &[char], key_end: usize) -> Option<usize> {
     Some(colon + 1 + blanks)
 }
 
-/// The column from which on a line is not shown, because a secret may follow: the value of an
-/// `api_key`, or a password in a URL.
+/// The column from which on a line is not shown, because a secret may follow: the value of a
+/// secret key, or a password in a URL.
 fn mask(line: &str) -> Option<usize> {
     let chars: Vec<char> = line.chars().collect();
     let column = |text: &str| line.split_once(text).map(|(before, _)| before.chars().count());
-    let after_key = column(SECRET_KEY).and_then(|key| value_of(&chars, key));
+    let secret_keys = SECRET_KEYS.iter().filter_map(|key| column(key));
+    let after_key = secret_keys.filter_map(|key| value_of(&chars, key)).min();
     let in_url = column("://").map(|scheme| scheme + 3);
     let in_url = in_url.filter(|user| chars.get(*user..).is_some_and(|rest| rest.contains(&'@')));
     after_key.into_iter().chain(in_url).min()
+}
+
+/// A text without what it quotes, from the first mark to the last, unless that is a name of ours.
+fn unquoted(text: &str) -> String {
+    let Some(start) = text.find(['`', '"']) else { return text.to_owned() };
+    let (before, rest) = text.split_at(start);
+    let (mark, rest) = rest.split_at(1);
+    let (quoted, after) = rest.rsplit_once(mark).unwrap_or((rest, ""));
+    let shown = if OWN_NAMES.contains(&quoted) { quoted } else { "…" };
+    format!("{before}{mark}{shown}{mark}{}", unquoted(after))
 }
 
 /// Text from a file as a terminal may show it: control characters could rewrite the screen.

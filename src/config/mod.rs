@@ -2,6 +2,7 @@
 //! either a whole valid [`Config`] or an error that says where it is wrong; there is nothing in
 //! between. Each room owns its settings; here they are put together.
 
+mod access;
 mod backends;
 mod check;
 mod content;
@@ -17,6 +18,7 @@ mod sources;
 mod tests;
 mod yaml;
 
+pub use access::Access;
 pub use backends::BackendConfig;
 pub use check::{Check, check};
 pub use error::{ConfigError, Place, Position};
@@ -59,6 +61,8 @@ pub struct Config {
     pub routing: Routing,
     /// What happens while all of them are full.
     pub admission: Admission,
+    /// Who may come in.
+    pub access: Access,
     /// The largest request.
     pub limits: Limits,
     /// How long the replicas are waited for.
@@ -117,6 +121,7 @@ impl Default for Config {
             models: Vec::new(),
             routing: Routing::default(),
             admission: Admission::default(),
+            access: Access::default(),
             limits: Limits::default(),
             timeouts: client::Limits::default(),
             retry: retry::Settings::default(),

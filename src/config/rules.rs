@@ -1,7 +1,7 @@
 //! What types cannot say: rules about the size of a value, and about values that must agree. A
 //! broken rule names the value by its path, wherever it came from.
 
-use super::{Config, Otlp, backends::BackendConfig, content, failures, objectives};
+use super::{Config, Otlp, access, backends::BackendConfig, content, failures, objectives};
 use crate::admission::DEFAULT_CLASS;
 use crate::backend::address::Address;
 use crate::backend::routes::Named;
@@ -57,6 +57,7 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     capture_is_usable(config)?;
     failures::check(config)?;
     content::check(&config.log.content)?;
+    access::check(&config.access)?;
     objectives::check(config)
 }
 

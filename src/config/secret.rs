@@ -1,6 +1,7 @@
 //! A secret, by reference. The configuration says where it is and never what it is, so that a
 //! configuration can be shown, logged and committed.
 
+use crate::access::KeyDigest;
 use http::HeaderValue;
 use serde::de::{Deserialize, Deserializer, Error as DeError, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -197,6 +198,12 @@ impl SecretValue {
     /// The value of an `Authorization` header, marked as sensitive.
     pub fn bearer(&self) -> &HeaderValue {
         &self.0
+    }
+
+    /// The digest of the token, to know it when somebody sends it.
+    pub fn digest(&self) -> KeyDigest {
+        let bearer = self.0.as_bytes();
+        KeyDigest::of(bearer.strip_prefix(b"Bearer ").unwrap_or(bearer))
     }
 }
 

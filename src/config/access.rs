@@ -1,0 +1,164 @@
+//! Who may come in: the settings, and the file of tenants and keys, which is a file of its own so
+//! that it can be a secret and change without the rest.
+
+use super::error::{ConfigError, Cut};
+use super::rules::{Broken, broken};
+use super::secret::Secret;
+use super::settings::Tiers;
+use super::{file, yaml};
+use crate::access::{Roster, cors};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Who may come in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Access {
+    /// The file of tenants and keys. `None`: nobody needs a key.
+    pub keys_file: Option<PathBuf>,
+    /// The web pages that may read answers.
+    pub cors: cors::Settings,
+    /// The token that the admin port wants. `None`: none.
+    pub admin_token: Option<Secret>,
+    /// Whether its metrics are for everybody all the same.
+    pub open_metrics: bool,
+}
+
+/// The first rule that is broken.
+pub(super) fn check(access: &Access) -> Result<(), Broken> {
+    if access.keys_file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
+        return Err(broken("access.keys_file", "write the path of a file, or null"));
+    }
+    match access.cors.stray() {
+        Some(index) => {
+            let problem =
+                "write `*`, or an origin as browsers send it, such as https://example.com";
+            Err(broken(&format!("access.cors.origins.{index}"), problem))
+        }
+        None => Ok(()),
+    }
+}
+
+impl Roster {
+    /// Reads a file of tenants and keys, and checks it. Tenants may have the tiers of a
+    /// configuration.
+    ///
+    /// The error says where the file is wrong, and quotes nothing of it: somebody may have put a
+    /// key where its hash belongs.
+    pub fn load(file: &Path, tiers: &Tiers) -> Result<Self, ConfigError> {
+        let text = file::read(file).map_err(ConfigError::without_quotes)?;
+        let (roster, outline) =
+            yaml::parse::<Self>(&text, file).map_err(ConfigError::without_quotes)?;
+        let of_keys = tiers.keys.iter().map(|key| &key.tier);
+        let known: Vec<&String> = tiers.names.iter().chain(of_keys).collect();
+        roster.check(&known).map_err(|wrong| {
+            let error = ConfigError::new(&wrong.problem);
+            match outline.position(&wrong.path) {
+                Some(position) => error.at(file, position, &text, Cut::Nothing).without_excerpt(),
+                None => error.in_file(file),
+            }
+        })?;
+        Ok(roster)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    fn load(name: &str, text: &str) -> Result<Roster, String> {
+        let folder = std::env::temp_dir().join(format!("tokenweir-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join(name);
+        std::fs::write(&file, text).unwrap();
+        let tiers = Tiers { names: vec!["gold".into()], ..Tiers::default() };
+        let loaded = Roster::load(&file, &tiers);
+        std::fs::remove_file(&file).unwrap();
+        loaded.map_err(|error| error.to_string().replace(&*file.to_string_lossy(), "FILE"))
+    }
+
+    #[test]
+    fn a_file_has_tenants_with_several_keys() {
+        let other = HASH.replace("ad", "ae");
+        let text = format!(
+            "tenants:\n- name: a\n  tier: gold\n  models: [m, 'n-*']\n  limits: {{ concurrency: 2 }}\n  \
+             keys:\n  - {{ name: one, hash: '{HASH}' }}\n  - name: two\n    hash: {other}\n    \
+             limits: {{ tokens_per_minute: 10 }}\n"
+        );
+        let roster = load("good.yaml", &text).unwrap();
+        let tenant = &roster.tenants[0];
+        assert_eq!((tenant.keys.len(), tenant.limits.concurrency), (2, Some(2)));
+        assert_eq!(tenant.keys[0].hash.to_string(), HASH);
+        assert_eq!(tenant.keys[1].limits.tokens_per_minute, Some(10));
+    }
+
+    #[test]
+    fn a_bad_file_is_refused_where_it_is_wrong() {
+        let key = format!("{{ name: k, hash: '{HASH}' }}");
+        for (name, text, expected) in [
+            ("empty", String::new(), "FILE: the key `tenants` is missing"),
+            (
+                "key",
+                "tenants:\n- name: a\n  keys:\n  - { name: k, hash: sk-123 }\n".into(),
+                "FILE:4:22: this is not the hash of a key; `tokenweir key` prints one, as sha256:, \
+                 and 64 digits",
+            ),
+            (
+                "twice",
+                format!("tenants:\n- name: a\n  keys: [{key}, {{ name: l, hash: '{HASH}' }}]\n"),
+                "FILE:3:99: this is already the hash of the key `k` of `a`",
+            ),
+            (
+                "names",
+                "tenants:\n- { name: a, keys: [] }\n- { name: a, keys: [] }\n".into(),
+                "FILE:3:11: `a` stands here twice",
+            ),
+            (
+                "label",
+                "tenants: [{ name: _other, keys: [] }]\n".into(),
+                "FILE:1:19: a name has 1 to 64 letters, digits and any of `-_.`, and no `_` before \
+                 them",
+            ),
+            (
+                "tier",
+                "tenants: [{ name: a, tier: lead, keys: [] }]\n".into(),
+                "FILE:1:28: `lead` is not a tier of `tiers` in the configuration",
+            ),
+            (
+                "model",
+                "tenants: [{ name: a, models: ['*a'], keys: [] }]\n".into(),
+                "FILE:1:31: a model is a name, or the beginning of one and a `*`",
+            ),
+            (
+                "limit",
+                "tenants: [{ name: a, limits: { concurrency: 0 }, keys: [] }]\n".into(),
+                "FILE:1:45: this must be 1 or more; leave it out for no limit",
+            ),
+        ] {
+            assert_eq!(load(name, &text).unwrap_err(), expected, "{text}");
+        }
+    }
+
+    proptest! {
+        /// A key stands in a file where it does not belong, however broken the file is.
+        #[test]
+        fn no_message_quotes_a_key_that_somebody_put_into_the_file(
+            cut in 0_usize..200, insert in 0_usize..200, junk in "[\\[\\]{}:,'\"*&!|>%@` \n\t-]{0,3}"
+        ) {
+            const CANARY: &str = "canary-5e1f";
+            let good = format!(
+                "tenants:\n- name: a\n  tier: gold\n  models: [m]\n  keys:\n  - {{ name: k, hash: \
+                 '{HASH}' }}\n"
+            );
+            let mut text = good.clone();
+            text.insert_str(insert.min(good.len()), &format!("{junk}{CANARY}{junk}"));
+            text.truncate(text.len() - cut.min(20));
+            if let Err(error) = load(&format!("canary-{cut}-{insert}"), &text) {
+                prop_assert!(!error.contains("5e1f"), "{error}\n{text}");
+            }
+        }
+    }
+}
