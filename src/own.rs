@@ -1,6 +1,7 @@
 //! What the gateway answers itself on the clients' port: its health, its version, and the models
 //! of all replicas as one list.
 
+use crate::access::Models;
 use crate::backend::pool::Pool;
 use crate::error::Error;
 use crate::openai::route::Route;
@@ -17,10 +18,10 @@ struct List<'a> {
     data: Vec<&'a Value>,
 }
 
-/// The answer of a route that is not forwarded.
-pub fn answer(route: Route, pool: &Pool) -> Response<Full<Bytes>> {
+/// The answer of a route that is not forwarded, to a client that may use `allowed` models.
+pub fn answer(route: Route, pool: &Pool, allowed: &Models) -> Response<Full<Bytes>> {
     match route {
-        Route::Models => models(pool),
+        Route::Models => models(pool, allowed),
         Route::Version => json_answer(&json!({ "version": env!("CARGO_PKG_VERSION") })),
         // Like vLLM: 200 and no body while requests can be served.
         Route::Health if pool.is_ready() => Response::default(),
@@ -29,12 +30,13 @@ pub fn answer(route: Route, pool: &Pool) -> Response<Full<Bytes>> {
 }
 
 /// The entries stand as the replicas sent them, so that fields we do not know survive.
-fn models(pool: &Pool) -> Response<Full<Bytes>> {
+fn models(pool: &Pool, allowed: &Models) -> Response<Full<Bytes>> {
     let routes = pool.routes();
     if routes.models().is_empty() && !pool.is_ready() {
         return Error::NoBackend.response();
     }
-    let data = routes.models().iter().map(|model| &model.entry).collect();
+    let models = routes.models().iter().filter(|model| allowed.allow(Some(&model.id)));
+    let data = models.map(|model| &model.entry).collect();
     json_answer(&List { object: "list", data })
 }
 

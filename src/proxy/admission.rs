@@ -105,16 +105,26 @@ impl Admission {
         names.zip(self.room().waiting()).collect()
     }
 
-    /// Who a request is of: its tenant is named by the configured header, or by the client's
-    /// token, or by its address.
-    pub fn caller(&self, headers: &HeaderMap, client: IpAddr, tier: &Tier) -> Caller {
+    /// Who a request is of: its tenant is known by its key, or named by the configured header, or
+    /// by the client's token, or by its address.
+    pub fn caller(
+        &self,
+        headers: &HeaderMap,
+        client: IpAddr,
+        tier: &Tier,
+        tenant: Option<&str>,
+    ) -> Caller {
         let Some(settings) = &self.settings else { return Caller { class: 0, tenant: 0 } };
+        let class = settings.classes.of(tier.as_str());
+        if let Some(tenant) = tenant {
+            return Caller { class, tenant: self.tenants.hash_one(tenant) };
+        }
         let named = settings.tenant_header.as_ref().and_then(|name| headers.get(name));
         let tenant = match named.or_else(|| headers.get(AUTHORIZATION)) {
             Some(name) => self.tenants.hash_one(name.as_bytes()),
             None => self.tenants.hash_one(client),
         };
-        Caller { class: settings.classes.of(tier.as_str()), tenant }
+        Caller { class, tenant }
     }
 
     /// A place at a replica, now or when there is one.

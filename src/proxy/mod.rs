@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! route ─ is it inference?            no: the gateway answers itself, or refuses
+//! enter ─ whose key, within limits?   its place travels in the body, as the lease does
 //! receive ─ the whole request body    it must be there to be peeked at and sent again
 //! peek ─ model, stream, limits        the bytes stay as they came
 //! admit ─ a place, now or when a replica has room; the policy names the replica
@@ -13,6 +14,7 @@
 //! replica's. Back-pressure and cancellation follow from that. A client that leaves drops the
 //! future or the body, and with it the connection to the replica.
 
+pub mod access;
 pub mod admission;
 mod asked;
 mod attempt;
@@ -24,6 +26,7 @@ mod receive;
 mod relay;
 pub mod retry;
 
+use crate::access::Place;
 use crate::backend::Lease;
 use crate::backend::client::Client;
 use crate::backend::pool::{Need, Pool};
@@ -37,10 +40,11 @@ use crate::openai::route::{NoRoute, Route};
 use crate::own;
 use crate::record::{Asked, Tiers};
 use crate::trace_context::Propagation;
+use access::{Access, Entry, Visitor};
 use admission::Admission;
 use bytes::Bytes;
 use deadline::Deadline;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, ORIGIN};
 use http::{HeaderName, Request, Response};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
@@ -54,6 +58,8 @@ use std::time::Duration;
 pub struct Gateway {
     /// The replicas.
     pub pool: Arc<Pool>,
+    /// Who may come in.
+    pub access: Arc<Access>,
     /// Who may go to them now, and who waits.
     pub admission: Arc<Admission>,
     /// The way to them.
@@ -90,7 +96,7 @@ pub struct KeptText {
 }
 
 /// The body of an answer: our own, or a replica's as it comes.
-pub type Answer = Either<Full<Bytes>, ObservedBody<Incoming, Lease>>;
+pub type Answer = Either<Full<Bytes>, ObservedBody<Incoming, (Lease, Option<Place>)>>;
 
 /// Serves one request from `client`.
 pub async fn handle(
@@ -98,28 +104,52 @@ pub async fn handle(
     client: IpAddr,
     request: Request<Incoming>,
 ) -> Response<Answer> {
+    if let Some(answer) = gateway.access.preflight(&request) {
+        return answer.map(Either::Left);
+    }
+    let origin = request.headers().get(ORIGIN).cloned();
+    let mut response = serve(gateway, client, request).await;
+    gateway.access.cors().apply(origin.as_ref(), response.headers_mut());
+    response
+}
+
+async fn serve(
+    gateway: &Gateway,
+    client: IpAddr,
+    mut request: Request<Incoming>,
+) -> Response<Answer> {
     let route = Route::of(request.method(), request.uri().path());
-    let api = match &route {
-        Ok((Route::Forward(api), _)) => Some(*api),
-        Ok((own, _)) => return own::answer(*own, &gateway.pool).map(Either::Left),
-        Err(_) => None,
+    let Entry { visitor, place } = gateway.access.enter(route, request.headers(), clock::now());
+    let api = match (&route, &place) {
+        (Ok((Route::Forward(api), _)), _) => Some(*api),
+        (Ok((own, _)), Ok(_)) => {
+            return own::answer(*own, &gateway.pool, visitor.models()).map(Either::Left);
+        }
+        _ => None,
     };
     let path = route.ok().map(|(_, path)| path);
-    let record = opening::record(&request, client, api, path, gateway);
+    let mut record = opening::record(&request, client, api, path, gateway);
+    visitor.sign(&mut record, request.headers_mut());
     let request_id = record.request_id.clone();
     let mut exchange = Exchange::open(record, gateway.sink.clone(), &gateway.live);
-    let result = match route {
-        Ok(_) => forward(gateway, &mut exchange, request).await,
-        Err(no_route) => Err(refusal(no_route, request.uri().path())),
+    let result = match (route, place) {
+        (_, Err(error)) => Err(error),
+        (Err(no_route), _) => Err(refusal(no_route, request.uri().path())),
+        (Ok(_), Ok(place)) => {
+            let answer = forward(gateway, &visitor, &mut exchange, request).await;
+            answer.map(|(response, lease)| (response, lease, place))
+        }
     };
     let mut response = match result {
-        Ok((mut response, lease)) => {
+        Ok((mut response, lease, place)) => {
             if exchange.is_stripping() {
                 response.headers_mut().remove(CONTENT_LENGTH);
             }
-            response.map(|body| Either::Right(ObservedBody::new(body, exchange, lease)))
+            let held = (lease, place);
+            response.map(|body| Either::Right(ObservedBody::new(body, exchange, held)))
         }
         Err(error) => {
+            let error = visitor.censor(error, &gateway.pool);
             let response = error.response();
             let bytes = response.body().size_hint().lower();
             exchange.refuse(error.status().as_u16(), bytes, error.reason(), error.outcome());
@@ -127,12 +157,14 @@ pub async fn handle(
         }
     };
     headers::inbound(response.headers_mut(), &request_id);
+    visitor.standing.write(response.headers_mut());
     response
 }
 
 /// Receives, peeks, and sends until a replica has answered.
 async fn forward(
     gateway: &Gateway,
+    visitor: &Visitor,
     exchange: &mut Exchange,
     request: Request<Incoming>,
 ) -> Result<(Response<Begun<Incoming>>, Lease), Error> {
@@ -151,6 +183,7 @@ async fn forward(
     };
     let route = gateway.pool.routes().of(peek.model.as_deref()).clone();
     record.model = route.label.clone();
+    visitor.may_use(peek.model.as_deref(), &record.model)?;
     let prompt = asked::prompt(&peek, &route, &body);
     let bytes = body.clone();
     let body = outgoing::Body::new(body, record.api, &head.headers, &peek, &route)?;
@@ -169,7 +202,8 @@ async fn forward(
     }
     let first_output = route.terms.first_output.or(gateway.first_output);
     let deadline = deadline::of(record, &head.headers, first_output);
-    let caller = gateway.admission.caller(&head.headers, record.client, &record.tier);
+    let tenant = record.caller.as_ref().map(|caller| &*caller.tenant);
+    let caller = gateway.admission.caller(&head.headers, record.client, &record.tier, tenant);
     let place = gateway.admission.admit(need, caller, &mut record.timings).await?;
     agree(exchange.terms(), &route.terms, deadline);
     let response_headers = route.terms.response_headers;
