@@ -79,6 +79,11 @@ struct Line<'a> {
     model: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     tier: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<&'a str>,
+    /// The name of the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
     backend: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<&'static str>,
@@ -219,6 +224,8 @@ impl<'a> Line<'a> {
             lost: observed.lost.map(Lost::as_str),
             model: record.model.as_str(),
             tier: record.tier.as_str(),
+            tenant: record.caller.as_ref().map(|caller| &*caller.tenant),
+            key: record.caller.as_ref().map(|caller| &*caller.key),
             backend: record.backend().map(crate::record::BackendId::as_str),
             policy: decision.map(|decision| decision.policy),
             reason: decision.map(|decision| decision.reason),
@@ -278,6 +285,8 @@ impl Display for Line<'_> {
         let status = self.status.map_or("---".into(), |status| status.to_string());
         write!(f, "{} {status} {:<14} {} {}", self.ts, self.outcome, self.method, self.route)?;
         field(f, "model", Some(self.model))?;
+        field(f, "tenant", self.tenant)?;
+        field(f, "key", self.key)?;
         field(f, "backend", self.backend)?;
         field(f, "reason", self.reason)?;
         field(f, "error", self.error)?;

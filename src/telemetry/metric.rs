@@ -97,6 +97,8 @@ pub enum Label {
     Cause,
     /// A tier of the configuration, or `_other`; empty if there is none.
     Tier,
+    /// A tenant of the file of keys, or `_other` if there have been too many.
+    Tenant,
     /// An objective of the configuration.
     Slo,
     /// [`Verdict::as_str`]
@@ -172,6 +174,8 @@ pub struct Known {
     pub backends: Vec<String>,
     /// Tiers of the configuration.
     pub tiers: Vec<String>,
+    /// Tenants of the file of keys.
+    pub tenants: Vec<String>,
     /// Objectives of the configuration.
     pub slos: Vec<String>,
 }
@@ -179,8 +183,8 @@ pub struct Known {
 /// Which tokens a count is of.
 pub(super) const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
 /// Labels that fold what they do not know into one value.
-pub(super) const OVERFLOWING: [Label; 4] =
-    [Label::Model, Label::Tier, Label::Finish, Label::ErrorType];
+pub(super) const OVERFLOWING: [Label; 5] =
+    [Label::Model, Label::Tier, Label::Finish, Label::ErrorType, Label::Tenant];
 /// Moments of a stream, in the order of [`RequestRecord::marks`].
 pub(super) const MARKS: [&str; 3] = ["headers", "first_event", "first_answer"];
 /// Whether a policy in shadow would have chosen the same.
@@ -222,6 +226,7 @@ impl Label {
             Self::ClosedBy => "closed_by",
             Self::Cause => "cause",
             Self::Tier => "tier",
+            Self::Tenant => "tenant",
             Self::Slo => "slo",
             Self::Overflow => "label",
             Self::Mark => "mark",
@@ -271,6 +276,7 @@ impl Label {
             Self::ClosedBy => own(&EndedBy::ALL.map(EndedBy::as_str)),
             Self::Cause => own(&SlowCause::ALL.map(SlowCause::as_str)),
             Self::Tier => [own(&[""]), known.tiers.clone()].concat(),
+            Self::Tenant => known.tenants.clone(),
             Self::Slo => known.slos.clone(),
             Self::Verdict => own(&Verdict::COUNTED.map(Verdict::as_str)),
             Self::Overflow => own(&OVERFLOWING.map(Self::name)),

@@ -69,14 +69,16 @@ impl Prometheus {
         }
     }
 
-    /// Makes the series of models and replicas that have become known, and ends those of replicas
-    /// that went away long ago.
-    fn learn(&self, models: &[String], backends: Vec<String>) {
+    /// Makes the series of models, tenants and replicas that have become known, and ends those of
+    /// replicas that went away long ago.
+    fn learn(&self, models: &[String], tenants: &[String], backends: Vec<String>) {
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
         let Met { known, parted } = &mut *met;
-        if known.models != models || known.backends != backends {
+        let is_same = known.models == models && known.tenants == tenants;
+        if !is_same || known.backends != backends {
             parted.on_change(&known.backends, &backends);
             known.models = models.to_vec();
+            known.tenants = tenants.to_vec();
             known.backends = backends;
             for (family, _) in &self.families {
                 family.seed(known);
@@ -141,10 +143,10 @@ impl Prometheus {
         let _ = tell;
     }
 
-    /// Makes the series of the models and replicas that are there now.
+    /// Makes the series of the models, tenants and replicas that are there now.
     fn meet(&self, vitals: &Vitals) {
         let backends = vitals.backends.iter().map(|backend| backend.backend.clone()).collect();
-        self.learn(&vitals.models, backends);
+        self.learn(&vitals.models, &vitals.tenants, backends);
     }
 
     fn write(&self, family: &Family, bars: &Bars, vitals: &Vitals, page: &mut Page) {

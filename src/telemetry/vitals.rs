@@ -21,6 +21,8 @@ pub struct Vitals {
     pub short_list_bytes: usize,
     /// The models of all replicas.
     pub models: Vec<String>,
+    /// The tenants that are label values.
+    pub tenants: Vec<String>,
     /// Spans by what became of them.
     pub spans: SpanCounts,
     /// Records of a capture by what became of them.

@@ -91,6 +91,7 @@ fn most_series() -> BTreeMap<String, usize> {
         (Label::Tier, "T"),
         (Label::ErrorType, "E"),
         (Label::Slo, "S"),
+        (Label::Tenant, "N"),
     ];
     let mut most = BTreeMap::new();
     for row in catalog::rows() {
@@ -113,7 +114,7 @@ fn most_series() -> BTreeMap<String, usize> {
 #[test]
 fn the_formula_of_series_in_the_readme_is_that_of_the_catalogue() {
     let most = most_series();
-    let known = ["·M", "·M·T", "·M·B", "·M·B·T", "·M·B·E", "·M·S", "·B", "·T", "·S", ""];
+    let known = ["·M", "·M·T", "·M·B", "·M·B·T", "·M·B·E", "·M·S", "·B", "·T", "·S", "·N", ""];
     assert!(most.keys().all(|factors| known.contains(&factors.as_str())), "{most:?}");
     let terms = known.map(|factors| format!("{}{factors}", most[factors]));
     let formula = terms.join(" + ");
@@ -126,7 +127,8 @@ async fn every_row_has_its_series_from_the_start_although_no_replica_is_up() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
     let promise = "ttft < 1s for 99 %".parse().unwrap();
     let slos = vec![Objective { name: "all".into(), model: None, tier: None, promise }];
-    let gateway = start_with(&[nobody], Setup { slos, ..Setup::default() }).await;
+    let access = crate::access::access(crate::access::tenant());
+    let gateway = start_with(&[nobody], Setup { slos, access, ..Setup::default() }).await;
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
     let samples = samples(&page);

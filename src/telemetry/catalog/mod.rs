@@ -8,6 +8,7 @@ mod requests;
 mod resilience;
 mod routing;
 mod streams;
+mod tenants;
 
 use super::metric::{Emit, Row};
 use crate::record::RequestRecord;
@@ -52,6 +53,7 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
     [
         streams::ROWS,
         requests::ROWS,
+        tenants::ROWS,
         objectives::ROWS,
         replicas::ROWS,
         resilience::ROWS,

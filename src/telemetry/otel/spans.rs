@@ -119,6 +119,8 @@ impl<'a> Tree<'a> {
             .put_some("error.type", is_told.then(|| server_error_type(record)))
             .put("tokenweir.request_id", text(record.request_id.as_str()))
             .put("tokenweir.outcome", record.outcome.as_str())
+            .put_some("tokenweir.tenant", record.caller.as_ref().map(|it| text(&it.tenant)))
+            .put_some("tokenweir.key", record.caller.as_ref().map(|it| text(&it.key)))
             .put_some("tokenweir.kept", record.kept.map(Kept::as_str));
         let method = method_name(record.method);
         self.span(Part {
