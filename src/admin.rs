@@ -1,11 +1,14 @@
 //! The operators' port: metrics, probes, the state of the replicas, why requests went where they
 //! went, the configuration in force.
 
+mod guard;
+
 use crate::backend::dialect::Server;
 use crate::backend::pool::Pool;
 use crate::backend::{self, Backend, Health};
 use crate::clock;
 use crate::observe::Live;
+use crate::proxy::access::Access;
 use crate::proxy::admission::Admission;
 use crate::routing::{Ledger, Prompt};
 use crate::telemetry::explain::Explanations;
@@ -20,16 +23,22 @@ use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Json, Router, middleware};
+pub use guard::Guard;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// What the operators' port shows.
 pub struct Admin {
+    /// Who may see it.
+    pub guard: Guard,
     /// The replicas.
     pub pool: Arc<Pool>,
+    /// Who may send them requests.
+    pub access: Arc<Access>,
     /// Who waits for them.
     pub admission: Arc<Admission>,
     /// The metrics.
@@ -63,6 +72,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/explain", get(newest))
         .route("/explain/{*request_id}", get(explain))
         .fallback(|| async { (StatusCode::NOT_FOUND, INDEX) })
+        .layer(middleware::from_fn_with_state(admin.clone(), guard::check))
         .with_state(admin)
 }
 
@@ -101,6 +111,7 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "draining": vitals.draining,
         "requests_in_flight": vitals.in_flight,
         "queue": vitals.queue,
+        "access": access(&admin.access),
         "models": vitals.models,
         "backends": vitals.backends,
         "spans": vitals.spans,
@@ -109,6 +120,15 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "verdicts": [],
     });
     fresh(Json(body).into_response())
+}
+
+/// How many requests of each tenant are open, and what is wrong with the file of keys. Null, if
+/// nobody needs a key.
+fn access(access: &Access) -> Option<Value> {
+    let keys = access.keys()?;
+    let open: BTreeMap<_, _> = keys.open().map(|(name, open)| (name.to_string(), open)).collect();
+    let problem = access.problem().map(|problem| problem.to_string());
+    Some(json!({ "keys": keys.len(), "requests_in_flight": open, "problem": problem }))
 }
 
 async fn config(State(admin): State<Arc<Admin>>) -> Response {
@@ -161,12 +181,17 @@ impl Admin {
             backends: backends(&self.pool, now),
             short_list_bytes: self.pool.short_list_bytes(),
             models: self.pool.routes().models().iter().map(|model| model.id.to_string()).collect(),
+            tenants: tenants(&self.access),
             spans: (self.spans)(),
             capture: self.capture.as_ref().map(capture::Counter::counts).unwrap_or_default(),
             logs: (self.logs)(),
             pushes: self.pushes.counts(),
         }
     }
+}
+
+fn tenants(access: &Access) -> Vec<String> {
+    access.keys().iter().flat_map(|keys| keys.labels()).map(ToString::to_string).collect()
 }
 
 fn queue(admission: &Admission) -> Vec<QueueVitals> {

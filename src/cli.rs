@@ -55,6 +55,8 @@ pub enum Command {
     Replay(Box<Replay>),
     /// Print what is installed around the gateway: alerts, dashboards, a collector.
     Generate(Generate),
+    /// Make a key for a client, and its hash for the file of keys.
+    Key,
 }
 
 /// `tokenweir serve`.

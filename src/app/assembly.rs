@@ -3,15 +3,15 @@
 use super::collectors;
 use super::logs::Logs;
 use super::parts::{
-    admission, backends, capture, later, log_counts, observation, session_headers, span_counts,
-    telemetry, tiers,
+    access, admission, backends, capture, guard, later, log_counts, observation, session_headers,
+    span_counts, telemetry, tiers,
 };
 use crate::admin::Admin;
 use crate::backend::Keeper;
 use crate::backend::client::Client;
 use crate::backend::pool::Pool;
 use crate::clock;
-use crate::config::{Loaded, SecretError};
+use crate::config::{ConfigError, Loaded, SecretError};
 use crate::observe::{Live, Sink};
 use crate::proxy::admission::Admission;
 use crate::proxy::retry::Retry;
@@ -31,6 +31,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// A gateway with its ports bound and its replicas looked at.
 pub(super) struct Assembly {
@@ -57,6 +58,8 @@ pub(super) struct Assembly {
     _content: Option<content::Running>,
     /// Watches while it lives.
     _keeper: Keeper,
+    /// Reads the file of keys again while it lives.
+    _keys: JoinSet<()>,
 }
 
 /// Why a valid configuration cannot be run.
@@ -68,6 +71,10 @@ pub(super) enum AssemblyError {
     Secret { backend: String, source: SecretError },
     #[error("the key of tier `{tier}` cannot be had")]
     TierKey { tier: String, source: SecretError },
+    #[error("the admin token cannot be had")]
+    AdminToken { source: SecretError },
+    #[error(transparent)]
+    Keys(#[from] ConfigError),
     #[error("the refusal phrases are too many to be looked for")]
     Phrases(#[from] aho_corasick::BuildError),
     #[error(transparent)]
@@ -116,7 +123,8 @@ impl Assembly {
         let access_log = logs.access_log();
         let (content, content_running) = Content::start(&config.log.content)?.unzip();
         let log_counts = log_counts(logs, access_log.as_ref(), content.as_ref());
-        let at_once: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone()];
+        let (access, keys_file) = access(config)?;
+        let at_once: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone(), access.clone()];
         let mut later = later(access_log, otel.as_ref(), capture);
         later.extend(content.map(|content| Arc::new(content) as Arc<dyn Sink>));
         let buckets = Buckets::new(&config.metrics.buckets, &config.slos)?;
@@ -124,10 +132,13 @@ impl Assembly {
         let telemetry = Arc::new(telemetry);
         let client = Client::new(config.timeouts);
         let keeper = server::watch_all(&pool, &client, config.watch, &telemetry, FIRST_LOOK).await;
+        let keys = keys_file.into_iter().map(|file| file.watch(access.clone())).collect();
         let live = Live::new(observation(config, &buckets)?, clock::now());
         let admission = Arc::new(Admission::new(pool.clone(), admission(config)));
         let admin = Arc::new(Admin {
+            guard: guard(config, &env)?,
             pool: pool.clone(),
+            access: access.clone(),
             admission: admission.clone(),
             telemetry: telemetry.clone(),
             explanations,
@@ -143,6 +154,7 @@ impl Assembly {
         let push = push.transpose()?;
         let gateway = Arc::new(Gateway {
             pool: pool.clone(),
+            access,
             admission,
             client,
             retry: Retry::new(config.retry),
@@ -180,6 +192,7 @@ impl Assembly {
             _capture: running,
             _content: content_running,
             _keeper: keeper,
+            _keys: keys,
         })
     }
 

@@ -6,6 +6,8 @@ mod batched;
 mod collectors;
 mod demo;
 mod generate;
+mod key;
+mod keys;
 mod load;
 mod logs;
 mod parts;
@@ -34,6 +36,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Demo(demo) => block_on(demo::run(demo)),
         Command::Replay(replay) => replay::run(&replay),
         Command::Generate(generate) => generate::run(&generate),
+        Command::Key => key::run(),
     }
 }
 

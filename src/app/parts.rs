@@ -1,12 +1,16 @@
 //! The parts of a gateway, each made of its section of the configuration.
 
 use super::assembly::AssemblyError;
+use super::keys::KeysFile;
 use super::logs::Logs;
+use crate::access::Cors;
+use crate::admin;
 use crate::backend::Backend;
 use crate::backend::pool::Pool;
-use crate::config::{self, BackendConfig, Config, TierKey};
+use crate::config::{self, BackendConfig, Config, ConfigError, TierKey};
 use crate::observe::{self, Sink};
 use crate::openai::Phrases;
+use crate::proxy::access::Access;
 use crate::proxy::admission;
 use crate::record::Tiers;
 use crate::telemetry::Telemetry;
@@ -43,6 +47,33 @@ pub(super) fn backends(
             .with_horizon(horizon))
     };
     config.backends.iter().map(backend).collect()
+}
+
+/// Who may come in, and the file that says so.
+pub(super) fn access(config: &Config) -> Result<(Arc<Access>, Option<KeysFile>), ConfigError> {
+    let opened = config.access.keys_file.clone();
+    let opened = opened.map(|file| KeysFile::open(file, config.tiers.clone())).transpose()?;
+    let (file, roster) = opened.unzip();
+    if roster.is_none() && !config.listen.ip().is_loopback() {
+        tracing::warn!(
+            listen = %config.listen,
+            "whoever reaches this address may use the replicas; see access.keys_file"
+        );
+    }
+    let access = Access::new(roster.as_ref(), Cors::new(&config.access.cors));
+    Ok((Arc::new(access), file))
+}
+
+pub(super) fn guard(
+    config: &Config,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<admin::Guard, AssemblyError> {
+    let token = config.access.admin_token.as_ref().map(|secret| secret.resolve(env)).transpose();
+    let token = token.map_err(|source| AssemblyError::AdminToken { source })?;
+    Ok(admin::Guard {
+        token: token.map(|token| token.digest()),
+        has_open_metrics: config.access.open_metrics,
+    })
 }
 
 /// The configuration has checked that they are names.
@@ -114,6 +145,8 @@ pub(super) fn telemetry(
         models: Vec::new(),
         backends: pool.backends().iter().map(|backend| backend.id.to_string()).collect(),
         tiers: tier_names(config),
+        // Those of the file that is in force are asked for with each page.
+        tenants: Vec::new(),
         slos: Vec::new(),
     };
     let metrics = || Prometheus::new(known, buckets, config.slos.clone());

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tokenweir::admin::Admin;
+use tokenweir::admin::{Admin, Guard};
 use tokenweir::backend::address::Address;
 use tokenweir::backend::client::{self, Client};
 use tokenweir::backend::pool::Pool;
@@ -15,6 +15,7 @@ use tokenweir::backend::{Backend, Keeper, watch};
 use tokenweir::config;
 use tokenweir::observe::{self, Live, Sink};
 use tokenweir::proxy::Gateway;
+use tokenweir::proxy::access::Access;
 use tokenweir::proxy::admission::{self, Admission};
 use tokenweir::proxy::retry::{self, Retry};
 use tokenweir::record::{Kept, RequestRecord, Tiers};
@@ -77,6 +78,10 @@ pub(crate) struct Setup {
     pub observation: observe::Settings,
     /// When requests wait.
     pub admission: Option<admission::Settings>,
+    /// Who may come in.
+    pub access: Arc<Access>,
+    /// Who may see the admin port.
+    pub guard: Guard,
     /// How the tier of a request is told.
     pub tiers: Tiers,
     /// Labels that are known from the start.
@@ -128,6 +133,8 @@ impl Default for Setup {
             injects_usage: false,
             observation: observe::Settings::default(),
             admission: Some(waiting_room(&config::Admission::default())),
+            access: Arc::default(),
+            guard: Guard::default(),
             tiers: Tiers::default(),
             known: Known::default(),
             buckets: Buckets::default(),
@@ -183,7 +190,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let capture = setup.capture.map(|file| Capture::start(&file, 1 << 20).unwrap());
     let (capture, capturing) = capture.unzip();
     let counter = capture.as_ref().map(Capture::counter);
-    let mut sinks: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone()];
+    let mut sinks: Vec<Arc<dyn Sink>> =
+        vec![pool.clone(), explanations.clone(), setup.access.clone()];
     sinks.extend(capture.map(|capture| Arc::new(capture) as Arc<dyn Sink>));
     sinks.push(Arc::new(Tap(sender)));
     let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
@@ -203,6 +211,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         operators: server::bind(local, "operators").unwrap(),
         gateway: Arc::new(Gateway {
             pool: pool.clone(),
+            access: setup.access.clone(),
             admission: admission.clone(),
             client,
             retry: Retry::new(setup.retry),
@@ -217,7 +226,9 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             kept_text: None,
         }),
         admin: Arc::new(Admin {
+            guard: setup.guard,
             pool: pool.clone(),
+            access: setup.access,
             admission,
             telemetry,
             explanations,
