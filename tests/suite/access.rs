@@ -1,0 +1,361 @@
+//! The door: who comes in, what of it goes on to a replica, and which doors there are.
+
+mod limits;
+mod reload;
+mod timing;
+
+use crate::metrics::value;
+use crate::support::fake::{Fake, json};
+use crate::support::gateway::{Running, Setup, body, post, start, start_with, status};
+use serde_json::Value;
+use std::sync::Arc;
+use tokenweir::access::cors::{self, Cors};
+use tokenweir::access::{KeyDigest, KeyEntry, Limits, Roster, TenantEntry};
+use tokenweir::admin::Guard;
+use tokenweir::proxy::access::Access;
+use tokenweir::record::Outcome;
+
+const CHAT: &str = "/v1/chat/completions";
+const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
+const KEY: &str = "sk-tw-a-key-for-tests";
+
+/// A tenant `a` with one key, [`KEY`].
+pub(crate) fn tenant() -> TenantEntry {
+    let hash = KeyDigest::of(KEY.as_bytes());
+    TenantEntry {
+        name: "a".into(),
+        tier: None,
+        models: None,
+        limits: Limits::default(),
+        keys: vec![KeyEntry { name: "one".into(), hash, limits: Limits::default() }],
+    }
+}
+
+pub(crate) fn access(tenant: TenantEntry) -> Arc<Access> {
+    Arc::new(Access::new(Some(&Roster { tenants: vec![tenant] }), Cors::default()))
+}
+
+async fn gated(fake: &Fake, tenant: TenantEntry) -> Running {
+    start_with(&[fake.addr], Setup { access: access(tenant), ..Setup::default() }).await
+}
+
+/// A request with these lines in its head.
+fn with(request: &str, lines: &str) -> String {
+    request.replacen("\r\n", &format!("\r\n{lines}\r\n"), 1)
+}
+
+/// A request with the key.
+fn keyed(request: &str) -> String {
+    with(request, &format!("authorization: Bearer {KEY}"))
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n")
+}
+
+fn head(answer: &[u8]) -> String {
+    String::from_utf8_lossy(answer).split("\r\n\r\n").next().unwrap().to_ascii_lowercase()
+}
+
+fn error(answer: &[u8]) -> Value {
+    serde_json::from_slice::<Value>(&body(answer).0).unwrap()["error"].take()
+}
+
+async fn whole() -> Fake {
+    Fake::answering(json("200 OK", r#"{"object":"chat.completion","choices":[]}"#)).await
+}
+
+#[tokio::test]
+async fn without_a_known_key_nobody_comes_in_and_no_replica_hears_of_it() {
+    let fake = whole().await;
+    let gateway = gated(&fake, tenant()).await;
+    let strangers = ["", "x: y", "authorization: Bearer sk-tw-other", "authorization: Basic YTpi"];
+    for lines in strangers.iter().chain(&["x-api-key: no", "authorization: Bearer"]) {
+        let request =
+            if lines.is_empty() { post(CHAT, ASK) } else { with(&post(CHAT, ASK), lines) };
+        let answer = gateway.raw(request).await;
+        assert_eq!(status(&answer), 401, "{lines}");
+        let head = head(&answer);
+        assert!(head.contains("www-authenticate: bearer"), "{head}");
+        assert!(head.contains("x-gateway-error: invalid_api_key"), "{head}");
+        assert_eq!(error(&answer)["code"], "invalid_api_key");
+        assert!(!String::from_utf8_lossy(&answer).contains("other"), "it is not told back");
+        let record = gateway.record().await;
+        assert_eq!((record.outcome, record.caller), (Outcome::ClientError, None));
+    }
+    for path in ["/v1/models", "/nothing", "/sleep"] {
+        assert_eq!(status(&gateway.raw(get(path)).await), 401, "{path}");
+        gateway.record().await;
+    }
+    assert!(fake.seen().is_empty());
+    for path in ["/health", "/ping", "/version"] {
+        assert_eq!(status(&gateway.raw(get(path)).await), 200, "{path} is for everybody");
+    }
+    let page = gateway.admin("/metrics").await;
+    let refusals = value(&page, "tokenweir_refusals_total{reason=\"invalid_api_key\"}");
+    assert!((refusals - 9.0).abs() < 0.5, "{refusals}");
+}
+
+#[tokio::test]
+async fn whoever_has_a_key_comes_in_and_the_key_stays_here() {
+    let fake = whole().await;
+    let gateway = gated(&fake, tenant()).await;
+    for lines in [
+        format!("authorization: Bearer {KEY}"),
+        format!("AUTHORIZATION: bearer {KEY}\r\nx-api-key: another"),
+        format!("x-api-key: {KEY}"),
+    ] {
+        assert_eq!(status(&gateway.raw(with(&post(CHAT, ASK), &lines)).await), 200, "{lines}");
+        let record = gateway.record().await;
+        let caller = record.caller.unwrap();
+        assert_eq!((&*caller.tenant, &*caller.key), ("a", "one"));
+        let seen = fake.seen().pop().unwrap().head.to_ascii_lowercase();
+        assert!(!seen.contains("authorization") && !seen.contains("x-api-key"), "{seen}");
+    }
+    let page = gateway.admin("/metrics").await;
+    let requests = value(&page, "tokenweir_tenant_requests_total{outcome=\"ok\",tenant=\"a\"}");
+    assert!((requests - 3.0).abs() < 0.5, "{requests}");
+}
+
+#[tokio::test]
+async fn headers_that_a_replica_would_obey_stay_here() {
+    let fake = whole().await;
+    let gateway = start(&[fake.addr]).await;
+    let lines = "x-data-parallel-rank: 1\r\nX-Vllm-Priority: -9\r\nendpoint-load-metrics-format: TEXT\r\n\
+                 x-amzn-sagemaker-session-id: s\r\nx-tokenweir-tenant: root\r\nX-TOKENWEIR-x: y\r\n\
+                 x_request_id: a\r\ncontent_length: 9\r\nx-vllm_priority: -9\r\nx-mine: stays\r\n\
+                 authorization: Bearer mine";
+    assert_eq!(status(&gateway.raw(with(&post(CHAT, ASK), lines)).await), 200);
+    let seen = fake.seen().pop().unwrap().head.to_ascii_lowercase();
+    for gone in ["parallel-rank", "priority", "load-metrics", "sagemaker", "tokenweir", "_"] {
+        assert!(!seen.contains(gone), "{gone} in {seen}");
+    }
+    assert!(seen.contains("x-mine: stays"), "{seen}");
+    assert!(seen.contains("authorization: bearer mine"), "without keys here it is the replica's");
+}
+
+#[tokio::test]
+async fn a_tenant_sees_and_uses_only_its_models() {
+    let fake = whole().await;
+    fake.set_models(&["tiny", "llama-3", "secret"]);
+    let models = Some(vec!["tiny".into(), "llama-*".into()]);
+    let gateway = gated(&fake, TenantEntry { models, ..tenant() }).await;
+    let listed = body(&gateway.raw(keyed(&get("/v1/models"))).await).0;
+    let listed: Value = serde_json::from_slice(&listed).unwrap();
+    let ids: Vec<&Value> =
+        listed["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();
+    assert_eq!(ids, ["llama-3", "tiny"]);
+    let ask = async |model: &str| {
+        gateway.raw(keyed(&post(CHAT, &format!(r#"{{{model}"messages":[]}}"#)))).await
+    };
+    for model in [r#""model":"tiny","#, r#""model":"llama-3","#] {
+        assert_eq!(status(&ask(model).await), 200, "{model}");
+    }
+    let seen = fake.seen().len();
+    let refusals = [r#""model":"secret","#, r#""model":"absent","#, r#""model":"","#, ""];
+    for model in refusals {
+        let answer = ask(model).await;
+        assert_eq!(status(&answer), 403, "{model}");
+        assert!(head(&answer).contains("x-gateway-error: model_not_allowed"));
+        assert_eq!(error(&answer)["param"], "model");
+    }
+    assert_eq!(error(&ask(refusals[0]).await)["message"], {
+        let absent = error(&ask(refusals[1]).await);
+        absent["message"].as_str().unwrap().replace("absent", "secret")
+    });
+    assert_eq!(fake.seen().len(), seen, "no replica has heard of those");
+    let unknown = ask(r#""model":"llama-4","#).await;
+    assert_eq!(status(&unknown), 404);
+    let message = error(&unknown)["message"].to_string();
+    assert!(message.contains("llama-3") && !message.contains("secret"), "{message}");
+}
+
+#[tokio::test]
+async fn the_tier_of_a_tenant_wins() {
+    let fake = whole().await;
+    let tiers = tokenweir::record::Tiers {
+        header: Some("x-tier".parse().unwrap()),
+        names: vec!["free".into(), "gold".into()],
+        keys: Vec::new(),
+    };
+    let access = access(TenantEntry { tier: Some("gold".into()), ..tenant() });
+    let gateway = start_with(&[fake.addr], Setup { access, tiers, ..Setup::default() }).await;
+    gateway.raw(with(&keyed(&post(CHAT, ASK)), "x-tier: free")).await;
+    assert_eq!(gateway.record().await.tier.as_str(), "gold");
+}
+
+#[tokio::test]
+async fn a_web_page_reads_answers_only_if_it_is_named() {
+    let fake = Fake::answering(
+        b"HTTP/1.1 200 OK\r\naccess-control-allow-origin: *\r\ncontent-length: 2\r\n\r\n{}"
+            .to_vec(),
+    )
+    .await;
+    let cors = Cors::new(&cors::Settings { origins: vec!["https://a.example".into()] });
+    let access = Arc::new(Access::new(Some(&Roster { tenants: vec![tenant()] }), cors));
+    let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
+    let preflight = |origin: &str| {
+        format!(
+            "OPTIONS {CHAT} HTTP/1.1\r\nhost: g\r\norigin: {origin}\r\nconnection: close\r\n\
+             access-control-request-method: POST\r\n\
+             access-control-request-headers: authorization\r\n\r\n"
+        )
+    };
+    let answer = gateway.raw(preflight("https://a.example")).await;
+    assert_eq!(status(&answer), 204, "a browser sends no key with its question");
+    assert!(head(&answer).contains("access-control-allow-headers: authorization"));
+    assert_eq!(status(&gateway.raw(preflight("https://b.example")).await), 401);
+    for (origin, is_allowed) in [("https://a.example", true), ("https://b.example", false)] {
+        for request in [keyed(&post(CHAT, ASK)), post(CHAT, ASK)] {
+            let answer = gateway.raw(with(&request, &format!("origin: {origin}"))).await;
+            let head = head(&answer);
+            let allowed = format!("access-control-allow-origin: {origin}");
+            assert_eq!(head.contains(&allowed), is_allowed, "also an error can be read: {head}");
+            assert!(!head.contains("access-control-allow-origin: *"), "the replica has no say");
+        }
+    }
+    let off = start(&[fake.addr]).await;
+    assert_eq!(status(&off.raw(preflight("https://a.example")).await), 405);
+    let answer = off.raw(with(&post(CHAT, ASK), "origin: https://a.example")).await;
+    assert!(!head(&answer).contains("access-control"));
+}
+
+#[tokio::test]
+async fn the_admin_port_can_be_locked_but_for_probes() {
+    let fake = whole().await;
+    for has_open_metrics in [false, true] {
+        let guard = Guard { token: Some(KeyDigest::of(b"operator")), has_open_metrics };
+        let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
+        let ask = async |path: &str, lines: &str| {
+            let mut stream = tokio::net::TcpStream::connect(gateway.admin).await.unwrap();
+            let request = if lines.is_empty() { get(path) } else { with(&get(path), lines) };
+            tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer).await.unwrap();
+            answer
+        };
+        for path in ["/livez", "/readyz"] {
+            assert_eq!(status(&ask(path, "").await), 200, "{path}");
+        }
+        let metrics = status(&ask("/metrics", "").await);
+        assert_eq!(metrics, if has_open_metrics { 200 } else { 401 });
+        for path in ["/status", "/config", "/explain", "/explain/x", "/nothing", "/livez/", "/"] {
+            for lines in ["", "authorization: Bearer other", "authorization: Bearer "] {
+                let answer = ask(path, lines).await;
+                assert_eq!(status(&answer), 401, "{path} {lines}");
+                assert!(head(&answer).contains("www-authenticate: bearer"));
+            }
+        }
+        for path in ["/metrics", "/status", "/config", "/explain"] {
+            assert_eq!(status(&ask(path, "authorization: Bearer operator").await), 200, "{path}");
+        }
+    }
+}
+
+/// Of vLLM: what changes or stops it, tells what it runs, or takes code.
+const ADMIN: &[&str] = &[
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    "/adapters",
+    "/adapters/x",
+    "/sleep",
+    "/wake_up",
+    "/is_sleeping",
+    "/collective_rpc",
+    "/reset_prefix_cache",
+    "/reset_mm_cache",
+    "/reset_encoder_cache",
+    "/release_kv_cache_memory",
+    "/server_info",
+    "/pause",
+    "/resume",
+    "/is_paused",
+    "/update_weights",
+    "/start_weight_update",
+    "/finish_weight_update",
+    "/init_weight_transfer_engine",
+    "/weight_info",
+    "/get_world_size",
+    "/start_profile",
+    "/stop_profile",
+    "/scale_elastic_ep",
+    "/is_scaling_elastic_ep",
+    "/fault_tolerance/apply",
+    "/abort_requests",
+    "/inference/v1/abort_requests",
+    "/inference/v1/generate",
+    "/invocations",
+    "/metrics",
+    "/load",
+    "/docs",
+    "/openapi.json",
+    "/kv_event_sources",
+    "/static/x",
+];
+
+/// Ways to write a path that some server or proxy takes for another one.
+const TRICKS: &[&str] = &[
+    "/v1/chat/completions/",
+    "//v1/chat/completions",
+    "/v1//chat/completions",
+    "/v1/./chat/completions",
+    "/x/../v1/chat/completions",
+    "/v1/chat/completions/../../../sleep",
+    "/v1/chat/completions/..;/sleep",
+    "/v1/chat/completions;x=/../sleep",
+    "/v1/chat/completions;",
+    "/v1/chat/completions.",
+    "/v1/chat/completions%20",
+    "/v1/chat/completions%00",
+    "/v1/chat%2fcompletions",
+    "/v1/chat%2Fcompletions",
+    "/v1%5Cchat/completions",
+    "/%76%31/chat/completions",
+    "/v1/%2e%2e/sleep",
+    "/v1/%2E%2E%2Fsleep",
+    "/v1/%252e%252e/sleep",
+    "/V1/chat/completions",
+    "/v1/Chat/Completions",
+    "/v1/chat/completions%3Fx",
+    "/.//sleep",
+    "/v1/chat/completions%0d%0ax:%20y",
+    "/v1/chat/completi%6fns",
+    "/sleep?/v1/chat/completions",
+    "/sleep;/v1/chat/completions",
+    "*",
+    "/",
+];
+
+#[tokio::test]
+async fn no_way_to_write_a_path_leads_to_anything_but_inference() {
+    let fake = whole().await;
+    let gateway = start(&[fake.addr]).await;
+    for path in ADMIN.iter().chain(TRICKS) {
+        for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "SLEEP"] {
+            let request = post(path, ASK).replacen("POST", method, 1);
+            let answer = gateway.raw(&request).await;
+            assert!(
+                matches!(status(&answer), 400 | 404 | 405),
+                "{method} {path}: {}",
+                head(&answer)
+            );
+            // In the form that proxies get, too.
+            let absolute = format!("{method} http://replica{path}");
+            let request = request.replacen(&format!("{method} {path}"), &absolute, 1);
+            let answer = gateway.raw(&request).await;
+            assert!(matches!(status(&answer), 400 | 404 | 405), "{absolute}: {}", head(&answer));
+        }
+    }
+    for raw in ["/v1/chat/completions\0", "/v1/chat/completions\t", "/v1/chat/completions\u{a0}"] {
+        let answer = gateway.raw(post(raw, ASK)).await;
+        assert!(matches!(status(&answer), 400 | 404), "{raw:?}: {}", head(&answer));
+    }
+    assert_eq!(
+        status(&gateway.raw(post("gateway:443", ASK).replacen("POST", "CONNECT", 1)).await),
+        404
+    );
+    assert!(fake.seen().is_empty(), "{}", fake.seen()[0].head);
+    let query = post("/v1/chat/completions?/../sleep", ASK);
+    assert_eq!(status(&gateway.raw(query).await), 200, "a query is no part of a path");
+    assert!(fake.seen()[0].head.starts_with("POST /v1/chat/completions?/../sleep HTTP/1.1\r\n"));
+}

@@ -1,0 +1,224 @@
+//! The real program, whose file of keys changes while it serves.
+
+use super::{ASK, CHAT, get, head, with};
+use crate::support::fake::{Fake, ROLE, Step, WORD, chunk, json, stream_head};
+use crate::support::gateway::{body, post, status};
+use std::fs;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use tokenweir::access::KeyDigest;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A running gateway with a file of keys.
+struct Program {
+    clients: SocketAddr,
+    operators: SocketAddr,
+    child: Child,
+    folder: PathBuf,
+    log: Arc<Mutex<Vec<u8>>>,
+}
+
+/// A file of keys with one tenant.
+fn file(tenant: &str, key: &str) -> String {
+    let hash = KeyDigest::of(key.as_bytes());
+    format!("tenants:\n- name: {tenant}\n  keys:\n  - {{ name: k, hash: '{hash}' }}\n")
+}
+
+impl Program {
+    async fn start(replica: SocketAddr, keys: &str) -> Self {
+        let folder =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("keys-{}", replica.port()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("keys.yaml"), keys).unwrap();
+        let config = format!(
+            "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nlog: {{ level: debug, format: json }}\n\
+             backends: [{{ url: 'http://{replica}', api_key: {{ env: REPLICA_KEY }} }}]\n\
+             access: {{ keys_file: '{}' }}\n",
+            folder.join("keys.yaml").display()
+        );
+        fs::write(folder.join("gateway.yaml"), config).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tokenweir"))
+            .args(["serve", "--config"])
+            .arg(folder.join("gateway.yaml"))
+            .env_clear()
+            .env("REPLICA_KEY", "the-replicas-own")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (mut from, into) = (child.stderr.take().unwrap(), log.clone());
+        thread::spawn(move || {
+            let mut piece = [0; 4_096];
+            while let Ok(length @ 1..) = from.read(&mut piece) {
+                into.lock().unwrap().extend_from_slice(&piece[..length]);
+            }
+        });
+        let port = |name: &str, end: &str| {
+            let text = String::from_utf8_lossy(&log.lock().unwrap()).into_owned();
+            let rest = text.split(&format!("{name} ")).nth(1)?.trim_start().to_owned();
+            rest.strip_prefix("http://")?.split_once(end)?.0.trim().parse().ok()
+        };
+        let (clients, operators) = loop {
+            if let (Some(clients), Some(operators)) = (port("clients", "/v1"), port("admin", " ")) {
+                break (clients, operators);
+            }
+            assert!(child.try_wait().unwrap().is_none(), "the gateway ended");
+            tokio::task::yield_now().await;
+        };
+        Self { clients, operators, child, folder, log }
+    }
+
+    /// Puts another file of keys in the place of the one before.
+    fn replace(&self, keys: &str) {
+        let (new, place) = (self.folder.join("new"), self.folder.join("keys.yaml"));
+        fs::write(&new, keys).unwrap();
+        fs::rename(new, place).unwrap();
+    }
+
+    async fn ask(&self, key: &str, request: &str) -> Vec<u8> {
+        let mut client = self.send(key, request).await;
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        answer
+    }
+
+    async fn send(&self, key: &str, request: &str) -> TcpStream {
+        let mut client = TcpStream::connect(self.clients).await.unwrap();
+        let request = with(request, &format!("authorization: Bearer {key}"));
+        client.write_all(request.as_bytes()).await.unwrap();
+        client
+    }
+
+    async fn status(&self) -> String {
+        let mut stream = TcpStream::connect(self.operators).await.unwrap();
+        stream.write_all(get("/status").as_bytes()).await.unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).await.unwrap();
+        page
+    }
+
+    /// Waits until a key has this status.
+    async fn until(&self, key: &str, expected: u16) {
+        while status(&self.ask(key, &get("/v1/models")).await) != expected {}
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_change_while_a_stream_runs_and_a_bad_file_changes_nothing() {
+    let fake = Fake::start(|seen| {
+        if !seen.head.starts_with("POST") || !String::from_utf8_lossy(&seen.body).contains("stream")
+        {
+            return vec![Step::Send(json("200 OK", "{}"))];
+        }
+        let begun = [stream_head(), chunk(ROLE), chunk(WORD)].concat();
+        let rest = [chunk(WORD), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
+        vec![Step::Send(begun), Step::Wait, Step::Send(rest)]
+    })
+    .await;
+    let program = Program::start(fake.addr, &file("a", "sk-old")).await;
+    program.until("sk-old", 200).await;
+    assert_eq!(status(&program.ask("sk-new", &get("/v1/models")).await), 401);
+    let stream = post(CHAT, r#"{"model":"tiny","stream":true,"messages":[]}"#);
+    let mut client = program.send("sk-old", &stream).await;
+    let mut answer = Vec::new();
+    while !answer.windows(4).any(|part| part == b"\"Hi\"") {
+        client.read_buf(&mut answer).await.unwrap();
+    }
+    program.replace(&file("b", "sk-new"));
+    program.until("sk-new", 200).await;
+    assert_eq!(status(&program.ask("sk-old", &post(CHAT, ASK)).await), 401);
+    fake.go();
+    client.read_to_end(&mut answer).await.unwrap();
+    let (bytes, is_whole) = body(&answer);
+    assert!(is_whole && String::from_utf8_lossy(&bytes).contains("[DONE]"), "{}", head(&answer));
+    let seen = &fake.seen()[0].head.to_ascii_lowercase();
+    assert!(seen.contains("authorization: bearer the-replicas-own\r\n"), "{seen}");
+    assert!(!seen.contains("sk-old"), "{seen}");
+    // Somebody writes a key where its hash belongs.
+    program.replace("tenants:\n- name: c\n  keys:\n  - { name: k, hash: sk-secret }\n");
+    while !program.status().await.contains("this is not the hash of a key") {}
+    assert!(program.status().await.contains("keys.yaml:4:22: "));
+    assert_eq!(status(&program.ask("sk-new", &post(CHAT, ASK)).await), 200);
+    fs::remove_file(program.folder.join("keys.yaml")).unwrap();
+    while !program.status().await.contains("no such file") {}
+    assert_eq!(status(&program.ask("sk-new", &post(CHAT, ASK)).await), 200);
+    program.replace(&file("b", "sk-old"));
+    program.until("sk-old", 200).await;
+    assert!(program.status().await.contains("\"problem\":null"));
+    let log = String::from_utf8(program.log.lock().unwrap().clone()).unwrap();
+    assert!(log.contains("keys reloaded") && log.contains("is not the hash of a key"), "{log}");
+    for key in ["sk-old", "sk-new", "sk-secret", "the-replicas-own"] {
+        assert!(!log.contains(key), "{key} in {log}");
+    }
+}
+
+#[test]
+fn a_gateway_without_the_keys_that_it_was_told_of_does_not_start() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("keys-bad");
+    fs::create_dir_all(&folder).unwrap();
+    let config = folder.join("gateway.yaml");
+    for (keys, problem) in [
+        (None, "no such file"),
+        (
+            Some("tenants: [{ name: a, keys: [{ name: k, hash: sk-123 }] }]"),
+            "not the hash of a key",
+        ),
+    ] {
+        let file = folder.join("keys.yaml");
+        let _ = fs::remove_file(&file);
+        if let Some(keys) = keys {
+            fs::write(&file, keys).unwrap();
+        }
+        let text = format!(
+            "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{{ url: 'http://127.0.0.1:9' }}]\n\
+             access: {{ keys_file: '{}' }}\n",
+            file.display()
+        );
+        fs::write(&config, text).unwrap();
+        let run = |arguments: &[&str]| {
+            let program = Command::new(env!("CARGO_BIN_EXE_tokenweir"))
+                .args(arguments)
+                .arg(&config)
+                .env_clear()
+                .output()
+                .unwrap();
+            let said = [program.stdout, program.stderr].concat();
+            (program.status.success(), String::from_utf8(said).unwrap())
+        };
+        let (has_served, said) = run(&["serve", "--config"]);
+        assert!(!has_served && said.contains(problem) && !said.contains("sk-123"), "{said}");
+        let (is_good, said) = run(&["check"]);
+        assert_eq!(is_good, keys.is_none(), "a file that is not here may be elsewhere: {said}");
+        assert!(!said.contains("sk-123"), "{said}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_new_key_is_printed_with_its_hash_and_no_two_are_alike() {
+    let mint = || {
+        let run = Command::new(env!("CARGO_BIN_EXE_tokenweir")).arg("key").output().unwrap();
+        let text = String::from_utf8(run.stdout).unwrap();
+        let line = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap().trim().to_owned()
+        };
+        let (key, hash) = (line("key "), line("hash "));
+        assert_eq!(KeyDigest::of(key.as_bytes()).to_string(), hash);
+        key
+    };
+    assert_ne!(mint(), mint());
+}
