@@ -9,7 +9,7 @@ use super::roster::{KeyEntry, MAX_TENANTS, Roster, TenantEntry};
 use crate::error::Error;
 use crate::record::{Caller, Tier};
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use std::time::Instant;
 /// All keys, found by their digests.
 #[derive(Debug, Default)]
 pub struct Keys {
-    keys: HashMap<u64, Arc<Key>>,
+    by_digest: HashMap<u64, Arc<Key>>,
     tenants: HashMap<Arc<str>, Arc<Tenant>>,
     /// Every tenant that ever was here, up to a number: these are label values.
     labels: BTreeSet<Arc<str>>,
@@ -63,7 +63,7 @@ fn credential(headers: &HeaderMap) -> Option<&[u8]> {
     if headers.contains_key(AUTHORIZATION) {
         return bearer(headers);
     }
-    headers.get(X_API_KEY).map(|value| value.as_bytes())
+    headers.get(X_API_KEY).map(HeaderValue::as_bytes)
 }
 
 // === impl Keys ===
@@ -86,7 +86,7 @@ impl Keys {
                     is_label: all.labels.contains(&name),
                 };
                 let key = Key::new(key, caller, tenant.clone());
-                all.keys.insert(key.digest.place(), Arc::new(key));
+                all.by_digest.insert(key.digest.place(), Arc::new(key));
             }
             all.tenants.insert(name, tenant);
         }
@@ -97,7 +97,7 @@ impl Keys {
     pub fn of(&self, headers: &HeaderMap) -> Option<&Arc<Key>> {
         let token = credential(headers).filter(|token| token.len() <= MAX_KEY)?;
         let digest = KeyDigest::of(token);
-        self.keys.get(&digest.place()).filter(|key| key.digest.is_same(&digest))
+        self.by_digest.get(&digest.place()).filter(|key| key.digest.is_same(&digest))
     }
 
     /// A request has ended that used so much. Also one whose key has been taken out of the file
@@ -117,12 +117,12 @@ impl Keys {
 
     /// How many keys there are.
     pub fn len(&self) -> usize {
-        self.keys.len()
+        self.by_digest.len()
     }
 
     /// Whether nobody may come in.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.by_digest.is_empty()
     }
 
     /// How many requests of each tenant are open.

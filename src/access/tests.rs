@@ -117,7 +117,7 @@ fn tokens_are_a_debt_that_is_paid_before_anything_starts() {
     charge(1_201, now);
     assert_eq!(refused(key.enter(now)), Some((Limited::Tokens, 120)));
     assert_eq!(refused(key.enter(after(now, 60.0))), Some((Limited::Tokens, 60)));
-    assert_eq!(key.enter(after(now, 120.2)).0.tokens.unwrap().remaining, 2);
+    assert_eq!(key.enter(after(now, 120.25)).0.tokens.unwrap().remaining, 2);
 }
 
 #[test]
@@ -206,23 +206,27 @@ proptest! {
         let (key, start) = (one(&keys), start());
         let mut at = 0.0;
         let mut open: Vec<Place> = Vec::new();
-        let (mut begun, mut charged, mut debt) = (0_u32, 0_u64, 0_u64);
+        let (mut begun, mut owed) = (0_u32, 0.0_f64);
         for (step, amount, which) in steps {
             at += f64::from(amount) / 1_000.0;
+            owed = (owed - 15.0 * f64::from(amount) / 1_000.0).max(0.0);
             let now = after(start, at);
             match step {
-                0 | 1 => {
-                    if let (standing, Ok(place)) = key.enter(now) {
-                        prop_assert!(standing.tokens.unwrap().remaining > 0 || charged > debt);
+                0 | 1 => match key.enter(now).1 {
+                    Ok(place) => {
+                        prop_assert!(owed < 900.0 + 1e-3, "{owed} are owed");
                         open.push(place);
                         begun += 1;
                     }
-                }
+                    Err(Error::RateLimited { limited: Limited::Tokens, .. }) => {
+                        prop_assert!(owed > 900.0 - 1e-3, "{owed} are owed");
+                    }
+                    Err(_) => {}
+                },
                 2 if !open.is_empty() => drop(open.swap_remove(which % open.len())),
                 _ => {
                     keys.charge(&key.caller, Charge { input: 0, output: u64::from(amount) }, now);
-                    charged += u64::from(amount);
-                    debt = charged;
+                    owed += f64::from(amount);
                 }
             }
             prop_assert!(open.len() <= 3);

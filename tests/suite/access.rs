@@ -137,7 +137,8 @@ async fn headers_that_a_replica_would_obey_stay_here() {
 #[tokio::test]
 async fn a_tenant_sees_and_uses_only_its_models() {
     let fake = whole().await;
-    fake.set_models(&["tiny", "llama-3", "secret"]);
+    // A request without a model gets the first.
+    fake.set_models(&["secret", "tiny", "llama-3"]);
     let models = Some(vec!["tiny".into(), "llama-*".into()]);
     let gateway = gated(&fake, TenantEntry { models, ..tenant() }).await;
     let listed = body(&gateway.raw(keyed(&get("/v1/models"))).await).0;

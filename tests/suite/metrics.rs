@@ -128,7 +128,7 @@ async fn every_row_has_its_series_from_the_start_although_no_replica_is_up() {
     let promise = "ttft < 1s for 99 %".parse().unwrap();
     let slos = vec![Objective { name: "all".into(), model: None, tier: None, promise }];
     let access = crate::access::access(crate::access::tenant());
-    let gateway = start_with(&[nobody], Setup { slos, access, ..Setup::default() }).await;
+    let gateway = start_with(&[nobody], Setup { access, slos, ..Setup::default() }).await;
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
     let samples = samples(&page);

@@ -47,6 +47,7 @@ impl Program {
             .arg(folder.join("gateway.yaml"))
             .env_clear()
             .env("REPLICA_KEY", "the-replicas-own")
+            .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
