@@ -61,18 +61,24 @@ fn backend_down() -> Alert {
 fn engine_stuck() -> Alert {
     Alert {
         name: "TokenweirEngineStuck",
-        when: "at least three streams of a replica, and more than half of them, stand still",
+        when: "at least three streams of a replica stand still: more than half of its requests, or none begins",
         area: AREA,
         severity: Severity::Page,
+        // Requests that are sent to it meanwhile wait for their first output, and are not stalled.
         expr: "sum by (backend) (tokenweir_streams_stalled) >= 3\n\
-               and sum by (backend) (tokenweir_streams_stalled)\n  \
-               > 0.5 * sum by (backend) (tokenweir_backend_requests_in_flight)"
-            .into(),
+               and (\n  \
+               sum by (backend) (tokenweir_streams_stalled)\n    \
+               > 0.5 * sum by (backend) (tokenweir_backend_requests_in_flight)\n  \
+               or sum by (backend)\n    \
+               (increase(gen_ai_server_time_to_first_token_seconds_count[2m])) == 0\n\
+               )"
+        .into(),
         holds_for: "1m",
         stays_for: None,
         summary: "Most streams of {{ $labels.backend }} stand still",
         description: "{{ $value }} streams of {{ $labels.backend }} have been silent for longer than its \
-                      streams ever are. They are more than half of what it has.",
+                      streams ever are. They are more than half of what it has, or it has begun no \
+                      other stream for two minutes.",
         meaning: "The engine hangs while its server still answers health checks: a stuck collective, a \
                   GPU that fell off the bus, a paused process. Its users see answers that stop in \
                   the middle of a sentence.",
