@@ -49,8 +49,13 @@ async def engines_are_far_slower_than_an_hour_ago(stand: Stand) -> AsyncIterator
     for name in ("fast0", "fast1"):
         stand.process(name).kill()
         stand.process(name).start(stand.replica(name, "--time-scale", "0.05"))
-    # So many that enough answers end in a short window, and not all at once.
-    async with more_clients(stand, 120, words=60, tokens=50, spread=15.0):
+    # So many and so short that enough answers end in each short window. Of different lengths, or
+    # they would soon end all at once.
+    async with (
+        more_clients(stand, 40, words=60, tokens=14, spread=10.0),
+        more_clients(stand, 40, words=60, tokens=20, spread=10.0),
+        more_clients(stand, 40, words=60, tokens=26, spread=10.0),
+    ):
         yield
     for name in ("fast0", "fast1"):
         stand.process(name).kill()

@@ -17,7 +17,8 @@ RULES = [
 ]
 NOTIFICATIONS = [rf"(\bgroup_(?:wait|interval): ){TIME}()"]
 SCRAPES = [rf"(\b(?:scrape|evaluation)_interval: ){TIME}()"]
-DECISIONS = [rf"(\b(?:decision_wait|metrics_flush_interval): ){TIME}()"]
+FLUSHES = [rf"(\bmetrics_flush_interval: ){TIME}()"]
+DECISIONS = [rf"(\bdecision_wait: ){TIME}()"]
 
 
 class Shipped:

@@ -14,11 +14,14 @@ from pathlib import Path
 from load import Load
 from processes import Process, answers, free_ports
 from relay import Relay
-from shipped import DECISIONS, NOTIFICATIONS, RULES, SCRAPES, Shipped, moved
+from shipped import DECISIONS, FLUSHES, NOTIFICATIONS, RULES, SCRAPES, Shipped, moved, shorten
 from webhook import Webhook
 
 MODEL, SMALL_MODEL = "sim-model", "small-model"
 OBJECTIVE = "ttft < 3s for 99 %"
+DECISION_SECONDS = 10.0
+"""How long the collector waits for the spans of a trace, at least. Exporters gather spans for
+seconds, and no faster than they ship; the mark on the last span must not come too late."""
 PORTS = (
     "listen admin fast0 fast1 small relay0 relay1 relay2 "
     "collector_grpc collector_http collector_metrics jaeger_grpc jaeger jaeger_query_grpc "
@@ -142,7 +145,8 @@ class Stand:
         for rules in ("recording-rules", "alert-rules"):
             write(f"{rules}.yml", self.shipped.shortened(rules, RULES, 1.0))
         write("alertmanager.yml", self.shipped.shortened("alertmanager", NOTIFICATIONS, 1.0))
-        collector = self.shipped.shortened("collector", DECISIONS, 1.0)
+        collector = self.shipped.shortened("collector", FLUSHES, 1.0)
+        collector = shorten(collector, DECISIONS, self.shipped.faster, DECISION_SECONDS)
         write("collector.yaml", moved(collector, {
             "0.0.0.0:4317": self.at("collector_grpc"),
             "0.0.0.0:4318": self.at("collector_http"),

@@ -41,11 +41,12 @@ async def follow(stand: Stand, report: Report, step: str, ids: list[str]) -> Non
     report.check(step, "exemplars name traces that were kept", set(ids) <= kept.keys(), len(ids))
     trees = await asyncio.gather(*(trace(stand, each, WAIT_SECONDS) for each in followed))
     found = [tree for tree in trees if tree]
+    lost = {each: kept[each] for each, tree in zip(followed, trees) if not tree}
     report.check(
         step,
         "each is in Jaeger",
-        followed and len(found) == len(followed),
-        f"{len(found)} of {len(followed)}: {sorted({kept[each] for each in followed})}",
+        followed and not lost,
+        f"not {lost}" if lost else f"{len(found)}: {sorted({kept[each] for each in followed})}",
     )
     wrong = [flaw for tree in found if (flaw := flaw_of(tree))]
     whole = sum(any(is_engine(span) for span in tree) for tree in found)
