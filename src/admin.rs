@@ -168,9 +168,9 @@ fn fresh(mut response: Response) -> Response {
 }
 
 impl Admin {
-    /// The state of the gateway at `now`.
+    /// The state of the gateway at `now`. What has ended until then has been counted when this
+    /// returns, here and in the metrics.
     pub fn vitals(&self, now: Instant) -> Vitals {
-        // What has ended has spans, which are counted here.
         self.telemetry.settle();
         let draining = self.draining.load(Ordering::Relaxed);
         Vitals {

@@ -64,9 +64,9 @@ impl Telemetry {
         (Self { prometheus, sinks, teller: Some(teller) }, telling)
     }
 
-    /// The metrics page, with all requests that have ended. `None`: nobody counts.
+    /// The metrics page, with all requests that had ended when [`Telemetry::settle`] was called
+    /// last. `None`: nobody counts.
     pub fn page(&self, vitals: &Vitals, format: Format) -> Option<String> {
-        self.settle();
         self.prometheus.as_ref().map(|metrics| metrics.page(vitals, format))
     }
 

@@ -31,7 +31,7 @@ use transport::{PushError, Transport};
 pub struct Source {
     /// The metrics.
     pub telemetry: Arc<Telemetry>,
-    /// The state of the gateway now.
+    /// The state of the gateway now, with what has ended settled.
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
     /// Since when totals are counted.
     pub since: SystemTime,
@@ -143,9 +143,7 @@ impl Pusher {
     async fn send(&self) -> Result<(), PushError> {
         let span = Span::new(self.source.since, clock::wall());
         let vitals = (self.source.vitals)();
-        let telemetry = &self.source.telemetry;
-        telemetry.settle();
-        let metrics = telemetry.prometheus.iter();
+        let metrics = self.source.telemetry.prometheus.iter();
         let metrics = metrics.flat_map(|it| message::metrics(it, &vitals, span)).collect();
         for request in message::requests(metrics, &self.resource) {
             self.transport.send(request).await?;
