@@ -213,7 +213,8 @@ fn finished() -> RequestRecord {
     record.route = Some("/v1/chat/completions");
     record.api = Some(Api::Chat);
     record.model = ModelLabel::known("tiny".into());
-    record.trace = Some(otel::Settings::default().propagation.begin(&HeaderMap::new(), 9));
+    record.trace =
+        Some(otel::Settings::default().propagation.begin(&HeaderMap::new(), 9));
     record.attempts.push(Attempt {
         backend: BackendId::new("vllm-0"),
         address: ("10.0.0.1".into(), 8000),
@@ -254,8 +255,8 @@ fn sinks(c: &mut Criterion) {
     for (name, is_json) in [("a JSON line", true), ("a line for people", false)] {
         let log = AccessLog::new(
             is_json,
-            Box::new(|line| {
-                black_box(line);
+            Box::new(|lines| {
+                black_box(lines);
             }),
         );
         group.bench_function(name, |b| b.iter(|| log.finished(black_box(&other))));

@@ -26,6 +26,7 @@
 
 // Floor 0: time, and the shapes of bytes.
 pub mod clock;
+pub mod gather;
 pub mod json;
 pub mod spread;
 pub mod sse;

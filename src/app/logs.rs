@@ -1,11 +1,11 @@
 //! Where words go: the gateway's own log to standard error, a line for each request to standard
 //! output. Each through a thread of its own, so that a slow reader costs lines, never time.
 
-use super::batched::{Batched, Writing};
 use crate::clock;
 use crate::config::{Format, Log};
 use crate::telemetry::access_log::AccessLog;
-use std::io::IsTerminal;
+use crate::telemetry::batched::{Batched, Writing};
+use std::io::{BufWriter, IsTerminal};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
@@ -51,7 +51,7 @@ pub(super) fn start(log: &Log) -> Logs {
     } else {
         subscriber.try_init()
     };
-    let (writer, writing) = Batched::start(std::io::stdout());
+    let (writer, writing) = Batched::start(BufWriter::new(std::io::stdout()));
     let is_json = is_json(std::io::stdout().is_terminal());
     let per_second = log.access_per_second;
     Logs {
@@ -67,7 +67,7 @@ impl Logs {
     pub(super) fn access_log(&self) -> Option<AccessLog> {
         let AccessLogWriter { is_json, per_second, writer } = self.access.as_ref()?;
         let writer = writer.clone();
-        let write = move |line: &str| writer.give(line);
+        let write = move |lines: String| writer.give(lines);
         Some(AccessLog::new(*is_json, Box::new(write)).with_limit(*per_second, clock::now()))
     }
 

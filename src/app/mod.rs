@@ -2,7 +2,6 @@
 
 mod assembly;
 mod banner;
-mod batched;
 mod collectors;
 mod demo;
 mod generate;

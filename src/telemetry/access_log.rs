@@ -8,7 +8,7 @@ use crate::observe::Sink;
 use crate::record::{Kept, Lost, Outcome, Phase, Phases, RequestRecord, SlowCause};
 use rate::Rate;
 use serde::Serialize;
-use std::fmt::{self, Display};
+use std::fmt::{self, Display, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,8 +23,8 @@ pub struct AccessLog {
     tally: Arc<Tally>,
 }
 
-/// Takes a line with its ending. It must not block.
-pub type Write = Box<dyn Fn(&str) + Send + Sync>;
+/// Takes lines with their endings. It must not block.
+pub type Write = Box<dyn Fn(String) + Send + Sync>;
 
 /// Lines so far, before it is known which of them the writer had no room for.
 #[derive(Debug, Default)]
@@ -154,6 +154,32 @@ impl AccessLog {
         Counter(self.tally.clone())
     }
 
+    /// Writes the lines of those of the records that are not left out.
+    fn write<'a>(&self, records: impl Iterator<Item = &'a RequestRecord>) {
+        let mut lines = String::new();
+        for record in records {
+            if self.is_left_out(record) {
+                self.since.fetch_add(1, Ordering::Relaxed);
+                self.tally.left_out.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let left_out = self.since.swap(0, Ordering::Relaxed);
+            let line = Line { left_out, ..Line::of(record) };
+            if self.is_json {
+                // A struct of texts and numbers always has a JSON form.
+                lines += &tame::json(serde_json::to_string(&line).unwrap_or_default());
+            } else {
+                // Writing to a string cannot fail.
+                let _ = write!(lines, "{line}");
+            }
+            lines.push('\n');
+            self.tally.given.fetch_add(1, Ordering::Relaxed);
+        }
+        if !lines.is_empty() {
+            (self.write)(lines);
+        }
+    }
+
     fn is_left_out(&self, record: &RequestRecord) -> bool {
         let ended = record.timings.ended.unwrap_or(record.timings.accepted);
         is_ordinary(record) && self.rate.as_ref().is_some_and(|rate| !rate.take(ended))
@@ -162,22 +188,11 @@ impl AccessLog {
 
 impl Sink for AccessLog {
     fn finished(&self, record: &RequestRecord) {
-        if self.is_left_out(record) {
-            self.since.fetch_add(1, Ordering::Relaxed);
-            self.tally.left_out.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        let left_out = self.since.swap(0, Ordering::Relaxed);
-        let line = Line { left_out, ..Line::of(record) };
-        let mut text = if self.is_json {
-            // A struct of texts and numbers always has a JSON form.
-            tame::json(serde_json::to_string(&line).unwrap_or_default())
-        } else {
-            line.to_string()
-        };
-        text.push('\n');
-        self.tally.given.fetch_add(1, Ordering::Relaxed);
-        (self.write)(&text);
+        self.write(std::iter::once(record));
+    }
+
+    fn finished_all(&self, records: &[Box<RequestRecord>]) {
+        self.write(records.iter().map(|record| &**record));
     }
 }
 

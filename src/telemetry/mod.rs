@@ -2,6 +2,7 @@
 //! from the one record that it leaves. A capture tells it once more, for a laboratory.
 
 pub mod access_log;
+pub(crate) mod batched;
 mod bounded_file;
 pub mod buckets;
 pub mod capture;

@@ -2,9 +2,10 @@
 //! not know at once. A request that has ended costs a push where the bytes flow; and the series of
 //! a metric are fetched into the CPU's cache once for many requests instead of once for each.
 
+use crate::gather::Gatherer;
 use crate::observe::Sink;
 use crate::record::RequestRecord;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -19,21 +20,10 @@ pub struct Telling {
 
 struct Shared {
     sinks: Vec<Arc<dyn Sink>>,
-    waiting: Mutex<Waiting>,
-    /// The first record has come, or it is over.
-    told: Condvar,
+    /// Boxed, because a record is large, and vectors that grow move what they hold.
+    records: Gatherer<Box<RequestRecord>>,
     /// Held while records are told, so that they are told in their order.
     telling: Mutex<()>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    #[expect(
-        clippy::vec_box,
-        reason = "a record is large, and vectors that grow move what they hold"
-    )]
-    records: Vec<Box<RequestRecord>>,
-    is_over: bool,
 }
 
 /// How long the first record waits for others.
@@ -48,12 +38,8 @@ const AT_ONCE: usize = 32;
 impl Teller {
     /// Starts the thread that tells these sinks.
     pub(super) fn start(sinks: Vec<Arc<dyn Sink>>) -> (Self, Telling) {
-        let shared = Arc::new(Shared {
-            sinks,
-            waiting: Mutex::default(),
-            told: Condvar::new(),
-            telling: Mutex::default(),
-        });
+        let records = Gatherer::new(TOGETHER, MOST);
+        let shared = Arc::new(Shared { sinks, records, telling: Mutex::default() });
         let of_thread = shared.clone();
         let thread = Some(thread::spawn(move || of_thread.run()));
         (Self(shared.clone()), Telling { shared, thread })
@@ -66,18 +52,9 @@ impl Teller {
 
     /// Takes a record, to tell it soon.
     pub(super) fn take(&self, record: RequestRecord) {
-        let mut waiting = self.0.waiting();
-        if waiting.records.len() >= MOST || waiting.is_over {
-            drop(waiting);
+        if let Err(record) = self.0.records.give(Box::new(record), 1) {
             self.settle();
-            self.0.tell(&[Box::new(record)]);
-            return;
-        }
-        waiting.records.push(Box::new(record));
-        let is_first = waiting.records.len() == 1;
-        drop(waiting);
-        if is_first {
-            self.0.told.notify_one();
+            self.0.tell(&[record]);
         }
     }
 
@@ -89,38 +66,25 @@ impl Teller {
 
 impl Shared {
     fn run(&self) {
-        loop {
-            let is_quiet = |waiting: &mut Waiting| waiting.records.is_empty() && !waiting.is_over;
-            let waiting = self.told.wait_while(self.waiting(), is_quiet);
-            let waiting = waiting.unwrap_or_else(PoisonError::into_inner);
-            let more = self.told.wait_timeout_while(waiting, TOGETHER, |waiting| !waiting.is_over);
-            let is_over = more.unwrap_or_else(PoisonError::into_inner).0.is_over;
+        while self.records.wait() {
             self.settle();
-            if is_over {
-                return;
-            }
         }
+        self.settle();
     }
 
     fn settle(&self) {
         let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
-        let records = std::mem::take(&mut self.waiting().records);
-        records.chunks(AT_ONCE).for_each(|records| self.tell(records));
+        self.records.take().chunks(AT_ONCE).for_each(|records| self.tell(records));
     }
 
     fn tell(&self, records: &[Box<RequestRecord>]) {
         self.sinks.iter().for_each(|sink| sink.finished_all(records));
     }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Telling {
     fn drop(&mut self) {
-        self.shared.waiting().is_over = true;
-        self.shared.told.notify_one();
+        self.shared.records.end();
         // Sinks do not block, so it ends; one that panics has told of it.
         drop(self.thread.take().map(JoinHandle::join));
     }

@@ -154,7 +154,7 @@ async fn a_prediction_is_told_beside_what_became_true_in_metrics_and_in_the_log(
     assert!((0.9..=1.0).contains(&of("tokenweir_backend_confidence_ratio")));
     assert!(of("tokenweir_backend_prefill_tokens_per_second") > 0.0);
     let (written, lines) = std::sync::mpsc::channel();
-    let write = Box::new(move |line: &str| written.send(line.to_owned()).unwrap());
+    let write = Box::new(move |lines: String| written.send(lines).unwrap());
     tokenweir::observe::Sink::finished(&AccessLog::new(true, write), &record);
     let line: Value = serde_json::from_str(&lines.recv().unwrap()).unwrap();
     assert_eq!((&line["policy"], &line["reason"]), (&json!("kv_aware"), &json!("only_candidate")));

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 fn log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<Vec<String>>>) {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let taken = lines.clone();
-    let write = Box::new(move |line: &str| taken.lock().unwrap().push(line.to_owned()));
+    let write = Box::new(move |lines: String| taken.lock().unwrap().push(lines));
     let epoch = streamed().timings.accepted;
     (AccessLog::new(is_json, write).with_limit(per_second, epoch), lines)
 }

@@ -12,22 +12,22 @@
 //! Requests that were at fault are left out: no engine computed anything for them.
 
 use super::access_log::millis;
+use super::batched::{Batched, Writing};
 use super::bounded_file::{Bounded, Tally};
 use crate::observe::Sink;
 use crate::record::{BackendId, Captured, Outcome, RequestRecord};
 use serde::Serialize;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
-use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
 /// The sink that writes the lines, from a thread of its own.
 pub struct Capture {
-    writer: NonBlocking,
+    writer: Batched,
     key: RandomState,
     counts: Counter,
 }
@@ -36,7 +36,7 @@ pub struct Capture {
 #[derive(Clone)]
 pub struct Counter {
     tally: Arc<Tally>,
-    crowded_out: ErrorCounter,
+    writer: Batched,
 }
 
 /// What became of records.
@@ -49,10 +49,8 @@ pub struct Counts {
 }
 
 /// Writes what is left when it is dropped.
-pub struct Running(#[expect(dead_code, reason = "it is there to be dropped")] WorkerGuard);
+pub struct Running(#[expect(dead_code, reason = "it is there to be dropped")] Writing);
 
-/// Lines that wait for the disk. One has at most 150 KB, and usually less than 1 KB.
-const QUEUE: usize = 1_024;
 /// Bytes of a prompt for one token, where nobody has told: English text.
 const BYTES_PER_TOKEN: u64 = 4;
 /// The status of a server that is full.
@@ -101,10 +99,9 @@ impl Capture {
     pub fn start(file: &Path, max_bytes: u64) -> io::Result<(Self, Running)> {
         let tally = Arc::new(Tally::default());
         let file = Bounded::open(file, max_bytes / 2, tally.clone())?;
-        let builder = NonBlockingBuilder::default().buffered_lines_limit(QUEUE).lossy(true);
-        let (writer, guard) = builder.thread_name("capture").finish(file);
-        let counts = Counter { tally, crowded_out: writer.error_counter() };
-        Ok((Self { writer, key: RandomState::new(), counts }, Running(guard)))
+        let (writer, writing) = Batched::start(file);
+        let counts = Counter { tally, writer: writer.clone() };
+        Ok((Self { writer, key: RandomState::new(), counts }, Running(writing)))
     }
 
     /// What counts the records.
@@ -151,10 +148,9 @@ impl Sink for Capture {
             return;
         };
         // A struct of texts and numbers always has a JSON form.
-        let mut text = serde_json::to_vec(&self.line(record, captured)).unwrap_or_default();
-        text.push(b'\n');
-        // A full queue drops the line and counts it: it returns no error.
-        let _ = self.writer.clone().write_all(&text);
+        let mut line = serde_json::to_string(&self.line(record, captured)).unwrap_or_default();
+        line.push('\n');
+        self.writer.give(line);
     }
 }
 
@@ -171,7 +167,7 @@ impl Counter {
         let failed = self.tally.failed.load(Ordering::Relaxed);
         Counts {
             written: self.tally.written.load(Ordering::Relaxed),
-            dropped: failed + self.crowded_out.dropped_lines() as u64,
+            dropped: failed + self.writer.dropped(),
         }
     }
 }

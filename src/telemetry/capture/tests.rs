@@ -6,8 +6,8 @@ use crate::record::{End, UsageSource};
 use serde_json::Value;
 
 fn capture() -> Capture {
-    let (writer, _) = NonBlocking::new(io::sink());
-    let counts = Counter { tally: Arc::default(), crowded_out: writer.error_counter() };
+    let (writer, _) = Batched::start(io::sink());
+    let counts = Counter { tally: Arc::default(), writer: writer.clone() };
     Capture { writer, key: RandomState::new(), counts }
 }
 

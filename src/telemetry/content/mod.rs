@@ -21,6 +21,7 @@ pub use settings::Settings;
 use super::bounded_file::{Bounded, Tally};
 use super::tame;
 use crate::clock;
+use crate::gather::Gatherer;
 use crate::observe::Sink;
 use crate::openai::Excerpt;
 use crate::record::RequestRecord;
@@ -31,20 +32,19 @@ use serde::{Deserialize, Serialize};
 use settings::MARGIN;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// The sink that hands texts to the thread that writes them.
 pub struct Content {
-    queue: SyncSender<Job>,
+    jobs: Arc<Gatherer<Job>>,
     tallies: Arc<Tallies>,
 }
 
 /// Writes what is left when it is dropped, for a second, and for as long as a redactor may take.
 pub struct Running {
-    is_ending: Arc<AtomicBool>,
+    jobs: Arc<Gatherer<Job>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -131,14 +131,14 @@ struct Worker {
     tallies: Arc<Tallies>,
 }
 
-/// Requests that wait for the redactor and the disk.
+/// Requests that wait for those that the thread has.
 const QUEUE: usize = 256;
+/// How long the first request waits for others.
+const TOGETHER: Duration = Duration::from_millis(50);
 /// How long a redactor may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long what is left may take at the end.
 const LAST_MOMENTS: Duration = Duration::from_secs(1);
-/// How soon the end is noticed.
-const BEAT: Duration = Duration::from_millis(100);
 
 // === impl Content ===
 
@@ -155,12 +155,11 @@ impl Content {
         };
         let mut worker =
             Worker { settings: settings.clone(), outside, file, tallies: tallies.clone() };
-        let (queue, jobs) = sync_channel(QUEUE);
-        let is_ending = Arc::new(AtomicBool::new(false));
-        let ending = is_ending.clone();
+        let jobs = Arc::new(Gatherer::new(TOGETHER, QUEUE));
+        let of_thread = jobs.clone();
         let thread = thread::Builder::new().name("content".to_owned());
-        let thread = thread.spawn(move || worker.run(&jobs, &ending))?;
-        Ok(Some((Self { queue, tallies }, Running { is_ending, thread: Some(thread) })))
+        let thread = thread.spawn(move || worker.run(&of_thread))?;
+        Ok(Some((Self { jobs: jobs.clone(), tallies }, Running { jobs, thread: Some(thread) })))
     }
 
     /// What counts the records.
@@ -179,7 +178,7 @@ impl Sink for Content {
             model: record.model.as_str().to_owned(),
         };
         let answer = record.observed.text.clone().unwrap_or_default();
-        if self.queue.try_send(Job { head, prompt: prompt.clone(), answer }).is_err() {
+        if self.jobs.give(Job { head, prompt: prompt.clone(), answer }, 1).is_err() {
             self.tallies.crowded_out.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -188,19 +187,22 @@ impl Sink for Content {
 // === impl Worker ===
 
 impl Worker {
-    fn run(&mut self, jobs: &Receiver<Job>, is_ending: &AtomicBool) {
+    fn run(&mut self, jobs: &Gatherer<Job>) {
         let mut end: Option<Instant> = None;
         loop {
-            if is_ending.load(Ordering::Relaxed) {
-                end.get_or_insert_with(|| clock::now() + LAST_MOMENTS);
-            }
-            match jobs.recv_timeout(if end.is_some() { Duration::ZERO } else { BEAT }) {
-                Ok(_) if end.is_some_and(|end| clock::now() >= end) => {
-                    self.tallies.crowded_out.fetch_add(1, Ordering::Relaxed);
+            let is_last = !jobs.wait();
+            for job in jobs.take() {
+                if jobs.is_over() {
+                    end.get_or_insert_with(|| clock::now() + LAST_MOMENTS);
                 }
-                Ok(job) => self.write(&job),
-                Err(RecvTimeoutError::Timeout) if end.is_none() => {}
-                Err(_) => return,
+                if end.is_some_and(|end| clock::now() >= end) {
+                    self.tallies.crowded_out.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    self.write(&job);
+                }
+            }
+            if is_last {
+                return;
             }
         }
     }
@@ -260,7 +262,7 @@ impl Counter {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.is_ending.store(true, Ordering::Relaxed);
+        self.jobs.end();
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has nothing left to write.
             let _ = thread.join();

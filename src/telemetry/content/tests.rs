@@ -105,8 +105,8 @@ fn a_text_that_many_secrets_made_shorter_still_ends_before_its_margin() {
 
 #[test]
 fn a_queue_that_is_full_costs_records_which_are_counted() {
-    let (queue, _jobs) = sync_channel(1);
-    let content = Content { queue, tallies: Arc::default() };
+    let jobs = Arc::new(Gatherer::new(TOGETHER, 1));
+    let content = Content { jobs, tallies: Arc::default() };
     let record = RequestRecord { prompt: Some(Excerpt::new(8)), ..streamed() };
     (0..3).for_each(|_| content.finished(&record));
     content.finished(&streamed());

@@ -1,36 +1,28 @@
-//! Lines that are written together. Whoever gives one copies it and goes on; a thread of its own
-//! takes what has come every 50 ms. A thread that were woken for each line would cost several
-//! times what a line costs.
+//! Lines that are written together, by a thread of its own. Whoever gives some goes on at once, and
+//! a reader that is too slow costs lines, never time.
 
+use crate::gather::Gatherer;
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 /// Takes lines. Clones give to the same writer.
 #[derive(Clone)]
-pub(super) struct Batched(Arc<Shared>);
+pub(crate) struct Batched(Arc<Shared>);
 
 /// The thread that writes. Dropping it waits until what is left has been written, but not for a
 /// reader that does not read.
-pub(super) struct Writing {
+pub(crate) struct Writing {
     shared: Arc<Shared>,
     ended: Receiver<()>,
 }
 
 struct Shared {
-    waiting: Mutex<Waiting>,
-    /// The first line has come, or it is over.
-    told: Condvar,
+    lines: Gatherer<String>,
     dropped: AtomicU64,
-}
-
-#[derive(Default)]
-struct Waiting {
-    text: String,
-    is_over: bool,
 }
 
 /// How long the first line waits for others.
@@ -43,75 +35,55 @@ const PATIENCE: Duration = Duration::from_secs(1);
 // === impl Batched ===
 
 impl Batched {
-    /// Writes to `out` from a thread of its own.
-    pub(super) fn start(mut out: impl Write + Send + 'static) -> (Self, Writing) {
-        let shared = Arc::new(Shared {
-            waiting: Mutex::default(),
-            told: Condvar::new(),
-            dropped: AtomicU64::new(0),
-        });
+    /// Writes to `out` from a thread of its own: all that is given at once in one piece, and
+    /// flushed when nothing more waits.
+    pub(crate) fn start(mut out: impl Write + Send + 'static) -> (Self, Writing) {
+        let lines = Gatherer::new(TOGETHER, ROOM);
+        let shared = Arc::new(Shared { lines, dropped: AtomicU64::new(0) });
         let (ending, ended) = channel();
         let of_thread = shared.clone();
         thread::spawn(move || {
-            of_thread.write_to(&mut out);
+            of_thread.run(&mut out);
             // Nobody may wait for it any more.
             let _ = ending.send(());
         });
         (Self(shared.clone()), Writing { shared, ended })
     }
 
-    /// Gives a line with its ending.
-    pub(super) fn give(&self, line: &str) {
-        let mut waiting = self.0.waiting();
-        if waiting.text.len() + line.len() > ROOM {
-            self.0.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        let is_first = waiting.text.is_empty();
-        waiting.text.push_str(line);
-        drop(waiting);
-        if is_first {
-            self.0.told.notify_one();
+    /// Gives one line or more, each with its ending.
+    pub(crate) fn give(&self, lines: String) {
+        let bytes = lines.len();
+        if let Err(lines) = self.0.lines.give(lines, bytes) {
+            self.0.dropped.fetch_add(lines.lines().count() as u64, Ordering::Relaxed);
         }
     }
 
     /// Lines for which there was no room.
-    pub(super) fn dropped(&self) -> u64 {
+    pub(crate) fn dropped(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)
     }
 }
 
 impl Shared {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn run(&self, out: &mut impl Write) {
+        while self.lines.wait() {
+            self.write_to(out);
+        }
+        self.write_to(out);
     }
 
     fn write_to(&self, out: &mut impl Write) {
-        let mut batch = String::new();
-        loop {
-            let is_quiet = |waiting: &mut Waiting| waiting.text.is_empty() && !waiting.is_over;
-            let waiting = self.told.wait_while(self.waiting(), is_quiet);
-            let waiting = waiting.unwrap_or_else(PoisonError::into_inner);
-            let more = self.told.wait_timeout_while(waiting, TOGETHER, |waiting| !waiting.is_over);
-            let (mut waiting, _) = more.unwrap_or_else(PoisonError::into_inner);
-            std::mem::swap(&mut waiting.text, &mut batch);
-            let is_over = waiting.is_over;
-            drop(waiting);
+        for lines in self.lines.take() {
             // A reader that has gone is nobody's fault, and lines are not worth ending for.
-            let _ = out.write_all(batch.as_bytes()).and_then(|()| out.flush());
-            batch.clear();
-            batch.shrink_to(ROOM / 8);
-            if is_over {
-                return;
-            }
+            let _ = out.write_all(lines.as_bytes());
         }
+        let _ = out.flush();
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        self.shared.waiting().is_over = true;
-        self.shared.told.notify_one();
+        self.shared.lines.end();
         // It has ended, or its reader does not read.
         let _ = self.ended.recv_timeout(PATIENCE);
     }
@@ -120,7 +92,7 @@ impl Drop for Writing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io;
+    use std::io::{self, BufWriter};
     use std::sync::mpsc::Sender;
 
     /// Tells what is written, and waits at a gate before it.
@@ -142,10 +114,10 @@ mod tests {
     #[test]
     fn lines_are_written_together_in_their_order_and_none_is_lost_at_the_end() {
         let ((tell, told), (_, gate)) = (channel(), channel());
-        let (batched, writing) = Batched::start(Told(tell, gate));
+        let (batched, writing) = Batched::start(BufWriter::new(Told(tell, gate)));
         let lines: Vec<String> = (0..1_000).map(|number| format!("{number}\n")).collect();
         for line in &lines {
-            batched.give(line);
+            batched.give(line.clone());
         }
         drop(writing);
         let written: Vec<String> = told.try_iter().collect();
@@ -158,10 +130,10 @@ mod tests {
     fn a_reader_that_does_not_read_costs_lines_and_nobody_waits() {
         let ((tell, _told), (keeper, gate)) = (channel(), channel());
         let (batched, writing) = Batched::start(Told(tell, gate));
-        let line = format!("{}\n", "x".repeat(1 << 20));
-        (0..40).for_each(|_| batched.give(&line));
+        let line = format!("{}\n", "x".repeat(1 << 19));
+        (0..40).for_each(|_| batched.give(line.repeat(2)));
         // Up to 8 MiB with the thread, up to 8 MiB that wait.
-        assert!(batched.dropped() >= 40 - 2 * 8, "{}", batched.dropped());
+        assert!(batched.dropped() >= 80 - 4 * 8, "{}", batched.dropped());
         drop(keeper);
         drop(writing);
     }
