@@ -3,7 +3,7 @@
 use super::assembly::AssemblyError;
 use crate::admin::Admin;
 use crate::clock;
-use crate::config::{self, Loaded, Source};
+use crate::config::{Loaded, Source};
 use crate::telemetry::otel;
 use crate::telemetry::push::{self, Push, Settings};
 use std::sync::Arc;
@@ -11,20 +11,11 @@ use std::time::SystemTime;
 
 /// The standard variables win over the file, and our own flag and variable over both.
 pub(super) fn spans(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> otel::Configured {
-    let tracing = &loaded.config.tracing;
+    let tracing = loaded.config.tracing.clone();
     let own = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
     let is_overridden = is_overridden(loaded, "tracing.endpoint", own, env);
-    otel::Configured {
-        endpoint: tracing.endpoint.clone().filter(|_| !is_overridden),
-        protocol: tracing.protocol.map(protocol),
-        ratio: tracing.ratio,
-        tail: tracing.tail,
-        send_all: tracing.send_all,
-        parent: tracing.parent,
-        baggage: tracing.baggage.clone(),
-        semconv: tracing.semconv,
-        profiles: tracing.profiles.clone(),
-    }
+    let endpoint = tracing.endpoint.filter(|_| !is_overridden);
+    otel::Configured { endpoint, ..tracing }
 }
 
 /// How metrics are pushed. `None`: they are not, or there are none.
@@ -38,7 +29,7 @@ pub(super) fn metrics(
     let configured = push::Configured {
         is_wanted: metrics.otlp.endpoint.is_some(),
         endpoint: metrics.otlp.endpoint.clone().filter(|_| !is_overridden),
-        protocol: metrics.otlp.protocol.map(protocol),
+        protocol: metrics.otlp.protocol,
         interval: metrics.otlp.interval,
     };
     Ok(Settings::read(configured, env)?.filter(|_| metrics.enabled))
@@ -67,12 +58,4 @@ fn is_overridden(
     let is_set = |name: &str| env(name).is_some_and(|value| !value.is_empty());
     loaded.sources.of(path) == Source::File
         && [own, "OTEL_EXPORTER_OTLP_ENDPOINT"].into_iter().any(is_set)
-}
-
-/// The transport, as the exporters know it.
-const fn protocol(configured: config::Protocol) -> otel::Protocol {
-    match configured {
-        config::Protocol::Grpc => otel::Protocol::Grpc,
-        config::Protocol::HttpProtobuf => otel::Protocol::HttpProtobuf,
-    }
 }

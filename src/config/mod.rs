@@ -24,8 +24,8 @@ pub use check::{Check, check};
 pub use error::{ConfigError, Place, Position};
 pub use secret::{Secret, SecretError, SecretValue};
 pub use settings::{
-    Admission, Answers, Capture, Drain, Format, Level, Limits, Log, Metrics, Otlp, Protocol,
-    Routing, TierKey, Tiers, Tracing, UsageMode,
+    Admission, Answers, Capture, Drain, Format, Level, Limits, Log, Metrics, Otlp, Routing,
+    TierKey, Tiers, UsageMode,
 };
 pub use sources::{Given, Overrides, Source, Sources};
 
@@ -36,6 +36,7 @@ use crate::proxy::retry;
 use crate::record::SlowLimits;
 use crate::resilience;
 use crate::slo::Objective;
+use crate::telemetry::otel;
 use error::Cut;
 use rules::Broken;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
@@ -94,7 +95,7 @@ pub struct Config {
     /// What is logged.
     pub log: Log,
     /// Where traces go.
-    pub tracing: Tracing,
+    pub tracing: otel::Configured,
     /// Where the traffic is written, without its text.
     pub capture: Capture,
 }
@@ -137,7 +138,7 @@ impl Default for Config {
             metrics: Metrics::default(),
             drain: Drain::default(),
             log: Log::default(),
-            tracing: Tracing::default(),
+            tracing: otel::Configured::default(),
             capture: Capture::default(),
         }
     }

@@ -1,13 +1,12 @@
 //! The settings that belong to no other room: routing's choice of policy, the limits of the
-//! listeners, draining, logs and traces.
+//! listeners, draining, logs and metrics.
 
 use super::secret::Secret;
 use crate::admission::Classes;
 use crate::routing::high_water::Marks;
 use crate::routing::{Policy, PolicyKind, kv_aware};
 use crate::telemetry::content;
-use crate::telemetry::otel::{Profile, Semconv};
-use crate::trace_context::Parent;
+use crate::telemetry::otel::Protocol;
 use crate::units;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -208,41 +207,6 @@ pub struct Capture {
     pub sample: f64,
 }
 
-/// Where traces go. What is `None` here is decided by the standard `OTEL_*` variables.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Tracing {
-    /// The URL of an OTLP collector.
-    pub endpoint: Option<String>,
-    /// How it is spoken to.
-    pub protocol: Option<Protocol>,
-    /// Share of traces that are recorded whatever happens in them, from 0 to 1.
-    pub ratio: Option<f64>,
-    /// Whether those of requests that fail or are slow are recorded besides.
-    pub tail: bool,
-    /// Whether all spans are sent, to a collector that keeps some.
-    pub send_all: bool,
-    /// What a caller's trace is to ours.
-    pub parent: Parent,
-    /// The names of baggage that goes on to replicas.
-    pub baggage: Vec<String>,
-    /// The generation of the GenAI conventions.
-    pub semconv: Option<Semconv>,
-    /// The viewers that are served besides.
-    pub profiles: Vec<Profile>,
-}
-
-/// How a collector is spoken to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Protocol {
-    /// OTLP over gRPC, usually on port 4317.
-    #[serde(rename = "grpc")]
-    Grpc,
-    /// OTLP over HTTP, usually on port 4318.
-    #[serde(rename = "http/protobuf")]
-    HttpProtobuf,
-}
-
 impl Routing {
     /// The policy with its settings.
     pub const fn policy(&self) -> Policy {
@@ -307,23 +271,6 @@ impl Default for Drain {
     /// 30 s, which is what Kubernetes grants.
     fn default() -> Self {
         Self { timeout: Duration::from_secs(30) }
-    }
-}
-
-impl Default for Tracing {
-    /// The variables decide; the tail is sampled.
-    fn default() -> Self {
-        Self {
-            endpoint: None,
-            protocol: None,
-            ratio: None,
-            tail: true,
-            send_all: false,
-            parent: Parent::default(),
-            baggage: Vec::new(),
-            semconv: None,
-            profiles: Vec::new(),
-        }
     }
 }
 

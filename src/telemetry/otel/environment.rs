@@ -5,6 +5,7 @@ use crate::units;
 use http::Uri;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -27,12 +28,14 @@ pub(in crate::telemetry) struct Signal {
 }
 
 /// The transports of OTLP that are spoken here.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Protocol {
-    /// `grpc`
+    /// OTLP over gRPC, usually on port 4317.
     #[default]
+    #[serde(rename = "grpc")]
     Grpc,
-    /// `http/protobuf`
+    /// OTLP over HTTP, usually on port 4318.
+    #[serde(rename = "http/protobuf")]
     HttpProtobuf,
 }
 

@@ -7,6 +7,7 @@ use super::propagators;
 use super::span_limits::SpanLimits;
 use super::style::{Profile, Semconv, Style};
 use crate::trace_context::{Formats, Parent, Propagation, Sampler};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How spans are made and sent.
@@ -48,8 +49,10 @@ pub struct Batch {
     pub delay: Duration,
 }
 
-/// What the gateway itself is configured with. It wins over the variables.
-#[derive(Debug, Clone, PartialEq)]
+/// What the gateway itself is configured with. It wins over the variables; they decide what is
+/// `None` here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Configured {
     /// The base URL of the collector.
     pub endpoint: Option<String>,
