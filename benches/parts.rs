@@ -214,7 +214,7 @@ fn finished() -> RequestRecord {
     record.api = Some(Api::Chat);
     record.model = ModelLabel::known("tiny".into());
     record.trace =
-        Some(otel::Settings::default().propagation.begin(&HeaderMap::new(), 9));
+        Some(otel::Settings::default().propagation.begin(&HeaderMap::new(), 9, accepted));
     record.attempts.push(Attempt {
         backend: BackendId::new("vllm-0"),
         address: ("10.0.0.1".into(), 8000),

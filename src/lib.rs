@@ -28,6 +28,7 @@
 pub mod clock;
 pub mod gather;
 pub mod json;
+pub mod rate;
 pub mod spread;
 pub mod sse;
 pub mod trace_context;

@@ -161,7 +161,7 @@ impl Assembly {
             first_output: config.timeouts.first_output,
             sink: telemetry,
             max_body: config.limits.body,
-            propagation: settings.propagation(),
+            propagation: settings.propagation(clock::now()),
             tiers: tiers(config, &env)?,
             live,
             session_headers: session_headers(config),

@@ -19,8 +19,9 @@ pub(super) fn record(
     route: Option<&'static str>,
     gateway: &Gateway,
 ) -> RequestRecord {
+    let now = clock::now();
     let begin =
-        |propagation: &Propagation| propagation.begin(request.headers(), fastrand::u128(1..));
+        |propagation: &Propagation| propagation.begin(request.headers(), fastrand::u128(1..), now);
     let trace = gateway.propagation.as_ref().map(begin);
     let request_id = RequestId::of(request.headers(), fastrand::u128(..));
     let method = method_name(request.method());
@@ -31,7 +32,7 @@ pub(super) fn record(
         route,
         api,
         tier: gateway.tiers.of(request.headers()),
-        ..RequestRecord::begin(request_id, client, method, clock::wall(), clock::now())
+        ..RequestRecord::begin(request_id, client, method, clock::wall(), now)
     }
 }
 

@@ -1,12 +1,10 @@
 //! One line for each request, from its record: never a prompt, an answer or a key. Under load the
 //! lines of ordinary requests are limited; those of all others are not.
 
-mod rate;
-
 use super::tame::{self, Field};
 use crate::observe::Sink;
+use crate::rate::Rate;
 use crate::record::{Kept, Lost, Outcome, Phase, Phases, RequestRecord, SlowCause};
-use rate::Rate;
 use serde::Serialize;
 use std::fmt::{self, Display, Write as _};
 use std::sync::Arc;

@@ -2,15 +2,20 @@
 //! its baggage goes on.
 
 use super::{BAGGAGE, Sampler, TRACEPARENT, TRACESTATE, TraceContext, TraceParent, b3, lists};
+use crate::rate::Rate;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// How trace context comes in and goes on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Propagation {
     /// Which traces are recorded.
     pub sampler: Sampler,
+    /// How many of them, unless their caller has decided. `None`: all.
+    pub limit: Option<Arc<Rate>>,
     /// What a caller's trace is to ours.
     pub parent: Parent,
     /// The formats that are read.
@@ -55,8 +60,8 @@ pub(super) struct Caller {
 }
 
 impl Propagation {
-    /// Continues the caller's trace, or begins one with `random` as its id.
-    pub fn begin(&self, headers: &HeaderMap, random: u128) -> TraceContext {
+    /// Continues the caller's trace, or begins one with `random` as its id, at `now`.
+    pub fn begin(&self, headers: &HeaderMap, random: u128, now: Instant) -> TraceContext {
         let said = self.formats.read(headers).filter(|_| self.parent != Parent::Ignore);
         let link =
             said.as_ref().map(|caller| caller.parent).filter(|_| self.parent == Parent::Link);
@@ -69,13 +74,20 @@ impl Propagation {
             trace_id,
             parent: parent.map(|parent| parent.span_id),
             link,
-            is_sampled: self.sampler.decides(decision, trace_id),
+            is_sampled: self.is_sampled(decision, trace_id, now),
             state: caller.and_then(|caller| caller.state),
             baggage: is_forwarding
                 .then(|| lists::baggage(texts(headers, &BAGGAGE), &self.baggage))
                 .flatten(),
             is_passed_on: self.formats != Formats::NONE,
         }
+    }
+
+    /// Decided here, so that a replica hears of it and no trace begins that is then left out.
+    fn is_sampled(&self, decision: Option<bool>, trace_id: u128, now: Instant) -> bool {
+        let is_callers = self.sampler.is_parent_based && decision.is_some();
+        let has_room = || is_callers || self.limit.as_ref().is_none_or(|limit| limit.take(now));
+        self.sampler.decides(decision, trace_id) && has_room()
     }
 }
 
@@ -118,6 +130,8 @@ fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock;
+    use std::time::Duration;
 
     const TRACE: u128 = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;
     const SPAN: u64 = 0xb7ad_6b71_6920_3331;
@@ -138,6 +152,7 @@ mod tests {
     fn propagation(ratio: f64) -> Propagation {
         Propagation {
             sampler: Sampler { is_parent_based: true, ratio },
+            limit: None,
             parent: Parent::Continue,
             formats: ALL,
             baggage: ["tier".into()].into(),
@@ -145,7 +160,7 @@ mod tests {
     }
 
     fn begin(ratio: f64, pairs: &[(&'static str, &str)]) -> TraceContext {
-        propagation(ratio).begin(&headers(pairs), 7)
+        propagation(ratio).begin(&headers(pairs), 7, clock::now())
     }
 
     #[test]
@@ -153,7 +168,7 @@ mod tests {
         assert!(begin(0.0, &[W3C]).is_sampled);
         let mut never = propagation(0.0);
         never.sampler.is_parent_based = false;
-        assert!(!never.begin(&headers(&[W3C]), 7).is_sampled);
+        assert!(!never.begin(&headers(&[W3C]), 7, clock::now()).is_sampled);
     }
 
     #[test]
@@ -202,11 +217,14 @@ mod tests {
     #[test]
     fn a_format_that_is_not_asked_for_is_not_read() {
         let formats = Formats::default();
-        let trace = Propagation { formats, ..propagation(1.0) }
-            .begin(&headers(&[IDS[0], IDS[1], ("baggage", "tier=a")]), 7);
+        let trace = Propagation { formats, ..propagation(1.0) }.begin(
+            &headers(&[IDS[0], IDS[1], ("baggage", "tier=a")]),
+            7,
+            clock::now(),
+        );
         assert_eq!((trace.trace_id, trace.baggage.as_deref()), (7, Some("tier=a")));
         let none = Propagation { formats: Formats::NONE, ..propagation(1.0) };
-        let trace = none.begin(&headers(&[W3C, ("baggage", "tier=a")]), 7);
+        let trace = none.begin(&headers(&[W3C, ("baggage", "tier=a")]), 7, clock::now());
         assert_eq!((trace.trace_id, trace.baggage, trace.is_passed_on), (7, None, false));
     }
 
@@ -214,7 +232,7 @@ mod tests {
     fn a_caller_that_is_not_believed_changes_nothing_but_a_link() {
         let said = headers(&[W3C, ("tracestate", "a=1"), ("baggage", "tier=a")]);
         for parent in [Parent::Link, Parent::Ignore] {
-            let trace = Propagation { parent, ..propagation(0.0) }.begin(&said, 7);
+            let trace = Propagation { parent, ..propagation(0.0) }.begin(&said, 7, clock::now());
             assert_eq!((trace.trace_id, trace.parent, trace.is_sampled), (7, None, false));
             assert_eq!((trace.state, trace.baggage), (None, None));
             let link = trace.link.map(|link| (link.trace_id, link.span_id));
@@ -234,5 +252,21 @@ mod tests {
         assert_eq!(sent, expected);
         TraceContext { is_passed_on: false, ..trace }.pass_on(0xa1, &mut sent);
         assert!(sent.is_empty());
+    }
+
+    #[test]
+    fn beyond_the_limit_only_what_a_caller_has_sampled_is_recorded() {
+        let now = clock::now();
+        let limit = Some(Arc::new(Rate::new(10, now)));
+        let limited = Propagation { limit, ..propagation(0.5) };
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut sampled = |pairs: &[(&'static str, &str)]| {
+            let headers = headers(pairs);
+            let ids = std::iter::repeat_with(|| random.u128(1..)).take(1_000);
+            ids.filter(|id| limited.begin(&headers, *id, now).is_sampled).count()
+        };
+        assert_eq!([sampled(&[]), sampled(&[]), sampled(&[W3C])], [10, 0, 1_000]);
+        let later = now + Duration::from_millis(500);
+        assert!((0..64).any(|id| limited.begin(&headers(&[]), id << 58 | 1, later).is_sampled));
     }
 }

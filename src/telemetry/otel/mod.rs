@@ -25,14 +25,14 @@ pub use settings::{Batch, Configured, Settings};
 pub use span_limits::SpanLimits;
 pub use style::{Profile, Semconv, Style};
 
+use crate::clock;
 use crate::observe::Sink;
 use crate::record::{Kept, RequestRecord};
-use crate::trace_context::Sampler;
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
 use std::sync::Arc;
 use std::time::Duration;
-use tail::Tail;
+use tail::{Share, Tail};
 
 /// How long [`Otel::shutdown`] waits for the collector.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
@@ -44,7 +44,7 @@ pub struct Otel {
     counts: Arc<Counts>,
     /// All spans are sent, and of those that nothing speaks for this share is kept. `None`: only
     /// what is kept is sent.
-    all: Option<Sampler>,
+    all: Option<Arc<Share>>,
     /// `None`: only the head decides.
     tail: Option<Arc<Tail>>,
     style: Arc<Style>,
@@ -78,7 +78,7 @@ impl Otel {
         Self {
             processor,
             counts,
-            all: settings.send_all.then_some(settings.sampler),
+            all: settings.send_all.then(|| Arc::new(settings.share(clock::now()))),
             tail: settings.tail.then(Arc::default),
             style: Arc::new(settings.style.clone()),
             limits: settings.limits,
@@ -116,7 +116,7 @@ impl Sink for Otel {
     fn judge(&self, record: &RequestRecord) -> Option<Kept> {
         record.trace.as_ref()?;
         let verdict = self.tail.as_ref().and_then(|tail| tail.judge(record));
-        verdict.or_else(|| tail::head(record, self.all))
+        verdict.or_else(|| tail::head(record, self.all.as_deref()))
     }
 
     fn finished(&self, record: &RequestRecord) {

@@ -6,9 +6,12 @@ use super::environment::{Environment, Protocol, SERVICE, SettingsError, Signal, 
 use super::propagators;
 use super::span_limits::SpanLimits;
 use super::style::{Profile, Semconv, Style};
+use super::tail::Share;
+use crate::rate::Rate;
 use crate::trace_context::{Formats, Parent, Propagation, Sampler};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How spans are made and sent.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +25,8 @@ pub struct Settings {
     pub propagation: Propagation,
     /// The traces that are kept whatever happens in them.
     pub sampler: Sampler,
+    /// Most of these in a second. `None`: as many as the sampler takes.
+    pub ordinary_per_second: Option<u32>,
     /// Whether those of requests that fail or are slow are kept besides.
     pub tail: bool,
     /// Whether all spans are sent, to a collector that keeps what `tokenweir.kept` is on.
@@ -60,6 +65,8 @@ pub struct Configured {
     pub protocol: Option<Protocol>,
     /// Share of traces, from 0 to 1, for requests whose caller has not decided.
     pub ratio: Option<f64>,
+    /// Most of these traces in a second, unless the share is 1. `None`: no limit.
+    pub ordinary_per_second: Option<u32>,
     /// [`Settings::tail`]
     pub tail: bool,
     /// [`Settings::send_all`]
@@ -83,6 +90,8 @@ const LATEST: &str = "gen_ai_latest_experimental";
 
 /// Share of traces that are recorded whatever happens in them, if nobody says otherwise.
 const RATIO: f64 = 0.05;
+/// Most of these in a second.
+const ORDINARY: u32 = 100;
 /// Spans, as variables name them.
 const TRACES: Signal = Signal {
     endpoint: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
@@ -118,11 +127,14 @@ impl Settings {
                 } else {
                     sampler
                 },
+                limit: None,
                 parent: configured.parent,
                 formats: env.propagators()?,
                 baggage: configured.baggage.iter().map(|name| name.as_str().into()).collect(),
             },
             sampler,
+            // Whoever asks for all of them means all.
+            ordinary_per_second: configured.ordinary_per_second.filter(|_| sampler.ratio < 1.0),
             tail: configured.tail,
             send_all: configured.send_all,
             service_name: env.service_name(),
@@ -136,16 +148,27 @@ impl Settings {
         })
     }
 
-    /// How trace context travels. `None`: traces are off, and a caller's passes through. One that
-    /// is not believed does not, on or off.
-    pub fn propagation(&self) -> Option<Propagation> {
+    /// How trace context travels, from `epoch` on. `None`: traces are off, and a caller's passes
+    /// through. One that is not believed does not, on or off.
+    pub fn propagation(&self, epoch: Instant) -> Option<Propagation> {
         let propagation = self.propagation.clone();
         if self.endpoint.is_some() {
-            return Some(propagation);
+            // Where all are sent, they are limited when it is known how they ended.
+            let limit = self.limit(epoch).filter(|_| !self.send_all).map(Arc::new);
+            return Some(Propagation { limit, ..propagation });
         }
         let never = Sampler { is_parent_based: false, ratio: 0.0 };
         let is_believed = propagation.parent == Parent::Continue;
         (!is_believed).then_some(Propagation { sampler: never, ..propagation })
+    }
+
+    /// What is kept where all are sent.
+    pub(super) fn share(&self, epoch: Instant) -> Share {
+        Share { sampler: self.sampler, limit: self.limit(epoch) }
+    }
+
+    fn limit(&self, epoch: Instant) -> Option<Rate> {
+        self.ordinary_per_second.map(|per_second| Rate::new(per_second, epoch))
     }
 }
 
@@ -157,11 +180,13 @@ impl Default for Settings {
             protocol: Protocol::default(),
             propagation: Propagation {
                 sampler: Sampler { is_parent_based: true, ratio: RATIO },
+                limit: None,
                 parent: Parent::default(),
                 formats: Formats::default(),
                 baggage: Box::default(),
             },
             sampler: Sampler { is_parent_based: true, ratio: RATIO },
+            ordinary_per_second: Some(ORDINARY),
             tail: true,
             send_all: false,
             service_name: SERVICE.to_owned(),
@@ -180,6 +205,7 @@ impl Default for Configured {
             endpoint: None,
             protocol: None,
             ratio: None,
+            ordinary_per_second: Some(ORDINARY),
             tail: true,
             send_all: false,
             parent: Parent::default(),

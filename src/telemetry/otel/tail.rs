@@ -12,15 +12,25 @@
 
 use super::moving::Moving;
 use super::spans;
+use crate::rate::Rate;
 use crate::record::{Kept, ModelLabel, Outcome, RequestRecord};
-use crate::trace_context::{Sampler, TraceContext};
+use crate::trace_context::Sampler;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 /// The judge of traces.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     models: Mutex<HashMap<ModelLabel, Usual>>,
+}
+
+/// What is kept of traces that are all sent, and that nothing speaks for.
+#[derive(Debug)]
+pub(super) struct Share {
+    pub(super) sampler: Sampler,
+    /// How many at most. `None`: all that the sampler wants.
+    pub(super) limit: Option<Rate>,
 }
 
 /// What is usual for a model.
@@ -84,10 +94,19 @@ impl Tail {
 
 /// The decision that was made when the request came. Where all that come are sampled, `share` says
 /// which of them are kept.
-pub(super) fn head(record: &RequestRecord, share: Option<Sampler>) -> Option<Kept> {
-    let is_in_share = |id| share.is_none_or(|share| share.decides(None, id));
-    let is_kept = |trace: &&TraceContext| trace.is_sampled && is_in_share(trace.trace_id);
-    record.trace.as_ref().filter(is_kept).map(|_| Kept::Sampled)
+pub(super) fn head(record: &RequestRecord, share: Option<&Share>) -> Option<Kept> {
+    let trace = record.trace.as_ref().filter(|trace| trace.is_sampled)?;
+    let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+    share.is_none_or(|share| share.takes(trace.trace_id, ended)).then_some(Kept::Sampled)
+}
+
+// === impl Share ===
+
+impl Share {
+    fn takes(&self, trace_id: u128, now: Instant) -> bool {
+        self.sampler.decides(None, trace_id)
+            && self.limit.as_ref().is_none_or(|limit| limit.take(now))
+    }
 }
 
 #[cfg(test)]
@@ -96,7 +115,7 @@ mod tests {
     use crate::clock;
     use crate::record::sample::{at, streamed};
     use crate::record::{Condition, End, SlowCause, SlowLimits, Stall, Timings};
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     /// A stream that is as usual, and whose head was not sampled.
     fn usual() -> RequestRecord {
@@ -176,10 +195,15 @@ mod tests {
     #[test]
     fn where_all_are_sampled_a_share_of_them_is_kept() {
         let sampled = streamed();
-        let share = |ratio| Some(Sampler { is_parent_based: true, ratio });
-        assert_eq!(head(&sampled, share(1.0)), Some(Kept::Sampled));
-        assert_eq!(head(&sampled, share(0.0)), None);
-        assert_eq!(head(&usual(), share(1.0)), None, "its caller has decided");
+        let share = |ratio, per_second: Option<u32>| {
+            let sampler = Sampler { is_parent_based: true, ratio };
+            let limit = per_second.map(|rate| Rate::new(rate, sampled.timings.accepted));
+            move |record: &RequestRecord| head(record, Some(&Share { sampler, limit }))
+        };
+        assert_eq!(share(1.0, None)(&sampled), Some(Kept::Sampled));
+        assert_eq!(share(0.0, None)(&sampled), None);
+        assert_eq!(share(1.0, None)(&usual()), None, "its caller has decided");
+        assert_eq!(share(1.0, Some(0))(&sampled), None, "no more of them in this second");
     }
 
     /// A stream whose first token and end come as late as this.

@@ -1,15 +1,15 @@
-//! How many ordinary lines a second may have: the generic cell rate algorithm on one atomic.
+//! How many of something a second may have: the generic cell rate algorithm on one atomic.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// A limit that a burst of one second may use up at once.
 #[derive(Debug)]
-pub(super) struct Rate {
+pub struct Rate {
     epoch: Instant,
-    /// Nanoseconds between two lines of an even flow. `None`: there is no line.
+    /// Nanoseconds between two of an even flow. `None`: there is none at all.
     pause: Option<u64>,
-    /// Nanoseconds after the epoch at which an even flow would have its next line.
+    /// Nanoseconds after the epoch at which an even flow would have its next one.
     due: AtomicU64,
 }
 
@@ -18,17 +18,24 @@ const BURST: u64 = 1_000_000_000;
 
 impl Rate {
     /// So many a second, from `epoch` on.
-    pub(super) fn new(per_second: u32, epoch: Instant) -> Self {
+    pub fn new(per_second: u32, epoch: Instant) -> Self {
         let pause = BURST.checked_div(u64::from(per_second));
         Self { epoch, pause, due: AtomicU64::new(0) }
     }
 
     /// Whether there is room for one more at `now`, which then is taken.
-    pub(super) fn take(&self, now: Instant) -> bool {
+    pub fn take(&self, now: Instant) -> bool {
         let Some(pause) = self.pause else { return false };
         let now = now.saturating_duration_since(self.epoch).as_nanos() as u64;
         let next = |due: u64| Some(due.max(now) + pause).filter(|next| *next <= now + BURST);
         self.due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+}
+
+impl PartialEq for Rate {
+    /// Whether both allow the same.
+    fn eq(&self, other: &Self) -> bool {
+        self.pause == other.pause
     }
 }
 
