@@ -7,7 +7,7 @@ use super::exemplar::Exemplar;
 use super::exposition::{Bars, Format, Page, bars};
 use super::metric::{Kind, Known, Label, Read, Scrape};
 use super::parted::Parted;
-use super::series::{Family, Labels, Point};
+use super::series::{Family, Labels, Open, Point};
 use super::vitals::Vitals;
 use crate::observe::Sink;
 use crate::record::RequestRecord;
@@ -96,7 +96,8 @@ impl Prometheus {
     pub fn scraped(&self, scrape: &Scrape<'_>) {
         for (family, _) in &self.families {
             if let Read::Scrape(read) = family.row.read {
-                read(scrape, &mut |labels, value| family.take(labels, value, None));
+                let mut series = family.open();
+                read(scrape, &mut |labels, value| series.take(labels, value, None));
             }
         }
     }
@@ -172,46 +173,57 @@ impl Sink for Prometheus {
     fn first_output(&self, record: &RequestRecord) {
         for (family, _) in &self.families {
             if let Read::FirstOutput(read) = family.row.read {
-                read(record, &mut |labels, value| family.take(labels, value, None));
+                let mut series = family.open();
+                read(record, &mut |labels, value| series.take(labels, value, None));
             }
         }
     }
 
     fn finished(&self, record: &RequestRecord) {
-        let exemplar = Exemplar::of(record);
-        for (family, _) in &self.families {
-            self.finished_in(family, record, exemplar);
-        }
+        self.finished_each(&[(record, Exemplar::of(record))]);
     }
 
-    /// Family by family, so that its series are fetched once for all records.
     fn finished_all(&self, records: &[Box<RequestRecord>]) {
-        let exemplars: Vec<_> = records.iter().map(|record| Exemplar::of(record)).collect();
-        for (family, _) in &self.families {
-            for (record, exemplar) in records.iter().zip(&exemplars) {
-                self.finished_in(family, record, *exemplar);
-            }
-        }
+        let each = records.iter().map(|record| (&**record, Exemplar::of(record)));
+        self.finished_each(&each.collect::<Vec<_>>());
     }
 }
 
 impl Prometheus {
-    fn finished_in(&self, family: &Family, record: &RequestRecord, exemplar: Option<Exemplar>) {
-        let take = &mut |labels: &[&str], value| family.take(labels, value, exemplar);
-        match (family.row.read, exemplar) {
+    /// Family by family, so that its series are fetched and held once for all records.
+    fn finished_each(&self, records: &[(&RequestRecord, Option<Exemplar>)]) {
+        for (family, _) in &self.families {
+            if !matches!(family.row.read, Read::Vitals(_) | Read::Scrape(_) | Read::Promise(_)) {
+                let mut series = family.open();
+                for (record, exemplar) in records {
+                    self.finished_in(family.row.read, &mut series, record, *exemplar);
+                }
+            }
+        }
+    }
+
+    fn finished_in(
+        &self,
+        read: Read,
+        series: &mut Open<'_>,
+        record: &RequestRecord,
+        exemplar: Option<Exemplar>,
+    ) {
+        let take = &mut |labels: &[&str], value| series.take(labels, value, exemplar);
+        match (read, exemplar) {
             (Read::Record(read), _) => read(record, take),
             (Read::Judged(read), _) => {
                 self.objectives.iter().for_each(|it| read(it, record, take));
             }
             // Taken when it came; only now is it known whether its trace is kept.
             (Read::FirstOutput(read), Some(exemplar)) => {
-                read(record, &mut |labels, value| family.show(labels, value, exemplar));
+                read(record, &mut |labels, value| series.show(labels, value, exemplar));
             }
             (Read::Spread(read), _) => {
                 let parts = read(record).filter(|parts| parts.count > 0);
                 if let (Some(parts), Some(backend)) = (parts, record.backend()) {
                     let labels = [record.model.as_str(), backend.as_str()];
-                    family.absorb(&labels, &parts, exemplar);
+                    series.absorb(&labels, &parts, exemplar);
                 }
             }
             _ => {}

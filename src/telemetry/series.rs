@@ -1,5 +1,6 @@
 //! The series of one metric: numbers or histograms under their labels. A lock is held for as long
-//! as one value takes to be added, or the numbers to be copied; nothing is written under it.
+//! as the values of a few requests take to be added, or the numbers to be copied; nothing is
+//! written under it.
 
 use super::exemplar::Exemplar;
 use super::metric::{Known, Label, Row};
@@ -19,11 +20,20 @@ pub(super) struct Family {
     table: Mutex<Table>,
 }
 
+/// The series while nobody else can change them.
+pub(super) struct Open<'f> {
+    family: &'f Family,
+    table: MutexGuard<'f, Table>,
+}
+
 #[derive(Default)]
 struct Table {
     /// Where in `series` the labels of a hash are.
     places: HashTable<usize>,
     series: Vec<Series>,
+    /// The place that was asked for last. Requests of one kind follow each other, and to compare
+    /// their labels costs less than to hash them.
+    last: usize,
 }
 
 struct Series {
@@ -62,10 +72,10 @@ impl Family {
 
     /// Makes the series of label values that are known.
     pub(super) fn seed(&self, known: &Known) {
-        let mut table = self.table();
+        let mut series = self.open();
         for seed in self.row.seeds(known) {
             let labels: Vec<&str> = seed.iter().map(String::as_str).collect();
-            self.point(&mut table, &labels);
+            series.point(&labels);
         }
     }
 
@@ -76,7 +86,8 @@ impl Family {
         let before = table.series.len();
         table.series.retain(|series| keeps(&series.labels.values[index]));
         if table.series.len() < before {
-            let Table { places, series } = &mut *table;
+            let Table { places, series, last } = &mut *table;
+            *last = 0;
             places.clear();
             for (place, kept) in series.iter().enumerate() {
                 let rehash = |place: &usize| hash(series[*place].labels.values());
@@ -85,33 +96,9 @@ impl Family {
         }
     }
 
-    /// Adds to a counter, or one value to a histogram.
-    pub(super) fn take(&self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
-        let mut table = self.table();
-        let point = self.point(&mut table, labels);
-        point.sum += value;
-        let bucket = self.bounds.bucket(value);
-        if let Some(count) = point.counts.get_mut(bucket) {
-            *count += 1;
-            point.show(bucket, value, exemplar);
-        }
-    }
-
-    /// Adds many values to a histogram at once. The exemplar is of the largest.
-    pub(super) fn absorb(&self, labels: &[&str], parts: &Parts<'_>, exemplar: Option<Exemplar>) {
-        let mut table = self.table();
-        let point = self.point(&mut table, labels);
-        point.sum += parts.sum;
-        for (total, count) in point.counts.iter_mut().zip(parts.counts) {
-            *total += u64::from(*count);
-        }
-        point.show(self.bounds.bucket(parts.max), parts.max, exemplar);
-    }
-
-    /// Gives a value of a histogram, which was taken before, its exemplar.
-    pub(super) fn show(&self, labels: &[&str], value: f64, exemplar: Exemplar) {
-        let mut table = self.table();
-        self.point(&mut table, labels).show(self.bounds.bucket(value), value, Some(exemplar));
+    /// Holds the series, to add values to them.
+    pub(super) fn open(&self) -> Open<'_> {
+        Open { family: self, table: self.table() }
     }
 
     /// A copy of every series: its labels, and what it has come to.
@@ -142,23 +129,70 @@ impl Family {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn point<'t>(&self, table: &'t mut Table, labels: &[&str]) -> &'t mut Point {
-        let Table { places, series } = table;
-        let is_same = |place: &usize| series[*place].labels.values().eq(labels.iter().copied());
-        let found = places.find(hash(labels.iter().copied()), is_same).copied();
-        let place = found.unwrap_or_else(|| {
-            let place = series.len();
-            let values = labels.iter().map(|value| (*value).into()).collect();
-            series.push(Series {
-                labels: Arc::new(Labels { values, text: self.text(labels) }),
-                point: Point::of(&self.bounds),
-            });
-            let rehash = |place: &usize| hash(series[*place].labels.values());
-            places.insert_unique(hash(labels.iter().copied()), place, rehash);
-            place
+// === impl Open ===
+
+impl Open<'_> {
+    /// Adds to a counter, or one value to a histogram.
+    pub(super) fn take(&mut self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
+        let bucket = self.family.bounds.bucket(value);
+        let point = self.point(labels);
+        point.sum += value;
+        if let Some(count) = point.counts.get_mut(bucket) {
+            *count += 1;
+            point.show(bucket, value, exemplar);
+        }
+    }
+
+    /// Adds many values to a histogram at once. The exemplar is of the largest.
+    pub(super) fn absorb(
+        &mut self,
+        labels: &[&str],
+        parts: &Parts<'_>,
+        exemplar: Option<Exemplar>,
+    ) {
+        let bucket = self.family.bounds.bucket(parts.max);
+        let point = self.point(labels);
+        point.sum += parts.sum;
+        for (total, count) in point.counts.iter_mut().zip(parts.counts) {
+            *total += u64::from(*count);
+        }
+        point.show(bucket, parts.max, exemplar);
+    }
+
+    /// Gives a value of a histogram, which was taken before, its exemplar.
+    pub(super) fn show(&mut self, labels: &[&str], value: f64, exemplar: Exemplar) {
+        let bucket = self.family.bounds.bucket(value);
+        self.point(labels).show(bucket, value, Some(exemplar));
+    }
+
+    /// The series of these labels. It is made if there is none.
+    fn point(&mut self, labels: &[&str]) -> &mut Point {
+        let place = self.place(labels);
+        self.table.last = place;
+        &mut self.table.series[place].point
+    }
+
+    fn place(&mut self, labels: &[&str]) -> usize {
+        let Table { places, series, last } = &mut *self.table;
+        let is_same = |series: &Series| series.labels.values().eq(labels.iter().copied());
+        if series.get(*last).is_some_and(is_same) {
+            return *last;
+        }
+        let hashed = hash(labels.iter().copied());
+        if let Some(place) = places.find(hashed, |place| is_same(&series[*place])) {
+            return *place;
+        }
+        let place = series.len();
+        let values = labels.iter().map(|value| (*value).into()).collect();
+        series.push(Series {
+            labels: Arc::new(Labels { values, text: self.family.text(labels) }),
+            point: Point::of(&self.family.bounds),
         });
-        &mut series[place].point
+        let rehash = |place: &usize| hash(series[*place].labels.values());
+        places.insert_unique(hashed, place, rehash);
+        place
     }
 }
 

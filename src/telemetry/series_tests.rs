@@ -55,8 +55,8 @@ fn labels_stand_in_the_order_of_their_names_whatever_the_row_says() {
 fn labels_that_run_together_to_the_same_text_are_different_series() {
     let family = family("tokenweir_endings_total");
     for labels in [["ab", "c"], ["a", "bc"], ["", "abc"]] {
-        family.take(&labels, 1.0, None);
-        family.take(&labels, 1.0, None);
+        family.open().take(&labels, 1.0, None);
+        family.open().take(&labels, 1.0, None);
     }
     let sums: Vec<f64> = family.points().iter().map(|(_, point)| point.sum).collect();
     assert!(family.points().len() == 3 && sums.iter().all(|sum| (sum - 2.0).abs() < 1e-9));
@@ -68,10 +68,10 @@ fn each_bucket_keeps_the_last_exemplar_and_no_more() {
     for round in 0..1_000 {
         for value in [0.05, 0.5, 5.0] {
             let value = value + f64::from(round) * 1e-6;
-            family.take(&["gold"], value, Some(exemplar(0.0)));
+            family.open().take(&["gold"], value, Some(exemplar(0.0)));
         }
     }
-    family.take(&["gold"], 0.06, None);
+    family.open().take(&["gold"], 0.06, None);
     let (_, point) = family.points().remove(0);
     assert_eq!(point.counts[..], [1_001, 1_000, 1_000]);
     let last: Vec<_> = point.exemplars.iter().map(|(bucket, it)| (*bucket, it.value)).collect();
@@ -84,7 +84,7 @@ fn many_values_at_once_have_the_exemplar_of_the_largest() {
     let mut gaps = Gaps::with_bounds(family.bounds.clone());
     gaps.add_gap(Duration::from_millis(20), 15);
     gaps.add_gap(Duration::from_millis(700), 1);
-    family.absorb(&["tiny", "vllm-0"], &gaps.parts(), Some(exemplar(0.0)));
+    family.open().absorb(&["tiny", "vllm-0"], &gaps.parts(), Some(exemplar(0.0)));
     let (_, point) = family.points().remove(0);
     assert_eq!((&point.counts[..], point.exemplars[0].0), (&[15, 1, 0][..], 1));
     assert!((point.exemplars[0].1.value - 0.7).abs() < 1e-9);
