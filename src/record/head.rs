@@ -1,6 +1,6 @@
 //! What is told of a request's head.
 
-use http::header::{HOST, USER_AGENT};
+use http::header::{HOST, HeaderName, USER_AGENT};
 use http::{HeaderMap, Request, Version};
 
 /// What spans tell of a request's head. It is copied, so that a long stream does not keep the
@@ -17,6 +17,7 @@ pub struct Head {
 
 /// Longest text that is kept, in bytes.
 const MAX_TEXT: usize = 256;
+static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 // === impl Head ===
 
@@ -24,7 +25,7 @@ impl Head {
     /// The head of a request.
     pub fn of<B>(request: &Request<B>) -> Self {
         let headers = request.headers();
-        let text = |name: &str| text(headers, name);
+        let text = |name: &HeaderName| text(headers, name);
         let authority = || request.uri().authority().map(|authority| cut(authority.as_str()));
         Self {
             version: match request.version() {
@@ -32,8 +33,8 @@ impl Head {
                 Version::HTTP_2 => "2",
                 _ => "1.1",
             },
-            host: text("x-forwarded-host").or_else(authority).or_else(|| text(HOST.as_str())),
-            user_agent: text(USER_AGENT.as_str()),
+            host: text(&FORWARDED_HOST).or_else(authority).or_else(|| text(&HOST)),
+            user_agent: text(&USER_AGENT),
         }
     }
 
@@ -47,7 +48,7 @@ impl Head {
     }
 }
 
-fn text(headers: &HeaderMap, name: &str) -> Option<Box<str>> {
+fn text(headers: &HeaderMap, name: &HeaderName) -> Option<Box<str>> {
     let value = headers.get(name)?.to_str().ok()?;
     Some(cut(value)).filter(|text| !text.is_empty())
 }

@@ -7,7 +7,8 @@ use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 
 /// All of them.
-pub(super) const HEADERS: [HeaderName; 6] = [B3, TRACE_ID, SPAN_ID, PARENT_SPAN_ID, SAMPLED, FLAGS];
+pub(super) static HEADERS: [HeaderName; 6] =
+    [B3, TRACE_ID, SPAN_ID, PARENT_SPAN_ID, SAMPLED, FLAGS];
 
 const B3: HeaderName = HeaderName::from_static("b3");
 const TRACE_ID: HeaderName = HeaderName::from_static("x-b3-traceid");

@@ -51,9 +51,9 @@ pub struct Sampler {
     pub ratio: f64,
 }
 
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
+static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+static BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 
 // === impl TraceParent ===
 
@@ -75,10 +75,29 @@ impl TraceParent {
     }
 }
 
+impl TraceParent {
+    /// As a header has it. Every request that is sent to a replica has one, and formatting
+    /// numbers through [`fmt`] would cost several times as much.
+    fn text(self) -> [u8; 55] {
+        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+        write_hex(&self.trace_id.to_be_bytes(), &mut text[3..35]);
+        write_hex(&self.span_id.to_be_bytes(), &mut text[36..52]);
+        write_hex(&[u8::from(self.is_sampled)], &mut text[53..]);
+        text
+    }
+}
+
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { trace_id, span_id, is_sampled } = self;
-        write!(f, "00-{trace_id:032x}-{span_id:016x}-{:02x}", u8::from(*is_sampled))
+        f.write_str(std::str::from_utf8(&self.text()).unwrap_or_default())
+    }
+}
+
+fn write_hex(bytes: &[u8], digits: &mut [u8]) {
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    for (byte, pair) in bytes.iter().zip(digits.chunks_exact_mut(2)) {
+        let halves = [byte >> 4, byte & 0xf];
+        pair.copy_from_slice(&halves.map(|half| DIGITS[usize::from(half)]));
     }
 }
 
@@ -98,16 +117,19 @@ impl TraceContext {
 
     /// Puts this context into the headers for a callee, in place of the caller's in any format.
     pub fn pass_on(&self, span_id: u64, headers: &mut HeaderMap) {
-        for name in [&TRACEPARENT, &TRACESTATE, &BAGGAGE].into_iter().chain(&b3::HEADERS) {
-            headers.remove(name);
+        let formats = || [&TRACEPARENT, &TRACESTATE, &BAGGAGE].into_iter().chain(&b3::HEADERS);
+        // Most callers send none of them, and to look once costs less than to remove nine.
+        if headers.keys().any(|name| formats().any(|other| other == name)) {
+            formats().for_each(|name| drop(headers.remove(name)));
         }
         if !self.is_passed_on {
             return;
         }
-        let parent = self.header(span_id).to_string();
-        let lists = [(&TRACESTATE, self.state.as_deref()), (&BAGGAGE, self.baggage.as_deref())];
-        for (name, value) in lists.into_iter().chain([(&TRACEPARENT, Some(parent.as_str()))]) {
-            if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+        let parent = self.header(span_id).text();
+        let texts = [(&TRACESTATE, &self.state), (&BAGGAGE, &self.baggage)];
+        let texts = texts.map(|(name, text)| (name, text.as_deref().map(str::as_bytes)));
+        for (name, text) in texts.into_iter().chain([(&TRACEPARENT, Some(&parent[..]))]) {
+            if let Some(value) = text.and_then(|text| HeaderValue::from_bytes(text).ok()) {
                 headers.insert(name, value);
             }
         }

@@ -114,7 +114,7 @@ impl Default for Formats {
 
 /// Two headers that name a parent name none.
 fn w3c(headers: &HeaderMap) -> Option<Caller> {
-    let mut values = headers.get_all(TRACEPARENT).iter();
+    let mut values = headers.get_all(&TRACEPARENT).iter();
     let parent = TraceParent::parse(values.next()?.to_str().ok()?)?;
     if values.next().is_some() {
         return None;

@@ -77,7 +77,7 @@ impl Tail {
         }
         let (first_token, duration) = (record.ttft(), record.duration());
         let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_own = models.contains_key(&record.model) || models.len() < MAX_MODELS - 1;
+        let is_own = models.len() < MAX_MODELS - 1 || models.contains_key(&record.model);
         let model = if is_own { record.model.clone() } else { ModelLabel::other() };
         let usual = models.entry(model).or_default();
         let is_late = first_token.is_some_and(|ttft| usual.first_token.add(ttft, now));
