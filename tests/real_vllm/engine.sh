@@ -1,0 +1,38 @@
+# Where a real vLLM is, and a folder for its replicas and for logs. Sourced by ../real_vllm.sh and
+# ../real_vllm_routing.sh, which say what REAL_VLLM and VENV are. Gives skip, engine, VENV, work and
+# RUN, and ends what was started when the script ends, however it ends.
+
+skip() { echo "skipped: $*"; exit 0; }
+
+engine_folder() {
+  local root folder
+  root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+  for folder in ${REAL_VLLM:+"$REAL_VLLM"} "$root"/../real-vllm "$root"/../*/real-vllm; do
+    [[ -x $folder/serve.sh && -x $folder/stop.sh ]] && { (cd "$folder" && pwd); return; }
+  done
+  return 1
+}
+
+engine=$(engine_folder) || skip "no serve.sh and stop.sh of a real vLLM; set REAL_VLLM"
+VENV=${VENV:-$engine/.venv-vllm}
+[[ -x $VENV/bin/python && -d $VENV/tiny ]] || skip "no vLLM environment in $VENV; set VENV"
+VENV=$(cd "$VENV" && pwd)
+export VENV
+
+work=$(mktemp -d)
+export RUN=$work/run
+mkdir "$RUN"
+
+cleanup() {
+  local status=$? file pid
+  trap - EXIT
+  for pid in $(jobs -pr); do kill -TERM "$pid" 2>/dev/null || true; done
+  for file in "$RUN"/*.pid; do # of replicas that are ours
+    [[ -f $file ]] && "$engine/stop.sh" "$(basename "$file" .pid)" >/dev/null 2>&1 &
+  done
+  wait
+  if [[ $status -eq 0 ]]; then rm -rf "$work"; else echo "logs are kept in $work" >&2; fi
+  exit "$status"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
