@@ -14,9 +14,11 @@ use crate::routing::{Ledger, Prompt};
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::exposition::Format;
 use crate::telemetry::vitals::{
-    BackendVitals, LEAVING, LearnedVitals, LogCounts, QueueVitals, SignalVitals, SpanCounts, Vitals,
+    BackendVitals, ConnectionVitals, LEAVING, LearnedVitals, LogCounts, QueueVitals, SignalVitals,
+    SpanCounts, Vitals,
 };
 use crate::telemetry::{Telemetry, capture, push};
+use crate::tls::Credentials;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, VARY};
@@ -57,6 +59,10 @@ pub struct Admin {
     pub logs: Box<dyn Fn() -> LogCounts + Send + Sync>,
     /// What counts the pushes of the metrics.
     pub pushes: push::Counter,
+    /// How the connections of clients are.
+    pub connections: Box<dyn Fn() -> ConnectionVitals + Send + Sync>,
+    /// The certificates.
+    pub credentials: Arc<Credentials>,
     /// The configuration in force, with the source of each value and without secrets.
     pub config: Value,
 }
@@ -117,6 +123,8 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "spans": vitals.spans,
         "capture": vitals.capture,
         "metric_pushes": vitals.pushes,
+        "connections": vitals.connections,
+        "certificates": vitals.tls,
         "verdicts": [],
     });
     fresh(Json(body).into_response())
@@ -186,6 +194,8 @@ impl Admin {
             capture: self.capture.as_ref().map(capture::Counter::counts).unwrap_or_default(),
             logs: (self.logs)(),
             pushes: self.pushes.counts(),
+            connections: (self.connections)(),
+            tls: self.credentials.counts(),
         }
     }
 }

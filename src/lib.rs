@@ -56,7 +56,9 @@ pub mod access;
 pub mod admission;
 pub mod observe;
 
-// Floor 4: the replicas.
+// Floor 4: connections that nobody else reads; the replicas.
+pub mod tls;
+
 pub mod backend;
 
 // Floor 5: the record, told.

@@ -142,6 +142,28 @@ pub mod bytes {
     }
 }
 
+/// Sizes that may be missing. For `#[serde(with = "units::optional_bytes")]`.
+pub mod optional_bytes {
+    use super::bytes;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[derive(Deserialize)]
+    struct Size(#[serde(deserialize_with = "bytes::deserialize")] usize);
+
+    /// For serde: as [`bytes::format()`], or null.
+    pub fn serialize<S: Serializer>(from: &Option<usize>, to: S) -> Result<S::Ok, S::Error> {
+        match from {
+            Some(bytes) => to.serialize_some(&bytes::format(*bytes)),
+            None => to.serialize_none(),
+        }
+    }
+
+    /// For serde: as [`bytes::parse`], or null.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
+        Ok(Option::<Size>::deserialize(from)?.map(|Size(bytes)| bytes))
+    }
+}
+
 /// The text of a value. A format that tells numbers from text may hand over a number.
 struct Text;
 

@@ -3,20 +3,20 @@
 use super::collectors;
 use super::logs::Logs;
 use super::parts::{
-    access, admission, backends, capture, guard, later, log_counts, observation, session_headers,
-    span_counts, telemetry, tiers,
+    access, admission, backends, capture, gate, guard, later, limits, log_counts, observation,
+    outbound, session_headers, span_counts, telemetry, tiers,
 };
 use crate::admin::Admin;
 use crate::backend::Keeper;
 use crate::backend::client::Client;
 use crate::backend::pool::Pool;
 use crate::clock;
-use crate::config::{ConfigError, Loaded, SecretError};
+use crate::config::{Config, ConfigError, Loaded, SecretError};
 use crate::observe::{Live, Sink};
 use crate::proxy::admission::Admission;
 use crate::proxy::retry::Retry;
 use crate::proxy::{Gateway, KeptText};
-use crate::server::{self, BindError, Drained, Limits, Server};
+use crate::server::{self, BindError, Connections, Drained, Server, Tls};
 use crate::telemetry::buckets::{Buckets, BucketsError};
 use crate::telemetry::capture::{self, Capture};
 use crate::telemetry::content::{self, Content};
@@ -24,6 +24,7 @@ use crate::telemetry::explain::Explanations;
 use crate::telemetry::otel::{self, Otel};
 use crate::telemetry::push::{self, Push};
 use crate::telemetry::teller::Telling;
+use crate::tls::{Acceptor, Credentials, Side, TlsError};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -45,6 +46,10 @@ pub(super) struct Assembly {
     pub(super) pushed_to: Option<String>,
     /// Where the traffic is written.
     pub(super) captured_in: Option<PathBuf>,
+    /// Connections that clients may have, each with a request.
+    pub(super) connections: usize,
+    /// Whether clients and operators are spoken to through TLS.
+    pub(super) is_https: [bool; 2],
     /// The replicas.
     pub(super) pool: Arc<Pool>,
     server: Server,
@@ -89,12 +94,12 @@ pub(super) enum AssemblyError {
     Content(#[from] content::StartError),
     #[error(transparent)]
     Buckets(#[from] BucketsError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 /// How long the start waits for replicas, so that the banner can tell what they are.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
-/// Longest wait for the head of a request on an open connection.
-const HEAD_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl Assembly {
     /// Binds the ports, starts the exporters and looks at the replicas.
@@ -109,7 +114,11 @@ impl Assembly {
         let operators = server::bind(config.admin, "for operators")?;
         let (listen, admin_addr) =
             (local(&clients, config.listen), local(&operators, config.admin));
-        raise_file_limit();
+        let files = raise_file_limit();
+        let (gate, limits) = (Arc::new(gate(config, files)), limits(config, files));
+        let connections = Connections::new(&limits, gate.clone());
+        let (tls, outbound) = (tls(config)?, outbound(config)?);
+        tls.credentials.keep_outbound(Side::Backend, &outbound);
         let backends = backends(config, &env)?;
         let pool = Pool::new(backends, &config.models, config.routing.policy())
             .with_panic_threshold(config.health.panic_threshold);
@@ -117,6 +126,9 @@ impl Assembly {
         let settings = otel::Settings::read(collectors::spans(loaded, &env), &env)?;
         let pushing = collectors::metrics(loaded, &env)?;
         let otel = settings.endpoint.is_some().then(|| Otel::start(&settings)).transpose()?;
+        if let Some(outbound) = otel.as_ref().and_then(Otel::outbound) {
+            tls.credentials.keep_outbound(Side::Collector, outbound);
+        }
         let explanations = Arc::new(Explanations::new(config.routing.explain_ring));
         let (capture, running) = capture(config)?.unzip();
         let counter = capture.as_ref().map(Capture::counter);
@@ -130,7 +142,7 @@ impl Assembly {
         let buckets = Buckets::new(&config.metrics.buckets, &config.slos)?;
         let (telemetry, telling) = telemetry(&pool, config, &buckets, at_once, later);
         let telemetry = Arc::new(telemetry);
-        let client = Client::new(config.timeouts);
+        let client = Client::with_tls(config.timeouts, outbound);
         let keeper = server::watch_all(&pool, &client, config.watch, &telemetry, FIRST_LOOK).await;
         let keys = keys_file.into_iter().map(|file| file.watch(access.clone())).collect();
         let live = Live::new(observation(config, &buckets)?, clock::now());
@@ -148,10 +160,18 @@ impl Assembly {
             capture: counter,
             logs: log_counts,
             pushes: push::Counter::default(),
+            connections: {
+                let connections = connections.clone();
+                Box::new(move || connections.vitals())
+            },
+            credentials: tls.credentials.clone(),
             config: loaded.view(),
         });
         let push = pushing.as_ref().map(|settings| collectors::push(settings, &admin, began));
         let push = push.transpose()?;
+        if let Some(push) = &push {
+            tls.credentials.keep_outbound(Side::Collector, push.outbound());
+        }
         let gateway = Arc::new(Gateway {
             pool: pool.clone(),
             access,
@@ -161,6 +181,8 @@ impl Assembly {
             first_output: config.timeouts.first_output,
             sink: telemetry,
             max_body: config.limits.body,
+            body_idle: config.limits.body_idle_timeout,
+            gate,
             propagation: settings.propagation(clock::now()),
             tiers: tiers(config, &env)?,
             live,
@@ -171,19 +193,16 @@ impl Assembly {
                 bytes: config.log.content.room(),
             }),
         });
-        let limits = Limits {
-            head: config.limits.header,
-            headers: config.limits.headers_count,
-            head_timeout: HEAD_TIMEOUT,
-            drain: config.drain.timeout,
-        };
-        let server = Server { clients, operators, gateway, admin, limits };
+        let is_https = [&tls.clients, &tls.operators].map(Option::is_some);
+        let server = Server { clients, operators, gateway, admin, limits, connections, tls };
         Ok(Self {
             listen,
             operators: admin_addr,
             traces: settings.endpoint.filter(|_| otel.is_some()),
             pushed_to: pushing.map(|settings| settings.endpoint),
             captured_in: config.capture.file.clone(),
+            connections: limits.connections,
+            is_https,
             pool,
             server,
             telling,
@@ -219,11 +238,28 @@ impl Assembly {
 }
 
 /// Every stream takes two descriptors, so the soft limit is raised as far as the system allows.
-pub(super) fn raise_file_limit() {
-    match rlimit::increase_nofile_limit(u64::MAX) {
-        Ok(limit) => tracing::debug!(limit, streams = limit.saturating_sub(64) / 2, "open files"),
-        Err(error) => tracing::warn!(%error, "the limit of open files cannot be raised"),
+/// Gives the limit. `None`: it is not known.
+pub(super) fn raise_file_limit() -> Option<usize> {
+    let raised = rlimit::increase_nofile_limit(u64::MAX);
+    match raised.or_else(|error| {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+        rlimit::getrlimit(rlimit::Resource::NOFILE).map(|(soft, _)| soft)
+    }) {
+        Ok(limit) => {
+            tracing::debug!(limit, "open files");
+            usize::try_from(limit).ok()
+        }
+        Err(_) => None,
     }
+}
+
+/// The certificates of both ports.
+fn tls(config: &Config) -> Result<Tls, TlsError> {
+    let credentials = Arc::new(Credentials::default());
+    let clients = Acceptor::for_clients(&config.tls)?;
+    let operators = Acceptor::for_operators(&config.tls)?;
+    [&clients, &operators].into_iter().flatten().for_each(|it| credentials.keep_acceptor(it));
+    Ok(Tls { clients, operators, credentials })
 }
 
 fn local(listener: &tokio::net::TcpListener, configured: SocketAddr) -> SocketAddr {

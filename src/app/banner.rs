@@ -24,12 +24,19 @@ fn text(assembly: &Assembly) -> String {
         Some(endpoint) => format!("to {endpoint}"),
         None => "off; set OTEL_EXPORTER_OTLP_ENDPOINT to a collector".into(),
     };
+    let [clients, admin] =
+        assembly.is_https.map(|is_https| if is_https { "https" } else { "http" });
+    let limits = match assembly.connections {
+        usize::MAX => "any number of connections".into(),
+        most => format!("{most} connections, each with a request"),
+    };
     let mut lines = vec![
-        ("clients", format!("http://{}/v1", assembly.listen)),
+        ("clients", format!("{clients}://{}/v1", assembly.listen)),
         (
             "admin",
-            format!("http://{}  /metrics /status /explain /config /readyz", assembly.operators),
+            format!("{admin}://{}  /metrics /status /explain /config /readyz", assembly.operators),
         ),
+        ("limits", limits),
         ("policy", assembly.pool.policy().name().into()),
         ("traces", traces),
     ];

@@ -11,8 +11,9 @@ use crate::config::{self, BackendConfig, Config, ConfigError, TierKey};
 use crate::observe::{self, Sink};
 use crate::openai::Phrases;
 use crate::proxy::access::Access;
-use crate::proxy::admission;
+use crate::proxy::{Gate, GateLimits, admission};
 use crate::record::Tiers;
+use crate::server::Limits;
 use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::buckets::Buckets;
@@ -23,6 +24,7 @@ use crate::telemetry::otel::Otel;
 use crate::telemetry::prometheus::Prometheus;
 use crate::telemetry::teller::Telling;
 use crate::telemetry::vitals::{LogCounts, SpanCounts};
+use crate::tls::{Alpn, Identity, Outbound, TlsError};
 use http::HeaderName;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,6 +97,52 @@ pub(super) fn observation(
         phrases: phrases.map(Arc::new),
         scales: buckets.scales(),
     })
+}
+
+/// Descriptors that are neither clients' nor replicas': files, listeners, collectors, and those of
+/// replicas' metrics.
+const OWN_FILES: usize = 128;
+
+/// What clients may have, with `files` open at most.
+pub(super) fn limits(config: &Config, files: Option<usize>) -> Limits {
+    let limits = &config.limits;
+    // Each connection has a stream to a replica, usually.
+    let possible = files.map_or(usize::MAX, |files| files.saturating_sub(OWN_FILES) / 2);
+    Limits {
+        head: limits.header,
+        headers: limits.headers_count,
+        head_timeout: limits.header_timeout,
+        keep_alive: limits.keep_alive,
+        write_timeout: limits.write_timeout,
+        connections: limits.connections.unwrap_or(possible),
+        connections_per_client: limits.connections_per_client,
+        streams: limits.streams_per_connection,
+        memory: limits.memory.map(|most| most as u64),
+        drain: config.drain.timeout,
+    }
+}
+
+/// What is let in, with `files` open at most.
+pub(super) fn gate(config: &Config, files: Option<usize>) -> Gate {
+    Gate::new(GateLimits {
+        requests: config.limits.requests_in_flight,
+        requests_per_client: config.limits.requests_per_client,
+        descriptors: files.map(|files| files.saturating_sub(OWN_FILES)),
+    })
+}
+
+/// Whom the gateway is, and believes, at the replicas.
+pub(super) fn outbound(config: &Config) -> Result<Arc<Outbound>, TlsError> {
+    let outbound = Outbound::new(Identity::new(&config.backend_tls, Alpn::Http1)?);
+    let mut own = Vec::new();
+    for backend in &config.backends {
+        if let Some(tls) = &backend.tls {
+            let identity = Identity::new(tls, Alpn::Http1)?;
+            own.push((backend.url.authority().to_owned(), Arc::new(identity)));
+        }
+    }
+    outbound.set_own(own);
+    Ok(outbound)
 }
 
 pub(super) fn admission(config: &Config) -> Option<admission::Settings> {

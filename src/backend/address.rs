@@ -1,4 +1,4 @@
-//! Where a replica is: an `http://host:port` URL, parsed once into the pieces that requests need.
+//! Where a replica is: an `http://host:port` or `https://host:port` URL, parsed once into the pieces that requests need.
 
 use crate::record::BackendId;
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -8,6 +8,7 @@ use std::sync::Arc;
 /// The address of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
+    scheme: Scheme,
     authority: Authority,
     host_header: HeaderValue,
     host: Arc<str>,
@@ -20,8 +21,8 @@ pub enum AddressError {
     /// Not a URL at all.
     #[error("`{0}` is not a URL; write http://host:port")]
     NotUrl(String),
-    /// A scheme other than `http`.
-    #[error("`{0}`: only http:// can be spoken to a replica")]
+    /// A scheme other than `http` and `https`.
+    #[error("`{0}`: only http:// and https:// can be spoken to a replica")]
     Scheme(String),
     /// More than host and port.
     #[error("`{0}`: leave out the path; clients' paths, such as /v1/models, are appended")]
@@ -32,14 +33,14 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// Parses `http://host:port`; a missing scheme is `http`, a missing port 80.
+    /// Parses `http://host:port`; a missing scheme is `http`, a missing port 80, or 443 for `https`.
     pub fn parse(url: &str) -> Result<Self, AddressError> {
         let with_scheme =
             if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: Uri = with_scheme.parse().map_err(|_| AddressError::NotUrl(url.to_owned()))?;
-        if uri.scheme() != Some(&Scheme::HTTP) {
-            return Err(AddressError::Scheme(url.to_owned()));
-        }
+        let mut known = [Scheme::HTTP, Scheme::HTTPS].into_iter();
+        let scheme = known.find(|known| uri.scheme() == Some(known));
+        let scheme = scheme.ok_or_else(|| AddressError::Scheme(url.to_owned()))?;
         if !matches!(uri.path_and_query().map(PathAndQuery::as_str), None | Some("" | "/")) {
             return Err(AddressError::Path(url.to_owned()));
         }
@@ -51,7 +52,8 @@ impl Address {
         Ok(Self {
             host_header: HeaderValue::from_str(authority.as_str()).map_err(|_| not_url())?,
             host: authority.host().into(),
-            port: authority.port_u16().unwrap_or(80),
+            port: authority.port_u16().unwrap_or(if scheme == Scheme::HTTPS { 443 } else { 80 }),
+            scheme,
             authority,
         })
     }
@@ -59,7 +61,7 @@ impl Address {
     /// The absolute URI of a path there.
     pub fn uri(&self, path: &PathAndQuery) -> Uri {
         let mut parts = http::uri::Parts::default();
-        parts.scheme = Some(Scheme::HTTP);
+        parts.scheme = Some(self.scheme.clone());
         parts.authority = Some(self.authority.clone());
         parts.path_and_query = Some(path.clone());
         // Cannot fail: all three parts are there.
@@ -76,6 +78,16 @@ impl Address {
         (self.host.clone(), self.port)
     }
 
+    /// Whether it is spoken to through TLS.
+    pub fn is_https(&self) -> bool {
+        self.scheme == Scheme::HTTPS
+    }
+
+    /// Host and port as they stand in the URL.
+    pub fn authority(&self) -> &str {
+        self.authority.as_str()
+    }
+
     /// The name of a replica that was given none.
     pub fn default_id(&self) -> BackendId {
         BackendId::new(self.authority.as_str())
@@ -84,7 +96,7 @@ impl Address {
 
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "http://{}", self.authority)
+        write!(f, "{}://{}", self.scheme, self.authority)
     }
 }
 
@@ -97,7 +109,9 @@ mod tests {
         assert_eq!(Address::parse("http://[::1]:8000").unwrap().to_string(), "http://[::1]:8000");
         assert_eq!(Address::parse("vllm-0:8000").unwrap().host_and_port(), ("vllm-0".into(), 8000));
         assert!(matches!(Address::parse("http://a:1/v1"), Err(AddressError::Path(_))));
-        assert!(matches!(Address::parse("https://a"), Err(AddressError::Scheme(_))));
+        assert_eq!(Address::parse("https://a").unwrap().host_and_port(), ("a".into(), 443));
+        assert_eq!(Address::parse("https://a:1").unwrap().to_string(), "https://a:1");
+        assert!(matches!(Address::parse("ftp://a"), Err(AddressError::Scheme(_))));
         assert!(matches!(Address::parse("http://"), Err(AddressError::NotUrl(_))));
         assert_eq!(Address::parse("http://u:secret@a:1"), Err(AddressError::Credentials));
     }

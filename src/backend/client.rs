@@ -1,32 +1,26 @@
 //! The HTTP client towards the replicas: HTTP/1.1, pooled, no Nagle delay. It tells a replica that
 //! is down from a kept connection that had died, which is nobody's fault and worth one replay.
 
+use super::connector::{Counted, Uses};
+use crate::tls::{Alpn, Connector, Outbound, Stream};
 use crate::units;
 use bytes::Bytes;
 use http::{Extensions, Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::client::legacy::{Client as Pooled, Error as PoolError};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use serde::{Deserialize, Serialize};
 use std::error::Error as StdError;
-use std::future::Future;
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::net::TcpStream;
-use tower::{Service, ServiceExt};
+use tower::ServiceExt;
 
 /// The client. Clones share their connections.
 #[derive(Debug, Clone)]
 pub struct Client {
-    pooled: Pooled<Connector, Full<Bytes>>,
-    connector: HttpConnector,
+    pooled: Pooled<Counted, Full<Bytes>>,
+    connector: Connector,
     idle: Duration,
     header_timeout: Duration,
 }
@@ -88,18 +82,6 @@ impl SendError {
 /// Some answers have heads of over 100 KB: embeddings in bytes carry their usage there.
 const MAX_BUFFER: usize = 256 << 10;
 
-/// Counts how many answers a connection has carried.
-#[derive(Debug, Clone, Default)]
-struct Uses(Arc<AtomicU32>);
-
-#[derive(Debug, Clone)]
-struct Connector(HttpConnector);
-
-struct Stream {
-    io: TokioIo<TcpStream>,
-    uses: Uses,
-}
-
 // === impl Limits ===
 
 impl Default for Limits {
@@ -117,23 +99,26 @@ impl Default for Limits {
 // === impl Client ===
 
 impl Client {
-    /// A client with these limits. Must be called inside a runtime.
+    /// A client with these limits, which believes the authorities of this machine. Must be called
+    /// inside a runtime.
     pub fn new(limits: Limits) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(limits.connect));
-        connector.set_keepalive(Some(Duration::from_secs(30)));
+        Self::with_tls(limits, Outbound::of_machine(Alpn::Http1))
+    }
+
+    /// A client that is somebody for a replica, or believes somebody else.
+    pub fn with_tls(limits: Limits, outbound: Arc<Outbound>) -> Self {
+        let connector = Connector::new(outbound, limits.connect);
         let pooled = Pooled::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(limits.idle)
             .set_host(false)
             .http1_max_buf_size(MAX_BUFFER)
-            .build(Connector(connector.clone()));
+            .build(Counted(connector.clone()));
         Self { pooled, connector, idle: limits.idle, header_timeout: limits.headers }
     }
 
     /// A connection outside the pool, which no request of a client uses.
-    pub(super) async fn connect(&self, to: Uri) -> Result<TokioIo<TcpStream>, SendError> {
+    pub(super) async fn connect(&self, to: Uri) -> Result<TokioIo<Stream>, SendError> {
         let connecting = self.connector.clone().oneshot(to);
         connecting.await.map_err(|error| SendError::Connect(innermost(&error).to_string()))
     }
@@ -163,7 +148,7 @@ impl Client {
             .map_err(|_| SendError::Timeout(limit))?
             .map_err(|error| classify(&error))?;
         if let Some(uses) = response.extensions().get::<Uses>() {
-            uses.0.fetch_add(1, Ordering::Relaxed);
+            uses.add();
         }
         Ok(response)
     }
@@ -182,7 +167,7 @@ fn classify(error: &PoolError) -> SendError {
     if let Some(connection) = error.connect_info() {
         connection.get_extras(&mut extras);
     }
-    let was_used = extras.get::<Uses>().is_some_and(|uses| uses.0.load(Ordering::Relaxed) > 0);
+    let was_used = extras.get::<Uses>().is_some_and(Uses::are_any);
     if was_used { SendError::Stale } else { SendError::Closed(reason()) }
 }
 
@@ -193,69 +178,4 @@ fn innermost<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'st
         innermost = source;
     }
     innermost
-}
-
-// === impl Connector ===
-
-impl Service<Uri> for Connector {
-    type Response = Stream;
-    type Error = <HttpConnector as Service<Uri>>::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Stream, Self::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let connecting = self.0.call(uri);
-        Box::pin(async move { Ok(Stream { io: connecting.await?, uses: Uses::default() }) })
-    }
-}
-
-// === impl Stream ===
-
-impl Connection for Stream {
-    fn connected(&self) -> Connected {
-        self.io.connected().extra(self.uses.clone())
-    }
-}
-
-impl Read for Stream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buffer)
-    }
-}
-
-impl Write for Stream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
-    }
 }

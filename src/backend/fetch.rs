@@ -5,6 +5,7 @@ use super::ScrapeError;
 use super::address::Address;
 use super::client::{Client, SendError};
 use crate::clock;
+use crate::tls::Stream;
 use bytes::{Buf, Bytes};
 use futures_util::future::{Either, select};
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, HOST};
@@ -17,7 +18,6 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use std::pin::pin;
 use std::time::{Duration, Instant};
-use tokio::net::TcpStream;
 
 /// Asks one replica.
 pub(super) struct Fetcher {
@@ -35,7 +35,7 @@ pub(super) struct Fetcher {
 
 struct Connection {
     sender: http1::SendRequest<Empty<Bytes>>,
-    driver: http1::Connection<TokioIo<TcpStream>, Empty<Bytes>>,
+    driver: http1::Connection<TokioIo<Stream>, Empty<Bytes>>,
     /// When it last carried an answer.
     used: Instant,
 }

@@ -2,6 +2,7 @@
 
 pub mod address;
 pub mod client;
+mod connector;
 pub mod dialect;
 mod fetch;
 mod fleet;

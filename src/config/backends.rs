@@ -4,6 +4,7 @@ use super::secret::Secret;
 use super::settings::UsageMode;
 use crate::backend::address::{Address, AddressError};
 use crate::record::BackendId;
+use crate::tls::ClientSettings;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 /// A replica.
@@ -22,6 +23,9 @@ pub struct BackendConfig {
     /// Whether it is asked for usage that clients did not ask for. `None`: as for all.
     #[serde(default)]
     pub usage: Option<UsageMode>,
+    /// Whom it must prove to be, and whom the gateway proves to be. `None`: as for all.
+    #[serde(default)]
+    pub tls: Option<ClientSettings>,
     /// Its share of the work, relative to the others'. With 0 it gets nothing new.
     #[serde(default = "usual_weight")]
     pub weight: u32,
@@ -33,7 +37,7 @@ const MAX_NAME: usize = 64;
 impl BackendConfig {
     /// A replica of which only the address is known.
     pub fn at(url: Address) -> Self {
-        Self { url, name: None, api_key: None, usage: None, weight: usual_weight() }
+        Self { url, name: None, api_key: None, usage: None, tls: None, weight: usual_weight() }
     }
 
     /// Its name, or its host and port.

@@ -1,7 +1,7 @@
 //! The answer of `tokenweir check`: whether a file is a valid configuration, and what will be
 //! missing where it is used.
 
-use super::{Config, ConfigError, Overrides, Place};
+use super::{Config, ConfigError, Overrides, Place, transport};
 use crate::access::Roster;
 use serde_json::{Value, json};
 use std::fmt;
@@ -93,6 +93,7 @@ impl Found {
             Some(file) => notes.push(format!("access.keys_file: {} is not here", file.display())),
             None => {}
         }
+        notes.extend(transport::notes(config));
         Ok(Self { backends: config.backends.len(), notes })
     }
 }

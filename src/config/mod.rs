@@ -9,6 +9,7 @@ mod content;
 mod error;
 mod failures;
 mod file;
+mod limits;
 mod objectives;
 mod rules;
 mod secret;
@@ -16,16 +17,18 @@ mod settings;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod transport;
 mod yaml;
 
 pub use access::Access;
 pub use backends::BackendConfig;
 pub use check::{Check, check};
 pub use error::{ConfigError, Place, Position};
+pub use limits::Limits;
 pub use secret::{Secret, SecretError, SecretValue};
 pub use settings::{
-    Admission, Answers, Capture, Drain, Format, Level, Limits, Log, Metrics, Otlp, Routing,
-    TierKey, Tiers, UsageMode,
+    Admission, Answers, Capture, Drain, Format, Level, Log, Metrics, Otlp, Routing, TierKey, Tiers,
+    UsageMode,
 };
 pub use sources::{Given, Overrides, Source, Sources};
 
@@ -37,6 +40,7 @@ use crate::record::SlowLimits;
 use crate::resilience;
 use crate::slo::Objective;
 use crate::telemetry::otel;
+use crate::tls::{ClientSettings, ServerSettings};
 use error::Cut;
 use rules::Broken;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
@@ -64,7 +68,11 @@ pub struct Config {
     pub admission: Admission,
     /// Who may come in.
     pub access: Access,
-    /// The largest request.
+    /// TLS towards clients.
+    pub tls: ServerSettings,
+    /// TLS towards replicas.
+    pub backend_tls: ClientSettings,
+    /// What clients may have and take.
     pub limits: Limits,
     /// How long the replicas are waited for.
     pub timeouts: client::Limits,
@@ -123,6 +131,8 @@ impl Default for Config {
             routing: Routing::default(),
             admission: Admission::default(),
             access: Access::default(),
+            tls: ServerSettings::default(),
+            backend_tls: ClientSettings::default(),
             limits: Limits::default(),
             timeouts: client::Limits::default(),
             retry: retry::Settings::default(),

@@ -1,7 +1,9 @@
 //! What types cannot say: rules about the size of a value, and about values that must agree. A
 //! broken rule names the value by its path, wherever it came from.
 
-use super::{Config, Otlp, access, backends::BackendConfig, content, failures, objectives};
+use super::{
+    Config, Otlp, access, backends::BackendConfig, content, failures, limits, objectives, transport,
+};
 use crate::admission::DEFAULT_CLASS;
 use crate::backend::address::Address;
 use crate::backend::routes::Named;
@@ -18,9 +20,6 @@ pub(super) struct Broken {
     /// What is wrong.
     pub(super) problem: String,
 }
-
-/// Shortest buffer for a request head that the HTTP server can work with, in bytes.
-const MIN_HEADER: usize = 8 << 10;
 
 /// Fewest bytes of a capture: a file that is full has room for several of the longest lines.
 const MIN_CAPTURE: usize = 1 << 20;
@@ -46,6 +45,8 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     listeners_differ(config)?;
     durations_are_usable(config)?;
     sizes_are_usable(config)?;
+    limits::check(config)?;
+    transport::check(config)?;
     weights_are_usable(config)?;
     sessions_are_usable(config)?;
     admission_is_usable(config)?;
@@ -180,19 +181,10 @@ fn durations_are_usable(config: &Config) -> Result<(), Broken> {
 }
 
 fn sizes_are_usable(config: &Config) -> Result<(), Broken> {
-    let limits = &config.limits;
-    if limits.header < MIN_HEADER {
-        return Err(broken("limits.header", "this must be 8KiB or more"));
+    if config.watch.max_page == 0 {
+        return Err(broken("watch.max_page", "this must be more than 0"));
     }
-    let positive = [
-        ("limits.body", limits.body),
-        ("limits.headers_count", limits.headers_count),
-        ("watch.max_page", config.watch.max_page),
-    ];
-    match positive.iter().find(|(_, size)| *size == 0) {
-        Some((path, _)) => Err(broken(path, "this must be more than 0")),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 fn sessions_are_usable(config: &Config) -> Result<(), Broken> {

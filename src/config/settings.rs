@@ -29,20 +29,6 @@ pub struct Routing {
     pub shadow: Vec<PolicyKind>,
 }
 
-/// The largest request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Limits {
-    /// Longest body, in bytes.
-    #[serde(with = "units::bytes")]
-    pub body: usize,
-    /// Longest request line and headers together, in bytes.
-    #[serde(with = "units::bytes")]
-    pub header: usize,
-    /// Most headers.
-    pub headers_count: usize,
-}
-
 /// Whether the gateway asks for usage that a client did not ask for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -257,13 +243,6 @@ impl Default for Admission {
             classes: Vec::new(),
             tenant_header: None,
         }
-    }
-}
-
-impl Default for Limits {
-    /// Bodies of 64 MiB, heads of 64 KiB and 100 headers.
-    fn default() -> Self {
-        Self { body: 64 << 20, header: 64 << 10, headers_count: 100 }
     }
 }
 

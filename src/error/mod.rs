@@ -93,6 +93,18 @@ pub enum Error {
         /// In seconds.
         retry_after: u32,
     },
+    /// The client paused for too long in the middle of a body.
+    #[error("nothing of the request body came for {seconds} s")]
+    BodyTimeout {
+        /// The limit.
+        seconds: u64,
+    },
+    /// The client has as many requests open as one may.
+    #[error("this client has as many requests open as one may have; wait for one to end")]
+    ClientBusy,
+    /// The gateway has as much to do as it can.
+    #[error("the gateway has as much to do as it can; retry shortly")]
+    Overloaded,
     /// No replica serves the model.
     #[error("the model `{model}` does not exist. Models here: {known}")]
     UnknownModel {
@@ -286,6 +298,9 @@ mod tests {
             rate_limited(Limited::Requests),
             rate_limited(Limited::Tokens),
             rate_limited(Limited::Concurrency),
+            Error::BodyTimeout { seconds: 1 },
+            Error::ClientBusy,
+            Error::Overloaded,
             Error::UnknownModel { model: "a".into(), known: "b".into() },
             Error::NoBackend,
             Error::Saturated { retry_after: 1 },
@@ -299,7 +314,7 @@ mod tests {
         for error in all {
             let is_client = error.fault() == Fault::Client;
             // That replicas are full is not the fault of any one client; that it took too much is.
-            let is_own = matches!(error, Error::RateLimited { .. });
+            let is_own = matches!(error, Error::RateLimited { .. } | Error::ClientBusy);
             let is_full = error.status() == StatusCode::TOO_MANY_REQUESTS && !is_own;
             assert_eq!(is_client, error.status().is_client_error() && !is_full, "{error:?}");
             assert_eq!(is_full, SHED_REASONS.contains(&error.reason()), "{error:?}");

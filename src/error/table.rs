@@ -20,6 +20,9 @@ pub const REASONS: &[&str] = &[
     "request_limit",
     "token_limit",
     "concurrency_limit",
+    "body_timeout",
+    "client_busy",
+    "overloaded",
     "unknown_model",
     "no_backend",
     "saturated",
@@ -106,6 +109,17 @@ impl Error {
                 row(S::PAYLOAD_TOO_LARGE, Client, "BadRequestError", "body_too_large")
             }
             Self::BodyCut => row(S::BAD_REQUEST, Client, "BadRequestError", "body_cut"),
+            Self::BodyTimeout { .. } => {
+                row(S::REQUEST_TIMEOUT, Client, "BadRequestError", "body_timeout")
+            }
+            Self::ClientBusy => Row {
+                retry_after: Some(1),
+                ..row(S::TOO_MANY_REQUESTS, Client, "TooManyRequestsError", "client_busy")
+            },
+            Self::Overloaded => Row {
+                retry_after: Some(1),
+                ..row(S::SERVICE_UNAVAILABLE, Gateway, "ServiceUnavailableError", "overloaded")
+            },
             Self::UnknownModel { .. } => Row {
                 param: Some("model"),
                 ..row(S::NOT_FOUND, Client, "NotFoundError", "unknown_model")

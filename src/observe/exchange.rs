@@ -3,7 +3,7 @@
 
 use super::live::{Place, Presence, Replica};
 use super::observer::LEAST_WRITE_STALL;
-use super::{Live, Observer, OnTruncation, Terms};
+use super::{Leash, Live, Observer, OnTruncation, Terms};
 use crate::clock;
 use crate::headers::media_type;
 use crate::openai::{Api, Excerpt, Finish};
@@ -60,6 +60,8 @@ struct Inner {
     terms: Terms,
     sink: Arc<dyn Sink>,
     presence: Presence,
+    /// What ends the answer if its client does not take it.
+    leash: Option<Leash>,
 }
 
 /// Most stalls of one stream that are kept.
@@ -86,8 +88,16 @@ impl Exchange {
                 terms: Terms { rules, ..Terms::default() },
                 sink,
                 presence,
+                leash: None,
             }),
         }
+    }
+
+    /// The answer is ended by this if its client does not take it.
+    #[must_use]
+    pub fn on_leash(mut self, leash: Leash) -> Self {
+        self.inner.leash = Some(leash);
+        self
     }
 
     /// The record so far.
@@ -190,6 +200,9 @@ impl Exchange {
     pub fn on_poll(&mut self) {
         let inner = &mut *self.inner;
         let Some(given) = inner.given.take() else { return };
+        if let Some(leash) = &inner.leash {
+            leash.take();
+        }
         if let Some(observer) = &mut inner.observer {
             count_hold(observer, given, clock::now());
         }
@@ -206,7 +219,7 @@ impl Exchange {
     /// Some of the answer's body came. Gives what of it goes on to the client, which can be
     /// nothing yet.
     pub fn on_data(&mut self, frame: Bytes) -> Bytes {
-        let Inner { record, observer: Some(observer), replica, place, given, sink, .. } =
+        let Inner { record, observer: Some(observer), replica, place, given, sink, leash, .. } =
             &mut *self.inner
         else {
             return frame;
@@ -233,6 +246,9 @@ impl Exchange {
         let frame = observer.forward(frame);
         record.bytes_out += frame.len() as u64;
         *given = Some(now);
+        if let Some(leash) = leash {
+            leash.give(now);
+        }
         frame
     }
 
@@ -298,7 +314,9 @@ impl Drop for Exchange {
         let inner = &mut *self.inner;
         let is_cutting = inner.presence.is_cutting();
         let now = clock::now();
-        inner.conclude(if is_cutting { End::Shutdown } else { End::Left }, now);
+        let is_pulled = inner.leash.as_ref().is_some_and(Leash::is_pulled);
+        let left = if is_pulled { End::Untaken } else { End::Left };
+        inner.conclude(if is_cutting { End::Shutdown } else { left }, now);
         if is_cutting && inner.record.end == End::Left {
             inner.record.end = End::Shutdown;
             inner.record.outcome = Outcome::Shutdown;
@@ -332,7 +350,7 @@ fn outcome(record: &RequestRecord) -> Outcome {
         (_, End::Stalled) => Outcome::Timeout,
         (_, End::Broken) => Outcome::Truncated,
         (_, End::Whole) if !is_whole => Outcome::Truncated,
-        (_, End::Left) if !is_whole => Outcome::Cancelled,
+        (_, End::Left | End::Untaken) if !is_whole => Outcome::Cancelled,
         (_, End::Shutdown) if !is_whole => Outcome::Shutdown,
         _ if finishes.contains(&Some(Finish::Abort)) => Outcome::Aborted,
         // Many clients hang up on the last event without reading the end of the body.

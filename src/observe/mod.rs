@@ -5,6 +5,7 @@
 mod body;
 mod exchange;
 mod lane;
+mod leash;
 mod live;
 mod observer;
 mod pulse;
@@ -13,6 +14,7 @@ mod terms;
 
 pub use body::{Begun, BodyError, ObservedBody};
 pub use exchange::{Exchange, Sink};
+pub use leash::{Leash, Leashed, Leashes};
 pub use live::{Live, Replica, Settings, StallLimits};
 pub use observer::Observer;
 pub use terms::{OnTruncation, StreamRules, Terms};

@@ -19,12 +19,17 @@ pub mod admission;
 mod asked;
 mod attempt;
 mod deadline;
+mod gate;
 mod hold;
 mod opening;
 mod outgoing;
+mod peer;
 mod receive;
 mod relay;
 pub mod retry;
+
+pub use gate::{Gate, GateLimits};
+pub use peer::Peer;
 
 use crate::access::Place;
 use crate::backend::Lease;
@@ -48,9 +53,7 @@ use http::header::{CONTENT_LENGTH, ORIGIN};
 use http::{HeaderName, Request, Response};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
-use receive::{peek, receive};
 use retry::Retry;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,6 +75,10 @@ pub struct Gateway {
     pub sink: Arc<dyn Sink>,
     /// Longest request body in bytes.
     pub max_body: usize,
+    /// Longest wait for more of one.
+    pub body_idle: Duration,
+    /// Whether new work is taken.
+    pub gate: Arc<Gate>,
     /// How trace context comes in and goes on. `None`: a caller's passes through.
     pub propagation: Option<Propagation>,
     /// How the tier of a request is told.
@@ -98,26 +105,19 @@ pub struct KeptText {
 /// The body of an answer: our own, or a replica's as it comes.
 pub type Answer = Either<Full<Bytes>, ObservedBody<Incoming, (Lease, Option<Place>)>>;
 
-/// Serves one request from `client`.
-pub async fn handle(
-    gateway: &Gateway,
-    client: IpAddr,
-    request: Request<Incoming>,
-) -> Response<Answer> {
+/// Serves one request of a client.
+pub async fn handle(gateway: &Gateway, peer: Peer, request: Request<Incoming>) -> Response<Answer> {
     if let Some(answer) = gateway.access.preflight(&request) {
         return answer.map(Either::Left);
     }
     let origin = request.headers().get(ORIGIN).cloned();
-    let mut response = serve(gateway, client, request).await;
+    let mut response = serve(gateway, &peer, request).await;
     gateway.access.cors().apply(origin.as_ref(), response.headers_mut());
     response
 }
 
-async fn serve(
-    gateway: &Gateway,
-    client: IpAddr,
-    mut request: Request<Incoming>,
-) -> Response<Answer> {
+async fn serve(gateway: &Gateway, peer: &Peer, mut request: Request<Incoming>) -> Response<Answer> {
+    let client = peer.ip;
     let route = Route::of(request.method(), request.uri().path());
     let Entry { visitor, place } = gateway.access.enter(route, request.headers(), clock::now());
     let api = match (&route, &place) {
@@ -131,7 +131,10 @@ async fn serve(
     let mut record = opening::record(&request, client, api, path, gateway);
     visitor.sign(&mut record, request.headers_mut());
     let request_id = record.request_id.clone();
-    let mut exchange = Exchange::open(record, gateway.sink.clone(), &gateway.live);
+    let exchange = Exchange::open(record, gateway.sink.clone(), &gateway.live);
+    let mut exchange = exchange.on_leash(peer.leash.clone());
+    let place =
+        place.and_then(|place| gateway.gate.pass(gateway.live.open(), peer).map(|()| place));
     let result = match (route, place) {
         (_, Err(error)) => Err(error),
         (Err(no_route), _) => Err(refusal(no_route, request.uri().path())),
@@ -169,11 +172,11 @@ async fn forward(
     request: Request<Incoming>,
 ) -> Result<(Response<Begun<Incoming>>, Lease), Error> {
     let (head, body) = request.into_parts();
-    let body = receive(&head, body, gateway.max_body).await?;
+    let body = receive::whole(&head, body, gateway.max_body, gateway.body_idle).await?;
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = body.len() as u64;
-    let peek = peek(&head, &body, record.api).await?;
+    let peek = receive::peek(&head, &body, record.api).await?;
     record.asked = Asked {
         stream: peek.stream,
         max_tokens: peek.max_tokens,

@@ -38,6 +38,8 @@ pub enum End {
     Broken,
     /// The client left first.
     Left,
+    /// The gateway cut a client that took nothing for too long.
+    Untaken,
     /// The gateway answered itself.
     Refused,
     /// The gateway cut a stream whose replica was silent.
@@ -143,7 +145,7 @@ impl End {
         match self {
             Self::Left => EndedBy::Client,
             Self::Whole | Self::Broken => EndedBy::Backend,
-            Self::Refused | Self::Stalled | Self::Shutdown => EndedBy::Gateway,
+            Self::Untaken | Self::Refused | Self::Stalled | Self::Shutdown => EndedBy::Gateway,
         }
     }
 }
@@ -225,6 +227,7 @@ pub const ENDINGS: &[&str] = &[
     "ok",
     "ok_client_left_after_end",
     "client_cancelled",
+    "client_write_timeout",
     "client_error",
     "upstream_status",
     "inband_error",
@@ -241,8 +244,9 @@ pub const ENDINGS: &[&str] = &[
 /// How a request ended, in one word: the outcome, and how its bytes ended where that says more.
 pub(super) fn ending(outcome: Outcome, end: End) -> &'static str {
     match (outcome, end) {
-        (Outcome::Ok, End::Left) => "ok_client_left_after_end",
+        (Outcome::Ok, End::Left | End::Untaken) => "ok_client_left_after_end",
         (Outcome::Ok, _) => "ok",
+        (Outcome::Cancelled, End::Untaken) => "client_write_timeout",
         (Outcome::Cancelled, _) => "client_cancelled",
         (Outcome::ClientError, _) => "client_error",
         (Outcome::Rejected, _) => "gateway_reject",
@@ -263,7 +267,15 @@ mod tests {
 
     #[test]
     fn every_ending_is_one_of_the_list() {
-        let ends = [End::Whole, End::Broken, End::Left, End::Refused, End::Stalled, End::Shutdown];
+        let ends = [
+            End::Whole,
+            End::Broken,
+            End::Left,
+            End::Untaken,
+            End::Refused,
+            End::Stalled,
+            End::Shutdown,
+        ];
         for outcome in Outcome::ALL {
             for end in ends {
                 assert!(ENDINGS.contains(&ending(outcome, end)), "{outcome:?} {end:?}");

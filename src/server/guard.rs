@@ -5,6 +5,8 @@
 //! in, so that hyper refuses it. And where hyper answers a head that it cannot read by itself, with
 //! an empty body, the answer gets the body that every other error has.
 
+use super::connections::Activity;
+use super::pace::Timer;
 use crate::error::Error;
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::{memchr, memmem};
@@ -13,6 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A connection of a client, guarded.
@@ -22,18 +25,48 @@ pub(super) struct Guarded<S> {
     /// Requests answered so far: after each, the next head may come.
     answered: Answered,
     seen_answered: u32,
+    patience: Patience,
+    timer: Timer<(Waits, u32)>,
     /// What is written instead of hyper's own answer, and how much of that stands for.
     instead: Bytes,
 }
 
 /// Tells the guard that a request's body has been read, so that what comes next is a head.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Answered(Arc<AtomicU32>);
+pub(super) struct Answered {
+    requests: Arc<AtomicU32>,
+    activity: Arc<Activity>,
+}
 
 impl Answered {
     pub(super) fn tell(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
     }
+
+    /// The requests that are open.
+    pub(super) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+
+    fn count(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed)
+    }
+}
+
+/// How long a client is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// For a head that has begun, and for the first one.
+    pub(super) head: Duration,
+    /// For the next one.
+    pub(super) next: Duration,
+}
+
+/// What a client is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Head,
+    Next,
 }
 
 /// The head that is being read, line by line, however it was cut.
@@ -62,8 +95,41 @@ enum Reading {
 const LONGEST: usize = 17;
 
 impl<S> Guarded<S> {
-    pub(super) fn new(stream: S, answered: Answered) -> Self {
-        Self { stream, head: Head::default(), answered, seen_answered: 0, instead: Bytes::new() }
+    pub(super) fn new(stream: S, answered: Answered, patience: Patience) -> Self {
+        Self {
+            stream,
+            head: Head::default(),
+            answered,
+            seen_answered: 0,
+            patience,
+            timer: Timer::new(),
+            instead: Bytes::new(),
+        }
+    }
+
+    /// Nothing has come. A head that takes too long is an error; a connection that is not used any
+    /// more is over.
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.answered.activity.is_busy(cx.waker()) {
+            self.timer.forget();
+            return Poll::Pending;
+        }
+        let answered = self.answered.count();
+        let is_between = matches!(self.head.state, Reading::Pause | Reading::Never);
+        let waits = if answered == 0 || self.head.is_begun() && !is_between {
+            Waits::Head
+        } else {
+            Waits::Next
+        };
+        let limit = match waits {
+            Waits::Head => self.patience.head,
+            Waits::Next => self.patience.next,
+        };
+        match (self.timer.is_over((waits, answered), limit, cx), waits) {
+            (false, _) => Poll::Pending,
+            (true, Waits::Head) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            (true, Waits::Next) => Poll::Ready(Ok(())),
+        }
     }
 }
 
@@ -106,6 +172,10 @@ impl Head {
         None
     }
 
+    fn is_begun(&self) -> bool {
+        self.state != Reading::RequestLine || !self.name.is_empty()
+    }
+
     fn skip_line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         match memchr(b'\n', bytes) {
             Some(end) => {
@@ -133,8 +203,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        let answered = self.answered.0.load(Ordering::Relaxed);
+        match Pin::new(&mut self.stream).poll_read(cx, buffer) {
+            Poll::Ready(read) => read?,
+            Poll::Pending => return self.poll_patience(cx),
+        }
+        let answered = self.answered.count();
         if answered != self.seen_answered && self.head.state == Reading::Pause {
             self.head = Head::default();
             self.seen_answered = answered;
@@ -217,6 +290,11 @@ fn instead_of(head: &[u8]) -> Option<Bytes> {
         b"31" => Error::HeadTooLarge,
         _ => Error::BadHead,
     };
+    Some(whole(&error))
+}
+
+/// An answer as it stands on the wire, after which the connection is closed.
+pub(super) fn whole(error: &Error) -> Bytes {
     let (parts, body) = error.response().into_parts();
     let body = body.into_inner().unwrap_or_default();
     let mut answer = BytesMut::new();
@@ -229,7 +307,7 @@ fn instead_of(head: &[u8]) -> Option<Bytes> {
     let end = format!("content-length: {}\r\nconnection: close\r\n\r\n", body.len());
     answer.extend_from_slice(end.as_bytes());
     answer.extend_from_slice(&body);
-    Some(answer.freeze())
+    answer.freeze()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Bound sockets and accepted connections.
 
+use super::Connections;
 use crate::clock;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,6 +22,13 @@ const BACKLOG: i32 = 4_096;
 /// Pause after an accept that failed for want of something, such as file descriptors.
 const RELIEF: Duration = Duration::from_millis(50);
 
+/// Silence after which a client is probed.
+const KEEPALIVE: Duration = Duration::from_mins(1);
+/// What the system waits longer than the gateway: whoever is there and takes nothing is the
+/// gateway's to cut, which tells why.
+#[cfg(target_os = "linux")]
+const GRACE: Duration = Duration::from_secs(15);
+
 /// Binds an address; `purpose` names it in the error.
 pub fn bind(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, BindError> {
     let bound = || {
@@ -36,7 +44,10 @@ pub fn bind(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, B
 
 /// The next connection, without Nagle's delay. Errors are waited out: a full table of file
 /// descriptors empties again.
-pub(super) async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+pub(super) async fn accept(
+    listener: &TcpListener,
+    connections: &Connections,
+) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
@@ -47,11 +58,27 @@ pub(super) async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
             }
             Err(error) if is_of_connection(&error) => {}
             Err(error) => {
+                connections.accept_failed();
                 tracing::error!(%error, "cannot accept connections");
                 let deadline = tokio::time::Instant::from_std(clock::now() + RELIEF);
                 tokio::time::sleep_until(deadline).await;
             }
         }
+    }
+}
+
+/// Lets the system find out about clients that are gone without a word: those that answer no probe,
+/// and those that acknowledge nothing of what they were sent. Connections inherit it.
+pub(super) fn find_the_gone(listener: &TcpListener, write_timeout: Duration) {
+    let socket = SockRef::from(listener);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 4);
+    let result = socket.set_tcp_keepalive(&keepalive);
+    #[cfg(target_os = "linux")]
+    let result = result.and(socket.set_tcp_user_timeout(Some(write_timeout + GRACE)));
+    #[cfg(not(target_os = "linux"))]
+    let _ = write_timeout;
+    if let Err(error) = result {
+        tracing::warn!(%error, "TCP keep-alive");
     }
 }
 

@@ -1,51 +1,38 @@
 //! From a valid configuration to a running gateway, and back: bind both ports, look at the
 //! replicas, serve, and on the signal stop accepting, let streams end, cut what is left, flush.
 
+mod connections;
+mod door;
 mod guard;
+mod held;
+mod leashing;
+mod limits;
 mod listener;
+mod memory;
+mod operators;
+mod pace;
 
 use crate::admin::{self, Admin};
 use crate::backend::client::Client;
 use crate::backend::pool::Pool;
 use crate::backend::{Keeper, watch};
 use crate::clock;
-use crate::error::Error;
-use crate::observe::Live;
-use crate::proxy::{Answer, Gateway, handle};
+use crate::observe::{Leashes, Live};
+use crate::proxy::Gateway;
 use crate::telemetry::Telemetry;
-use futures_util::FutureExt;
-use guard::{Answered, Guarded};
-use http_body_util::Either;
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use crate::tls::{Acceptor, Credentials};
+pub use connections::Connections;
+use door::Door;
+use hyper_util::server::graceful::GracefulShutdown;
+pub use limits::Limits;
 pub use listener::{BindError, bind};
-use std::convert::Infallible;
 use std::future::Future;
-use std::net::SocketAddr;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
-
-/// Limits on what a client may send, and how long it is waited for.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Longest request head in bytes.
-    pub head: usize,
-    /// Most headers.
-    pub headers: usize,
-    /// Longest wait for a request head on a connection.
-    pub head_timeout: Duration,
-    /// Longest wait for streams to end once the gateway is told to stop.
-    pub drain: Duration,
-}
 
 /// A gateway with its ports bound, before it serves.
 pub struct Server {
@@ -59,6 +46,21 @@ pub struct Server {
     pub admin: Arc<Admin>,
     /// The limits.
     pub limits: Limits,
+    /// The connections of clients.
+    pub connections: Arc<Connections>,
+    /// The certificates.
+    pub tls: Tls,
+}
+
+/// TLS of both ports.
+#[derive(Default)]
+pub struct Tls {
+    /// Of the clients' port. `None`: without.
+    pub clients: Option<Acceptor>,
+    /// Of the operators' port.
+    pub operators: Option<Acceptor>,
+    /// All certificates, keys and authorities, to be looked after.
+    pub credentials: Arc<Credentials>,
 }
 
 /// How the end went.
@@ -76,20 +78,28 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 impl Server {
     /// Serves until `shutdown`, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Drained {
-        let Self { clients, operators, gateway, admin, limits } = self;
-        let operators = tokio::spawn(serve_operators(operators, admin::router(admin.clone())));
-        let sweeper = tokio::spawn(sweep(gateway.live.clone()));
+        let Self { clients, operators, gateway, admin, limits, connections: counted, tls } = self;
+        listener::find_the_gone(&clients, limits.write_timeout);
+        let router = admin::router(admin.clone());
+        let operators = tokio::spawn(operators::serve(operators, tls.operators, router));
+        let leashes = Leashes::new(clock::now());
+        let sweeper = tokio::spawn(sweep(gateway.live.clone(), leashes.clone(), limits));
+        let memory =
+            limits.memory.map(|most| tokio::spawn(memory::watch(most, gateway.gate.clone())));
+        let credentials = tokio::spawn(tls.credentials.run());
         let admission = tokio::spawn(gateway.admission.clone().run());
         let live = gateway.live.clone();
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
-        let http = http(&limits);
+        let door = Door::new(tls.clients, limits, counted.clone(), leashes, gateway.clone());
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
             tokio::select! {
-                (stream, peer) = listener::accept(&clients) => {
-                    let watcher = graceful.watcher();
-                    connections.spawn(serve(http.clone(), stream, peer, watcher, gateway.clone()));
+                (stream, peer) = listener::accept(&clients, &counted) => {
+                    if let Some((stream, place)) = door.admit(stream, peer) {
+                        let watcher = graceful.watcher();
+                        connections.spawn(door.clone().serve(stream, peer, place, watcher));
+                    }
                 }
                 Some(_) = connections.join_next() => {}
                 () = &mut shutdown => break,
@@ -108,6 +118,10 @@ impl Server {
         sweeper.abort();
         admission.abort();
         operators.abort();
+        credentials.abort();
+        if let Some(memory) = memory {
+            memory.abort();
+        }
         drained
     }
 }
@@ -126,71 +140,13 @@ pub async fn watch_all(
     keeper
 }
 
-/// Looks again and again for streams that have fallen silent.
-async fn sweep(live: Arc<Live>) {
+/// Looks again and again for streams that have fallen silent, or are not taken.
+async fn sweep(live: Arc<Live>, leashes: Arc<Leashes>, limits: Limits) {
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         live.sweep(clock::now());
-    }
-}
-
-fn http(limits: &Limits) -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.head_timeout)
-        .max_headers(limits.headers)
-        .max_buf_size(limits.head);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(1_000)
-        .max_header_list_size(u32::try_from(limits.head).unwrap_or(u32::MAX))
-        .initial_stream_window_size(256 << 10)
-        .initial_connection_window_size(16 << 20)
-        .keep_alive_interval(Some(Duration::from_secs(20)));
-    builder
-}
-
-/// Serves one connection until it ends.
-async fn serve(
-    http: auto::Builder<TokioExecutor>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    watcher: Watcher,
-    gateway: Arc<Gateway>,
-) {
-    let answered = Answered::default();
-    let stream = Guarded::new(stream, answered.clone());
-    let service =
-        service_fn(move |request| answer(gateway.clone(), peer, request, answered.clone()));
-    let connection = http.serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = watcher.watch(connection).await {
-        tracing::debug!(%peer, %error, "connection ended");
-    }
-}
-
-/// A panic ends one request, never the process.
-async fn answer(
-    gateway: Arc<Gateway>,
-    peer: SocketAddr,
-    request: Request<Incoming>,
-    answered: Answered,
-) -> Result<Response<Answer>, Infallible> {
-    let serving = AssertUnwindSafe(handle(&gateway, peer.ip(), request)).catch_unwind();
-    let response = serving.await.unwrap_or_else(|_| {
-        tracing::error!(%peer, "a request made the gateway panic");
-        Error::Internal.response().map(Either::Left)
-    });
-    answered.tell();
-    Ok(response)
-}
-
-async fn serve_operators(listener: TcpListener, router: axum::Router) {
-    if let Err(error) = axum::serve(listener, router).await {
-        tracing::error!(%error, "the admin port failed");
+        leashes.sweep(clock::now(), limits.write_timeout);
     }
 }

@@ -14,6 +14,7 @@ use crate::resilience::{Standing, Symptom};
 use crate::routing::{self, PolicyKind};
 use crate::slo::{Objective, Verdict};
 use crate::spread::Parts;
+use crate::tls::Side;
 use std::time::Duration;
 
 /// One metric.
@@ -161,6 +162,12 @@ pub enum Label {
     Content,
     /// How a push of the metrics went.
     Push,
+    /// Why a connection was refused.
+    RefusedConnection,
+    /// Whom a certificate is shown to.
+    Side,
+    /// What became of new files of certificates.
+    CertificateResult,
     /// The version of the gateway.
     Version,
 }
@@ -199,6 +206,10 @@ pub(super) const ACCESS_RESULTS: [&str; 3] = ["written", "left_out", "dropped"];
 pub(super) const CONTENT_RESULTS: [&str; 3] = ["written", "dropped", "redactor_failed"];
 /// How pushes of the metrics go.
 pub(super) const PUSH_RESULTS: [&str; 2] = ["ok", "failed"];
+/// Why connections are refused.
+pub(super) const REFUSED_CONNECTIONS: [&str; 3] = ["full", "client_full", "tls"];
+/// What becomes of new files of certificates.
+pub(super) const CERTIFICATE_RESULTS: [&str; 2] = ["ok", "failed"];
 const PHASES: [&str; 6] = ["upload", "queued", "routing", "headers", "prefill", "decode"];
 /// What becomes of requests that another replica got.
 pub(super) const FAILOVER_RESULTS: [&str; 2] = ["saved", "failed"];
@@ -220,6 +231,7 @@ impl Label {
             | Self::Refusal
             | Self::Shed
             | Self::NotRetried
+            | Self::RefusedConnection
             | Self::Waste => "reason",
             Self::Class => "class",
             Self::Ending => "ending",
@@ -243,11 +255,13 @@ impl Label {
             | Self::AccessLine
             | Self::Content
             | Self::Push
+            | Self::CertificateResult
             | Self::Verdict => "result",
             Self::Phase | Self::LifePhase => "phase",
             Self::Direction => "direction",
             Self::ScrapeError => "kind",
             Self::Signal => "signal",
+            Self::Side => "side",
             Self::Version => "version",
         }
     }
@@ -310,6 +324,9 @@ impl Label {
             Self::AccessLine => own(&ACCESS_RESULTS),
             Self::Content => own(&CONTENT_RESULTS),
             Self::Push => own(&PUSH_RESULTS),
+            Self::RefusedConnection => own(&REFUSED_CONNECTIONS),
+            Self::Side => own(&Side::ALL.map(Side::as_str)),
+            Self::CertificateResult => own(&CERTIFICATE_RESULTS),
             Self::Version => own(&[env!("CARGO_PKG_VERSION")]),
         }
     }

@@ -7,6 +7,7 @@ mod bounded_file;
 pub mod buckets;
 pub mod capture;
 pub mod catalog;
+mod collector;
 pub mod content;
 mod exemplar;
 pub mod explain;

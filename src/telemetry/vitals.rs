@@ -2,6 +2,7 @@
 //! and the live views read. Nothing here is counted up and down beside the thing it counts.
 
 use super::{access_log, capture, content, push};
+use crate::tls;
 use serde::Serialize;
 
 /// One moment of the gateway.
@@ -31,6 +32,27 @@ pub struct Vitals {
     pub logs: LogCounts,
     /// Pushes of the metrics by how they went.
     pub pushes: push::Counts,
+    /// The connections of clients.
+    pub connections: ConnectionVitals,
+    /// The certificates.
+    pub tls: tls::Counts,
+}
+
+/// One moment of the connections of clients.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionVitals {
+    /// How many there are.
+    pub open: usize,
+    /// How many there may be. `None`: as many as come.
+    pub most: Option<usize>,
+    /// Those that were one too many.
+    pub full: u64,
+    /// Those that were one too many of their client.
+    pub client_full: u64,
+    /// Handshakes of TLS that failed.
+    pub handshakes: u64,
+    /// Times that the system gave none although there was one.
+    pub accept_errors: u64,
 }
 
 /// One moment of a class of the waiting room.

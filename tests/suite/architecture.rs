@@ -129,6 +129,8 @@ fn outside_crates_stay_in_their_rooms() {
         ("getrandom::", &["app"]),
         ("prometheus::", &["telemetry", "app"]),
         ("opentelemetry", &["telemetry", "sim"]),
+        ("rustls::", &["tls"]),
+        ("x509_cert", &["tls"]),
         ("axum::", &["admin", "server", "sim"]),
         ("serde_saphyr", &["config", "operations"]),
         ("clap::", &["cli", "sim", "routing", "main", "app", "config", "operations"]),

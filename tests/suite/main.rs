@@ -9,6 +9,8 @@ mod canary;
 mod capture;
 mod cardinality;
 mod chaos;
+mod clients;
+mod collectors;
 mod config;
 mod endings;
 mod exemplars;
@@ -29,14 +31,17 @@ mod shapes;
 mod simulated;
 mod stalls;
 mod streams;
+mod tls;
 mod traces;
 mod usage;
 
 mod support {
+    pub(crate) mod certificates;
     pub(crate) mod facts;
     pub(crate) mod fake;
     pub(crate) mod fleet;
     pub(crate) mod gateway;
+    pub(crate) mod http2;
     pub(crate) mod imp;
     pub(crate) mod mortal;
     pub(crate) mod promql;

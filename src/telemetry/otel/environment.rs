@@ -1,6 +1,7 @@
 //! The standard `OTEL_*` variables that spans and metrics share: where the collector is, how it is
 //! spoken to, and who speaks.
 
+use crate::tls::ClientSettings;
 use crate::units;
 use http::Uri;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -23,6 +24,10 @@ pub(in crate::telemetry) struct Signal {
     pub(in crate::telemetry) protocol: &'static str,
     /// The longest wait for the collector.
     pub(in crate::telemetry) timeout: &'static str,
+    /// How what is sent is compressed.
+    pub(in crate::telemetry) compression: &'static str,
+    /// The authorities that are believed, our certificate, and its key.
+    pub(in crate::telemetry) files: [&'static str; 3],
     /// Its path under the base URL of an OTLP/HTTP collector.
     pub(in crate::telemetry) path: &'static str,
 }
@@ -54,6 +59,12 @@ pub struct SettingsError {
 pub(super) const DISABLED: &str = "OTEL_SDK_DISABLED";
 pub(super) const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 pub(super) const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
+pub(super) const COMPRESSION: &str = "OTEL_EXPORTER_OTLP_COMPRESSION";
+pub(super) const FILES: [&str; 3] = [
+    "OTEL_EXPORTER_OTLP_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+];
 pub(super) const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 pub(super) const RESOURCE: &str = "OTEL_RESOURCE_ATTRIBUTES";
 /// `service.name` if nobody says otherwise.
@@ -101,14 +112,37 @@ impl Environment<'_> {
         };
         let has_path = protocol == Protocol::HttpProtobuf && is_base;
         let resolved = if has_path { with_path(&url, signal.path) } else { url.clone() };
-        // Without a scheme the exporter would want TLS, which it does not have.
+        // As it has always been here; whoever wants TLS writes https.
         let resolved =
             if resolved.contains("://") { resolved } else { format!("http://{resolved}") };
-        let is_http = |uri: &Uri| uri.scheme_str() == Some("http") && uri.host().is_some();
+        let is_http =
+            |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
         match resolved.parse::<Uri>() {
             Ok(uri) if is_http(&uri) => Ok(Some(resolved)),
-            _ => Err(refuse(name, url, "http://host:port (TLS is not spoken to a collector)")),
+            _ => Err(refuse(name, url, "http://host:port, https://host:port")),
         }
+    }
+
+    /// Whether what is sent is compressed with gzip.
+    pub(in crate::telemetry) fn is_gzip(&self, signal: &Signal) -> Result<bool, SettingsError> {
+        let mut names = [signal.compression, COMPRESSION].into_iter();
+        let set = names.find_map(|name| Some((name, self.get(name)?)));
+        match set {
+            None => Ok(false),
+            Some((_, value)) if value == "none" => Ok(false),
+            Some((_, value)) if value == "gzip" => Ok(true),
+            Some((name, value)) => Err(refuse(name, value, "gzip, none")),
+        }
+    }
+
+    /// The files of TLS.
+    pub(in crate::telemetry) fn security(&self, signal: &Signal) -> ClientSettings {
+        let file = |index: usize| {
+            let names = [signal.files[index], FILES[index]];
+            names.into_iter().find_map(|name| self.get(name)).map(Into::into)
+        };
+        let [ca, client_cert, client_key] = [file(0), file(1), file(2)];
+        ClientSettings { ca, client_cert, client_key, server_name: None }
     }
 
     /// The shorter of the exporter's limit and `whole`, the variable for an export as a whole.

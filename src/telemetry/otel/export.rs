@@ -4,7 +4,9 @@
 use super::StartError;
 use super::environment::Protocol;
 use super::settings::Settings;
-use opentelemetry_otlp::WithExportConfig;
+use crate::telemetry::collector::{self, Sender};
+use crate::tls::Outbound;
+use opentelemetry_otlp::{WithExportConfig, WithHttpConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
@@ -13,6 +15,10 @@ use opentelemetry_sdk::trace::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::runtime::Handle;
+use tonic::transport::Endpoint;
+
+const GZIP: opentelemetry_otlp::Compression = opentelemetry_otlp::Compression::Gzip;
 
 /// What became of spans. A span that was queued is exported, or failed, or waits; after the
 /// shutdown, what seems to wait was dropped.
@@ -32,23 +38,31 @@ struct Counting<E> {
     is_failing: AtomicBool,
 }
 
-/// The OTLP exporter. Headers and compression it reads from `OTEL_EXPORTER_OTLP_*`.
+/// The OTLP exporter. Headers it reads from `OTEL_EXPORTER_OTLP_HEADERS`.
 pub(super) fn exporter(
     settings: &Settings,
+    outbound: &Arc<Outbound>,
 ) -> Result<opentelemetry_otlp::SpanExporter, StartError> {
     let endpoint = settings.endpoint.as_deref().ok_or(StartError::Off)?;
+    let runtime = Handle::try_current().map_err(|_| StartError::NoRuntime)?;
     let builder = opentelemetry_otlp::SpanExporter::builder();
     let exporter = match settings.protocol {
         Protocol::Grpc => {
-            tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
-            builder.with_tonic().with_endpoint(endpoint).with_timeout(settings.timeout).build()
+            let channel = Endpoint::from_shared(endpoint.to_owned())?.timeout(settings.timeout);
+            let channel = channel.connect_with_connector_lazy(collector::connector(outbound));
+            let builder = builder.with_tonic().with_channel(channel).with_timeout(settings.timeout);
+            if settings.is_gzip { builder.with_compression(GZIP) } else { builder }.build()
         }
-        Protocol::HttpProtobuf => builder
-            .with_http()
-            .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
-            .with_endpoint(endpoint)
-            .with_timeout(settings.timeout)
-            .build(),
+        Protocol::HttpProtobuf => {
+            let sender = Sender::new(outbound, runtime, settings.timeout);
+            let builder = builder
+                .with_http()
+                .with_http_client(sender)
+                .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
+                .with_endpoint(endpoint)
+                .with_timeout(settings.timeout);
+            if settings.is_gzip { builder.with_compression(GZIP) } else { builder }.build()
+        }
     };
     Ok(exporter?)
 }

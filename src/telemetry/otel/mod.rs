@@ -28,6 +28,8 @@ pub use style::{Profile, Semconv, Style};
 use crate::clock;
 use crate::observe::Sink;
 use crate::record::{Kept, RequestRecord};
+use crate::telemetry::collector;
+use crate::tls::{Outbound, TlsError};
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
 use std::sync::Arc;
@@ -40,6 +42,7 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 /// The sink that makes spans. Clones share one queue.
 #[derive(Debug, Clone)]
 pub struct Otel {
+    outbound: Option<Arc<Outbound>>,
     processor: Arc<BatchSpanProcessor>,
     counts: Arc<Counts>,
     /// All spans are sent, and of those that nothing speaks for this share is kept. `None`: only
@@ -57,9 +60,15 @@ pub enum StartError {
     /// Traces are off.
     #[error("traces are off: there is no endpoint to send them to")]
     Off,
-    /// gRPC needs a tokio runtime from the start.
-    #[error("the gRPC exporter must be started inside a tokio runtime")]
+    /// It needs a tokio runtime from the start.
+    #[error("the exporter must be started inside a tokio runtime")]
     NoRuntime,
+    /// The endpoint is no URL.
+    #[error("the endpoint of the spans is not a URL")]
+    Endpoint(#[from] tonic::transport::Error),
+    /// The files of TLS cannot be used.
+    #[error("the TLS of the spans cannot be set up")]
+    Tls(#[from] TlsError),
     /// The exporter refuses its settings.
     #[error("the span exporter could not be built")]
     Exporter(#[from] ExporterBuildError),
@@ -68,7 +77,9 @@ pub enum StartError {
 impl Otel {
     /// Starts to export to the endpoint of the settings. It need not answer yet.
     pub fn start(settings: &Settings) -> Result<Self, StartError> {
-        Ok(Self::with_exporter(export::exporter(settings)?, settings))
+        let outbound = collector::outbound(&settings.security, settings.protocol)?;
+        let exporter = export::exporter(settings, &outbound)?;
+        Ok(Self { outbound: Some(outbound), ..Self::with_exporter(exporter, settings) })
     }
 
     /// Starts with an exporter of the caller's, in place of the one that the settings describe.
@@ -76,6 +87,7 @@ impl Otel {
         let counts = Arc::new(Counts::default());
         let processor = Arc::new(export::processor(exporter, counts.clone(), settings));
         Self {
+            outbound: None,
             processor,
             counts,
             all: settings.send_all.then(|| Arc::new(settings.share(clock::now()))),
@@ -88,6 +100,11 @@ impl Otel {
     /// What has become of the spans so far.
     pub fn counts(&self) -> &Arc<Counts> {
         &self.counts
+    }
+
+    /// Whom the gateway is, and believes, at the collector.
+    pub fn outbound(&self) -> Option<&Arc<Outbound>> {
+        self.outbound.as_ref()
     }
 
     /// Sends what is queued and stops, within 5 s. Requests that end later are not exported.

@@ -8,6 +8,7 @@ use super::span_limits::SpanLimits;
 use super::style::{Profile, Semconv, Style};
 use super::tail::Share;
 use crate::rate::Rate;
+use crate::tls::ClientSettings;
 use crate::trace_context::{Formats, Parent, Propagation, Sampler};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -41,6 +42,10 @@ pub struct Settings {
     pub batch: Batch,
     /// Longest wait for the collector to take a batch.
     pub timeout: Duration,
+    /// Whether batches are compressed with gzip.
+    pub is_gzip: bool,
+    /// TLS, where the endpoint is `https`.
+    pub security: ClientSettings,
 }
 
 /// The queue before the exporter. All three are at least one.
@@ -97,6 +102,12 @@ const TRACES: Signal = Signal {
     endpoint: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     protocol: "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
     timeout: "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+    compression: "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+    files: [
+        "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
+    ],
     path: "/v1/traces",
 };
 
@@ -145,6 +156,8 @@ impl Settings {
             limits: env.limits()?,
             batch: env.batch()?,
             timeout: env.timeout(&TRACES, "OTEL_BSP_EXPORT_TIMEOUT")?.unwrap_or(off.timeout),
+            is_gzip: env.is_gzip(&TRACES)?,
+            security: env.security(&TRACES),
         })
     }
 
@@ -194,6 +207,8 @@ impl Default for Settings {
             limits: SpanLimits::default(),
             batch: Batch::default(),
             timeout: Duration::from_secs(10),
+            is_gzip: false,
+            security: ClientSettings::default(),
         }
     }
 }

@@ -13,9 +13,11 @@ mod tests;
 pub use settings::{Configured, Settings};
 
 use super::Telemetry;
+use super::collector;
 use super::otel::export::resource;
 use super::vitals::Vitals;
 use crate::clock;
+use crate::tls::{Outbound, TlsError};
 use message::Span;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use serde::Serialize;
@@ -60,6 +62,7 @@ struct Tally {
 /// The task that pushes.
 #[derive(Debug)]
 pub struct Push {
+    outbound: Arc<Outbound>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -70,6 +73,9 @@ pub enum StartError {
     /// It is no URL that can be spoken to.
     #[error("the endpoint of the metrics is not a URL")]
     Endpoint(#[from] http::uri::InvalidUri),
+    /// The files of TLS cannot be used.
+    #[error("the TLS of the metrics cannot be set up")]
+    Tls(#[from] TlsError),
 }
 
 /// How long the last push may take.
@@ -93,16 +99,22 @@ impl Push {
         source: Source,
         counter: Counter,
     ) -> Result<Self, StartError> {
+        let outbound = collector::outbound(&settings.security, settings.protocol)?;
         let pusher = Pusher {
             source,
             counter,
             resource: Resource::from(&resource(&settings.service_name)),
-            transport: Transport::new(settings)?,
+            transport: Transport::new(settings, &outbound)?,
             timeout: settings.timeout,
         };
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(pusher.run(settings.interval, stopped));
-        Ok(Self { stop, task })
+        Ok(Self { outbound, stop, task })
+    }
+
+    /// Whom the gateway is, and believes, at the collector.
+    pub fn outbound(&self) -> &Arc<Outbound> {
+        &self.outbound
     }
 
     /// Pushes once more and stops, within 2 s.

@@ -3,6 +3,7 @@
 
 use crate::telemetry::otel::environment::{Environment, Signal, refuse};
 use crate::telemetry::otel::{Protocol, SettingsError};
+use crate::tls::ClientSettings;
 use http::HeaderMap;
 use std::time::Duration;
 
@@ -21,6 +22,10 @@ pub struct Settings {
     pub headers: HeaderMap,
     /// `service.name` of the gateway.
     pub service_name: String,
+    /// Whether each is compressed with gzip.
+    pub is_gzip: bool,
+    /// TLS, where the endpoint is `https`.
+    pub security: ClientSettings,
 }
 
 /// What the gateway itself is configured with. It wins over the variables.
@@ -38,13 +43,17 @@ pub struct Configured {
 
 const EXPORTER: &str = "OTEL_METRICS_EXPORTER";
 const HEADERS: &str = "OTEL_EXPORTER_OTLP_METRICS_HEADERS";
-const COMPRESSION: [&str; 2] =
-    ["OTEL_EXPORTER_OTLP_METRICS_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION"];
 /// Metrics, as variables name them.
 const METRICS: Signal = Signal {
     endpoint: "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
     protocol: "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
     timeout: "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT",
+    compression: "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION",
+    files: [
+        "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY",
+    ],
     path: "/v1/metrics",
 };
 const INTERVAL: Duration = Duration::from_mins(1);
@@ -67,7 +76,6 @@ impl Settings {
             None => env.millis("OTEL_METRIC_EXPORT_INTERVAL")?,
             own => own,
         };
-        refuse_compression(&env)?;
         let endpoint = env.endpoint(&METRICS, configured.endpoint, protocol)?;
         Ok(Some(Self {
             endpoint: endpoint.unwrap_or_else(|| local(protocol)),
@@ -76,6 +84,8 @@ impl Settings {
             timeout: env.timeout(&METRICS, "OTEL_METRIC_EXPORT_TIMEOUT")?.unwrap_or(TIMEOUT),
             headers: env.headers(HEADERS)?,
             service_name: env.service_name(),
+            is_gzip: env.is_gzip(&METRICS)?,
+            security: env.security(&METRICS),
         }))
     }
 }
@@ -96,15 +106,6 @@ fn is_on(env: &Environment<'_>, is_configured: bool) -> Result<bool, SettingsErr
         }
     }
     Ok(is_on)
-}
-
-/// Saying nothing would leave somebody to wonder why the network is as busy as before.
-fn refuse_compression(env: &Environment<'_>) -> Result<(), SettingsError> {
-    let set = COMPRESSION.into_iter().find_map(|name| Some((name, env.get(name)?)));
-    match set {
-        Some((name, value)) if value != "none" => Err(refuse(name, value, "none")),
-        _ => Ok(()),
-    }
 }
 
 /// Where a collector on the same machine listens.
@@ -212,13 +213,31 @@ mod tests {
     }
 
     #[test]
+    fn tls_and_compression_are_as_their_variables_say_the_own_ones_first() {
+        let variables = [
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/all.pem"),
+            ("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", "/own.pem"),
+            ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/cert.pem"),
+            ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/key.pem"),
+        ];
+        let set = by_variables(&variables);
+        let [ca, cert, key] = ["/own.pem", "/cert.pem", "/key.pem"].map(|file| Some(file.into()));
+        let expected = ClientSettings { ca, client_cert: cert, client_key: key, server_name: None };
+        assert_eq!((set.is_gzip, set.security), (true, expected));
+        let own = ("OTEL_EXPORTER_OTLP_METRICS_COMPRESSION", "none");
+        assert!(!by_variables(&[variables[0], own]).is_gzip);
+        assert!(!by_variables(&[]).is_gzip);
+    }
+
+    #[test]
     fn what_is_not_understood_is_named() {
         for (name, value) in [
             (EXPORTER, "console"),
             (METRICS.protocol, "http/json"),
-            (METRICS.endpoint, "https://collector:4317"),
+            (METRICS.endpoint, "ftp://collector:4317"),
             ("OTEL_METRIC_EXPORT_INTERVAL", "0"),
-            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
         ] {
             let variables = [(name, value), (EXPORTER, "otlp")];
             let error = read(Configured::default(), &variables).unwrap_err();

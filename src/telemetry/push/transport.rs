@@ -2,27 +2,30 @@
 //! push.
 
 use super::{Settings, StartError};
+use crate::telemetry::collector::{self, Http, MAX_ANSWER};
 use crate::telemetry::otel::Protocol;
-use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use crate::tls::Outbound;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsServiceRequest, ExportMetricsServiceResponse,
 };
 use prost::Message;
+use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
+use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 
 /// A way to send.
 pub(super) enum Transport {
-    Grpc { channel: Channel, headers: MetadataMap },
-    Http { client: Box<Client<HttpConnector, Full<Bytes>>>, url: Uri, headers: HeaderMap },
+    Grpc { client: MetricsServiceClient<Channel>, headers: MetadataMap },
+    Http { client: Box<Http>, url: Uri, headers: HeaderMap, is_gzip: bool },
 }
 
 /// Why the collector did not take a push.
@@ -36,31 +39,40 @@ pub(super) enum PushError {
     Grpc { code: tonic::Code, message: String },
     #[error("the collector answered {0}")]
     Http(StatusCode),
+    #[error("it cannot be compressed: {0}")]
+    Compression(#[from] std::io::Error),
     #[error("the answer of the collector cannot be read")]
     Answer,
     #[error("the collector left out {points} points: {message}")]
     Partial { points: i64, message: String },
 }
 
-/// Longest answer that is read, in bytes.
-const MAX_ANSWER: usize = 64 << 10;
-
 // === impl Transport ===
 
 impl Transport {
-    pub(super) fn new(settings: &Settings) -> Result<Self, StartError> {
+    pub(super) fn new(settings: &Settings, outbound: &Arc<Outbound>) -> Result<Self, StartError> {
         let url: Uri = settings.endpoint.parse()?;
         let mut headers = settings.headers.clone();
         Ok(match settings.protocol {
             Protocol::Grpc => {
-                let channel = Endpoint::from(url).connect_lazy();
-                Self::Grpc { channel, headers: MetadataMap::from_headers(headers) }
+                let connector = collector::connector(outbound);
+                let channel = Endpoint::from(url).connect_with_connector_lazy(connector);
+                let client = MetricsServiceClient::new(channel);
+                let client = if settings.is_gzip {
+                    client.send_compressed(CompressionEncoding::Gzip)
+                } else {
+                    client
+                };
+                Self::Grpc { client, headers: MetadataMap::from_headers(headers) }
             }
             Protocol::HttpProtobuf => {
                 let media_type = HeaderValue::from_static("application/x-protobuf");
                 headers.insert(CONTENT_TYPE, media_type);
-                let client = Client::builder(TokioExecutor::new()).build_http();
-                Self::Http { client: Box::new(client), url, headers }
+                if settings.is_gzip {
+                    headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+                }
+                let client = Box::new(collector::http(outbound));
+                Self::Http { client, url, headers, is_gzip: settings.is_gzip }
             }
         })
     }
@@ -68,16 +80,18 @@ impl Transport {
     /// Sends one request. It takes as long as the collector does.
     pub(super) async fn send(&self, message: ExportMetricsServiceRequest) -> Result<(), PushError> {
         let answer = match self {
-            Self::Grpc { channel, headers } => {
+            Self::Grpc { client, headers } => {
                 let request = tonic::Request::from_parts(
                     headers.clone(),
                     tonic::Extensions::default(),
                     message,
                 );
-                MetricsServiceClient::new(channel.clone()).export(request).await?.into_inner()
+                client.clone().export(request).await?.into_inner()
             }
-            Self::Http { client, url, headers } => {
-                let mut request = Request::new(Full::new(message.encode_to_vec().into()));
+            Self::Http { client, url, headers, is_gzip } => {
+                let message = message.encode_to_vec();
+                let message = if *is_gzip { zipped(&message)? } else { message };
+                let mut request = Request::new(Full::new(message.into()));
                 *request.method_mut() = Method::POST;
                 *request.uri_mut() = url.clone();
                 *request.headers_mut() = headers.clone();
@@ -98,6 +112,12 @@ impl Transport {
             _ => Ok(()),
         }
     }
+}
+
+fn zipped(message: &[u8]) -> Result<Vec<u8>, PushError> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(message)?;
+    Ok(encoder.finish()?)
 }
 
 // === impl PushError ===

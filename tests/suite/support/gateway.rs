@@ -14,14 +14,14 @@ use tokenweir::backend::routes::Named;
 use tokenweir::backend::{Backend, Keeper, watch};
 use tokenweir::config;
 use tokenweir::observe::{self, Live, Sink};
-use tokenweir::proxy::Gateway;
 use tokenweir::proxy::access::Access;
 use tokenweir::proxy::admission::{self, Admission};
 use tokenweir::proxy::retry::{self, Retry};
+use tokenweir::proxy::{Gate, GateLimits, Gateway};
 use tokenweir::record::{Kept, RequestRecord, Tiers};
 use tokenweir::resilience;
 use tokenweir::routing::{Policy, PolicyKind};
-use tokenweir::server::{self, Drained, Limits, Server};
+use tokenweir::server::{self, Connections, Drained, Limits, Server, Tls};
 use tokenweir::slo::Objective;
 use tokenweir::telemetry::Telemetry;
 use tokenweir::telemetry::buckets::Buckets;
@@ -31,6 +31,7 @@ use tokenweir::telemetry::metric::Known;
 use tokenweir::telemetry::prometheus::Prometheus;
 use tokenweir::telemetry::push;
 use tokenweir::telemetry::vitals::{LogCounts, SpanCounts};
+use tokenweir::tls::Outbound;
 use tokenweir::trace_context::Propagation;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -60,6 +61,16 @@ pub(crate) struct Setup {
     pub header_timeout: Duration,
     /// Longest request body.
     pub max_body: usize,
+    /// Longest pause in one.
+    pub body_idle: Duration,
+    /// What clients may have and take.
+    pub limits: Limits,
+    /// What is let in.
+    pub gate: GateLimits,
+    /// TLS of both ports.
+    pub tls: Tls,
+    /// TLS towards the replicas. `None`: they have none.
+    pub outbound: Option<Arc<Outbound>>,
     /// Longest wait for streams at the end.
     pub drain: Duration,
     /// The policy.
@@ -124,6 +135,11 @@ impl Default for Setup {
         Self {
             header_timeout: Duration::from_secs(20),
             max_body: 1 << 20,
+            body_idle: Duration::from_secs(30),
+            limits: Limits { head_timeout: Duration::from_secs(30), ..Limits::default() },
+            gate: GateLimits::default(),
+            tls: Tls::default(),
+            outbound: None,
             drain: Duration::from_secs(5),
             policy: Policy::default(),
             models: Vec::new(),
@@ -169,7 +185,8 @@ pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
 /// Starts a gateway that differs from the default.
 pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
     let backend = |addr: &SocketAddr| {
-        let address = Address::parse(&format!("http://{addr}")).unwrap();
+        let scheme = if setup.outbound.is_some() { "https" } else { "http" };
+        let address = Address::parse(&format!("{scheme}://{addr}")).unwrap();
         Backend::new(address.default_id(), address, None)
             .with_usage_injection(setup.injects_usage)
             .with_health(setup.health)
@@ -178,12 +195,16 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let pool = Pool::new(backends, &setup.models, setup.policy)
         .with_panic_threshold(setup.health.panic_threshold);
     let pool = Arc::new(pool.with_shadow(&setup.shadow));
-    let client = Client::new(client::Limits {
+    let limits = client::Limits {
         connect: Duration::from_secs(2),
         headers: setup.header_timeout,
         first_output: setup.first_output,
         idle: Duration::from_secs(3),
-    });
+    };
+    let client = match setup.outbound {
+        None => Client::new(limits),
+        Some(outbound) => Client::with_tls(limits, outbound),
+    };
     let (sender, records) = mpsc::unbounded_channel();
     let prometheus = Prometheus::new(setup.known, &setup.buckets, setup.slos);
     let explanations = Arc::new(Explanations::new(setup.explain_ring));
@@ -206,6 +227,10 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let admission = Arc::new(Admission::new(pool.clone(), setup.admission));
     let live = Live::new(setup.observation, std::time::Instant::now());
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
+    let gate = Arc::new(Gate::new(setup.gate));
+    let limits = Limits { drain: setup.drain, ..setup.limits };
+    let connections = Connections::new(&limits, gate.clone());
+    let counted = connections.clone();
     let server = Server {
         clients: server::bind(local, "clients").unwrap(),
         operators: server::bind(local, "operators").unwrap(),
@@ -218,6 +243,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             first_output: setup.first_output,
             sink: telemetry.clone(),
             max_body: setup.max_body,
+            body_idle: setup.body_idle,
+            gate,
             propagation: setup.propagation,
             tiers: setup.tiers,
             live: live.clone(),
@@ -238,14 +265,13 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             capture: counter.clone(),
             logs: Box::new(LogCounts::default),
             pushes: push::Counter::default(),
+            connections: Box::new(move || counted.vitals()),
+            credentials: setup.tls.credentials.clone(),
             config: serde_json::Value::Null,
         }),
-        limits: Limits {
-            head: 64 << 10,
-            headers: 100,
-            head_timeout: Duration::from_secs(30),
-            drain: setup.drain,
-        },
+        limits,
+        connections,
+        tls: setup.tls,
     };
     let (addr, admin) =
         (server.clients.local_addr().unwrap(), server.operators.local_addr().unwrap());

@@ -54,7 +54,7 @@ fn an_error_names_the_variable_its_value_and_what_is_allowed() {
     for (name, value) in [
         (EXPORTER, "zipkin"),
         (PROTOCOL, "http/json"),
-        (ENDPOINT, "https://collector:4317"),
+        (ENDPOINT, "ftp://collector:4317"),
         (ENDPOINT, "http://"),
         ("OTEL_BSP_SCHEDULE_DELAY", "0"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),

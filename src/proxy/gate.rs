@@ -1,0 +1,89 @@
+//! The gate before all work: what is over a limit is refused at once, before its body is read, so
+//! that what has been let in can finish.
+
+use super::Peer;
+use crate::error::Error;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// How much work is taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GateLimits {
+    /// Most requests in flight. `None`: no limit but that of open files.
+    pub requests: Option<usize>,
+    /// Most of one client.
+    pub requests_per_client: Option<u32>,
+    /// Connections and requests that can have a descriptor each. `None`: as many as come.
+    pub descriptors: Option<usize>,
+}
+
+/// Whether new work is taken.
+#[derive(Debug, Default)]
+pub struct Gate {
+    limits: GateLimits,
+    connections: AtomicUsize,
+    is_memory_full: AtomicBool,
+}
+
+impl Gate {
+    /// Open, up to these limits.
+    pub fn new(limits: GateLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// Connections of clients that are open now.
+    pub fn set_connections(&self, open: usize) {
+        self.connections.store(open, Ordering::Relaxed);
+    }
+
+    /// Whether the process has more memory than it may.
+    pub fn set_memory_full(&self, is_full: bool) {
+        self.is_memory_full.store(is_full, Ordering::Relaxed);
+    }
+
+    /// Whether it has.
+    pub fn is_memory_full(&self) -> bool {
+        self.is_memory_full.load(Ordering::Relaxed)
+    }
+
+    /// Lets a request of `peer` in, if there is room for it among `open`, in which it is counted.
+    pub(super) fn pass(&self, open: usize, peer: &Peer) -> Result<(), Error> {
+        if self.limits.requests_per_client.is_some_and(|most| peer.requests > most) {
+            return Err(Error::ClientBusy);
+        }
+        let connections = self.connections.load(Ordering::Relaxed);
+        let is_full = self.limits.requests.is_some_and(|most| open > most)
+            || self.limits.descriptors.is_some_and(|most| open + connections > most)
+            || self.is_memory_full();
+        if is_full { Err(Error::Overloaded) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::Leash;
+    use std::net::Ipv4Addr;
+
+    fn peer(requests: u32) -> Peer {
+        Peer { ip: Ipv4Addr::LOCALHOST.into(), requests, leash: Leash::default() }
+    }
+
+    #[test]
+    fn each_limit_closes_the_gate_and_none_is_no_limit() {
+        assert_eq!(Gate::default().pass(1_000_000, &peer(1_000_000)), Ok(()));
+        let limits =
+            GateLimits { requests: Some(2), requests_per_client: Some(1), descriptors: None };
+        let gate = Gate::new(limits);
+        assert_eq!(gate.pass(2, &peer(1)), Ok(()));
+        assert_eq!(gate.pass(2, &peer(2)), Err(Error::ClientBusy));
+        assert_eq!(gate.pass(3, &peer(1)), Err(Error::Overloaded));
+        let gate = Gate::new(GateLimits { descriptors: Some(10), ..GateLimits::default() });
+        gate.set_connections(4);
+        assert_eq!(gate.pass(6, &peer(1)), Ok(()));
+        assert_eq!(gate.pass(7, &peer(1)), Err(Error::Overloaded));
+        gate.set_connections(3);
+        assert_eq!(gate.pass(7, &peer(1)), Ok(()));
+        gate.set_memory_full(true);
+        assert_eq!(gate.pass(1, &peer(1)), Err(Error::Overloaded));
+    }
+}

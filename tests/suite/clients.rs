@@ -1,0 +1,241 @@
+//! Clients that are slow, many or greedy: each is bounded, says why, and keeps nobody else waiting.
+
+use crate::support::fake::{FINISH, Fake, ROLE, Step, WORD, chunk, json, stream_head};
+use crate::support::gateway::{Running, Setup, post, start_with, status};
+use crate::support::http2;
+use std::time::Duration;
+use tokenweir::proxy::GateLimits;
+use tokenweir::server::Limits;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const CHAT: &str = "/v1/chat/completions";
+const ASK: &str = r#"{"model":"tiny","stream":true}"#;
+/// Short, so that a test that waits for it is short.
+const SHORT: Duration = Duration::from_millis(200);
+
+async fn limited(fake: &Fake, limits: Limits) -> Running {
+    start_with(&[fake.addr], Setup { limits, ..Setup::default() }).await
+}
+
+/// A replica that streams until it is left.
+async fn endless() -> Fake {
+    let flood = chunk(WORD).repeat(1_000);
+    Fake::start(move |_| {
+        let mut steps = vec![Step::Send([stream_head(), chunk(ROLE)].concat())];
+        steps.extend((0..1_000).map(|_| Step::Send(flood.clone())));
+        steps
+    })
+    .await
+}
+
+/// A replica that says something and then waits for the test.
+async fn patient() -> Fake {
+    Fake::start(|_| {
+        vec![
+            Step::Send([stream_head(), chunk(ROLE), chunk(WORD)].concat()),
+            Step::Wait,
+            Step::Send([chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat()),
+        ]
+    })
+    .await
+}
+
+// === slow ===
+
+#[tokio::test]
+async fn a_head_that_does_not_come_whole_in_time_closes_its_connection() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let limits = Limits { head_timeout: SHORT, ..Limits::default() };
+    let gateway = limited(&fake, limits).await;
+    for part in ["", "P", "POST / HTTP/1.1\r\nhost: a\r\nx: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let mut stream = gateway.connect().await;
+        stream.write_all(part.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        // It ends: that is all that there is to see.
+        let _ = stream.read_to_end(&mut answer).await;
+        assert!(!answer.starts_with(b"HTTP/1.1"), "{part}");
+    }
+    // Each byte of a head is no new beginning.
+    let mut stream = gateway.connect().await;
+    let began = std::time::Instant::now();
+    while stream.write_all(b"x").await.is_ok() {
+        assert!(began.elapsed() < SHORT * 20, "a client that dribbles is never closed");
+        tokio::time::sleep(SHORT / 10).await;
+    }
+    gateway.assert_no_more_records().await;
+}
+
+#[tokio::test]
+async fn a_connection_without_a_request_is_closed_and_one_with_a_long_one_is_not() {
+    let fake = patient().await;
+    let limits = Limits { keep_alive: SHORT, head_timeout: SHORT, ..Limits::default() };
+    let gateway = limited(&fake, limits).await;
+    let mut stream = gateway.connect().await;
+    let request = post(CHAT, ASK).replace("connection: close\r\n", "");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 64];
+    stream.read_exact(&mut answer).await.unwrap();
+    tokio::time::sleep(SHORT * 3).await;
+    fake.go();
+    stream.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n"), "whole, and then closed");
+    assert_eq!(gateway.record().await.outcome.as_str(), "ok");
+}
+
+#[tokio::test]
+async fn a_body_that_pauses_is_answered_408_and_its_connection_closed() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let setup = Setup { body_idle: SHORT, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let whole = post(CHAT, ASK).replace("connection: close\r\n", "");
+    let answer = gateway.raw(&whole[..whole.len() - 3]).await;
+    assert_eq!(status(&answer), 408);
+    let text = String::from_utf8(answer).unwrap();
+    assert!(
+        text.contains("x-gateway-error: body_timeout") && text.contains("\"error\":{"),
+        "{text}"
+    );
+    let record = gateway.record().await;
+    assert_eq!((record.ending(), record.refusal), ("client_error", Some("body_timeout")));
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_cut_and_so_is_its_replica() {
+    let fake = endless().await;
+    let limits = Limits { write_timeout: SHORT, ..Limits::default() };
+    let gateway = limited(&fake, limits).await;
+    let mut stream = gateway.connect().await;
+    stream.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    fake.closed().await;
+    let record = gateway.record().await;
+    assert_eq!((record.ending(), record.end.by().as_str()), ("client_write_timeout", "gateway"));
+    assert_eq!(record.outcome.as_str(), "cancelled");
+    let page = gateway.admin("/metrics").await;
+    let series = "tokenweir_endings_total{ending=\"client_write_timeout\",closed_by=\"gateway\"} 1";
+    let other = "tokenweir_endings_total{closed_by=\"gateway\",ending=\"client_write_timeout\"} 1";
+    assert!(page.contains(series) || page.contains(other), "{page}");
+}
+
+#[tokio::test]
+async fn of_two_streams_on_one_connection_the_one_that_is_not_taken_is_cut() {
+    let flood = chunk(WORD).repeat(1_000);
+    let fake = Fake::start(move |seen| match seen.body.ends_with(b"1}") {
+        // The one that is not taken.
+        true => {
+            let mut steps = vec![Step::Send([stream_head(), chunk(ROLE)].concat())];
+            steps.extend((0..1_000).map(|_| Step::Send(flood.clone())));
+            steps
+        }
+        false => vec![
+            Step::Send([stream_head(), chunk(ROLE), chunk(WORD)].concat()),
+            Step::Wait,
+            Step::Send([chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat()),
+        ],
+    })
+    .await;
+    let limits = Limits { write_timeout: SHORT, ..Limits::default() };
+    let gateway = limited(&fake, limits).await;
+    let mut sender = http2::handshake(gateway.connect().await).await;
+    let taken = http2::post(&mut sender, CHAT, ASK).await;
+    let ignored =
+        http2::post(&mut sender, CHAT, r#"{"model":"tiny","stream":true,"seed":1}"#).await;
+    fake.closed().await;
+    let record = gateway.record().await;
+    assert_eq!(record.ending(), "client_write_timeout");
+    assert!(http2_is_reset(ignored).await);
+    fake.go();
+    let (status, body) = http2::whole(taken).await;
+    assert_eq!(status, 200);
+    assert!(body.ends_with(b"data: [DONE]\n\n"));
+    assert_eq!(gateway.record().await.ending(), "ok");
+}
+
+async fn http2_is_reset(answer: hyper::Response<hyper::body::Incoming>) -> bool {
+    http_body_util::BodyExt::collect(answer.into_body()).await.is_err()
+}
+
+// === many ===
+
+#[tokio::test]
+async fn one_connection_too_many_is_told_so_and_closed_until_another_ends() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let gateway = limited(&fake, Limits { connections: 2, ..Limits::default() }).await;
+    let held = [gateway.connect().await, gateway.connect().await];
+    wait_for(&gateway, "tokenweir_connections 2\n").await;
+    let answer = String::from_utf8(gateway.raw(post(CHAT, ASK)).await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("x-gateway-error: overloaded") && answer.contains("retry-after: 1"));
+    wait_for(&gateway, "tokenweir_connections_refused_total{reason=\"full\"} 1\n").await;
+    drop(held);
+    wait_for(&gateway, "tokenweir_connections 0\n").await;
+    assert_eq!(status(&gateway.post(CHAT, "{}").await), 200);
+}
+
+#[tokio::test]
+async fn one_client_cannot_have_all_connections() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let limits = Limits { connections_per_client: Some(1), ..Limits::default() };
+    let gateway = limited(&fake, limits).await;
+    let _held = gateway.connect().await;
+    wait_for(&gateway, "tokenweir_connections 1\n").await;
+    let answer = String::from_utf8(gateway.raw(post(CHAT, ASK)).await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    assert!(answer.contains("x-gateway-error: client_busy"), "{answer}");
+    wait_for(&gateway, "tokenweir_connections_refused_total{reason=\"client_full\"} 1\n").await;
+}
+
+async fn wait_for(gateway: &Running, line: &str) {
+    while !gateway.admin("/metrics").await.contains(line) {
+        tokio::task::yield_now().await;
+    }
+}
+
+// === greedy ===
+
+#[tokio::test]
+async fn requests_beyond_a_limit_are_refused_early_and_those_in_flight_finish() {
+    for (gate, status_wanted, reason) in [
+        (GateLimits { requests: Some(1), ..GateLimits::default() }, 503, "overloaded"),
+        (GateLimits { requests_per_client: Some(1), ..GateLimits::default() }, 429, "client_busy"),
+        // Two connections and two requests.
+        (GateLimits { descriptors: Some(3), ..GateLimits::default() }, 503, "overloaded"),
+    ] {
+        let fake = patient().await;
+        let gateway = start_with(&[fake.addr], Setup { gate, ..Setup::default() }).await;
+        let mut first = gateway.connect().await;
+        first.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+        let mut answer = vec![0; 64];
+        first.read_exact(&mut answer).await.unwrap();
+        // Its body is not waited for.
+        let head = post(CHAT, &" ".repeat(100));
+        let refused = gateway.raw(&head[..head.len() - 100]).await;
+        assert_eq!(status(&refused), status_wanted, "{reason}");
+        let text = String::from_utf8(refused).unwrap();
+        assert!(text.contains(&format!("x-gateway-error: {reason}")), "{text}");
+        assert!(text.contains("retry-after: 1"), "{text}");
+        assert_eq!(gateway.record().await.refusal, Some(reason));
+        fake.go();
+        first.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.ends_with(b"0\r\n\r\n"));
+        assert_eq!(gateway.record().await.outcome.as_str(), "ok");
+        assert_eq!(fake.seen().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn with_too_much_memory_nothing_new_is_taken() {
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    // Any process has more than that.
+    let limits = Limits { memory: Some(1), ..Limits::default() };
+    let gateway = limited(&fake, limits).await;
+    loop {
+        let answer = String::from_utf8(gateway.post(CHAT, "{}").await).unwrap();
+        gateway.record().await;
+        if answer.starts_with("HTTP/1.1 503 ") {
+            assert!(answer.contains("x-gateway-error: overloaded"), "{answer}");
+            break;
+        }
+    }
+    assert!(gateway.admin("/livez").await.starts_with("HTTP/1.1 200"), "operators are let in");
+}
