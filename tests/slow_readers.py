@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""What a stalled reader costs: memory of the gateway for each stream that nobody takes.
+
+A replica in this process floods; READERS clients ask for a stream and read nothing of it. The
+gateway's resident memory is read before and when it has settled.
+
+    tests/slow_readers.py target/release/tokenweir [--readers 1000] [--most 512] [--tls]
+
+Prints KiB for each stream, and fails if they are more than --most. It takes about 20 s.
+"""
+
+import argparse
+import asyncio
+import pathlib
+import re
+import resource
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+
+HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+EVENT = b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"word "}}]}\n\n'
+CHUNK = b"%x\r\n%s\r\n" % (len(EVENT), EVENT) * 100
+REQUEST = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    b'content-length: 27\r\n\r\n{"model":"m","stream":true}'
+)
+
+
+FLOODING = set()
+
+
+async def replica(reader, writer):
+    """A vLLM as far as it is looked at, whose streams never end."""
+    try:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            path = head.split(b" ")[1]
+            length = re.search(rb"content-length: (\d+)", head)
+            if length:
+                await reader.readexactly(int(length[1]))
+            if path.startswith(b"/v1/chat"):
+                FLOODING.add(writer)
+                writer.write(HEAD)
+                while True:
+                    writer.write(CHUNK)
+                    await writer.drain()
+            body = b'{"data":[{"id":"m","owned_by":"vllm"}]}' if b"models" in path else b""
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+    except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        pass
+    finally:
+        FLOODING.discard(writer)
+        writer.close()
+
+
+def rss(pid):
+    """Resident memory in KiB."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1])
+
+
+def settled(pid, patience=15):
+    """Memory when it has not grown by more than 1 % for two seconds."""
+    last, since, began = rss(pid), time.monotonic(), time.monotonic()
+    while time.monotonic() - since < 2 and time.monotonic() - began < patience:
+        yield None
+        now = rss(pid)
+        if now > last * 1.01:
+            last, since = now, time.monotonic()
+    yield last
+
+
+def certificate(folder):
+    """A certificate of its own for localhost."""
+    cert, key = folder / "tls.crt", folder / "tls.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        + ["-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", key, "-out", cert]
+        + ["-addext", "subjectAltName=DNS:localhost"],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+async def measure(arguments, folder):
+    server = await asyncio.start_server(replica, "127.0.0.1", 0, limit=1 << 16, backlog=4096)
+    backend = server.sockets[0].getsockname()[1]
+    tls, config = None, folder / "gateway.yaml"
+    text = f"backends: [{{ url: 'http://127.0.0.1:{backend}', name: a }}]\n"
+    text += "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nadmission: { enabled: false }\n"
+    # One process floods and answers for its health: it may take its time.
+    text += "watch: { timeout: 1m }\ntimeouts: { connect: 1m }\n"
+    if arguments.tls:
+        cert, key = certificate(folder)
+        text += f"tls: {{ cert: {cert}, key: {key} }}\n"
+        tls = ssl.create_default_context(cafile=cert)
+    config.write_text(text)
+    command = [arguments.program, "serve", "--config", config, "--log-format", "human"]
+    gateway = await asyncio.create_subprocess_exec(
+        *command, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
+    )
+    writers = []
+    try:
+        port = None
+        while port is None:
+            line = (await asyncio.wait_for(gateway.stderr.readline(), 20)).decode()
+            found = re.search(r"clients\s+https?://127.0.0.1:(\d+)", line)
+            port = found and int(found[1])
+        await asyncio.sleep(1)
+        before = rss(gateway.pid)
+        for number in range(arguments.readers):
+            host = {"server_hostname": "localhost"} if tls else {}
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=tls, limit=1, **host
+            )
+            writer.transport.pause_reading()
+            writer.write(REQUEST)
+            writers.append((reader, writer))
+            if number % 50 == 0:
+                await asyncio.sleep(0.02)
+        deadline = time.monotonic() + 30
+        while len(FLOODING) < arguments.readers and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+        for after in settled(gateway.pid):
+            await asyncio.sleep(0.25)
+        return before, after, len(FLOODING)
+    finally:
+        gateway.terminate()
+        try:
+            await asyncio.wait_for(gateway.wait(), 2)
+        except asyncio.TimeoutError:
+            gateway.kill()
+        for _, writer in writers:
+            writer.transport.abort()
+        server.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("program")
+    parser.add_argument("--readers", type=int, default=1000)
+    parser.add_argument("--most", type=float, default=512, help="KiB for each stream")
+    parser.add_argument("--tls", action="store_true", help="readers speak TLS")
+    arguments = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with tempfile.TemporaryDirectory() as folder:
+        work = measure(arguments, pathlib.Path(folder))
+        before, after, streams = asyncio.run(asyncio.wait_for(work, 120))
+    each = (after - before) / arguments.readers
+    is_whole = streams == arguments.readers
+    verdict = "PASS" if is_whole and each <= arguments.most else "FAIL"
+    print(
+        f"{verdict} {streams} of {arguments.readers} readers that take nothing: {before / 1024:.1f} to "
+        f"{after / 1024:.1f} MiB, {each:.1f} KiB each (at most {arguments.most:.0f})"
+    )
+    return 0 if verdict == "PASS" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
