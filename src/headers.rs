@@ -5,7 +5,8 @@ use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, FORWARDED,
     HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
 use std::net::IpAddr;
 
 /// The request id, accepted from the client or made here.
@@ -118,6 +119,20 @@ pub fn inbound(headers: &mut HeaderMap, request_id: &RequestId) {
         headers.entry(X_ACCEL_BUFFERING).or_insert(HeaderValue::from_static("no"));
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache"));
     }
+}
+
+/// Whether a request names its host as RFC 9112 §3.2 and RFC 9113 §8.3.1 want it: once in HTTP/1.1, at
+/// most once elsewhere, and in HTTP/2 not as another one than `:authority`.
+pub fn has_one_host(version: Version, uri: &Uri, headers: &HeaderMap) -> bool {
+    let mut hosts = headers.get_all(HOST).iter();
+    let Some(host) = hosts.next() else {
+        return version != Version::HTTP_11;
+    };
+    let host = Authority::try_from(host.as_bytes());
+    let is_sound = host.as_ref().is_ok_and(|host| !host.as_str().contains('@'));
+    let authority = uri.authority().filter(|_| version == Version::HTTP_2);
+    let is_same = authority.is_none_or(|authority| host.is_ok_and(|host| host == *authority));
+    hosts.next().is_none() && is_sound && is_same
 }
 
 /// Whether a digest of the body goes with it, so that no byte of it may change.
@@ -242,6 +257,28 @@ mod tests {
         inbound(&mut headers, &id());
         assert_eq!(headers.len(), 2);
         assert_eq!(headers["x-request-id"], "theirs");
+    }
+
+    #[test]
+    fn a_host_is_named_once_and_as_hosts_are_written() {
+        let of = |version, uri: &'static str, hosts: &[&'static str]| {
+            let hosts: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
+            let mut headers = HeaderMap::new();
+            for (name, host) in hosts {
+                headers.append(name, HeaderValue::from_static(host));
+            }
+            has_one_host(version, &Uri::from_static(uri), &headers)
+        };
+        let (http_1_0, http_1_1, http_2) = (Version::HTTP_10, Version::HTTP_11, Version::HTTP_2);
+        assert!(of(http_1_1, "/", &["gateway:8080"]) && of(http_1_1, "/", &["[::1]"]));
+        assert!(of(http_1_0, "/", &[]) && of(http_2, "http://gateway/", &[]));
+        assert!(of(http_1_1, "http://elsewhere/", &["gateway"]), "nobody goes there");
+        assert!(of(http_2, "http://gateway/", &["GATEWAY"]));
+        assert!(!of(http_2, "http://gateway/", &["elsewhere"]));
+        assert!(!of(http_1_1, "/", &[]) && !of(http_1_1, "/", &["a", "a"]));
+        for host in ["", "a, b", "a b", "a@b", "http://a", "a/b", "a?b", "a#b"] {
+            assert!(!of(http_1_1, "/", &[host]), "{host:?}");
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub enum Error {
     #[error("{0}")]
     BadBody(#[from] PeekError),
     /// The head of the request is not valid HTTP.
-    #[error("the request is not valid HTTP, or it is framed both by length and by chunks")]
+    #[error("the request is not valid HTTP, or others might read it in another way")]
     BadHead,
     /// The head of the request is too long.
     #[error("the request headers are longer or more than this gateway takes")]

@@ -61,7 +61,8 @@ const ROUTES: &[(&str, &str, Route)] = &[
 impl Route {
     /// The route of a request, with the path as the table has it, for labels.
     pub fn of(method: &Method, path: &str) -> Result<(Self, &'static str), NoRoute> {
-        let mut allowed = None;
+        // Nobody gets a tunnel through here, whatever it is to.
+        let mut allowed = (method == Method::CONNECT).then_some(POST);
         for &(verb, known, route) in ROUTES {
             if known != path {
                 continue;
@@ -104,6 +105,7 @@ mod tests {
     fn a_wrong_method_is_told_the_right_one() {
         let wrong = Route::of(&Method::GET, "/v1/completions");
         assert_eq!(wrong, Err(NoRoute::MethodNotAllowed("POST")));
+        assert_eq!(Route::of(&Method::CONNECT, ""), wrong);
         assert_eq!(Route::of(&Method::HEAD, "/health"), Ok((Route::Health, "/health")));
     }
 }

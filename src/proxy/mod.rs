@@ -39,20 +39,20 @@ use crate::backend::routes;
 use crate::clock;
 use crate::error::Error;
 use crate::headers;
-use crate::observe::{Begun, Exchange, Live, ObservedBody, Sink, Terms};
+use crate::observe::{Begun, Exchange, Leash, Live, ObservedBody, Sink, Terms};
 use crate::openai::Api;
-use crate::openai::route::{NoRoute, Route};
-use crate::own;
 use crate::record::{Asked, Tiers};
 use crate::trace_context::Propagation;
-use access::{Access, Entry, Visitor};
+use access::{Access, Visitor};
 use admission::Admission;
 use bytes::Bytes;
 use deadline::Deadline;
-use http::header::{CONTENT_LENGTH, ORIGIN};
+use http::header::CONTENT_LENGTH;
 use http::{HeaderName, Request, Response};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
+use opening::Recorded;
+pub use opening::{Opened, open};
 use retry::Retry;
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,40 +105,22 @@ pub struct KeptText {
 /// The body of an answer: our own, or a replica's as it comes.
 pub type Answer = Either<Full<Bytes>, ObservedBody<Incoming, (Lease, Option<Place>)>>;
 
-/// Serves one request of a client.
-pub async fn handle(gateway: &Gateway, peer: Peer, request: Request<Incoming>) -> Response<Answer> {
-    if let Some(answer) = gateway.access.preflight(&request) {
-        return answer.map(Either::Left);
-    }
-    let origin = request.headers().get(ORIGIN).cloned();
-    let mut response = serve(gateway, &peer, request).await;
-    gateway.access.cors().apply(origin.as_ref(), response.headers_mut());
-    response
-}
-
-async fn serve(gateway: &Gateway, peer: &Peer, mut request: Request<Incoming>) -> Response<Answer> {
-    let client = peer.ip;
-    let route = Route::of(request.method(), request.uri().path());
-    let Entry { visitor, place } = gateway.access.enter(route, request.headers(), clock::now());
-    let api = match (&route, &place) {
-        (Ok((Route::Forward(api), _)), _) => Some(*api),
-        (Ok((own, _)), Ok(_)) => {
-            return own::answer(*own, &gateway.pool, visitor.models()).map(Either::Left);
-        }
-        _ => None,
+/// Serves one request that has been [opened](open). The leash ends its answer if it is not taken.
+pub async fn handle(
+    gateway: &Gateway,
+    opened: Opened,
+    leash: Leash,
+    request: Request<Incoming>,
+) -> Response<Answer> {
+    let Recorded { exchange, visitor, entered, origin } = match opened {
+        Opened::Answered(answer) => return answer.map(Either::Left),
+        Opened::Recorded(recorded) => recorded,
     };
-    let path = route.ok().map(|(_, path)| path);
-    let mut record = opening::record(&request, client, api, path, gateway);
-    visitor.sign(&mut record, request.headers_mut());
-    let request_id = record.request_id.clone();
-    let exchange = Exchange::open(record, gateway.sink.clone(), &gateway.live);
-    let mut exchange = exchange.on_leash(peer.leash.clone());
-    let place =
-        place.and_then(|place| gateway.gate.pass(gateway.live.open(), peer).map(|()| place));
-    let result = match (route, place) {
-        (_, Err(error)) => Err(error),
-        (Err(no_route), _) => Err(refusal(no_route, request.uri().path())),
-        (Ok(_), Ok(place)) => {
+    let mut exchange = exchange.on_leash(leash);
+    let request_id = exchange.record().request_id.clone();
+    let result = match entered {
+        Err(error) => Err(error),
+        Ok(place) => {
             let answer = forward(gateway, &visitor, &mut exchange, request).await;
             answer.map(|(response, lease)| (response, lease, place))
         }
@@ -161,6 +143,7 @@ async fn serve(gateway: &Gateway, peer: &Peer, mut request: Request<Incoming>) -
     };
     headers::inbound(response.headers_mut(), &request_id);
     visitor.standing.write(response.headers_mut());
+    gateway.access.cors().apply(origin.as_ref(), response.headers_mut());
     response
 }
 
@@ -219,11 +202,4 @@ fn agree(terms: &mut Terms, route: &routes::Terms, deadline: Option<Deadline>) {
     terms.first_output_by = deadline.map(Deadline::at);
     terms.idle = route.idle;
     terms.rules.on_truncation = route.on_truncation.unwrap_or(terms.rules.on_truncation);
-}
-
-fn refusal(no_route: NoRoute, path: &str) -> Error {
-    match no_route {
-        NoRoute::NotFound => Error::NotFound { path: path.chars().take(200).collect() },
-        NoRoute::MethodNotAllowed(allow) => Error::MethodNotAllowed { allow },
-    }
 }

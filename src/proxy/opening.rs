@@ -1,18 +1,85 @@
 //! What is known of a request when its head has been read.
 
-use super::Gateway;
+use super::access::{Entry, Visitor};
+use super::{Gateway, Peer};
+use crate::access::Place;
 use crate::clock;
-use crate::headers::RequestId;
+use crate::error::Error;
+use crate::headers::{self, RequestId};
+use crate::observe::Exchange;
 use crate::openai::Api;
+use crate::openai::route::{NoRoute, Route};
+use crate::own;
 use crate::record::{Head, RequestRecord};
 use crate::trace_context::Propagation;
-use http::{Method, Request};
+use bytes::Bytes;
+use http::header::ORIGIN;
+use http::{HeaderValue, Method, Request, Response};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use std::net::IpAddr;
 
+/// A request whose head has been read.
+pub enum Opened {
+    /// The gateway answers it itself, and keeps no record.
+    Answered(Response<Full<Bytes>>),
+    /// All others: what is dropped from now on leaves a record.
+    Recorded(Recorded),
+}
+
+/// A request on record, before its body is read.
+pub struct Recorded {
+    pub(super) exchange: Exchange,
+    pub(super) visitor: Visitor,
+    /// Its place among its tenant's, or why it is not forwarded.
+    pub(super) entered: Result<Option<Place>, Error>,
+    pub(super) origin: Option<HeaderValue>,
+}
+
+/// Opens a request of a client, and takes from its headers what is for the gateway only.
+///
+/// It is no part of [`handle`](super::handle), because hyper drops that before it has begun if a
+/// client leaves with the last byte of its request.
+pub fn open(gateway: &Gateway, peer: &Peer, request: &mut Request<Incoming>) -> Opened {
+    if let Some(answer) = gateway.access.preflight(request) {
+        return Opened::Answered(answer);
+    }
+    let origin = request.headers().get(ORIGIN).cloned();
+    let has_host = headers::has_one_host(request.version(), request.uri(), request.headers());
+    let route = Route::of(request.method(), request.uri().path());
+    let Entry { visitor, place } = gateway.access.enter(route, request.headers(), clock::now());
+    let entered = match (route, place) {
+        (_, Err(error)) => Err(error),
+        _ if !has_host => Err(Error::BadHead),
+        (Err(no_route), _) => Err(refusal(no_route, request.uri().path())),
+        (Ok(_), Ok(place)) => gateway.gate.pass(gateway.live.open(), peer).map(|()| place),
+    };
+    let api = match (route, &entered) {
+        (Ok((Route::Forward(api), _)), _) => Some(api),
+        (Ok((own, _)), Ok(_)) => {
+            let mut answer = own::answer(own, &gateway.pool, visitor.models());
+            gateway.access.cors().apply(origin.as_ref(), answer.headers_mut());
+            return Opened::Answered(answer);
+        }
+        _ => None,
+    };
+    let path = route.ok().map(|(_, path)| path);
+    let mut record = record(request, peer.ip, api, path, gateway);
+    visitor.sign(&mut record, request.headers_mut());
+    let exchange = Exchange::open(record, gateway.sink.clone(), &gateway.live);
+    Opened::Recorded(Recorded { exchange, visitor, entered, origin })
+}
+
+fn refusal(no_route: NoRoute, path: &str) -> Error {
+    match no_route {
+        NoRoute::NotFound => Error::NotFound { path: path.chars().take(200).collect() },
+        NoRoute::MethodNotAllowed(allow) => Error::MethodNotAllowed { allow },
+    }
+}
+
 /// A record of which only the request's head is known. Until somebody says otherwise, its client
 /// has left.
-pub(super) fn record(
+fn record(
     request: &Request<Incoming>,
     client: IpAddr,
     api: Option<Api>,

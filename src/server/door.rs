@@ -8,7 +8,7 @@ use super::leashing::Leashing;
 use super::pace::Paced;
 use crate::error::Error;
 use crate::observe::{Leash, Leashes};
-use crate::proxy::{Answer, Gateway, Peer, handle};
+use crate::proxy::{Answer, Gateway, Opened, Peer, handle, open};
 use crate::tls::{Acceptor, Stream};
 use futures_util::FutureExt;
 use http_body_util::Either;
@@ -20,8 +20,9 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::Watcher;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -101,10 +102,13 @@ impl Door {
         let stream = Paced::new(stream, write_timeout, leash.clone());
         let stream = Guarded::new(stream, answered.clone(), Patience { head, next });
         let leashing = Leashing::new(self.leashes.clone(), leash);
-        let service = service_fn(|request| {
-            let open = place.request(answered.activity().clone());
-            let peer = Peer { ip: peer.ip(), requests: open.number(), leash: leashing.leash() };
-            answer(self.gateway.clone(), peer, request, answered.clone(), open, leashing.clone())
+        let service = service_fn(|mut request| {
+            let counted = place.request(answered.activity().clone());
+            let peer = Peer { ip: peer.ip(), requests: counted.number() };
+            let opening = AssertUnwindSafe(|| open(&self.gateway, &peer, &mut request));
+            let opened = catch_unwind(opening);
+            let ending = Ending { answered: answered.clone(), counted, leashing: leashing.clone() };
+            answer(self.gateway.clone(), peer, opened, request, ending)
         });
         let http = self.http(leashing.clone());
         let connection = http.serve_connection(TokioIo::new(stream), service);
@@ -151,25 +155,35 @@ impl Door {
     }
 }
 
+/// What hears of the end of a request.
+struct Ending {
+    answered: Answered,
+    counted: Open,
+    leashing: Leashing,
+}
+
 /// A panic ends one request, never the process.
 async fn answer(
     gateway: Arc<Gateway>,
-    mut peer: Peer,
+    peer: Peer,
+    opened: thread::Result<Opened>,
     request: Request<Incoming>,
-    answered: Answered,
-    open: Open,
-    leashing: Leashing,
+    Ending { answered, counted, leashing }: Ending,
 ) -> Result<Response<Held<Answer, Open>>, Infallible> {
     // Known only now that the stream runs.
-    peer.leash = leashing.leash();
-    let ip = peer.ip;
-    let serving = AssertUnwindSafe(handle(&gateway, peer, request)).catch_unwind();
-    let response = serving.await.unwrap_or_else(|_| {
-        tracing::error!(%ip, "a request made the gateway panic");
+    let leash = leashing.leash();
+    let response = match opened {
+        Ok(opened) => {
+            AssertUnwindSafe(handle(&gateway, opened, leash, request)).catch_unwind().await
+        }
+        Err(panic) => Err(panic),
+    };
+    let response = response.unwrap_or_else(|_| {
+        tracing::error!(ip = %peer.ip, "a request made the gateway panic");
         Error::Internal.response().map(Either::Left)
     });
     answered.tell();
-    Ok(response.map(|body| Held::new(body, open)))
+    Ok(response.map(|body| Held::new(body, counted)))
 }
 
 /// Answers a connection before its request has come, and closes it. What comes meanwhile is read,

@@ -66,7 +66,7 @@ async fn answer(mut client: TcpStream) -> Vec<u8> {
 }
 
 /// Waits until as many requests wait in the room.
-async fn until_waiting(gateway: &Running, count: usize) {
+pub(crate) async fn until_waiting(gateway: &Running, count: usize) {
     let all = async {
         loop {
             let page = gateway.admin("/status").await;

@@ -18,6 +18,7 @@ mod explain;
 mod failover;
 mod faults;
 mod generated;
+mod leaving;
 mod metrics;
 mod models;
 mod operations;
@@ -45,5 +46,6 @@ mod support {
     pub(crate) mod imp;
     pub(crate) mod mortal;
     pub(crate) mod promql;
+    pub(crate) mod raw_http2;
     pub(crate) mod recording;
 }
