@@ -1,4 +1,4 @@
-//! The body of a request: all of it, before a replica is asked.
+//! The request's body: received whole, because it must be there to be peeked at and sent again.
 
 use crate::error::Error;
 use crate::openai::request::{Peek, PeekError};
@@ -6,24 +6,29 @@ use crate::openai::{Api, form};
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use hyper::body::Body;
+use std::error::Error as StdError;
+use std::io;
 use std::time::Duration;
 
-/// What is reserved for a body whose length is told, at most: a client that only says so gets no
-/// more memory than this.
-const MOST_RESERVED: usize = 64 << 10;
+/// Room that is made before anything has come. A client says how long its body is, and need not
+/// send it.
+const ROOM: usize = 64 << 10;
 
 /// Reads the whole body, if it is not too long and not encoded. Between two pieces of it the client
 /// is waited for as long as `patience`.
+///
+/// Pieces are put together as they come: a client may send a byte at a time, and a piece that is
+/// kept costs more than it has in it.
 pub(super) async fn whole<B>(
     head: &request::Parts,
-    body: B,
+    mut body: B,
     limit: usize,
     patience: Duration,
 ) -> Result<Bytes, Error>
 where
-    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
+    B: Body<Data = Bytes, Error: StdError + 'static> + Unpin,
 {
     if let Some(encoding) = head.headers.get(CONTENT_ENCODING)
         && encoding.as_bytes() != b"identity"
@@ -32,38 +37,44 @@ where
         return Err(Error::EncodedBody { encoding });
     }
     let length = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    let length = length.and_then(|length| length.parse::<usize>().ok());
-    if length.is_some_and(|length| length > limit) {
+    let length = length.and_then(|length| length.parse().ok()).unwrap_or(0);
+    if length > limit {
         return Err(Error::BodyTooLarge { limit });
     }
-    let mut body = std::pin::pin!(Limited::new(body, limit));
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     loop {
         let frame = tokio::time::timeout(patience, body.frame()).await;
         let frame = frame.map_err(|_| Error::BodyTimeout { seconds: patience.as_secs() })?;
         let Some(frame) = frame else { break };
-        let data = match frame {
-            Ok(frame) => frame.into_data().unwrap_or_default(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                return Err(Error::BodyTooLarge { limit });
-            }
-            Err(_) => return Err(Error::BodyCut),
-        };
-        // Most bodies come in one piece, which is not copied.
+        let Ok(data) = frame.map_err(|error| broken(&error))?.into_data() else { continue };
+        if first.len() + all.len() + data.len() > limit {
+            return Err(Error::BodyTooLarge { limit });
+        }
         if first.is_empty() && all.is_empty() {
             first = data;
             continue;
         }
         if all.is_empty() {
-            all.reserve(
-                length.unwrap_or_default().min(MOST_RESERVED).max(first.len() + data.len()),
-            );
+            all.reserve(length.min(ROOM).max(first.len() + data.len()));
             all.extend_from_slice(&std::mem::take(&mut first));
         }
         all.extend_from_slice(&data);
     }
     Ok(if all.is_empty() { first } else { all.freeze() })
+}
+
+/// What is not as HTTP wants it is the client's fault. Else it has left.
+fn broken(error: &(dyn StdError + 'static)) -> Error {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref().map(io::Error::kind);
+        if matches!(kind, Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)) {
+            return Error::BadHead;
+        }
+        cause = error.source();
+    }
+    Error::BodyCut
 }
 
 /// Audio comes in forms. The shapes that we know must be JSON; others may be, and then their model
@@ -92,36 +103,54 @@ mod tests {
     use super::*;
     use futures_util::{StreamExt, stream};
     use http::Request;
-    use http_body::Frame;
     use http_body_util::StreamBody;
-    use std::convert::Infallible;
+    use hyper::body::Frame;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Receives a body that comes in these pieces, each after a pause.
-    async fn received(pieces: &[(&'static str, Duration)], limit: usize) -> Result<Bytes, Error> {
-        let pieces = stream::iter(pieces.to_vec()).then(|(piece, pause)| async move {
-            tokio::time::sleep(pause).await;
-            Ok::<_, Infallible>(Frame::data(Bytes::from_static(piece.as_bytes())))
-        });
-        let (head, body) = Request::new(StreamBody::new(pieces)).into_parts();
+    async fn received(
+        pieces: Vec<io::Result<&'static [u8]>>,
+        limit: usize,
+    ) -> Result<Bytes, Error> {
+        let head = Request::new(()).into_parts().0;
+        let frame = |piece: io::Result<&'static [u8]>| piece.map(|p| Frame::data(Bytes::from(p)));
+        let body = StreamBody::new(stream::iter(pieces.into_iter().map(frame)));
         whole(&head, body, limit, PATIENCE).await
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn pieces_become_one_body_however_long_it_takes_in_all() {
-        let almost = PATIENCE / 2;
-        let pieces = [("ab", almost), ("", almost), ("cd", almost), ("e", almost)];
-        assert_eq!(received(&pieces, 5).await.unwrap(), "abcde");
-        assert_eq!(received(&[("ab", almost)], 2).await.unwrap(), "ab");
-        assert_eq!(received(&[], 2).await.unwrap(), "");
+    #[tokio::test]
+    async fn pieces_become_one_body_and_the_only_one_is_not_copied() {
+        let piece: &[u8] = b"{\"model\"";
+        let whole = received(vec![Ok(piece)], 100).await.unwrap();
+        assert_eq!(whole.as_ptr(), piece.as_ptr());
+        let bytes = (0..1_000).map(|_| Ok(&b"x"[..])).collect();
+        assert_eq!(received(bytes, 1_000).await.unwrap(), "x".repeat(1_000));
+        let empty = vec![Ok(&b""[..]), Ok(b"a"), Ok(b""), Ok(b"b")];
+        assert_eq!(received(empty, 2).await.unwrap(), "ab");
+    }
+
+    #[tokio::test]
+    async fn a_body_is_too_long_cut_or_malformed() {
+        let three = || vec![Ok(&b"a"[..]), Ok(b"b"), Ok(b"c")];
+        assert_eq!(received(three(), 2).await, Err(Error::BodyTooLarge { limit: 2 }));
+        let ended = |kind: io::ErrorKind| vec![Ok(&b"a"[..]), Err(kind.into())];
+        let cut = received(ended(io::ErrorKind::UnexpectedEof), 9).await;
+        assert_eq!(cut, Err(Error::BodyCut));
+        let malformed = received(ended(io::ErrorKind::InvalidInput), 9).await;
+        assert_eq!(malformed, Err(Error::BadHead));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_pauses_for_too_long_is_told_so() {
-        let pieces = [("ab", Duration::ZERO), ("c", PATIENCE + Duration::from_millis(1))];
-        assert_eq!(received(&pieces, 9).await, Err(Error::BodyTimeout { seconds: 30 }));
-        let pieces = [("ab", Duration::ZERO), ("c", Duration::ZERO)];
-        assert_eq!(received(&pieces, 2).await, Err(Error::BodyTooLarge { limit: 2 }));
+    async fn a_client_may_take_its_time_in_all_and_not_pause_for_too_long() {
+        let told = |pause: Duration| async move {
+            let pieces = stream::iter(["a", "b", "c"]).then(move |piece| async move {
+                tokio::time::sleep(pause).await;
+                Ok::<_, io::Error>(Frame::data(Bytes::from(piece)))
+            });
+            let head = Request::new(()).into_parts().0;
+            whole(&head, Box::pin(StreamBody::new(pieces)), 9, PATIENCE).await
+        };
+        assert_eq!(told(PATIENCE / 2).await.unwrap(), "abc");
+        assert_eq!(told(2 * PATIENCE).await, Err(Error::BodyTimeout { seconds: 30 }));
     }
 }
