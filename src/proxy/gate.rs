@@ -61,11 +61,10 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::Leash;
     use std::net::Ipv4Addr;
 
     fn peer(requests: u32) -> Peer {
-        Peer { ip: Ipv4Addr::LOCALHOST.into(), requests, leash: Leash::default() }
+        Peer { ip: Ipv4Addr::LOCALHOST.into(), requests }
     }
 
     #[test]

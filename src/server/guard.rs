@@ -1,15 +1,18 @@
 //! What hyper leaves open at the door, closed around the socket.
 //!
-//! A request with both `Content-Length` and `Transfer-Encoding` is how requests are smuggled past
-//! proxies; hyper would take the latter and drop the former. Here the head is spoilt on its way
-//! in, so that hyper refuses it. And where hyper answers a head that it cannot read by itself, with
-//! an empty body, the answer gets the body that every other error has.
+//! - hyper takes requests that others read in another way (see [`super::framing`]). Such a one is
+//!   spoilt on its way in, so that hyper refuses it; a body breaks off, with an error.
+//! - hyper does not see that a client leaves while bytes of its next request wait. So those are kept
+//!   here until the request before them has been answered.
+//! - hyper answers a head that it cannot read by itself, with an empty body. That answer gets the
+//!   body that every other error has.
 
 use super::connections::Activity;
+use super::framing::{Found, Framing};
 use super::pace::Timer;
 use crate::error::Error;
 use bytes::{Buf, Bytes, BytesMut};
-use memchr::{memchr, memmem};
+use memchr::memmem;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,17 +24,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// A connection of a client, guarded.
 pub(super) struct Guarded<S> {
     stream: S,
-    head: Head,
-    /// Requests answered so far: after each, the next head may come.
+    framing: Framing,
     answered: Answered,
-    seen_answered: u32,
     patience: Patience,
     timer: Timer<(Waits, u32)>,
+    /// What follows is no body.
+    is_broken: bool,
+    /// What came behind a request while it is answered.
+    next: BytesMut,
     /// What is written instead of hyper's own answer, and how much of that stands for.
     instead: Bytes,
 }
 
-/// Tells the guard that a request's body has been read, so that what comes next is a head.
+/// How many requests of a connection have been answered, and which are open.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answered {
     requests: Arc<AtomicU32>,
@@ -69,40 +74,20 @@ enum Waits {
     Next,
 }
 
-/// The head that is being read, line by line, however it was cut.
-#[derive(Debug, Default)]
-struct Head {
-    state: Reading,
-    /// The name of the line being read, lower-cased; what is longer is of no interest.
-    name: Vec<u8>,
-    has_length: bool,
-    has_encoding: bool,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Reading {
-    /// The request line.
-    #[default]
-    RequestLine,
-    Name,
-    Value,
-    /// Not a head: a body, or HTTP/2.
-    Pause,
-    Never,
-}
-
-/// Longest name of interest: `transfer-encoding`.
-const LONGEST: usize = 17;
+/// Most bytes that are kept of later requests, to see behind them whether the client has left.
+const MOST_KEPT: usize = 16 << 10;
 
 impl<S> Guarded<S> {
+    /// A connection whose requests are told by `answered`.
     pub(super) fn new(stream: S, answered: Answered, patience: Patience) -> Self {
         Self {
             stream,
-            head: Head::default(),
+            framing: Framing::default(),
             answered,
-            seen_answered: 0,
             patience,
             timer: Timer::new(),
+            is_broken: false,
+            next: BytesMut::new(),
             instead: Bytes::new(),
         }
     }
@@ -115,12 +100,8 @@ impl<S> Guarded<S> {
             return Poll::Pending;
         }
         let answered = self.answered.count();
-        let is_between = matches!(self.head.state, Reading::Pause | Reading::Never);
-        let waits = if answered == 0 || self.head.is_begun() && !is_between {
-            Waits::Head
-        } else {
-            Waits::Next
-        };
+        let waits =
+            if answered == 0 || self.framing.is_in_head() { Waits::Head } else { Waits::Next };
         let limit = match waits {
             Waits::Head => self.patience.head,
             Waits::Next => self.patience.next,
@@ -131,70 +112,49 @@ impl<S> Guarded<S> {
             (true, Waits::Next) => Poll::Ready(Ok(())),
         }
     }
-}
 
-// === impl Head ===
+    /// Whether nothing is being answered. If something is, the task is woken when that is over.
+    fn is_free(&self, cx: &Context<'_>) -> bool {
+        !self.answered.activity.is_busy(cx.waker())
+    }
 
-impl Head {
-    /// Reads on. Returns the position of the byte to spoil if this head is framed twice.
-    fn read(&mut self, mut bytes: &[u8]) -> Option<usize> {
-        let all = bytes.len();
-        while !bytes.is_empty() {
-            match self.state {
-                Reading::Pause | Reading::Never => return None,
-                Reading::RequestLine => {
-                    if self.name.is_empty() && bytes.starts_with(b"PRI") {
-                        self.state = Reading::Never;
-                        return None;
-                    }
-                    self.name.extend(&bytes[..1]);
-                    bytes = self.skip_line(bytes);
-                }
-                Reading::Value => bytes = self.skip_line(bytes),
-                Reading::Name => {
-                    let byte = bytes[0];
-                    bytes = &bytes[1..];
-                    match byte {
-                        b':' if self.is_framed_twice() => return Some(all - bytes.len() - 1),
-                        b':' => self.state = Reading::Value,
-                        b'\n' if self.name.iter().all(|byte| *byte == b'\r') => {
-                            *self = Self { state: Reading::Pause, ..Self::default() };
-                        }
-                        b'\n' => self.name.clear(),
-                        byte if self.name.len() <= LONGEST => {
-                            self.name.push(byte.to_ascii_lowercase());
-                        }
-                        _ => {}
-                    }
-                }
+    /// Reads what is in the buffer behind `from`, and takes back what is behind a request's end.
+    fn inspect(&mut self, buffer: &mut ReadBuf<'_>, from: usize) {
+        match self.framing.read(&buffer.filled()[from..]) {
+            Found::More => {}
+            Found::Unsound(at) => buffer.filled_mut()[from + at] = 0,
+            Found::Broken(at) => {
+                self.is_broken = true;
+                buffer.set_filled(from + at);
+            }
+            Found::End(at) => {
+                let rest = &buffer.filled()[from + at..];
+                let mut next = BytesMut::from(rest);
+                next.unsplit(std::mem::take(&mut self.next));
+                self.next = next;
+                buffer.set_filled(from + at);
             }
         }
-        None
-    }
-
-    fn is_begun(&self) -> bool {
-        self.state != Reading::RequestLine || !self.name.is_empty()
-    }
-
-    fn skip_line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        match memchr(b'\n', bytes) {
-            Some(end) => {
-                self.state = Reading::Name;
-                self.name.clear();
-                &bytes[end + 1..]
-            }
-            None => &[],
-        }
-    }
-
-    fn is_framed_twice(&mut self) -> bool {
-        self.has_length |= self.name == b"content-length";
-        self.has_encoding |= self.name == b"transfer-encoding";
-        self.has_length && self.has_encoding
     }
 }
 
 // === impl Guarded ===
+
+impl<S: AsyncRead + Unpin> Guarded<S> {
+    /// Reads behind the bytes that wait. Ready when the client has left.
+    fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut space = [0; 1 << 10];
+        while self.next.len() < MOST_KEPT {
+            let mut buffer = ReadBuf::new(&mut space);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
+            if buffer.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            self.next.extend_from_slice(buffer.filled());
+        }
+        Poll::Pending
+    }
+}
 
 impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     fn poll_read(
@@ -202,19 +162,34 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        match Pin::new(&mut self.stream).poll_read(cx, buffer) {
-            Poll::Ready(read) => read?,
-            Poll::Pending => return self.poll_patience(cx),
+        let this = &mut *self;
+        let from = buffer.filled().len();
+        if this.is_broken {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
-        let answered = self.answered.count();
-        if answered != self.seen_answered && self.head.state == Reading::Pause {
-            self.head = Head::default();
-            self.seen_answered = answered;
+        if this.next.is_empty() {
+            match Pin::new(&mut this.stream).poll_read(cx, buffer) {
+                Poll::Ready(read) => read?,
+                Poll::Pending => return this.poll_patience(cx),
+            }
+            if this.framing.is_between() && buffer.filled().len() > from && !this.is_free(cx) {
+                this.next.extend_from_slice(&buffer.filled()[from..]);
+                buffer.set_filled(from);
+                return this.poll_left(cx);
+            }
+        } else {
+            if !this.is_free(cx) {
+                return this.poll_left(cx);
+            }
+            let count = this.next.len().min(buffer.remaining());
+            buffer.put_slice(&this.next.split_to(count));
+            if this.next.is_empty() {
+                this.next = BytesMut::new();
+            }
         }
-        if let Some(at) = self.head.read(&buffer.filled()[before..]) {
-            // A name without its colon is no header: hyper answers 400 and closes.
-            buffer.filled_mut()[before + at] = 0;
+        this.inspect(buffer, from);
+        if this.is_broken && buffer.filled().len() == from {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
         Poll::Ready(Ok(()))
     }
@@ -313,33 +288,6 @@ pub(super) fn whole(error: &Error) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn spoilt(pieces: &[&str]) -> Option<(usize, usize)> {
-        let mut head = Head::default();
-        let find = |(index, piece): (usize, &&str)| Some((index, head.read(piece.as_bytes())?));
-        pieces.iter().enumerate().find_map(find)
-    }
-
-    #[test]
-    fn a_head_framed_twice_is_spoilt_however_it_was_cut() {
-        let head = "POST / HTTP/1.1\r\nContent-Length: 2\r\nTRANSFER-encoding: chunked\r\n\r\n";
-        let colon = head.find("encoding:").unwrap() + 8;
-        for cut in 1..head.len() {
-            let expected = if colon < cut { (0, colon) } else { (1, colon - cut) };
-            assert_eq!(spoilt(&[&head[..cut], &head[cut..]]), Some(expected), "{cut}");
-        }
-    }
-
-    #[test]
-    fn one_framing_is_fine_and_a_body_is_not_a_head() {
-        let body = "transfer-encoding: chunked\r\ncontent-length: 3\r\n";
-        let with_length = format!("POST / HTTP/1.1\r\ncontent-length: 60\r\n\r\n{body}");
-        assert_eq!(spoilt(&[&with_length, body]), None);
-        let in_a_value =
-            "POST / HTTP/1.1\r\nx: content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n";
-        assert_eq!(spoilt(&[in_a_value]), None);
-        assert_eq!(spoilt(&["PRI * HTTP/2.0\r\n\r\n", body, body]), None);
-    }
 
     #[test]
     fn only_what_hyper_answers_by_itself_gets_a_body() {

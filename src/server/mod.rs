@@ -3,6 +3,7 @@
 
 mod connections;
 mod door;
+mod framing;
 mod guard;
 mod held;
 mod leashing;

@@ -149,9 +149,9 @@ mod tests {
         let (near, _far) = duplex(4);
         let leash = Leash::default();
         let mut paced = Paced::new(near, LIMIT, leash.clone());
-        let began = crate::clock::now();
+        let began = clock::now();
         let error = paced.write_all(b"12345").await.unwrap_err();
-        let took = crate::clock::now().duration_since(began);
+        let took = clock::now().duration_since(began);
         assert_eq!((error.kind(), took), (io::ErrorKind::TimedOut, LIMIT));
         assert!(leash.is_pulled());
     }

@@ -30,6 +30,7 @@ mod scraping;
 mod servers;
 mod shapes;
 mod simulated;
+mod smuggling;
 mod stalls;
 mod streams;
 mod tls;
@@ -48,4 +49,5 @@ mod support {
     pub(crate) mod promql;
     pub(crate) mod raw_http2;
     pub(crate) mod recording;
+    pub(crate) mod strict;
 }

@@ -170,6 +170,11 @@ impl Fake {
         self.state.seen.lock().unwrap().clone()
     }
 
+    /// The inference requests since this was last asked.
+    pub(crate) fn take_seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.state.seen.lock().unwrap())
+    }
+
     /// Whether `/health` answers 200.
     pub(crate) fn set_healthy(&self, healthy: bool) {
         self.state.healthy.store(healthy, Ordering::SeqCst);
@@ -294,7 +299,7 @@ async fn read_request(
 ) -> Option<Seen> {
     loop {
         if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
-            let head = String::from_utf8(buffer[..end + 4].to_vec()).unwrap();
+            let head = String::from_utf8_lossy(&buffer[..end + 4]).into_owned();
             let length = head
                 .lines()
                 .find_map(|line| {

@@ -1,0 +1,388 @@
+//! The requests, by class, and what must become of each.
+
+use super::CHAT;
+
+/// A request in raw bytes.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) verdict: Verdict,
+    /// What the replica must not get, in lower case.
+    pub(crate) gone: &'static [&'static str],
+}
+
+/// What must become of it, and of the connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Verdict {
+    /// No replica hears of it.
+    Refused(u16),
+    /// It reaches the replica, and the next one does too.
+    Served,
+    /// It reaches the replica, and then the connection closes.
+    ServedLast,
+    /// It reaches the replica, and what is behind it is no request.
+    ServedThenRefused,
+}
+
+impl Verdict {
+    /// Requests that the replica gets of it.
+    pub(crate) fn requests(self) -> usize {
+        usize::from(!matches!(self, Self::Refused(_)))
+    }
+}
+
+use Verdict::{Refused, Served, ServedLast, ServedThenRefused};
+
+/// The body of a request that is served.
+pub(crate) const BODY: &str = r#"{"model":"tiny","user":"attack"}"#;
+/// A request that hides where a body may be.
+const HIDDEN: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\n\r\n";
+
+/// All of them.
+pub(crate) fn all() -> Vec<Case> {
+    let groups = [lengths(), encodings(), lines(), chunks(), heads(), targets(), hops()];
+    groups.into_iter().flatten().collect()
+}
+
+fn case(name: &'static str, verdict: Verdict, bytes: impl Into<Vec<u8>>) -> Case {
+    Case { name, bytes: bytes.into(), verdict, gone: &[] }
+}
+
+/// A request with these lines, and then this.
+fn with(lines: &str, rest: &str) -> String {
+    format!("POST {CHAT} HTTP/1.1\r\nhost: g\r\n{lines}\r\n{rest}")
+}
+
+/// A request with these lines and a body of known length.
+fn whole(lines: &str) -> String {
+    with(&format!("{lines}content-length: {}\r\n", BODY.len()), BODY)
+}
+
+/// The body in one chunk, and the end.
+fn chunked() -> String {
+    format!("{:x}\r\n{BODY}\r\n0\r\n\r\n", BODY.len())
+}
+
+/// Content-Length in ways that have been read as something else.
+fn lengths() -> Vec<Case> {
+    let length = BODY.len();
+    let sent = |value: &str| with(&format!("content-length: {value}\r\n"), BODY);
+    let twice = |one: usize, two: usize| {
+        with(&format!("content-length: {one}\r\ncontent-length: {two}\r\n"), BODY)
+    };
+    vec![
+        case("a length", Served, sent(&length.to_string())),
+        case("a length with blanks around it", Served, sent(&format!("\t {length} \t"))),
+        case("a length with zeros", Served, sent(&format!("000{length}"))),
+        case("two lengths", Refused(400), twice(length, length + 1)),
+        case("two lengths, the first one short", Refused(400), twice(1, length)),
+        case("the same length twice", Refused(400), twice(length, length)),
+        case("a list of lengths", Refused(400), sent(&format!("{length}, {length}"))),
+        case("a list of different lengths", Refused(400), sent(&format!("{length}, 0"))),
+        case("a length with a sign", Refused(400), sent(&format!("+{length}"))),
+        case("a negative length", Refused(400), sent("-1")),
+        case("a length in hexadecimal", Refused(400), sent("0x20")),
+        case("a length with an exponent", Refused(400), sent("3e1")),
+        case("a length with a fraction", Refused(400), sent(&format!("{length}.0"))),
+        case("a length with an underscore", Refused(400), sent("3_2")),
+        case("a length with a blank in it", Refused(400), sent("3 2")),
+        case("a length with a comma behind it", Refused(400), sent(&format!("{length},"))),
+        case("a length in quotes", Refused(400), sent(&format!("\"{length}\""))),
+        case("no digits of a length", Refused(400), sent("")),
+        case("digits of another script", Refused(400), sent("\u{663}\u{662}")),
+        case("a length of 2^64", Refused(400), sent("18446744073709551616")),
+        case("a length of 2^64 and a body's", Refused(400), sent("18446744073709551648")),
+        case("a length of 2^63", Refused(413), sent("9223372036854775808")),
+        case(
+            "a length that is too short",
+            ServedThenRefused,
+            with(&format!("content-length: {length}\r\n"), &format!("{BODY}0\r\n\r\n")),
+        ),
+    ]
+}
+
+/// Transfer-Encoding, alone and with a length.
+fn encodings() -> Vec<Case> {
+    let encoded = |line: &str| with(&format!("{line}\r\n"), &chunked());
+    let length = |value: &str, body: &str| {
+        let te = "transfer-encoding: chunked\r\n";
+        [
+            with(&format!("content-length: {value}\r\n{te}"), body),
+            with(&format!("{te}content-length: {value}\r\n"), body),
+        ]
+    };
+    let [cl_te, te_cl] = length("5", &format!("0\r\n\r\n{HIDDEN}"));
+    let [zero_te, te_zero] = length("0", &chunked());
+    let [bad_te, te_bad] = length("x", &chunked());
+    let refused = [
+        ("an unknown encoding", "transfer-encoding: xchunked"),
+        ("identity", "transfer-encoding: identity"),
+        ("chunked, then identity", "transfer-encoding: chunked, identity"),
+        ("identity, then chunked", "transfer-encoding: identity, chunked"),
+        ("gzip, then chunked", "transfer-encoding: gzip, chunked"),
+        ("chunked twice", "transfer-encoding: chunked, chunked"),
+        ("two encodings", "transfer-encoding: chunked\r\ntransfer-encoding: chunked"),
+        ("an encoding and identity", "transfer-encoding: chunked\r\ntransfer-encoding: identity"),
+        ("a comma before", "transfer-encoding: ,chunked"),
+        ("a comma behind", "transfer-encoding: chunked,"),
+        ("a parameter", "transfer-encoding: chunked;q=1"),
+        ("in quotes", "transfer-encoding: \"chunked\""),
+        ("a vertical tab before", "transfer-encoding: \x0bchunked"),
+        ("a form feed before", "transfer-encoding: \x0cchunked"),
+        ("a NUL behind", "transfer-encoding: chunked\0"),
+        ("a letter of another script", "transfer-encoding: ch\u{fc}nked"),
+        ("no encoding", "transfer-encoding:"),
+        ("a blank before the colon", "transfer-encoding : chunked"),
+        ("a tab before the colon", "transfer-encoding\t: chunked"),
+        ("a NUL before the colon", "transfer-encoding\0: chunked"),
+        ("a blank before the name", " transfer-encoding: chunked"),
+        ("a vertical tab before the name", "\x0btransfer-encoding: chunked"),
+        ("folded", "transfer-encoding:\r\n chunked"),
+        ("folded behind another", "x: a\r\n\ttransfer-encoding: chunked"),
+        ("behind a bare LF", "x: a\ntransfer-encoding: chunked"),
+        ("behind a bare CR", "x: a\rtransfer-encoding: chunked"),
+        ("behind CR CR LF", "x: a\r\r\ntransfer-encoding: chunked"),
+    ];
+    let old = with("transfer-encoding: chunked\r\n", &chunked()).replace("HTTP/1.1", "HTTP/1.0");
+    let mut cases = vec![
+        case("chunks", Served, encoded("transfer-encoding: chunked")),
+        case("chunks in capitals", Served, encoded("TRANSFER-ENCODING:\tCHUNKED ")),
+        case("a length, then chunks", Refused(400), cl_te),
+        case("chunks, then a length", Refused(400), te_cl),
+        case("a length of nothing, then chunks", Refused(400), zero_te),
+        case("chunks, then a length of nothing", Refused(400), te_zero),
+        case("a bad length, then chunks", Refused(400), bad_te),
+        case("chunks, then a bad length", Refused(400), te_bad),
+        case("chunks in HTTP/1.0", Refused(400), old),
+    ];
+    cases.extend(refused.map(|(name, line)| case(name, Refused(400), encoded(line))));
+    let mut hidden =
+        case("an underscore in the name", Served, whole("transfer_encoding: chunked\r\n"));
+    hidden.gone = &["chunked"];
+    cases.push(hidden);
+    cases
+}
+
+/// Ends of lines, and characters that end lines elsewhere.
+fn lines() -> Vec<Case> {
+    let plain = whole("");
+    let head = plain.len() - BODY.len();
+    let first = plain.find('\n').unwrap_or_default();
+    let put = |at: usize, text: &str| format!("{}{text}{}", &plain[..at], &plain[at..]);
+    let mut latin = whole("x: a#\r\n").into_bytes();
+    latin.iter_mut().filter(|byte| **byte == b'#').for_each(|byte| *byte = 0xe4);
+    let bare = format!("{}{BODY}", plain[..head].replace("\r\n", "\n"));
+    vec![
+        case("bare LF everywhere", Refused(400), bare),
+        case("bare LF behind the request line", Refused(400), plain.replacen("\r\n", "\n", 1)),
+        case("bare LF behind a header", Refused(400), whole("x: a\n")),
+        case(
+            "bare LF at the end",
+            Refused(400),
+            with("content-length: 0\r\n", "").replace("\r\n\r\n", "\r\n\n"),
+        ),
+        case("LF CR", Refused(400), plain.replacen("\r\n", "\n\r", 1)),
+        case("CR CR LF", Refused(400), plain.replacen("\r\n", "\r\r\n", 1)),
+        case("a bare CR in a value", Refused(400), whole("x: a\rb\r\n")),
+        case("a NUL in a value", Refused(400), whole("x: a\0b\r\n")),
+        case("a NUL in a name", Refused(400), whole("x\0: a\r\n")),
+        case("a NUL at the beginning", Refused(400), format!("\0{plain}")),
+        case("a delete in a value", Refused(400), whole("x: a\x7fb\r\n")),
+        case("an escape in a value", Refused(400), whole("x: a\x1bb\r\n")),
+        case("a folded header", Refused(400), whole("x: a\r\n b\r\n")),
+        case("a first header that is folded", Refused(400), put(first + 1, " x: a\r\n")),
+        case("a header without a colon", Refused(400), whole("x\r\n")),
+        case("a header without a name", Refused(400), whole(": a\r\n")),
+        case("a name in brackets", Refused(400), whole("x(a): a\r\n")),
+        case("a name of another script", Refused(400), whole("x\u{e4}: a\r\n")),
+        case("a blank line before it", Served, format!("\r\n{plain}")),
+        case("two blank lines before it", Served, format!("\r\n\r\n{plain}")),
+        case("a bare LF before it", Refused(400), format!("\n{plain}")),
+        case("a blank before it", Refused(400), format!(" {plain}")),
+        case("an empty header", Served, whole("x:\r\n")),
+        case("Latin-1 in a value", Served, latin),
+    ]
+}
+
+/// Bodies in chunks that have been read as something else.
+fn chunks() -> Vec<Case> {
+    let length = BODY.len();
+    let sent = |body: &str| with("transfer-encoding: chunked\r\n", body);
+    let end = "0\r\n\r\n";
+    let sized = |size: &str| sent(&format!("{size}\r\n{BODY}\r\n{end}"));
+    let (half, rest) = BODY.split_at(length / 2);
+    let two = format!("{:X}\r\n{half}\r\n{:x}\r\n{rest}\r\n{end}", half.len(), rest.len());
+    let whole = |more: &str| sent(&format!("{length:x}\r\n{BODY}{more}"));
+    vec![
+        case("two chunks", Served, sent(&two)),
+        case("a size with zeros", Served, sized(&format!("000{length:x}"))),
+        case("an extension", Served, sized(&format!("{length:x};a=\"b\""))),
+        case("a trailer", Served, whole("\r\n0\r\nx: a\r\ncontent-length: 9\r\n\r\n")),
+        case("a size and a bare LF", Refused(400), sent(&format!("{length:x}\n{BODY}\r\n{end}"))),
+        case("a size and a bare CR", Refused(400), sent(&format!("{length:x}\r{BODY}\r\n{end}"))),
+        case("a size of 2^64", Refused(400), sized("10000000000000020")),
+        case("a size with a prefix", Refused(400), sized(&format!("0x{length:x}"))),
+        case("a size with a sign", Refused(400), sized(&format!("+{length:x}"))),
+        case("a negative size", Refused(400), sized("-1")),
+        case("a size with an underscore", Refused(400), sized("2_0")),
+        case("a size with a blank behind it", Refused(400), sized(&format!("{length:x} "))),
+        case("a size with a blank before it", Refused(400), sized(&format!(" {length:x}"))),
+        case("a size with a tab behind it", Refused(400), sized(&format!("{length:x}\t"))),
+        case("no size", Refused(400), sized("")),
+        case("an extension without a size", Refused(400), sized(";a")),
+        case(
+            "an extension and a bare LF",
+            Refused(400),
+            sent(&format!("{length:x};a\n{BODY}\r\n{end}")),
+        ),
+        case("an extension with a LF in it", Refused(400), sized(&format!("{length:x};a\nb"))),
+        case("an extension with a CR in it", Refused(400), sized(&format!("{length:x};a\rb"))),
+        case("no line end behind a chunk", Refused(400), whole(end)),
+        case("a bare LF behind a chunk", Refused(400), whole(&format!("\n{end}"))),
+        case("a bare CR behind a chunk", Refused(400), whole(&format!("\r{end}"))),
+        case("two more bytes behind a chunk", Refused(400), whole(&format!("ab\r\n{end}"))),
+        case(
+            "a chunk that is longer than it says",
+            Refused(400),
+            sent(&format!("1\r\n{BODY}\r\n{end}")),
+        ),
+        case("a bare LF behind the last chunk", Refused(400), whole("\r\n0\n\r\n")),
+        case("a bare LF at the end", Refused(400), whole("\r\n0\r\n\n")),
+        case("a bare LF in a trailer", Refused(400), whole("\r\n0\r\nx: a\n\r\n")),
+    ]
+}
+
+/// Versions, methods and hosts.
+fn heads() -> Vec<Case> {
+    let version = |version: &str| whole("").replacen("HTTP/1.1", version, 1);
+    let host = |lines: &str| whole("").replacen("host: g\r\n", lines, 1);
+    let method = |method: &str| whole("").replacen("POST", method, 1);
+    let long = format!("x: {}\r\n", "a".repeat(70_000));
+    let tunnel = "CONNECT g:80 HTTP/1.1\r\nhost: g:80\r\n\r\n";
+    vec![
+        case("HTTP/1.0", ServedLast, version("HTTP/1.0")),
+        case("HTTP/1.0 without a host", ServedLast, host("").replacen("/1.1", "/1.0", 1)),
+        case(
+            "HTTP/1.0 that is kept alive",
+            Served,
+            whole("connection: keep-alive\r\n").replacen("/1.1", "/1.0", 1),
+        ),
+        case("HTTP/1.2", Refused(400), version("HTTP/1.2")),
+        case("HTTP/2.0", Refused(400), version("HTTP/2.0")),
+        case("HTTP/0.9", Refused(400), version("HTTP/0.9")),
+        case("no version", Refused(400), whole("").replacen(" HTTP/1.1", "", 1)),
+        case("a version in small letters", Refused(400), version("http/1.1")),
+        case("a version with a zero more", Refused(400), version("HTTP/1.10")),
+        case("a version of another protocol", Refused(400), version("ICAP/1.1")),
+        case("two blanks behind the method", Refused(400), method("POST ")),
+        case("a tab behind the method", Refused(400), method("POST\t")),
+        case("a method in brackets", Refused(400), method("(POST)")),
+        case("a method in small letters", Refused(405), method("post")),
+        case("a method that nobody knows", Refused(405), method("FETCH")),
+        case("TRACE", Refused(405), method("TRACE")),
+        case("a tunnel", Refused(405), tunnel),
+        case("a tunnel with a body", Refused(405), method("CONNECT")),
+        case("the beginning of HTTP/2", Refused(405), method("PRI")),
+        case("no host", Refused(400), host("")),
+        case("two hosts", Refused(400), host("host: g\r\nhost: h\r\n")),
+        case("the same host twice", Refused(400), host("host: g\r\nhost: g\r\n")),
+        case("a list of hosts", Refused(400), host("host: g, h\r\n")),
+        case("an empty host", Refused(400), host("host:\r\n")),
+        case("a host with a user", Refused(400), host("host: a@g\r\n")),
+        case("a host with a path", Refused(400), host("host: g/v1\r\n")),
+        case("a host with a blank", Refused(400), host("host: g h\r\n")),
+        case("a host with an underscore for its dash", Served, whole("x_host: h\r\n")),
+        case("a head that is too long", Refused(431), whole(&long)),
+        case("too many headers", Refused(431), whole(&"x: a\r\n".repeat(101))),
+        case(
+            "a path that is too long",
+            Refused(414),
+            whole("").replacen("/v1", &"/v".repeat(33_000), 1),
+        ),
+    ]
+}
+
+/// What a request is for.
+fn targets() -> Vec<Case> {
+    let to = |target: &str| whole("").replacen(CHAT, target, 1);
+    vec![
+        case("an absolute form", Served, to(&format!("http://169.254.169.254{CHAT}"))),
+        case("an absolute form with a user", Served, to(&format!("http://a:b@127.0.0.1:1{CHAT}"))),
+        case("an absolute form of another scheme", Served, to(&format!("ftp://h{CHAT}"))),
+        case("a query", Served, to(&format!("{CHAT}?a=b&c=%0d%0a"))),
+        case("a fragment", Served, to(&format!("{CHAT}#a"))),
+        case("only a host", Refused(404), to("g:80")),
+        case("an asterisk", Refused(404), to("*")),
+        case("an absolute form without a path", Refused(404), to("http://h")),
+        case("two slashes", Refused(404), to(&format!("/{CHAT}"))),
+        case("a way up", Refused(404), to("/v1/../metrics")),
+        case("a way up, in code", Refused(404), to("/v1/%2e%2e/metrics")),
+        case("a slash in code", Refused(404), to("/v1%2fchat/completions")),
+        case("a letter in code", Refused(404), to("/v1/chat/%63ompletions")),
+        case("a slash behind it", Refused(404), to(&format!("{CHAT}/"))),
+        case("a semicolon behind it", Refused(404), to(&format!("{CHAT};a=b"))),
+        case("backslashes", Refused(404), to("\\v1\\chat\\completions")),
+        case("a blank in it", Refused(400), to(&format!("{CHAT} HTTP/1.1 /x"))),
+        case("a bare CR in it", Refused(400), to(&format!("{CHAT}\rx"))),
+        case("a NUL in it", Refused(400), to(&format!("{CHAT}\0"))),
+        case("a tab in it", Refused(400), to(&format!("{CHAT}\tx"))),
+        case("nothing", Refused(400), to("")),
+        case(
+            "a request in the body of one that is not forwarded",
+            Refused(404),
+            format!(
+                "POST /v1/x HTTP/1.1\r\nhost: g\r\ncontent-length: {}\r\n\r\n{HIDDEN}",
+                HIDDEN.len()
+            ),
+        ),
+    ]
+}
+
+/// What is meant for this hop only.
+fn hops() -> Vec<Case> {
+    let hop = |name, verdict, lines: &str, gone| Case { gone, ..case(name, verdict, whole(lines)) };
+    let upgrade =
+        "connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n";
+    vec![
+        hop("an upgrade", Served, "connection: upgrade\r\nupgrade: foo\r\n", &["foo"]),
+        hop("an upgrade to HTTP/2", Served, upgrade, &["h2c", "aamaaabk"]),
+        hop("an upgrade that nobody nominates", Served, "upgrade: websocket\r\n", &["websocket"]),
+        hop(
+            "a header that is nominated",
+            ServedLast,
+            "connection: close, authorization\r\nauthorization: Bearer k\r\n",
+            &["bearer"],
+        ),
+        hop(
+            "a header that is nominated later",
+            Served,
+            "authorization: Bearer k\r\nconnection: x\r\nconnection: Authorization\r\n",
+            &["bearer"],
+        ),
+        hop("a length that is nominated", Served, "connection: content-length\r\n", &[]),
+        hop("a host that is nominated", Served, "connection: host\r\n", &[]),
+        hop(
+            "an id that is nominated",
+            Served,
+            "connection: x-request-id, x-forwarded-for\r\n",
+            &[],
+        ),
+        hop("a connection of nothing", Served, "connection: ,, ,\r\n", &[]),
+        hop(
+            "headers of old proxies",
+            Served,
+            "proxy-connection: keep-alive\r\nkeep-alive: timeout=1\r\n",
+            &["timeout"],
+        ),
+        hop("a key for a proxy", Served, "proxy-authorization: Basic abc\r\n", &["basic"]),
+        hop("trailers that are announced", Served, "te: trailers\r\ntrailer: x\r\n", &[]),
+        hop("an expectation", Served, "expect: 100-continue\r\n", &["100-continue"]),
+        hop(
+            "an underscore",
+            Served,
+            "content_length: 0\r\nx_forwarded_for: 1.2.3.4\r\n",
+            &["1.2.3.4"],
+        ),
+        hop("an engine that is chosen", Served, "x-data-parallel-rank: 1\r\n", &["rank"]),
+    ]
+}
