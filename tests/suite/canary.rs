@@ -23,7 +23,9 @@ fn headers() -> String {
     format!(
         "authorization: Bearer {}\r\nx-api-key: {}\r\ncookie: session={}\r\nx-custom: {}\r\n\
          referer: http://{}/\r\nx-session-id: {}\r\nproxy-authorization: {}\r\n\
-         x-tier: {}\r\nx-tenant: {}\r\nbaggage: user={}\r\nx-forwarded-for: {}\r\n",
+         x-tier: {}\r\nx-tenant: {}\r\nbaggage: user={}\r\nx-forwarded-for: {}\r\n\
+         api-key: {}\r\nx-goog-api-key: {}\r\nx-auth-token: {}\r\nopenai-organization: {}\r\n\
+         openai-project: {}\r\norigin: http://{}\r\nx-amz-security-token: {}\r\n",
         value("authorization"),
         value("x-api-key"),
         value("cookie"),
@@ -35,6 +37,13 @@ fn headers() -> String {
         value("tenant"),
         value("baggage"),
         value("forwarded-for"),
+        value("api-key"),
+        value("goog-api-key"),
+        value("auth-token"),
+        value("organization"),
+        value("project"),
+        value("origin"),
+        value("amz-security-token"),
     )
 }
 
@@ -124,6 +133,15 @@ async fn converse(program: &Program) -> Vec<Vec<u8>> {
         got.push(send(program, api.path, "whole", &twice).await);
     }
     got.push(send(program, &format!("/v1/{}", secret("path")), "whole", "{}").await);
+    let (name, key, host) = (secret("url-user"), secret("url-password"), secret("url-host"));
+    for api in &APIS {
+        let absolute = format!("http://{name}:{key}@{host}.example{}", api.path);
+        let body = body(api, true, "tiny").to_string();
+        got.push(send(program, &absolute, "whole", &body).await);
+        // With a second host it is refused.
+        let two = format!("whole\r\nhost: {}.example", secret("second-host"));
+        got.push(send(program, api.path, &two, &body).await);
+    }
     got
 }
 
@@ -153,7 +171,7 @@ async fn nothing_leaks(format: &str, more: &str) -> Ended {
     let sent = seen.iter().map(|seen| [seen.head.as_bytes(), &seen.body].concat());
     let arrived: BTreeSet<String> =
         sent.chain(got.clone()).flat_map(|text| leaked(&text)).collect();
-    assert!(arrived.len() >= 40, "the secrets passed: {arrived:?}");
+    assert!(arrived.len() >= 47, "the secrets passed: {arrived:?}");
     let count = |text: &[u8]| String::from_utf8_lossy(text).lines().count();
     assert_eq!(count(&ended.access_log), got.len(), "a line for each request");
     assert!(count(&ended.log) > got.len(), "the program is talkative");

@@ -1,7 +1,10 @@
 //! The number of series is a contract: whatever clients and replicas send, it stays within the
 //! formula of the README, and what does not fit is counted.
+//!
+//! `LABEL_VALUES` sets how many requests there are, each with values of its own.
 
 use crate::metrics::{samples, value};
+use crate::mutations::resident_kib;
 use crate::support::fake::{Fake, ROLE, Step, WORD, json, stream_of};
 use crate::support::gateway::{Setup, start_with};
 use futures_util::future::join_all;
@@ -15,6 +18,8 @@ const CHAT: &str = "/v1/chat/completions";
 const REQUESTS: usize = 3_000;
 /// Requests that are open at once.
 const AT_ONCE: usize = 50;
+/// What this process may grow by after the first tenth of many requests, in KiB.
+const MOST_GROWTH_KIB: usize = 16 << 10;
 
 /// The formula of the README, with these numbers of models, replicas, tiers, objectives, error types.
 fn most_series(models: usize, backends: usize, tiers: usize, slos: usize, errors: usize) -> usize {
@@ -82,15 +87,30 @@ async fn a_flood_of_made_up_values_stays_within_the_formula_and_is_counted() {
     let slos = vec![Objective { name: "all".into(), model: None, tier: None, promise }];
     let setup = Setup { tiers, known, slos, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
-    for first in (1..=REQUESTS).step_by(AT_ONCE) {
+    let count = std::env::var("LABEL_VALUES").map_or(REQUESTS, |count| count.parse().unwrap());
+    let (mut early_series, mut early_kib) = (0, 0);
+    for first in (1..=count).step_by(AT_ONCE) {
         let requests = (first..first + AT_ONCE).map(|number| gateway.raw(request(number)));
         join_all(requests).await;
         for _ in 0..AT_ONCE {
             gateway.record().await;
         }
+        fake.take_seen();
+        if first <= count / 10 {
+            early_kib = resident_kib();
+            if first + AT_ONCE > count / 10 {
+                early_series = samples(&gateway.admin("/metrics").await).len();
+            }
+        }
     }
     let page = gateway.admin("/metrics").await;
     let series = samples(&page).len();
+    let growth = resident_kib().saturating_sub(early_kib);
+    println!(
+        "{count} requests: {early_series} series after the first tenth, {series} at the end, \
+         {growth} KiB more"
+    );
+    assert!(count <= REQUESTS || growth < MOST_GROWTH_KIB, "{growth} KiB more");
     // One model and `_other`; none, `gold` and `_other`.
     let most = most_series(2, 1, 3, 1, 40) + 20;
     assert!(series <= most, "{series} series, and the formula allows {most} with process_*");
@@ -100,7 +120,7 @@ async fn a_flood_of_made_up_values_stays_within_the_formula_and_is_counted() {
     }
     let folded =
         |label: &str| value(&page, &format!("tokenweir_label_overflow_total{{label=\"{label}\"}}"));
-    assert!((folded("tier") - REQUESTS as f64).abs() < 0.5, "{}", folded("tier"));
+    assert!((folded("tier") - count as f64).abs() < 0.5, "{}", folded("tier"));
     for label in ["gen_ai_request_model", "reason", "error_type"] {
         assert!(folded(label) > 50.0, "{label}: {}", folded(label));
     }

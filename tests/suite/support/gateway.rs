@@ -298,6 +298,12 @@ impl Running {
         self.records.lock().await.recv().await.expect("a request ends")
     }
 
+    /// The records that are there.
+    pub(crate) async fn take_records(&self) -> Vec<RequestRecord> {
+        let mut records = self.records.lock().await;
+        std::iter::from_fn(|| records.try_recv().ok()).collect()
+    }
+
     /// Fails if a record is there that no test step has taken.
     pub(crate) async fn assert_no_more_records(&self) {
         assert!(self.records.lock().await.try_recv().is_err(), "one record for each request");

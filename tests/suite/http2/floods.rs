@@ -1,0 +1,182 @@
+//! Floods: frames that cost the server more than the client.
+
+use super::{CHAT, honest};
+use crate::smuggling::{echo, victim};
+use crate::support::fake::{Fake, Step};
+use crate::support::gateway::{Running, start};
+use crate::support::http2::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Ended, HEADERS, Http2, PING,
+    RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, literals,
+};
+use crate::support::strict::answers;
+use std::time::Duration;
+use tokenweir::record::Outcome;
+use tokio::io::AsyncWriteExt;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Frames that are written at once.
+const AT_ONCE: usize = 100;
+const CANCEL: [u8; 4] = [0, 0, 0, 8];
+
+/// How many frames a flood has.
+fn frames() -> usize {
+    std::env::var("HTTP2_FRAMES").map_or(5_000, |frames| frames.parse().unwrap())
+}
+
+/// What a flood came to.
+#[derive(Debug)]
+struct Flooded {
+    /// Frames that were sent.
+    sent: usize,
+    /// How the connection ended; `None`: it goes on.
+    ended: Option<Ended>,
+}
+
+/// Sends the frames that `next` makes, until the connection closes or all are sent, and then asks
+/// for an answer on a stream of its own. Reads meanwhile what comes.
+async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
+    let Http2 { mut writer, mut reader } = Http2::connect(gateway.addr, &[]).await;
+    let (all, mut sent) = (frames(), 0);
+    let last = u32::try_from(4 * all + 1).unwrap();
+    let (_, expected) = victim("last");
+    let writing = async {
+        while sent < all {
+            let piece: Vec<u8> = (sent..sent + AT_ONCE).flat_map(&next).collect();
+            if writer.write_all(&piece).await.is_err() {
+                return;
+            }
+            sent += AT_ONCE;
+        }
+        let head = frame(HEADERS, END_HEADERS, last, &literals(&honest()));
+        let body = frame(DATA, END_STREAM, last, expected.body.as_bytes());
+        // The connection may close now, too.
+        let _ = writer.write_all(&[head, body].concat()).await;
+    };
+    let both = async { tokio::join!(writing, reader.ended(last)).1 };
+    let ended = tokio::time::timeout(PATIENCE, both).await.expect("a flood comes to an end");
+    let ended = (ended != Ended::Answered(expected.body.clone())).then_some(ended);
+    Flooded { sent, ended }
+}
+
+/// An honest client is served.
+async fn assert_serves(gateway: &Running) {
+    let (request, expected) = victim("other");
+    let answer = tokio::time::timeout(PATIENCE, gateway.raw(request)).await.expect("an answer");
+    assert_eq!(answers(&answer), Ok(vec![expected]));
+}
+
+#[tokio::test]
+async fn requests_that_are_reset_at_once_end_their_connection_before_replicas_notice() {
+    let fake = echo().await;
+    let gateway = start(&[fake.addr]).await;
+    let flooded = flood(&gateway, |number| {
+        let stream = u32::try_from(2 * number + 1).unwrap();
+        [
+            frame(HEADERS, END_HEADERS, stream, &literals(&honest())),
+            frame(DATA, END_STREAM, stream, br#"{"model":"tiny"}"#),
+            frame(RST_STREAM, 0, stream, &CANCEL),
+        ]
+        .concat()
+    })
+    .await;
+    let reached = fake.take_seen().len();
+    println!("{flooded:?}, of {} frames; {reached} requests reached the replica", flooded.sent);
+    assert!(
+        matches!(flooded.ended, Some(Ended::Refused(ENHANCE_YOUR_CALM) | Ended::Closed)),
+        "{flooded:?}"
+    );
+    assert!(reached <= 220, "{reached} requests reached the replica");
+    assert_serves(&gateway).await;
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_end_ends_its_connection() {
+    let fake = echo().await;
+    let gateway = start(&[fake.addr]).await;
+    let flooded = flood(&gateway, |number| match number {
+        0 => frame(HEADERS, 0, 1, &literals(&honest())),
+        _ => frame(CONTINUATION, 0, 1, &literals(&[("x", "a".repeat(16_000).as_str())])),
+    })
+    .await;
+    println!("{flooded:?}");
+    assert!(flooded.ended.is_some() && flooded.sent < frames(), "{flooded:?}");
+    assert_serves(&gateway).await;
+    assert!(fake.seen().iter().all(|seen| seen.body.ends_with(b"\"other\"}")));
+}
+
+#[tokio::test]
+async fn floods_of_frames_without_a_request_are_survived() {
+    let fake = echo().await;
+    let gateway = start(&[fake.addr]).await;
+    type Make = fn(usize) -> Vec<u8>;
+    let floods: [(&str, Make); 3] = [
+        ("PING", |_| frame(PING, 0, 0, &[7; 8])),
+        ("SETTINGS", |_| frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0])),
+        ("WINDOW_UPDATE", |_| frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])),
+    ];
+    for (name, make) in floods {
+        let flooded = flood(&gateway, make).await;
+        println!("{name}: {flooded:?}");
+        assert_serves(&gateway).await;
+    }
+}
+
+#[tokio::test]
+async fn empty_frames_of_a_body_end_their_connection_or_cost_nothing() {
+    let fake = echo().await;
+    let gateway = start(&[fake.addr]).await;
+    let flooded = flood(&gateway, |number| match number {
+        0 => frame(HEADERS, END_HEADERS, 1, &literals(&honest())),
+        _ => frame(DATA, 0, 1, b""),
+    })
+    .await;
+    println!("{flooded:?}");
+    assert_serves(&gateway).await;
+}
+
+#[tokio::test]
+async fn windows_that_cannot_be_are_refused() {
+    let fake = echo().await;
+    let gateway = start(&[fake.addr]).await;
+    for wrong in [
+        frame(WINDOW_UPDATE, 0, 0, &[0; 4]),
+        frame(WINDOW_UPDATE, 0, 0, &[127, 255, 255, 255]),
+        frame(SETTINGS, 0, 0, &[0, 4, 255, 255, 255, 255]),
+        frame(SETTINGS, 0, 0, &[0, 5, 0, 0, 0, 1]),
+        frame(SETTINGS, 0, 0, &[0]),
+        frame(PING, 0, 0, &[0]),
+        frame(DATA, 0, 0, b"x"),
+        frame(HEADERS, END_HEADERS, 2, &literals(&honest())),
+    ] {
+        let mut client = Http2::connect(gateway.addr, &[]).await;
+        client.send(&wrong).await;
+        let ended = tokio::time::timeout(PATIENCE, client.reader.ended(1)).await.expect("an end");
+        assert!(matches!(ended, Ended::Refused(1..) | Ended::Closed), "{wrong:?}: {ended:?}");
+    }
+    assert_serves(&gateway).await;
+    assert_eq!(fake.seen().len(), 1);
+}
+
+/// A client whose window stays closed is a reader that stops: the replica is stopped, and let go when
+/// the client leaves.
+#[tokio::test]
+async fn a_window_that_stays_closed_stops_the_replica_and_not_the_gateway() {
+    const FLOOD: usize = 64 << 20;
+    let flooding = Fake::start(|_| {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {FLOOD}\r\n\r\n");
+        vec![Step::Send([head.as_bytes(), &vec![b'x'; FLOOD]].concat()), Step::AwaitClose]
+    })
+    .await;
+    let gateway = start(&[flooding.addr]).await;
+    let mut client = Http2::connect(gateway.addr, &[(4, 0)]).await;
+    let head = frame(HEADERS, END_HEADERS, 1, &literals(&honest()));
+    client.send(&[head, frame(DATA, END_STREAM, 1, br#"{"model":"tiny"}"#)].concat()).await;
+    while client.reader.next().await.expect("a head").kind != HEADERS {}
+    assert!(gateway.post("/v1/nothing", "{}").await.starts_with(b"HTTP/1.1 404"));
+    gateway.record().await;
+    drop(client);
+    flooding.closed().await;
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.route), (Outcome::Cancelled, Some(CHAT)));
+    assert!(record.bytes_out < 16 << 20, "{} bytes were read ahead", record.bytes_out);
+}
