@@ -26,18 +26,30 @@ const PATIENCE: Duration = Duration::from_secs(10);
 impl Gateway {
     /// Starts it in front of one backend, with these variables and no others.
     pub(crate) fn start(backend: SocketAddr, variables: &[(&str, &str)]) -> Self {
+        let backend = format!("http://{backend}");
+        Self::start_with(&["--backend", &backend], variables, Stdio::piped())
+    }
+
+    /// Starts it with these flags. Its access log is read if it is piped.
+    pub(crate) fn start_with(
+        flags: &[&str],
+        variables: &[(&str, &str)],
+        access_log: impl Into<Stdio>,
+    ) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tokenweir"))
-            .args(["serve", "--backend", &format!("http://{backend}"), "--log-format", "json"])
+            .args(["serve", "--log-format", "json"])
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(flags)
             .env_clear()
             .envs(variables.iter().copied())
-            .stdout(Stdio::piped())
+            .stdout(access_log)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let read = move || BufReader::new(stdout).lines().map_while(Result::ok).collect();
-        let access_log = Some(thread::spawn(read));
+        let stderr = child.stderr.take().unwrap();
+        let access_log = child.stdout.take().map(|stdout| {
+            thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).collect())
+        });
         let (said, says) = mpsc::channel();
         thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
@@ -81,13 +93,18 @@ impl Gateway {
         page
     }
 
-    /// Stops it as an operator would, and returns its access log.
-    pub(crate) fn stop(mut self) -> Vec<String> {
+    /// Sends it a signal, such as HUP.
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
-        let is_told = Command::new("kill").args(["-TERM", &id]).status().unwrap().success();
-        assert!(is_told, "the gateway had ended before");
+        let is_told = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
+        assert!(is_told.success(), "the gateway had ended before");
+    }
+
+    /// Stops it as an operator would, and returns its access log, if that was piped.
+    pub(crate) fn stop(mut self) -> Vec<String> {
+        self.signal("TERM");
         self.child.wait().unwrap();
-        self.access_log.take().unwrap().join().unwrap()
+        self.access_log.take().map(|log| log.join().unwrap()).unwrap_or_default()
     }
 }
 

@@ -1,8 +1,9 @@
 //! The backend: a replica on one thread whose answers are scripts. What a request wants is in its
-//! body: `"chunks"` and `"every_us"` make it a stream, none a short whole answer. It also takes
-//! spans, as a collector does.
+//! body: `"chunks"` and `"every_us"` make it a stream, none a short whole answer. With a `"mark"`, a
+//! number, each chunk has it and its own number. It also takes spans, as a collector does.
 
 use super::clients::{EPOCH, words};
+use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
 use std::thread;
@@ -19,6 +20,8 @@ struct Script {
     every: Duration,
     /// It stays open for this long after its first chunk.
     silent: Duration,
+    /// The stream's own number, in each of its chunks. 0: none.
+    mark: usize,
 }
 
 const WHOLE: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
@@ -101,7 +104,11 @@ async fn play(stream: &mut TcpStream, script: &Script) -> io::Result<()> {
             sleep_until(begin + script.every * number as u32).await;
         }
         let at = clock::now().duration_since(*EPOCH).as_nanos();
-        stream.write_all(framed(&words(at)).as_bytes()).await?;
+        let word = match script.mark {
+            0 => Cow::Borrowed("word"),
+            mark => Cow::Owned(format!("{mark}-{number}")),
+        };
+        stream.write_all(framed(&words(at, &word)).as_bytes()).await?;
         if number == 0 {
             tokio::time::sleep(script.silent).await;
         }
@@ -129,6 +136,7 @@ impl Script {
             chunks: number(body, "\"chunks\":"),
             every: micros("\"every_us\":"),
             silent: micros("\"silent_us\":"),
+            mark: number(body, "\"mark\":"),
         }
     }
 }

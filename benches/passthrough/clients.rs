@@ -13,12 +13,12 @@ pub(crate) static EPOCH: LazyLock<Instant> = LazyLock::new(clock::now);
 /// Marks the moment in a chunk.
 const STAMP: &[u8] = b"\"content\":\" at ";
 
-/// A chunk of 200 bytes that was written at `nanos`.
-pub(crate) fn words(nanos: u128) -> String {
+/// A chunk of 200 bytes that was written at `nanos`, or of a few more with a longer word.
+pub(crate) fn words(nanos: u128, word: &str) -> String {
     format!(
         "data: {{\"id\":\"chatcmpl-8f2e0c6bd7f94a0e\",\"object\":\"chat.completion.chunk\",\
          \"created\":1763000000,\"model\":\"tiny\",\"choices\":[{{\"index\":0,\"delta\":{{\
-         \"content\":\" at {nanos:016} word\"}},\"logprobs\":null,\"finish_reason\":null}}]}}\n\n"
+         \"content\":\" at {nanos:016} {word}\"}},\"logprobs\":null,\"finish_reason\":null}}]}}\n\n"
     )
 }
 

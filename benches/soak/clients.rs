@@ -1,0 +1,213 @@
+//! The clients: each sends one request after the other, over a kept connection while it can.
+
+use super::faulty::FAULTS;
+use fastrand::Rng;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+const CLIENTS: u64 = 24;
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// All of them.
+pub(crate) struct Clients {
+    shared: Arc<Shared>,
+    tasks: JoinSet<Sent>,
+}
+
+struct Shared {
+    to: SocketAddr,
+    sent: AtomicUsize,
+    most: usize,
+    is_over: AtomicBool,
+}
+
+/// What clients sent.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Sent {
+    pub(crate) whole: usize,
+    pub(crate) left: usize,
+    pub(crate) faulty: usize,
+    pub(crate) malformed: usize,
+    /// Whole ones whose answers were not.
+    pub(crate) wrong: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plan {
+    /// It is read to its end.
+    Whole,
+    /// Its client leaves after so many reads.
+    Leaves(usize),
+    /// The replica fails.
+    Faulty,
+    /// It is refused.
+    Malformed,
+}
+
+// === impl Clients ===
+
+impl Clients {
+    pub(crate) fn start(to: SocketAddr, most: usize) -> Self {
+        let is_over = AtomicBool::new(false);
+        let shared = Arc::new(Shared { to, sent: AtomicUsize::new(0), most, is_over });
+        let mut tasks = JoinSet::new();
+        for seed in 0..CLIENTS {
+            tasks.spawn(one(shared.clone(), Rng::with_seed(seed)));
+        }
+        Self { shared, tasks }
+    }
+
+    /// Requests so far.
+    pub(crate) fn sent(&self) -> usize {
+        self.shared.sent.load(Ordering::Relaxed)
+    }
+
+    /// Whether all have been sent.
+    pub(crate) fn is_over(&self) -> bool {
+        self.sent() >= self.shared.most
+    }
+
+    /// Lets each finish its request. What was sent in all.
+    pub(crate) async fn stop(self) -> Sent {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.tasks.join_all().await.into_iter().fold(Sent::default(), Sent::and)
+    }
+}
+
+async fn one(shared: Arc<Shared>, mut random: Rng) -> Sent {
+    let (mut sent, mut kept) = (Sent::default(), None);
+    while !shared.is_over.load(Ordering::Relaxed) {
+        if shared.sent.fetch_add(1, Ordering::Relaxed) >= shared.most {
+            return sent;
+        }
+        let plan = match random.u32(0..1_000) {
+            0..10 => Plan::Faulty,
+            10..15 => Plan::Malformed,
+            15..215 => Plan::Leaves(random.usize(0..6)),
+            _ => Plan::Whole,
+        };
+        let request = request(plan, &mut random);
+        let asking = ask(shared.to, &request, plan, kept.take());
+        let asked = tokio::time::timeout(PATIENCE, asking).await;
+        match plan {
+            Plan::Whole => sent.whole += 1,
+            Plan::Leaves(_) => sent.left += 1,
+            Plan::Faulty => sent.faulty += 1,
+            Plan::Malformed => sent.malformed += 1,
+        }
+        match asked {
+            Ok(Ok(stream)) => kept = stream,
+            wrong if plan == Plan::Whole => {
+                eprintln!("an answer was wrong: {wrong:?}");
+                sent.wrong += 1;
+            }
+            _ => {}
+        }
+    }
+    sent
+}
+
+fn request(plan: Plan, random: &mut Rng) -> String {
+    let (stream, tokens) = (random.u8(0..4) > 0, random.u32(1..40));
+    let prompt = "word ".repeat(random.usize(1..200));
+    let model = if plan == Plan::Faulty { "faulty" } else { "sim-model" };
+    let fault = FAULTS[random.usize(..FAULTS.len())];
+    let body = format!(
+        "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":{tokens},\"fault\":\"{fault}\",\
+         \"messages\":[{{\"role\":\"user\",\"content\":\"{prompt}\"}}]}}"
+    );
+    let body = if plan == Plan::Malformed { "{" } else { &body };
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Sends a request, and reads as the plan says. The connection, if it can be used again.
+async fn ask(
+    to: SocketAddr,
+    request: &str,
+    plan: Plan,
+    kept: Option<TcpStream>,
+) -> Result<Option<TcpStream>, String> {
+    // One who leaves begins anew, so that the request is sent in any case.
+    let mut stream = match kept.filter(|_| plan == Plan::Whole) {
+        Some(stream) => stream,
+        None => TcpStream::connect(to).await.map_err(|error| error.to_string())?,
+    };
+    stream.write_all(request.as_bytes()).await.map_err(|error| error.to_string())?;
+    let (mut answer, mut reads) = (Vec::with_capacity(16 << 10), 0);
+    loop {
+        if plan == Plan::Leaves(reads) {
+            return Ok(None);
+        }
+        let count = stream.read_buf(&mut answer).await.map_err(|error| error.to_string())?;
+        reads += 1;
+        if is_whole(&answer) {
+            let is_ok = answer.starts_with(b"HTTP/1.1 200 ");
+            let shown = || String::from_utf8_lossy(&answer[..answer.len().min(300)]).into_owned();
+            return if is_ok { Ok(Some(stream)) } else { Err(shown()) };
+        }
+        if count == 0 {
+            return Err(format!("cut after {} bytes", answer.len()));
+        }
+    }
+}
+
+/// Whether all of an answer has come.
+fn is_whole(answer: &[u8]) -> bool {
+    let Some(end) = memchr::memmem::find(answer, b"\r\n\r\n") else { return false };
+    let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
+    match head.lines().find_map(|line| line.strip_prefix("content-length: ")) {
+        Some(length) => answer.len() >= end + 4 + length.trim().parse::<usize>().unwrap(),
+        None => answer.ends_with(b"\r\n0\r\n\r\n"),
+    }
+}
+
+/// Whether the gateway lists the models of all replicas.
+pub(crate) async fn knows_both_models(gateway: SocketAddr) -> bool {
+    let mut stream = TcpStream::connect(gateway).await.unwrap();
+    let request = "GET /v1/models HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await.unwrap();
+    page.contains("\"sim-model\"") && page.contains("\"faulty\"")
+}
+
+// === impl Sent ===
+
+impl Sent {
+    pub(crate) fn all(&self) -> usize {
+        self.whole + self.left + self.faulty + self.malformed
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            whole: self.whole + other.whole,
+            left: self.left + other.left,
+            faulty: self.faulty + other.faulty,
+            malformed: self.malformed + other.malformed,
+            wrong: self.wrong + other.wrong,
+        }
+    }
+}
+
+impl fmt::Display for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { whole, left, faulty, malformed, wrong } = self;
+        write!(
+            f,
+            "{} requests: {whole} whole ({wrong} wrong), {left} left, {faulty} with a fault, \
+             {malformed} malformed",
+            self.all()
+        )
+    }
+}

@@ -1,0 +1,82 @@
+//! A replica that fails as each request tells it to: `"fault":"…"` in its body. Its model is `faulty`.
+
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What may go wrong.
+pub(crate) const FAULTS: [&str; 7] =
+    ["close", "reset", "garbage", "status", "cut", "error_event", "odd_chunks"];
+
+const MODELS: &str = r#"{"data":[{"id":"faulty","owned_by":"vllm"}]}"#;
+const METRICS: &str = "vllm:num_requests_running 0.0\nvllm:num_requests_waiting 0.0\n\
+                       vllm:kv_cache_usage_perc 0.0\n";
+const STREAM: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+const WORD: &str =
+    "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"}}]}\n\n";
+const ERROR: &str = "data: {\"error\":{\"message\":\"boom\",\"code\":500}}\n\n";
+
+/// Starts it; where it listens.
+pub(crate) async fn start() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            // An end in the middle is what it is for.
+            tokio::spawn(async { drop(converse(stream).await) });
+        }
+    });
+    address
+}
+
+async fn converse(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut request = Vec::with_capacity(4 << 10);
+    loop {
+        request.clear();
+        // Requests come whole: they are small, and the gateway writes head and body at once.
+        while !is_whole(&request) {
+            if stream.read_buf(&mut request).await? == 0 {
+                return Ok(());
+            }
+        }
+        let text = String::from_utf8_lossy(&request).into_owned();
+        let page = match text.split(' ').nth(1) {
+            Some("/v1/models") => MODELS,
+            Some("/metrics") => METRICS,
+            Some("/version") => r#"{"version":"0.33.0"}"#,
+            Some("/health") => "",
+            _ => return fail(stream, &text).await,
+        };
+        stream.write_all(whole("200 OK", page).as_bytes()).await?;
+    }
+}
+
+/// The head has come, and as much after it as it says.
+fn is_whole(request: &[u8]) -> bool {
+    let Some(end) = memchr::memmem::find(request, b"\r\n\r\n") else { return false };
+    let head = String::from_utf8_lossy(&request[..end]).to_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    request.len() >= end + 4 + length.map_or(0, |length| length.trim().parse().unwrap())
+}
+
+fn whole(status: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+/// Does what the request says, and ends the connection.
+async fn fail(mut stream: TcpStream, request: &str) -> std::io::Result<()> {
+    let fault = request.split("\"fault\":\"").nth(1).and_then(|rest| rest.split('"').next());
+    let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
+    let answer = match fault {
+        Some("reset") => return stream.set_zero_linger(),
+        Some("garbage") => "220 ready\r\n\r\n".to_owned(),
+        Some("status") => whole("500 Internal Server Error", "{\"error\":{\"message\":\"no\"}}"),
+        Some("cut") => format!("{STREAM}{}", chunk(WORD)),
+        Some("error_event") => format!("{STREAM}{}{}0\r\n\r\n", chunk(WORD), chunk(ERROR)),
+        Some("odd_chunks") => format!("{STREAM}{}zz\r\n", chunk(WORD)),
+        _ => return Ok(()),
+    };
+    stream.write_all(answer.as_bytes()).await
+}

@@ -1,0 +1,97 @@
+//! Whether something grows: Theil and Sen's slope, and the test of Mann and Kendall, over samples that
+//! were taken as requests were counted.
+
+/// Samples of the gateway.
+#[derive(Debug, Default)]
+pub(crate) struct Trend {
+    requests: Vec<f64>,
+    mib: Vec<f64>,
+    files: Vec<f64>,
+}
+
+/// Share of the samples that is left out: the gateway warms up.
+const WARMING: f64 = 0.2;
+/// Most samples that are compared with each other.
+const MOST_COMPARED: usize = 1_000;
+/// Chance below which a trend is believed.
+const CHANCE: f64 = 0.01;
+
+impl Trend {
+    pub(crate) fn add(&mut self, requests: usize, mib: f64, files: f64) {
+        self.requests.push(requests as f64);
+        self.mib.push(mib);
+        self.files.push(files);
+    }
+
+    /// Memory when it had warmed up, in MiB.
+    pub(crate) fn warm_mib(&self) -> f64 {
+        self.mib.get(self.first()).copied().unwrap_or(f64::INFINITY)
+    }
+
+    fn first(&self) -> usize {
+        (self.mib.len() as f64 * WARMING) as usize
+    }
+
+    /// Says what it is. If it counts, memory and files may not grow by more than this share of their
+    /// mean in a million requests, unless that may be chance.
+    pub(crate) fn tell(&self, counts: bool, most: f64, missed: &mut Vec<String>) {
+        for (name, values) in [("memory in MiB", &self.mib), ("open files", &self.files)] {
+            let (x, y) = thinned(&self.requests[self.first()..], &values[self.first()..]);
+            let mean = y.iter().sum::<f64>() / y.len() as f64;
+            let slope = slope(&x, &y) * 1e6;
+            let chance = chance(&y);
+            println!(
+                "{name}: mean {mean:.1}, {slope:+.2} in a million requests ({:+.2} %), by chance \
+                 p = {chance:.3}",
+                100.0 * slope / mean
+            );
+            if counts && slope > most * mean && chance < CHANCE {
+                missed.push(format!("{name} grows by {slope:.2} in a million requests"));
+            }
+        }
+    }
+}
+
+fn thinned(x: &[f64], y: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let step = x.len().div_ceil(MOST_COMPARED).max(1);
+    let every = |values: &[f64]| values.iter().copied().step_by(step).collect();
+    (every(x), every(y))
+}
+
+/// The median of the slopes between all pairs.
+fn slope(x: &[f64], y: &[f64]) -> f64 {
+    let mut slopes = Vec::new();
+    for (at, (first_x, first_y)) in x.iter().zip(y).enumerate() {
+        for (second_x, second_y) in x.iter().zip(y).skip(at + 1) {
+            if second_x > first_x {
+                slopes.push((second_y - first_y) / (second_x - first_x));
+            }
+        }
+    }
+    slopes.sort_by(f64::total_cmp);
+    slopes.get(slopes.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// How likely it is that values without a trend look like this.
+fn chance(y: &[f64]) -> f64 {
+    let count = y.len() as f64;
+    let mut sum = 0.0;
+    for (at, first) in y.iter().enumerate() {
+        sum += y[at + 1..].iter().map(|second| sign(second - first)).sum::<f64>();
+    }
+    let deviation = (count * (count - 1.0) * (2.0 * count + 5.0) / 18.0).sqrt();
+    let z = (sum.abs() - 1.0).max(0.0) / deviation.max(f64::MIN_POSITIVE);
+    normal_tail(z)
+}
+
+fn sign(number: f64) -> f64 {
+    if number == 0.0 { 0.0 } else { number.signum() }
+}
+
+/// Both tails of the normal distribution beyond `z` (Abramowitz and Stegun 7.1.26).
+fn normal_tail(z: f64) -> f64 {
+    let z = z / std::f64::consts::SQRT_2;
+    let t = 1.0 / (1.0 + 0.327_591_1 * z);
+    let terms = [1.061_405_429, -1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592];
+    terms.iter().fold(0.0, |sum, term| (sum + term) * t) * (-z * z).exp()
+}
