@@ -12,7 +12,8 @@ cd "$(dirname "$0")/.."
 runs=${1:-2500000}
 # Seconds that one target may take, short and long inputs each.
 seconds=${FUZZ_SECONDS:-900}
-targets=(sse json request metrics_page observe)
+# Some of them: FUZZ_TARGETS="headers config".
+read -r -a targets <<<"${FUZZ_TARGETS:-sse json request metrics_page observe headers config}"
 work=fuzz/target/corpus
 
 command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --locked

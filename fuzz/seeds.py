@@ -19,6 +19,14 @@ APIS = ["chat", "completions", "responses", "messages", "embeddings", "audio", "
 # Lengths less one of the pieces that an input is cut into, used in turn.
 PLANS = [bytes([0, 0, 0, 0]), bytes([6, 0, 99, 30]), bytes([255, 16, 255, 1])]
 
+# What clients send besides a host.
+HEADERS = [
+    ["content-type:application/json", "authorization:Bearer k", "x-request-id:a"],
+    ["connection:close, x-a", "x-a:1", "te:trailers", "upgrade:h2c", "http2-settings:AA"],
+    ["transfer-encoding:chunked", "trailer:x", "content_length:0", "x-vllm-priority:1"],
+    ["host:h", "x-forwarded-for:1.2.3.4", "forwarded:for=1", "expect:100-continue"],
+]
+
 # How many seeds of each target are made as long as may be.
 STRETCHED = 20
 
@@ -45,6 +53,19 @@ def pages():
         yield file.read_bytes()
 
 
+def configurations():
+    """The configuration that ships, without its comments: all of it, and each key alone."""
+    text = (WIRE.parent.parent / "config/tokenweir.yaml").read_text()
+    lines = [line for line in text.splitlines() if line.split("#")[0].strip()]
+    yield "\n".join(lines).encode()
+    part = []
+    for line in [*lines, "end:"]:
+        if part and not line.startswith(" "):
+            yield "\n".join(part).encode()
+            part = []
+        part.append(line)
+
+
 def seeds():
     """(target, input)"""
     for number, (api, is_stream, body, answer) in enumerate(recordings()):
@@ -63,6 +84,11 @@ def seeds():
             yield "observe", bytes([way]) + plan + answer
     for page in pages():
         yield "metrics_page", page
+    for part in configurations():
+        yield "config", part
+    for target in ("/v1/chat/completions?a=b", "http://g/v1/models", "*"):
+        for lines in HEADERS:
+            yield "headers", "\n".join([target, "host:g", *lines]).encode()
 
 
 def stretched(seed, most):
@@ -78,7 +104,7 @@ def main():
         by_target.setdefault(target, set()).add(seed[:most])
     for target, found in by_target.items():
         found = sorted(found)
-        found += [stretched(seed, most) for seed in found[:: len(found) // STRETCHED]]
+        found += [stretched(seed, most) for seed in found[:: max(1, len(found) // STRETCHED)]]
         (folder / target).mkdir(parents=True, exist_ok=True)
         for number, seed in enumerate(found):
             (folder / target / f"{number:05}").write_bytes(seed)

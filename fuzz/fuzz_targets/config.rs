@@ -1,0 +1,20 @@
+//! A configuration is valid or it is an error that says where; and a valid one that is shown is what
+//! was read, without what is secret.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::path::Path;
+use tokenweir::config::{Config, Overrides};
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let file = Path::new("fuzz.yaml");
+    match Config::parse(text, file, Overrides::default()) {
+        Ok(loaded) => {
+            assert!(loaded.view().is_object());
+            let again = Config::parse(text, file, Overrides::default());
+            assert_eq!(again.map(|again| again.config).ok(), Some(loaded.config));
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+});
