@@ -1,6 +1,7 @@
 //! The operators' port: metrics, probes, the state of the replicas, why requests went where they
 //! went, the configuration in force.
 
+mod configuration;
 mod guard;
 
 use crate::backend::dialect::Server;
@@ -24,8 +25,9 @@ use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
+pub use configuration::{Configuration, Request, Requests};
 pub use guard::Guard;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -56,15 +58,15 @@ pub struct Admin {
     /// What counts the records of a capture, if there is one.
     pub capture: Option<capture::Counter>,
     /// What became of what is logged of requests so far.
-    pub logs: Box<dyn Fn() -> LogCounts + Send + Sync>,
+    pub logs: Arc<dyn Fn() -> LogCounts + Send + Sync>,
     /// What counts the pushes of the metrics.
     pub pushes: push::Counter,
     /// How the connections of clients are.
     pub connections: Box<dyn Fn() -> ConnectionVitals + Send + Sync>,
     /// The certificates.
     pub credentials: Arc<Credentials>,
-    /// The configuration in force, with the source of each value and without secrets.
-    pub config: Value,
+    /// The configuration in force.
+    pub configuration: Arc<Configuration>,
 }
 
 /// The routes of the operators' port.
@@ -75,6 +77,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/readyz", get(ready))
         .route("/status", get(status))
         .route("/config", get(config))
+        .route("/-/reload", post(reload))
         .route("/explain", get(newest))
         .route("/explain/{*request_id}", get(explain))
         .fallback(|| async { (StatusCode::NOT_FOUND, INDEX) })
@@ -82,7 +85,8 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .with_state(admin)
 }
 
-const INDEX: &str = "not found; here are /metrics /livez /readyz /status /config /explain\n";
+const INDEX: &str =
+    "not found; here are /metrics /livez /readyz /status /config /explain, and POST /-/reload\n";
 
 /// Decisions that `/explain` lists.
 const NEWEST: usize = 50;
@@ -125,6 +129,7 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "metric_pushes": vitals.pushes,
         "connections": vitals.connections,
         "certificates": vitals.tls,
+        "config_reloads": vitals.reloads,
         "verdicts": [],
     });
     fresh(Json(body).into_response())
@@ -140,7 +145,15 @@ fn access(access: &Access) -> Option<Value> {
 }
 
 async fn config(State(admin): State<Arc<Admin>>) -> Response {
-    fresh(Json(admin.config.clone()).into_response())
+    fresh(Json(&*admin.configuration.view()).into_response())
+}
+
+async fn reload(State(admin): State<Arc<Admin>>) -> Response {
+    let (status, told) = match admin.configuration.reload().await {
+        Ok(changed) => (StatusCode::OK, changed),
+        Err(problem) => (StatusCode::INTERNAL_SERVER_ERROR, problem),
+    };
+    fresh((status, format!("{told}\n")).into_response())
 }
 
 async fn newest(State(admin): State<Arc<Admin>>) -> Response {
@@ -196,6 +209,7 @@ impl Admin {
             pushes: self.pushes.counts(),
             connections: (self.connections)(),
             tls: self.credentials.counts(),
+            reloads: self.configuration.reloads(),
         }
     }
 }

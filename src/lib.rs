@@ -56,10 +56,12 @@ pub mod access;
 pub mod admission;
 pub mod observe;
 
-// Floor 4: connections that nobody else reads; the replicas.
+// Floor 4: connections that nobody else reads; the replicas, and where they are found.
 pub mod tls;
 
 pub mod backend;
+
+pub mod discovery;
 
 // Floor 5: the record, told.
 pub mod telemetry;

@@ -48,9 +48,9 @@ pub(crate) async fn begin(gateway: &Gateway, count: usize) -> Slow {
             let stream = connect(to).await;
             slow.tasks.spawn(async move {
                 if is_reader {
-                    read(stream).await
+                    read(stream).await;
                 } else {
-                    upload(stream).await
+                    upload(stream).await;
                 }
                 open.fetch_sub(1, Ordering::Relaxed);
             });

@@ -82,6 +82,22 @@ impl<T> Room<T> {
         Self { places, next: 0, tickets: BTreeMap::new(), classes, lanes: BTreeMap::new() }
     }
 
+    /// Has so many places and classes from now on. A ticket goes on in the class that `of` makes of
+    /// the one that it had.
+    pub fn change(&mut self, places: usize, classes: usize, of: impl Fn(usize) -> usize) {
+        self.places = places;
+        let classes = classes.max(1);
+        self.classes = (0..classes).map(|_| FairQueue::default()).collect();
+        self.lanes.values_mut().for_each(|lane| lane.waiting = vec![0; classes]);
+        for (key, ticket) in &mut self.tickets {
+            ticket.class = of(ticket.class).min(classes - 1);
+            self.classes[ticket.class].push(ticket.tenant, *key);
+            if let Some(lane) = self.lanes.get_mut(&ticket.model) {
+                lane.waiting[ticket.class] += 1;
+            }
+        }
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.tickets.len()

@@ -322,3 +322,20 @@ fn a_room_without_places_refuses_at_once_and_one_without_classes_has_one() {
     assert!(matches!(room.enter(ticket(0, 7, 1, now), now), Entry::Waits(_)));
     assert_eq!(room.waiting(), [1]);
 }
+
+#[test]
+fn whoever_waits_goes_on_in_another_class_when_classes_change() {
+    let (mut room, now) = (Room::new(10, 3), start());
+    let keys = [2, 1, 0].map(|class| match room.enter(ticket(class, class, 0, now), now) {
+        Entry::Waits(key) => key,
+        other => panic!("{other:?}"),
+    });
+    // The lowest is the highest now, and the others are one.
+    room.change(2, 2, |class| usize::from(class < 2));
+    assert_eq!(room.waiting(), [1, 2]);
+    assert!(matches!(room.enter(ticket(9, 1, 0, now), now), Entry::Full(_)), "fewer places");
+    assert!(room.leave(keys[1]).is_some());
+    let order = [grant(&mut room, now), grant(&mut room, now)];
+    assert_eq!(order.map(|ticket| ticket.unwrap().payload), [2, 0]);
+    assert!(room.is_empty());
+}

@@ -1,30 +1,32 @@
 //! A valid configuration becomes a gateway that is ready to serve.
 
 use super::collectors;
+use super::hearing::Hearing;
+use super::lasting::Lasting;
 use super::logs::Logs;
-use super::parts::{
-    access, admission, backends, capture, gate, guard, later, limits, log_counts, observation,
-    outbound, session_headers, span_counts, telemetry, tiers,
-};
-use crate::admin::Admin;
-use crate::backend::Keeper;
+use super::parts::{access, admission, backends, guard, observation, outbound, span_counts};
+use super::ports::Ports;
+use super::reload::Reloader;
+use super::signals::Hangups;
+use super::sources::Sources;
+use super::systemd;
+use crate::admin::{Admin, Configuration, Guard};
+use crate::backend::Backend;
 use crate::backend::client::Client;
 use crate::backend::pool::Pool;
 use crate::clock;
-use crate::config::{Config, ConfigError, Loaded, SecretError};
-use crate::observe::{Live, Sink};
+use crate::config::{Config, ConfigError, Loaded, Overrides, SecretError};
+use crate::discovery::file::WatchedFile;
+use crate::observe::Live;
 use crate::proxy::admission::Admission;
-use crate::proxy::retry::Retry;
-use crate::proxy::{Gateway, KeptText};
-use crate::server::{self, BindError, Connections, Drained, Server, Tls};
-use crate::telemetry::buckets::{Buckets, BucketsError};
-use crate::telemetry::capture::{self, Capture};
-use crate::telemetry::content::{self, Content};
-use crate::telemetry::explain::Explanations;
+use crate::server::{self, BindError, Drained, Server};
+use crate::telemetry::buckets::BucketsError;
 use crate::telemetry::otel::{self, Otel};
 use crate::telemetry::push::{self, Push};
 use crate::telemetry::teller::Telling;
-use crate::tls::{Acceptor, Credentials, Side, TlsError};
+use crate::telemetry::{capture, content};
+use crate::tls::{Side, TlsError};
+use arc_swap::ArcSwap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -61,8 +63,8 @@ pub(super) struct Assembly {
     _capture: Option<capture::Running>,
     /// As well.
     _content: Option<content::Running>,
-    /// Watches while it lives.
-    _keeper: Keeper,
+    /// Watches the replicas and the configuration.
+    reloader: Reloader,
     /// Reads the file of keys again while it lives.
     _keys: JoinSet<()>,
 }
@@ -105,119 +107,108 @@ impl Assembly {
     /// Binds the ports, starts the exporters and looks at the replicas.
     pub(super) async fn new(
         loaded: &Loaded,
+        overrides: Overrides,
         logs: &Logs,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, AssemblyError> {
         let config = &loaded.config;
         let began = clock::wall();
-        let clients = server::bind(config.listen, "for clients")?;
-        let operators = server::bind(config.admin, "for operators")?;
-        let (listen, admin_addr) =
-            (local(&clients, config.listen), local(&operators, config.admin));
-        let files = raise_file_limit();
-        let (gate, limits) = (Arc::new(gate(config, files)), limits(config, files));
-        let connections = Connections::new(&limits, gate.clone());
-        let (tls, outbound) = (tls(config)?, outbound(config)?);
-        tls.credentials.keep_outbound(Side::Backend, &outbound);
-        let backends = backends(config, &env)?;
-        let pool = Pool::new(backends, &config.models, config.routing.policy())
-            .with_panic_threshold(config.health.panic_threshold);
-        let pool = Arc::new(pool.with_shadow(&config.routing.shadow));
+        let hangups = Hangups::new();
+        let file = WatchedFile::of(loaded.file.as_deref()).await;
+        let ports = Ports::bind(config)?;
+        let (listen, operators) = (ports.clients.address(), ports.operators(config.admin));
+        let (is_https, most_connections) = (ports.is_https(), ports.limits.connections);
+        let mut sources = Sources::start(&config.discovery);
+        sources.first(FIRST_LOOK).await;
+        let replicas = sources.replicas(config);
+        let outbound = outbound(config, &replicas)?;
+        let pool = pool(config, backends(config, &replicas, &env)?);
+        let (access, keys_file) = access(config)?;
         let settings = otel::Settings::read(collectors::spans(loaded, &env), &env)?;
         let pushing = collectors::metrics(loaded, &env)?;
-        let otel = settings.endpoint.is_some().then(|| Otel::start(&settings)).transpose()?;
-        if let Some(outbound) = otel.as_ref().and_then(Otel::outbound) {
-            tls.credentials.keep_outbound(Side::Collector, outbound);
-        }
-        let explanations = Arc::new(Explanations::new(config.routing.explain_ring));
-        let (capture, running) = capture(config)?.unzip();
-        let counter = capture.as_ref().map(Capture::counter);
-        let access_log = logs.access_log();
-        let (content, content_running) = Content::start(&config.log.content)?.unzip();
-        let log_counts = log_counts(logs, access_log.as_ref(), content.as_ref());
-        let (access, keys_file) = access(config)?;
-        let at_once: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone(), access.clone()];
-        let mut later = later(access_log, otel.as_ref(), capture);
-        later.extend(content.map(|content| Arc::new(content) as Arc<dyn Sink>));
-        let buckets = Buckets::new(&config.metrics.buckets, &config.slos)?;
-        let (telemetry, telling) = telemetry(&pool, config, &buckets, at_once, later);
-        let telemetry = Arc::new(telemetry);
-        let client = Client::with_tls(config.timeouts, outbound);
-        let keeper = server::watch_all(&pool, &client, config.watch, &telemetry, FIRST_LOOK).await;
+        let hearing = Hearing::start(config, &settings, logs, &pool, &access)?;
+        let Hearing { telemetry, buckets, .. } = &hearing;
+        let client = Client::with_tls(config.timeouts, outbound.clone());
+        let keeper = server::watch_all(&pool, &client, config.watch, telemetry, FIRST_LOOK).await;
         let keys = keys_file.into_iter().map(|file| file.watch(access.clone())).collect();
-        let live = Live::new(observation(config, &buckets)?, clock::now());
-        let admission = Arc::new(Admission::new(pool.clone(), admission(config)));
-        let admin = Arc::new(Admin {
-            guard: guard(config, &env)?,
-            pool: pool.clone(),
-            access: access.clone(),
-            admission: admission.clone(),
-            telemetry: telemetry.clone(),
-            explanations,
-            live: live.clone(),
-            draining: Arc::new(AtomicBool::new(false)),
-            spans: span_counts(otel.as_ref()),
-            capture: counter,
-            logs: log_counts,
-            pushes: push::Counter::default(),
-            connections: {
-                let connections = connections.clone();
-                Box::new(move || connections.vitals())
-            },
-            credentials: tls.credentials.clone(),
-            config: loaded.view(),
-        });
-        let push = pushing.as_ref().map(|settings| collectors::push(settings, &admin, began));
-        let push = push.transpose()?;
-        if let Some(push) = &push {
-            tls.credentials.keep_outbound(Side::Collector, push.outbound());
-        }
-        let gateway = Arc::new(Gateway {
+        let (configuration, requests) = Configuration::new(loaded.view(), began);
+        let lasting = Lasting {
             pool: pool.clone(),
             access,
-            admission,
-            client,
-            retry: Retry::new(config.retry),
-            first_output: config.timeouts.first_output,
-            sink: telemetry,
-            max_body: config.limits.body,
-            body_idle: config.limits.body_idle_timeout,
-            gate,
+            admission: Arc::new(Admission::new(pool.clone(), admission(config))),
+            gate: ports.gate.clone(),
+            outbound: outbound.clone(),
+            files: ports.files,
+            telemetry: telemetry.clone(),
+            live: Live::new(observation(config, buckets)?, clock::now()),
             propagation: settings.propagation(clock::now()),
-            tiers: tiers(config, &env)?,
-            live,
-            session_headers: session_headers(config),
-            captured: running.as_ref().map_or(0.0, |_| config.capture.sample),
-            kept_text: content_running.as_ref().map(|_| KeptText {
-                share: config.log.content.sample,
-                bytes: config.log.content.room(),
-            }),
-        });
-        let is_https = [&tls.clients, &tls.operators].map(Option::is_some);
-        let server = Server { clients, operators, gateway, admin, limits, connections, tls };
+            captured: hearing.captured_share(config),
+            kept_text: hearing.kept_text(config),
+            buckets: buckets.clone(),
+        };
+        let guard = guard(config, &env)?;
+        let admin = Arc::new(admin(guard, &lasting, &hearing, &ports, configuration.clone()));
+        let push = pushing.as_ref().map(|settings| collectors::push(settings, &admin, began));
+        let push = push.transpose()?;
+        let Ports { clients, operators: operators_port, limits, connections, tls, .. } = ports;
+        tls.credentials.keep_outbound(Side::Backend, &outbound);
+        let of_spans = hearing.otel.as_ref().and_then(Otel::outbound);
+        let to_collectors = of_spans.into_iter().chain(push.as_ref().map(Push::outbound));
+        to_collectors.for_each(|it| tls.credentials.keep_outbound(Side::Collector, it));
+        let gateway = shared(lasting.gateway(config, client.clone(), &env)?);
+        let limits = shared(limits);
+        let reloader = Reloader {
+            loaded: loaded.clone(),
+            overrides,
+            file,
+            hangups,
+            requests,
+            sources,
+            lasting,
+            client,
+            keeper,
+            gateway: gateway.clone(),
+            limits: limits.clone(),
+            configuration,
+        };
+        // From here on nothing fails, so nobody waits in the queue in vain.
+        let clients = clients.listen()?;
+        let server =
+            Server { clients, operators: operators_port, gateway, admin, limits, connections, tls };
         Ok(Self {
             listen,
-            operators: admin_addr,
-            traces: settings.endpoint.filter(|_| otel.is_some()),
+            operators,
+            traces: settings.endpoint.filter(|_| hearing.otel.is_some()),
             pushed_to: pushing.map(|settings| settings.endpoint),
             captured_in: config.capture.file.clone(),
-            connections: limits.connections,
+            connections: most_connections,
             is_https,
             pool,
             server,
-            telling,
-            otel,
+            telling: hearing.telling,
+            otel: hearing.otel,
             push,
-            _capture: running,
-            _content: content_running,
-            _keeper: keeper,
+            _capture: hearing.capturing,
+            _content: hearing.keeping,
+            reloader,
             _keys: keys,
         })
     }
 
     /// Serves until `shutdown`, drains, and sends what is left of the spans and the last metrics.
     pub(super) async fn run(self, shutdown: impl Future<Output = ()>) {
+        let reloading = tokio::spawn(self.reloader.run());
+        let living = tokio::spawn(systemd::alive());
+        let shutdown = async {
+            shutdown.await;
+            systemd::stopping();
+        };
+        systemd::ready();
         let drained = self.server.run(shutdown).await;
+        living.abort();
+        reloading.abort();
+        // What it holds is dropped when it has ended.
+        let _ = reloading.await;
         drop(self.telling);
         let spans = async {
             if let Some(otel) = self.otel {
@@ -237,31 +228,42 @@ impl Assembly {
     }
 }
 
-/// Every stream takes two descriptors, so the soft limit is raised as far as the system allows.
-/// Gives the limit. `None`: it is not known.
-pub(super) fn raise_file_limit() -> Option<usize> {
-    let raised = rlimit::increase_nofile_limit(u64::MAX);
-    match raised.or_else(|error| {
-        tracing::warn!(%error, "the limit of open files cannot be raised");
-        rlimit::getrlimit(rlimit::Resource::NOFILE).map(|(soft, _)| soft)
-    }) {
-        Ok(limit) => {
-            tracing::debug!(limit, "open files");
-            usize::try_from(limit).ok()
-        }
-        Err(_) => None,
+/// What is replaced when the configuration changes.
+fn shared<T>(value: T) -> Arc<ArcSwap<T>> {
+    Arc::new(ArcSwap::from_pointee(value))
+}
+
+/// The replicas, which have not been looked at.
+fn pool(config: &Config, backends: Vec<Backend>) -> Arc<Pool> {
+    let pool = Pool::new(backends, &config.models, config.routing.policy());
+    let pool = pool.with_panic_threshold(config.health.panic_threshold);
+    Arc::new(pool.with_shadow(&config.routing.shadow))
+}
+
+/// What operators see.
+fn admin(
+    guard: Guard,
+    lasting: &Lasting,
+    hearing: &Hearing,
+    ports: &Ports,
+    configuration: Arc<Configuration>,
+) -> Admin {
+    let connections = ports.connections.clone();
+    Admin {
+        guard,
+        pool: lasting.pool.clone(),
+        access: lasting.access.clone(),
+        admission: lasting.admission.clone(),
+        telemetry: lasting.telemetry.clone(),
+        explanations: hearing.explanations.clone(),
+        live: lasting.live.clone(),
+        draining: Arc::new(AtomicBool::new(false)),
+        spans: span_counts(hearing.otel.as_ref()),
+        capture: hearing.captured.clone(),
+        logs: hearing.logs.clone(),
+        pushes: push::Counter::default(),
+        connections: Box::new(move || connections.vitals()),
+        credentials: ports.tls.credentials.clone(),
+        configuration,
     }
-}
-
-/// The certificates of both ports.
-fn tls(config: &Config) -> Result<Tls, TlsError> {
-    let credentials = Arc::new(Credentials::default());
-    let clients = Acceptor::for_clients(&config.tls)?;
-    let operators = Acceptor::for_operators(&config.tls)?;
-    [&clients, &operators].into_iter().flatten().for_each(|it| credentials.keep_acceptor(it));
-    Ok(Tls { clients, operators, credentials })
-}
-
-fn local(listener: &tokio::net::TcpListener, configured: SocketAddr) -> SocketAddr {
-    listener.local_addr().unwrap_or(configured)
 }

@@ -36,7 +36,7 @@ pub(super) async fn run(demo: Demo) -> ExitCode {
     // A light load, and whoever looks at one request wants its trace.
     loaded.config.tracing.ratio = Some(1.0);
     let logs = logs::start(&Log { access: false, ..loaded.config.log.clone() });
-    let assembly = match Assembly::new(&loaded, &logs, variable).await {
+    let assembly = match Assembly::new(&loaded, Overrides::default(), &logs, variable).await {
         Ok(assembly) => assembly,
         Err(error) => return failed(&error),
     };

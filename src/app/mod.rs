@@ -5,15 +5,21 @@ mod banner;
 mod collectors;
 mod demo;
 mod generate;
+mod hearing;
 mod key;
 mod keys;
+mod lasting;
 mod load;
 mod logs;
 mod parts;
+mod ports;
 mod progress;
 mod real;
+mod reload;
 mod replay;
 mod signals;
+mod sources;
+mod systemd;
 
 use crate::cli::{Check, CheckFormat, Cli, Command, Serve};
 use crate::config::{self, Config, ConfigError};
@@ -40,14 +46,14 @@ pub fn run(cli: Cli) -> ExitCode {
 }
 
 fn run_serve(serve: Serve) -> ExitCode {
-    let loaded = Config::load(serve.config.as_deref(), serve.overrides);
+    let loaded = Config::load(serve.config.as_deref(), serve.overrides.clone());
     let loaded = match loaded.and_then(|loaded| loaded.require_backend().map(|()| loaded)) {
         Ok(loaded) => loaded,
         Err(error) => return wrong(&error),
     };
     block_on(async move {
         let logs = logs::start(&loaded.config.log);
-        let assembly = match Assembly::new(&loaded, &logs, variable).await {
+        let assembly = match Assembly::new(&loaded, serve.overrides, &logs, variable).await {
             Ok(assembly) => assembly,
             Err(error) => return failed(&error),
         };

@@ -5,8 +5,8 @@ use super::keys::KeysFile;
 use super::logs::Logs;
 use crate::access::Cors;
 use crate::admin;
-use crate::backend::Backend;
 use crate::backend::pool::Pool;
+use crate::backend::{Backend, Selection};
 use crate::config::{self, BackendConfig, Config, ConfigError, TierKey};
 use crate::observe::{self, Sink};
 use crate::openai::Phrases;
@@ -29,8 +29,10 @@ use http::HeaderName;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The replicas of a list, with what the configuration says of all.
 pub(super) fn backends(
     config: &Config,
+    replicas: &[BackendConfig],
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<Backend>, AssemblyError> {
     let horizon = Duration::try_from_secs_f64(config.routing.kv_aware.horizon_seconds);
@@ -48,7 +50,16 @@ pub(super) fn backends(
             .with_health(config.health)
             .with_horizon(horizon))
     };
-    config.backends.iter().map(backend).collect()
+    replicas.iter().map(backend).collect()
+}
+
+pub(super) fn selection(config: &Config) -> Selection {
+    Selection {
+        names: config.models.clone(),
+        policy: config.routing.policy(),
+        shadow: config.routing.shadow.clone(),
+        panic_threshold: config.health.panic_threshold,
+    }
 }
 
 /// Who may come in, and the file that says so.
@@ -118,6 +129,7 @@ pub(super) fn limits(config: &Config, files: Option<usize>) -> Limits {
         connections_per_client: limits.connections_per_client,
         streams: limits.streams_per_connection,
         memory: limits.memory.map(|most| most as u64),
+        drain_delay: config.drain.delay,
         drain: config.drain.timeout,
     }
 }
@@ -132,17 +144,25 @@ pub(super) fn gate(config: &Config, files: Option<usize>) -> Gate {
 }
 
 /// Whom the gateway is, and believes, at the replicas.
-pub(super) fn outbound(config: &Config) -> Result<Arc<Outbound>, TlsError> {
+pub(super) fn outbound(
+    config: &Config,
+    replicas: &[BackendConfig],
+) -> Result<Arc<Outbound>, TlsError> {
     let outbound = Outbound::new(Identity::new(&config.backend_tls, Alpn::Http1)?);
-    let mut own = Vec::new();
-    for backend in &config.backends {
-        if let Some(tls) = &backend.tls {
-            let identity = Identity::new(tls, Alpn::Http1)?;
-            own.push((backend.url.authority().to_owned(), Arc::new(identity)));
-        }
-    }
-    outbound.set_own(own);
+    outbound.set_own(identities(replicas)?);
     Ok(outbound)
+}
+
+/// The same for those replicas that have TLS of their own, by their authorities.
+pub(super) fn identities(
+    replicas: &[BackendConfig],
+) -> Result<Vec<(String, Arc<Identity>)>, TlsError> {
+    let own = replicas.iter().filter_map(|replica| Some((replica, replica.tls.as_ref()?)));
+    own.map(|(replica, tls)| {
+        let identity = Identity::new(tls, Alpn::Http1)?;
+        Ok((replica.url.authority().to_owned(), Arc::new(identity)))
+    })
+    .collect()
 }
 
 pub(super) fn admission(config: &Config) -> Option<admission::Settings> {
@@ -232,10 +252,10 @@ pub(super) fn log_counts(
     logs: &Logs,
     access_log: Option<&AccessLog>,
     content: Option<&Content>,
-) -> Box<dyn Fn() -> LogCounts + Send + Sync> {
+) -> Arc<dyn Fn() -> LogCounts + Send + Sync> {
     let lines = access_log.map(AccessLog::counter).zip(logs.dropped());
     let texts = content.map(Content::counter);
-    Box::new(move || LogCounts {
+    Arc::new(move || LogCounts {
         access: lines
             .as_ref()
             .map_or_else(Default::default, |(lines, dropped)| lines.counts(dropped())),

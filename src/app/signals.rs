@@ -1,18 +1,44 @@
 //! The signals that end the process: the first drains, the second does not wait.
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Ready at the first SIGTERM or SIGINT. From then on, another one exits at once.
 pub(super) async fn stop() {
     next().await;
     tokio::spawn(async {
-        next().await;
+        let signal = next().await;
         tracing::warn!("second signal: not waiting for requests");
-        std::process::exit(130);
+        // As a shell has it for a process that the signal ended.
+        std::process::exit(128 + signal.as_raw_value());
     });
 }
 
-async fn next() {
+/// Every SIGHUP from its making on.
+pub(super) struct Hangups(Option<Signal>);
+
+impl Hangups {
+    /// Must be called inside a runtime.
+    pub(super) fn new() -> Self {
+        let received = signal(SignalKind::hangup());
+        if let Err(error) = &received {
+            tracing::error!(%error, "SIGHUP cannot be received");
+        }
+        Self(received.ok())
+    }
+
+    /// Waits for the next one.
+    pub(super) async fn next(&mut self) {
+        let received = match &mut self.0 {
+            Some(received) => received.recv().await,
+            None => None,
+        };
+        if received.is_none() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+async fn next() -> SignalKind {
     let (mut terminate, mut interrupt) = match (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
@@ -24,7 +50,7 @@ async fn next() {
         }
     };
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        _ = terminate.recv() => SignalKind::terminate(),
+        _ = interrupt.recv() => SignalKind::interrupt(),
     }
 }

@@ -77,7 +77,7 @@ impl fmt::Display for Check {
 impl Found {
     fn of(config: &Config, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let mut notes = Vec::new();
-        if config.backends.is_empty() {
+        if config.backends.is_empty() && config.discovery.is_empty() {
             notes.push("no backend is listed; `serve` will need --backend".to_owned());
         }
         for backend in &config.backends {

@@ -6,11 +6,13 @@ mod access;
 mod backends;
 mod check;
 mod content;
+mod discovery;
 mod error;
 mod failures;
 mod file;
 mod limits;
 mod objectives;
+mod reload;
 mod rules;
 mod secret;
 mod settings;
@@ -23,12 +25,14 @@ mod yaml;
 pub use access::Access;
 pub use backends::BackendConfig;
 pub use check::{Check, check};
+pub use discovery::{Discovery, backends_in};
 pub use error::{ConfigError, Place, Position};
 pub use limits::Limits;
+pub use reload::Reloaded;
 pub use secret::{Secret, SecretError, SecretValue};
 pub use settings::{
-    Admission, Answers, Capture, Drain, Format, Level, Log, Metrics, Otlp, Routing, TierKey, Tiers,
-    UsageMode,
+    Admission, Answers, Capture, Drain, Format, Level, Log, Metrics, Otlp, Reload, Routing,
+    TierKey, Tiers, UsageMode,
 };
 pub use sources::{Given, Overrides, Source, Sources};
 
@@ -55,11 +59,15 @@ pub struct Config {
     /// Where clients are served.
     #[serde(deserialize_with = "read_socket")]
     pub listen: SocketAddr,
+    /// Whether other processes of the same user may serve there too.
+    pub listen_reuse_port: bool,
     /// Where metrics, health and this configuration are served.
     #[serde(deserialize_with = "read_socket")]
     pub admin: SocketAddr,
     /// The replicas. No two have the same name or address.
     pub backends: Vec<BackendConfig>,
+    /// Where others are found.
+    pub discovery: Vec<Discovery>,
     /// Names that clients may ask for, besides those that the replicas say they serve.
     pub models: Vec<Named>,
     /// How one of them is chosen.
@@ -100,6 +108,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// How the gateway ends.
     pub drain: Drain,
+    /// When this is read again.
+    pub reload: Reload,
     /// What is logged.
     pub log: Log,
     /// Where traces go.
@@ -125,8 +135,10 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8080).into(),
+            listen_reuse_port: false,
             admin: (Ipv4Addr::LOCALHOST, 9090).into(),
             backends: Vec::new(),
+            discovery: Vec::new(),
             models: Vec::new(),
             routing: Routing::default(),
             admission: Admission::default(),
@@ -147,6 +159,7 @@ impl Default for Config {
             slos: Vec::new(),
             metrics: Metrics::default(),
             drain: Drain::default(),
+            reload: Reload::default(),
             log: Log::default(),
             tracing: otel::Configured::default(),
             capture: Capture::default(),
@@ -200,15 +213,15 @@ fn read_socket<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Erro
 impl Loaded {
     /// Refuses a configuration that names no replica: nothing could be served.
     pub fn require_backend(&self) -> Result<(), ConfigError> {
-        if !self.config.backends.is_empty() {
+        if !self.config.backends.is_empty() || !self.config.discovery.is_empty() {
             return Ok(());
         }
         let error = match &self.file {
             Some(file) => ConfigError::new("no backend is configured").in_file(file),
             None => ConfigError::new("no backend is configured"),
         };
-        let help = "give --backend http://HOST:PORT, set TOKENWEIR_BACKEND or add `backends` to \
-                    the configuration file";
+        let help = "give --backend http://HOST:PORT, set TOKENWEIR_BACKEND or add `backends` or \
+                    `discovery` to the configuration file";
         Err(error.with_help(Some(help)))
     }
 

@@ -2,7 +2,8 @@
 //! broken rule names the value by its path, wherever it came from.
 
 use super::{
-    Config, Otlp, access, backends::BackendConfig, content, failures, limits, objectives, transport,
+    Config, Otlp, access, backends::BackendConfig, content, discovery, failures, limits,
+    objectives, transport,
 };
 use crate::admission::DEFAULT_CLASS;
 use crate::backend::address::Address;
@@ -39,9 +40,10 @@ const MAX_MODEL: usize = 256;
 
 /// The first rule that is broken.
 pub(super) fn check(config: &Config) -> Result<(), Broken> {
-    backends_differ(&config.backends)?;
+    backends_are_usable(&config.backends)?;
+    discovery::check(&config.discovery)?;
     names_are_usable(&config.models)?;
-    names_have_backends(&config.models, &config.backends)?;
+    names_have_backends(config)?;
     listeners_differ(config)?;
     durations_are_usable(config)?;
     sizes_are_usable(config)?;
@@ -64,6 +66,23 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
 
 pub(super) fn broken(path: &str, problem: impl Into<String>) -> Broken {
     Broken { paths: vec![path.to_owned()], problem: problem.into() }
+}
+
+/// Whether no two are the same, and none has too much weight.
+pub(super) fn backends_are_usable(backends: &[BackendConfig]) -> Result<(), Broken> {
+    backends_differ(backends)?;
+    match backends.iter().position(|backend| is_too_heavy(backend.weight)) {
+        Some(index) => {
+            let problem = format!("a weight is at most {MAX_WEIGHT}");
+            Err(broken(&format!("backends.{index}.weight"), problem))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether a replica cannot have this weight.
+pub(super) fn is_too_heavy(weight: u32) -> bool {
+    weight > MAX_WEIGHT
 }
 
 fn backends_differ(backends: &[BackendConfig]) -> Result<(), Broken> {
@@ -123,17 +142,18 @@ fn names_are_usable(models: &[Named]) -> Result<(), Broken> {
     Ok(())
 }
 
-fn names_have_backends(models: &[Named], backends: &[BackendConfig]) -> Result<(), Broken> {
-    let ids: Vec<BackendId> = backends.iter().map(BackendConfig::id).collect();
-    for (index, model) in models.iter().enumerate() {
+fn names_have_backends(config: &Config) -> Result<(), Broken> {
+    let ids: Vec<BackendId> = config.backends.iter().map(BackendConfig::id).collect();
+    // Without any, those of the command line are yet to come, as those that will be found.
+    let are_all_known = !ids.is_empty() && config.discovery.is_empty();
+    for (index, model) in config.models.iter().enumerate() {
         let Some(wanted) = &model.backends else { continue };
         if wanted.is_empty() {
             let problem = "name one backend or more; null is all that serve the model";
             return Err(broken(&format!("models.{index}.backends"), problem));
         }
         let is_known = |name: &String| ids.iter().any(|id| id.as_str() == name);
-        // Without any, those of the command line are yet to come.
-        let stray = wanted.iter().position(|name| !ids.is_empty() && !is_known(name));
+        let stray = wanted.iter().position(|name| are_all_known && !is_known(name));
         if let Some(stray) = stray {
             let known = listed(ids.iter());
             let problem = format!("there is no backend `{}`; there are {known}", wanted[stray]);
@@ -212,11 +232,6 @@ fn explanations_are_bounded(config: &Config) -> Result<(), Broken> {
 }
 
 fn weights_are_usable(config: &Config) -> Result<(), Broken> {
-    let heavy = config.backends.iter().position(|backend| backend.weight > MAX_WEIGHT);
-    if let Some(index) = heavy {
-        let problem = format!("a weight is at most {MAX_WEIGHT}");
-        return Err(broken(&format!("backends.{index}.weight"), problem));
-    }
     let kv_aware = &config.routing.kv_aware;
     let weights = [
         ("routing.kv_aware.pressure", kv_aware.pressure),

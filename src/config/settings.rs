@@ -98,9 +98,20 @@ pub struct Answers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Drain {
-    /// How long running requests may go on after the signal to end.
+    /// How long connections are still accepted after the signal to end.
+    #[serde(with = "units::duration")]
+    pub delay: Duration,
+    /// How long running requests may go on after that.
     #[serde(with = "units::duration")]
     pub timeout: Duration,
+}
+
+/// When the configuration is read again, besides on SIGHUP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reload {
+    /// Whether it is when its file has changed.
+    pub watch: bool,
 }
 
 /// What is logged, and how.
@@ -247,9 +258,9 @@ impl Default for Admission {
 }
 
 impl Default for Drain {
-    /// 30 s, which is what Kubernetes grants.
+    /// No delay, and 30 s, which is what Kubernetes grants.
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(30) }
+        Self { delay: Duration::ZERO, timeout: Duration::from_secs(30) }
     }
 }
 

@@ -34,7 +34,7 @@ const BAD: &[(&str, &str)] = &[
   |
 1 | drain: { grace: …
   |          ^^^^^
-  = help: valid here: timeout",
+  = help: valid here: delay, timeout",
     ),
     (
         "routing:\n  policy: round_robbin\n",

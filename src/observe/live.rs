@@ -7,6 +7,7 @@ use super::terms::{StreamRules, Terms};
 use crate::openai::Phrases;
 use crate::record::{Condition, Observed, RecentTimes, Scales, SlowLimits};
 use crate::units;
+use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -63,7 +64,7 @@ pub struct Settings {
 /// All open exchanges.
 #[derive(Debug)]
 pub struct Live {
-    settings: Settings,
+    settings: ArcSwap<Settings>,
     epoch: Instant,
     open: AtomicUsize,
     /// The gateway ends them now.
@@ -85,14 +86,24 @@ pub struct Place {
     pulse: Arc<Pulse>,
 }
 
-/// Counts an exchange as open until it is dropped.
+/// Counts an exchange as open until it is dropped. It has the settings of its beginning.
 #[derive(Debug)]
-pub struct Presence(Arc<Live>);
+pub struct Presence(Arc<Live>, Arc<Settings>);
 
 impl Default for StallLimits {
     /// Ten times the p99 of the gaps, but at least a second. Nothing is cut.
     fn default() -> Self {
         Self { factor: 10.0, floor: Duration::from_secs(1), abort_after: None }
+    }
+}
+
+// === impl StallLimits ===
+
+impl StallLimits {
+    fn threshold(&self, replica: &dyn Replica) -> Duration {
+        let usual = replica.usual_gap().map(|gap| gap * self.factor);
+        let adaptive = usual.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        adaptive.unwrap_or_default().max(self.floor)
     }
 }
 
@@ -102,12 +113,18 @@ impl Live {
     /// Nothing is open. Times are kept from `epoch` on.
     pub fn new(settings: Settings, epoch: Instant) -> Arc<Self> {
         Arc::new(Self {
-            settings,
+            settings: ArcSwap::from_pointee(settings),
             epoch,
             open: AtomicUsize::new(0),
             is_cutting: AtomicBool::new(false),
             streams: Mutex::default(),
         })
+    }
+
+    /// Looks for other things from now on: in the exchanges that begin, but for stalls, which are
+    /// looked for in all.
+    pub fn change(&self, settings: Settings) {
+        self.settings.store(Arc::new(settings));
     }
 
     /// How many exchanges are open.
@@ -118,7 +135,7 @@ impl Live {
     /// Counts one more.
     pub fn enter(self: &Arc<Self>) -> Presence {
         self.open.fetch_add(1, Ordering::Relaxed);
-        Presence(self.clone())
+        Presence(self.clone(), self.settings.load_full())
     }
 
     /// What is dropped from now on is cut by the gateway, not left by its client.
@@ -134,6 +151,7 @@ impl Live {
     /// Looks at every stream once: what has fallen silent is told to its replica and its own
     /// record, and cut if it lasts too long.
     pub fn sweep(&self, now: Instant) {
+        let limits = self.settings.load().stalls;
         let pulses: Vec<Arc<Pulse>> = self.streams().open.values().cloned().collect();
         for pulse in pulses {
             pulse.keep_alive(now);
@@ -141,20 +159,14 @@ impl Live {
                 pulse.cut();
             }
             let Some(silence) = pulse.silence(now) else { continue };
-            if silence >= self.threshold(&*pulse.replica) {
+            if silence >= limits.threshold(&*pulse.replica) {
                 pulse.stall(now);
             }
-            let idle = pulse.terms.idle.or(self.settings.stalls.abort_after);
+            let idle = pulse.terms.idle.or(limits.abort_after);
             if idle.is_some_and(|limit| silence >= limit) {
                 pulse.cut();
             }
         }
-    }
-
-    fn threshold(&self, replica: &dyn Replica) -> Duration {
-        let usual = replica.usual_gap().map(|gap| gap * self.settings.stalls.factor);
-        let adaptive = usual.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        adaptive.unwrap_or_default().max(self.settings.stalls.floor)
     }
 
     fn join(self: &Arc<Self>, replica: Arc<dyn Replica>, terms: Terms, now: Instant) -> Place {
@@ -186,7 +198,7 @@ impl Presence {
 
     /// What is looked for.
     pub fn settings(&self) -> &Settings {
-        &self.0.settings
+        &self.1
     }
 }
 

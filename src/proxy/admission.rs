@@ -7,7 +7,7 @@
 //! replica is chosen as late as it can be. A client that leaves drops its ticket, and what has been
 //! sent to it goes back with the lease.
 
-use crate::admission::{Classes, Closed, Entry, Key, Refused, Room, Ticket};
+use crate::admission::{Classes, Closed, DEFAULT_CLASS, Entry, Key, Refused, Room, Ticket};
 use crate::backend::Lease;
 use crate::backend::pool::{Need, Pool};
 use crate::clock;
@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::record::{Decision, Tier, Timings};
 use crate::routing::Prompt;
 use crate::routing::high_water::Marks;
+use arc_swap::ArcSwapOption;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 use std::hash::{BuildHasher, RandomState};
@@ -26,7 +27,8 @@ use tokio::sync::oneshot;
 /// Who may go to a replica now, and who waits.
 pub struct Admission {
     pool: Arc<Pool>,
-    settings: Option<Settings>,
+    /// `None`: nobody waits who has not begun to.
+    settings: ArcSwapOption<Settings>,
     /// Keyed anew in each process: what it hashes are secrets.
     tenants: RandomState,
     room: Mutex<Room<Call>>,
@@ -95,12 +97,32 @@ impl Admission {
             .as_ref()
             .map_or((0, 1), |settings| (settings.places, settings.classes.names().len()));
         let room = Mutex::new(Room::new(places, classes));
+        let settings = ArcSwapOption::from_pointee(settings);
         Self { pool, settings, tenants: RandomState::new(), room }
+    }
+
+    /// Has other settings from now on. Whoever waits goes on to wait, in the class of the same name
+    /// or in that of all others; with `None`, until the next place.
+    pub fn change(&self, settings: Option<Settings>) {
+        self.with_room(|room| {
+            let before = self.settings.load_full();
+            if let Some(after) = &settings {
+                let names = before.as_ref().map(|before| before.classes.names());
+                let of = |class: usize| {
+                    let name = names.and_then(|names| names.get(class));
+                    after.classes.of(name.map_or(DEFAULT_CLASS, |name| name))
+                };
+                room.change(after.places, after.classes.names().len(), of);
+            }
+            self.settings.store(settings.map(Arc::new));
+        });
+        // Other marks may leave room.
+        self.pool.vacancies().tell();
     }
 
     /// How many wait in each class, the highest first. Nothing, if nobody ever waits.
     pub fn waiting(&self) -> Vec<(Arc<str>, usize)> {
-        let Some(settings) = &self.settings else { return Vec::new() };
+        let Some(settings) = self.settings.load_full() else { return Vec::new() };
         let names = settings.classes.names().iter().cloned();
         names.zip(self.room().waiting()).collect()
     }
@@ -114,7 +136,8 @@ impl Admission {
         tier: &Tier,
         tenant: Option<&str>,
     ) -> Caller {
-        let Some(settings) = &self.settings else { return Caller { class: 0, tenant: 0 } };
+        let settings = self.settings.load();
+        let Some(settings) = &*settings else { return Caller { class: 0, tenant: 0 } };
         let class = settings.classes.of(tier.as_str());
         if let Some(tenant) = tenant {
             return Caller { class, tenant: self.tenants.hash_one(tenant) };
@@ -138,7 +161,8 @@ impl Admission {
         timings: &mut Timings,
     ) -> Result<Place, Error> {
         let now = clock::now();
-        let Some(settings) = &self.settings else { return self.pool.lease(need, &[], now) };
+        let settings = self.settings.load_full();
+        let Some(settings) = settings.as_deref() else { return self.pool.lease(need, &[], now) };
         if self.pool.vacancies().waiting() == 0
             && let Some(place) = self.pool.lease_below(&settings.marks, need, now)?
         {
@@ -161,7 +185,7 @@ impl Admission {
         };
         let entered = self.with_room(|room| {
             // Those who wait go first; what none of them can use is for newcomers.
-            if !self.serve(room, settings, now).has(need.model)
+            if !self.serve(room, &settings.marks, now).has(need.model)
                 && let Some(place) = self.pool.lease_below(&settings.marks, need, now)?
             {
                 return Ok(Entered::Placed(place));
@@ -175,7 +199,7 @@ impl Admission {
         let mut waiting = Waiting { admission: self, key, answer };
         timings.queued = Some(now);
         // What became free before this ticket was there has not been told to anybody.
-        self.with_room(|room| self.serve(room, settings, now));
+        self.with_room(|room| self.serve(room, &settings.marks, now));
         let place = waiting.place(settings, now + settings.max_wait).await;
         timings.dequeued = Some(clock::now());
         place
@@ -183,20 +207,20 @@ impl Admission {
 
     /// Gives places that become free to those who wait, for ever.
     pub async fn run(self: Arc<Self>) {
-        let Some(settings) = &self.settings else { return };
         loop {
             self.pool.vacancies().changed().await;
-            self.with_room(|room| self.serve(room, settings, clock::now()));
+            let settings = self.settings.load_full();
+            let marks = settings.map(|settings| settings.marks).unwrap_or_default();
+            self.with_room(|room| self.serve(room, &marks, clock::now()));
         }
     }
 
     /// Gives every place that there is to the first in line who can use it. The models of those
     /// who wait on have none.
-    fn serve(&self, room: &mut Room<Call>, settings: &Settings, now: Instant) -> Closed {
+    fn serve(&self, room: &mut Room<Call>, marks: &Marks, now: Instant) -> Closed {
         let mut closed = Closed::default();
-        let mut offer = |ticket: &Ticket<Call>| {
-            self.pool.lease_below(&settings.marks, need(ticket), now).transpose()
-        };
+        let mut offer =
+            |ticket: &Ticket<Call>| self.pool.lease_below(marks, need(ticket), now).transpose();
         while let Some((key, place)) = room.first(now, &mut closed, &mut offer) {
             let ticket = if place.is_ok() { room.grant(key, now) } else { room.leave(key) };
             if let Some(ticket) = ticket {

@@ -19,7 +19,7 @@
 use super::{Candidate, LastSaid};
 
 /// The marks. `None`: no such mark.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Marks {
     /// Requests waiting in the engine.
     pub waiting: Option<u32>,

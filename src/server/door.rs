@@ -10,7 +10,10 @@ use crate::error::Error;
 use crate::observe::{Leash, Leashes};
 use crate::proxy::{Answer, Gateway, Opened, Peer, handle, open};
 use crate::tls::{Acceptor, Stream};
+use arc_swap::ArcSwap;
 use futures_util::FutureExt;
+use http::header::CONNECTION;
+use http::{HeaderValue, Version};
 use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -22,6 +25,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,10 +35,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The clients' door.
 pub(super) struct Door {
     acceptor: Option<Acceptor>,
-    limits: Limits,
+    limits: Arc<ArcSwap<Limits>>,
     connections: Arc<Connections>,
     leashes: Arc<Leashes>,
-    gateway: Arc<Gateway>,
+    gateway: Arc<ArcSwap<Gateway>>,
+    /// Whether connections are to be left after the answer that is under way.
+    is_draining: Arc<AtomicBool>,
     refusals: Arc<Semaphore>,
 }
 
@@ -58,13 +64,14 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 impl Door {
     pub(super) fn new(
         acceptor: Option<Acceptor>,
-        limits: Limits,
+        limits: Arc<ArcSwap<Limits>>,
         connections: Arc<Connections>,
         leashes: Arc<Leashes>,
-        gateway: Arc<Gateway>,
+        gateway: Arc<ArcSwap<Gateway>>,
+        is_draining: Arc<AtomicBool>,
     ) -> Arc<Self> {
         let refusals = Arc::new(Semaphore::new(REFUSALS));
-        Arc::new(Self { acceptor, limits, connections, leashes, gateway, refusals })
+        Arc::new(Self { acceptor, limits, connections, leashes, gateway, is_draining, refusals })
     }
 
     /// Lets a connection in, or tells it that there are too many.
@@ -98,19 +105,22 @@ impl Door {
     ) {
         let Some(stream) = self.shake_hands(stream, peer).await else { return };
         let (leash, answered) = (Leash::default(), Answered::default());
-        let Limits { head_timeout: head, keep_alive: next, write_timeout, .. } = self.limits;
+        let limits = **self.limits.load();
+        let Limits { head_timeout: head, keep_alive: next, write_timeout, .. } = limits;
         let stream = Paced::new(stream, write_timeout, leash.clone());
         let stream = Guarded::new(stream, answered.clone(), Patience { head, next });
         let leashing = Leashing::new(self.leashes.clone(), leash);
         let service = service_fn(|mut request| {
             let counted = place.request(answered.activity().clone());
             let peer = Peer { ip: peer.ip(), requests: counted.number() };
-            let opening = AssertUnwindSafe(|| open(&self.gateway, &peer, &mut request));
-            let opened = catch_unwind(opening);
-            let ending = Ending { answered: answered.clone(), counted, leashing: leashing.clone() };
-            answer(self.gateway.clone(), peer, opened, request, ending)
+            let gateway = self.gateway.load_full();
+            let opened = catch_unwind(AssertUnwindSafe(|| open(&gateway, &peer, &mut request)));
+            let is_draining = self.is_draining.clone();
+            let (answered, leashing) = (answered.clone(), leashing.clone());
+            let ending = Ending { answered, counted, leashing, is_draining };
+            answer(gateway, peer, opened, request, ending)
         });
-        let http = self.http(leashing.clone());
+        let http = http(&limits, leashing.clone());
         let connection = http.serve_connection(TokioIo::new(stream), service);
         if let Err(error) = watcher.watch(connection).await {
             tracing::debug!(%peer, %error, "connection ended");
@@ -120,7 +130,9 @@ impl Door {
     async fn shake_hands(&self, stream: TcpStream, peer: SocketAddr) -> Option<Stream> {
         let Some(acceptor) = &self.acceptor else { return Some(Stream::Plain(stream)) };
         let error =
-            match tokio::time::timeout(self.limits.head_timeout, acceptor.accept(stream)).await {
+            match tokio::time::timeout(self.limits.load().head_timeout, acceptor.accept(stream))
+                .await
+            {
                 Ok(Ok(stream)) => return Some(stream),
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "not in time".to_owned(),
@@ -129,30 +141,29 @@ impl Door {
         tracing::debug!(%peer, error, "no TLS handshake");
         None
     }
+}
 
-    fn http(&self, leashing: Leashing) -> auto::Builder<Leashing> {
-        let limits = &self.limits;
-        let mut builder = auto::Builder::new(leashing);
-        // How long a head may take is the guard's: it can tell a head from a pause.
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(None)
-            .max_headers(limits.headers)
-            .max_buf_size(limits.head);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(limits.streams)
-            .max_header_list_size(u32::try_from(limits.head).unwrap_or(u32::MAX))
-            .max_pending_accept_reset_streams(PENDING_RESETS)
-            .max_local_error_reset_streams(LOCAL_RESETS)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_send_buf_size(STREAM_BUFFER)
-            .keep_alive_interval(Some(PING_EVERY));
-        builder
-    }
+fn http(limits: &Limits, leashing: Leashing) -> auto::Builder<Leashing> {
+    let mut builder = auto::Builder::new(leashing);
+    // How long a head may take is the guard's: it can tell a head from a pause.
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .max_headers(limits.headers)
+        .max_buf_size(limits.head);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(u32::try_from(limits.head).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(PENDING_RESETS)
+        .max_local_error_reset_streams(LOCAL_RESETS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(STREAM_BUFFER)
+        .keep_alive_interval(Some(PING_EVERY));
+    builder
 }
 
 /// What hears of the end of a request.
@@ -160,6 +171,7 @@ struct Ending {
     answered: Answered,
     counted: Open,
     leashing: Leashing,
+    is_draining: Arc<AtomicBool>,
 }
 
 /// A panic ends one request, never the process.
@@ -168,20 +180,25 @@ async fn answer(
     peer: Peer,
     opened: thread::Result<Opened>,
     request: Request<Incoming>,
-    Ending { answered, counted, leashing }: Ending,
+    Ending { answered, counted, leashing, is_draining }: Ending,
 ) -> Result<Response<Held<Answer, Open>>, Infallible> {
     // Known only now that the stream runs.
     let leash = leashing.leash();
+    let is_http1 = request.version() < Version::HTTP_2;
     let response = match opened {
         Ok(opened) => {
             AssertUnwindSafe(handle(&gateway, opened, leash, request)).catch_unwind().await
         }
         Err(panic) => Err(panic),
     };
-    let response = response.unwrap_or_else(|_| {
+    let mut response = response.unwrap_or_else(|_| {
         tracing::error!(ip = %peer.ip, "a request made the gateway panic");
         Error::Internal.response().map(Either::Left)
     });
+    if is_http1 && is_draining.load(Ordering::Relaxed) {
+        // A client that comes again on this connection might come when it is closed.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     answered.tell();
     Ok(response.map(|body| Held::new(body, counted)))
 }

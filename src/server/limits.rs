@@ -24,7 +24,9 @@ pub struct Limits {
     pub streams: u32,
     /// Most memory of the process, in bytes, with which it takes new work.
     pub memory: Option<u64>,
-    /// Longest wait for streams to end once the gateway is told to stop.
+    /// How long connections are still accepted once the gateway is told to stop.
+    pub drain_delay: Duration,
+    /// Longest wait for streams to end after that.
     pub drain: Duration,
 }
 
@@ -40,6 +42,7 @@ impl Default for Limits {
             connections_per_client: None,
             streams: 200,
             memory: None,
+            drain_delay: Duration::ZERO,
             drain: Duration::from_secs(30),
         }
     }

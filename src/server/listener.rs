@@ -28,18 +28,93 @@ const KEEPALIVE: Duration = Duration::from_mins(1);
 /// gateway's to cut, which tells why.
 #[cfg(target_os = "linux")]
 const GRACE: Duration = Duration::from_secs(15);
+/// An address that is ours, and takes no connections yet.
+#[derive(Debug)]
+pub struct Reserved {
+    socket: Socket,
+    address: SocketAddr,
+    purpose: &'static str,
+}
 
 /// Binds an address; `purpose` names it in the error.
 pub fn bind(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, BindError> {
+    reserve(address, purpose, false)?.listen()
+}
+
+/// Binds an address before there is anybody to serve there. If it is shared, other processes of the
+/// same user may have it too, if they bind it so: the kernel gives each new connection to one of
+/// those that listen.
+pub fn reserve(
+    address: SocketAddr,
+    purpose: &'static str,
+    is_shared: bool,
+) -> Result<Reserved, BindError> {
     let bound = || {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
+        socket.set_reuse_port(is_shared)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        TcpListener::from_std(socket.into())
+        Ok(socket)
     };
-    bound().map_err(|cause| BindError { address, purpose, cause })
+    match bound() {
+        Ok(socket) => Ok(Reserved { socket, address, purpose }),
+        Err(cause) => Err(BindError { address, purpose, cause }),
+    }
+}
+
+impl Reserved {
+    /// The address, with the port that was found if any would do.
+    pub fn address(&self) -> SocketAddr {
+        let bound = self.socket.local_addr().ok().and_then(|address| address.as_socket());
+        bound.unwrap_or(self.address)
+    }
+
+    /// Takes connections from now on. Must be called inside a runtime.
+    pub fn listen(self) -> Result<TcpListener, BindError> {
+        let Self { socket, address, purpose } = self;
+        let listening = socket.listen(BACKLOG).and_then(|()| TcpListener::from_std(socket.into()));
+        listening.map_err(|cause| BindError { address, purpose, cause })
+    }
+}
+
+/// Takes no more newcomers if other processes may have the port too: their first packets are
+/// dropped here, so their clients send them again after a second and come to another process by
+/// then. Who has begun to connect goes on. Without this, the kernel would reset whoever it has given
+/// to a listener that is closed before he was accepted.
+pub(super) fn leave_to_others(listener: &TcpListener) {
+    let socket = SockRef::from(listener);
+    if !socket.reuse_port().unwrap_or(false) {
+        return;
+    }
+    #[cfg(target_os = "linux")]
+    if let Err(error) = socket.attach_filter(&newcomers::DROPPED) {
+        tracing::warn!(%error, "connections that come while the port is closed may be reset");
+    }
+}
+
+/// A filter of packets for a socket that listens, in the kernel's classic language.
+#[cfg(target_os = "linux")]
+mod newcomers {
+    use socket2::SockFilter;
+
+    const LOAD_BYTE: u16 = 0x30;
+    const AND: u16 = 0x54;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    /// Where the flags stand in a TCP header, and two of them.
+    const FLAGS: u32 = 13;
+    const SYN: u32 = 0x02;
+    const ACK: u32 = 0x10;
+
+    /// The first packet of a connection is dropped, all others pass whole.
+    pub(super) const DROPPED: [SockFilter; 5] = [
+        SockFilter::new(LOAD_BYTE, 0, 0, FLAGS),
+        SockFilter::new(AND, 0, 0, SYN | ACK),
+        SockFilter::new(JUMP_IF_EQUAL, 0, 1, SYN),
+        SockFilter::new(RETURN, 0, 0, 0),
+        SockFilter::new(RETURN, 0, 0, u32::MAX),
+    ];
 }
 
 /// The next connection, without Nagle's delay. Errors are waited out: a full table of file

@@ -4,6 +4,7 @@
 mod connections;
 mod door;
 mod framing;
+mod front;
 mod guard;
 mod held;
 mod leashing;
@@ -22,17 +23,17 @@ use crate::observe::{Leashes, Live};
 use crate::proxy::Gateway;
 use crate::telemetry::Telemetry;
 use crate::tls::{Acceptor, Credentials};
+use arc_swap::ArcSwap;
 pub use connections::Connections;
 use door::Door;
-use hyper_util::server::graceful::GracefulShutdown;
+use front::{Closed, Front};
 pub use limits::Limits;
-pub use listener::{BindError, bind};
+pub use listener::{BindError, Reserved, bind, reserve};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 /// A gateway with its ports bound, before it serves.
@@ -41,12 +42,12 @@ pub struct Server {
     pub clients: TcpListener,
     /// Where operators connect.
     pub operators: TcpListener,
-    /// What serves requests.
-    pub gateway: Arc<Gateway>,
+    /// What serves requests: each has the one that is there when it comes.
+    pub gateway: Arc<ArcSwap<Gateway>>,
     /// What operators see.
     pub admin: Arc<Admin>,
-    /// The limits.
-    pub limits: Limits,
+    /// The limits: each connection has those that are there when it comes.
+    pub limits: Arc<ArcSwap<Limits>>,
     /// The connections of clients.
     pub connections: Arc<Connections>,
     /// The certificates.
@@ -73,6 +74,8 @@ pub enum Drained {
     Cut,
 }
 
+/// How often it is said how far a drain is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// How often the open streams are looked at.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
@@ -80,42 +83,34 @@ impl Server {
     /// Serves until `shutdown`, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Drained {
         let Self { clients, operators, gateway, admin, limits, connections: counted, tls } = self;
-        listener::find_the_gone(&clients, limits.write_timeout);
+        let at_start = **limits.load();
+        listener::find_the_gone(&clients, at_start.write_timeout);
         let router = admin::router(admin.clone());
         let operators = tokio::spawn(operators::serve(operators, tls.operators, router));
-        let leashes = Leashes::new(clock::now());
-        let sweeper = tokio::spawn(sweep(gateway.live.clone(), leashes.clone(), limits));
-        let memory =
-            limits.memory.map(|most| tokio::spawn(memory::watch(most, gateway.gate.clone())));
+        let (live, leashes) = (gateway.load().live.clone(), Leashes::new(clock::now()));
+        let sweeper = tokio::spawn(sweep(live.clone(), leashes.clone(), limits.clone()));
+        let gate = gateway.load().gate.clone();
+        let memory = at_start.memory.map(|most| tokio::spawn(memory::watch(most, gate)));
         let credentials = tokio::spawn(tls.credentials.run());
-        let admission = tokio::spawn(gateway.admission.clone().run());
-        let live = gateway.live.clone();
-        let graceful = GracefulShutdown::new();
-        let mut connections = JoinSet::new();
-        let door = Door::new(tls.clients, limits, counted.clone(), leashes, gateway.clone());
-        let mut shutdown = std::pin::pin!(shutdown);
-        loop {
-            tokio::select! {
-                (stream, peer) = listener::accept(&clients, &counted) => {
-                    if let Some((stream, place)) = door.admit(stream, peer) {
-                        let watcher = graceful.watcher();
-                        connections.spawn(door.clone().serve(stream, peer, place, watcher));
-                    }
-                }
-                Some(_) = connections.join_next() => {}
-                () = &mut shutdown => break,
-            }
-        }
+        let admission = tokio::spawn(gateway.load().admission.clone().run());
+        let is_draining = admin.draining.clone();
+        let (limits_now, places) = (limits.clone(), counted.clone());
+        let door = Door::new(tls.clients, limits_now, places, leashes, gateway, is_draining);
+        let mut front = Front::new(clients, door, counted);
+        front.accept_until(shutdown).await;
         admin.draining.store(true, Ordering::Relaxed);
-        drop(clients);
-        let open = connections.len();
-        tracing::info!(connections = open, deadline = ?limits.drain, "draining");
-        let ended = tokio::time::timeout(limits.drain, graceful.shutdown()).await;
+        let Limits { drain_delay, drain, .. } = **limits.load();
+        tracing::info!(open = live.open(), ?drain_delay, deadline = ?drain, "draining");
+        let telling = tokio::spawn(tell_progress(live.clone()));
+        front.accept_until(tokio::time::sleep(drain_delay)).await;
+        let Closed { mut connections, graceful } = front.close().await;
+        let ended = tokio::time::timeout(drain, graceful.shutdown()).await;
         let drained = if ended.is_ok() { Drained::Whole } else { Drained::Cut };
         if drained == Drained::Cut {
             live.cut_all();
         }
         connections.shutdown().await;
+        telling.abort();
         sweeper.abort();
         admission.abort();
         operators.abort();
@@ -124,6 +119,14 @@ impl Server {
             memory.abort();
         }
         drained
+    }
+}
+
+/// Says again and again how many requests are left.
+async fn tell_progress(live: Arc<Live>) {
+    loop {
+        tokio::time::sleep(PROGRESS_EVERY).await;
+        tracing::info!(open = live.open(), "still draining");
     }
 }
 
@@ -142,12 +145,12 @@ pub async fn watch_all(
 }
 
 /// Looks again and again for streams that have fallen silent, or are not taken.
-async fn sweep(live: Arc<Live>, leashes: Arc<Leashes>, limits: Limits) {
+async fn sweep(live: Arc<Live>, leashes: Arc<Leashes>, limits: Arc<ArcSwap<Limits>>) {
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         live.sweep(clock::now());
-        leashes.sweep(clock::now(), limits.write_timeout);
+        leashes.sweep(clock::now(), limits.load().write_timeout);
     }
 }

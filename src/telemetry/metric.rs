@@ -168,6 +168,8 @@ pub enum Label {
     Side,
     /// What became of new files of certificates.
     CertificateResult,
+    /// Whether a configuration that was read again could be used.
+    Reload,
     /// The version of the gateway.
     Version,
 }
@@ -204,6 +206,8 @@ pub(super) const CAPTURE_RESULTS: [&str; 2] = ["written", "dropped"];
 pub(super) const ACCESS_RESULTS: [&str; 3] = ["written", "left_out", "dropped"];
 /// What becomes of the records of the content log.
 pub(super) const CONTENT_RESULTS: [&str; 3] = ["written", "dropped", "redactor_failed"];
+/// Whether a configuration that was read again could be used.
+pub(super) const RELOAD_RESULTS: [&str; 2] = ["ok", "failed"];
 /// How pushes of the metrics go.
 pub(super) const PUSH_RESULTS: [&str; 2] = ["ok", "failed"];
 /// Why connections are refused.
@@ -256,6 +260,7 @@ impl Label {
             | Self::Content
             | Self::Push
             | Self::CertificateResult
+            | Self::Reload
             | Self::Verdict => "result",
             Self::Phase | Self::LifePhase => "phase",
             Self::Direction => "direction",
@@ -327,6 +332,7 @@ impl Label {
             Self::RefusedConnection => own(&REFUSED_CONNECTIONS),
             Self::Side => own(&Side::ALL.map(Side::as_str)),
             Self::CertificateResult => own(&CERTIFICATE_RESULTS),
+            Self::Reload => own(&RELOAD_RESULTS),
             Self::Version => own(&[env!("CARGO_PKG_VERSION")]),
         }
     }

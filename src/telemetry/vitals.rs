@@ -4,6 +4,7 @@
 use super::{access_log, capture, content, push};
 use crate::tls;
 use serde::Serialize;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One moment of the gateway.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -36,6 +37,8 @@ pub struct Vitals {
     pub connections: ConnectionVitals,
     /// The certificates.
     pub tls: tls::Counts,
+    /// How the configuration was read.
+    pub reloads: Reloads,
 }
 
 /// One moment of the connections of clients.
@@ -53,6 +56,19 @@ pub struct ConnectionVitals {
     pub handshakes: u64,
     /// Times that the system gave none although there was one.
     pub accept_errors: u64,
+}
+
+/// How the configuration was read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Reloads {
+    /// Whether it could be used when it was last read.
+    pub last_successful: bool,
+    /// When it last could, in seconds since 1970.
+    pub last_success_seconds: f64,
+    /// Times that it was read again, and used.
+    pub ok: u64,
+    /// Times that it was read again, and the one before held on.
+    pub failed: u64,
 }
 
 /// One moment of a class of the waiting room.
@@ -168,4 +184,29 @@ pub struct LogCounts {
     pub access: access_log::Counts,
     /// Prompts and answers.
     pub content: content::Counts,
+}
+
+// === impl Reloads ===
+
+impl Reloads {
+    /// It was read for the first time.
+    pub fn begun(now: SystemTime) -> Self {
+        Self { last_successful: true, last_success_seconds: seconds(now), ..Self::default() }
+    }
+
+    /// It was read again, and is used.
+    pub fn succeeded(&mut self, now: SystemTime) {
+        let Self { ok, failed, .. } = *self;
+        *self = Self { ok: ok + 1, failed, ..Self::begun(now) };
+    }
+
+    /// It was read again, and cannot be used.
+    pub fn failed(&mut self) {
+        self.last_successful = false;
+        self.failed += 1;
+    }
+}
+
+fn seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

@@ -133,6 +133,8 @@ fn outside_crates_stay_in_their_rooms() {
         ("x509_cert", &["tls"]),
         ("axum::", &["admin", "server", "sim"]),
         ("serde_saphyr", &["config", "operations"]),
+        ("hickory_resolver", &["discovery"]),
+        ("sd_notify", &["app"]),
         ("clap::", &["cli", "sim", "routing", "main", "app", "config", "operations"]),
     ];
     for (file, source) in sources() {

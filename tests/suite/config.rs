@@ -205,7 +205,7 @@ fn serving_needs_a_backend() {
     assert_eq!(
         error.to_string(),
         "no backend is configured\nhelp: give --backend http://HOST:PORT, set TOKENWEIR_BACKEND or \
-         add `backends` to the configuration file"
+         add `backends` or `discovery` to the configuration file"
     );
     assert!(parse(REFERENCE).unwrap().require_backend().is_ok());
 }

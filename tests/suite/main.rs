@@ -29,6 +29,7 @@ mod pages;
 mod proxy;
 mod push;
 mod replay;
+mod restart;
 mod scraping;
 mod servers;
 mod shapes;
@@ -49,6 +50,7 @@ mod support {
     pub(crate) mod http2;
     pub(crate) mod imp;
     pub(crate) mod mortal;
+    pub(crate) mod process;
     pub(crate) mod promql;
     pub(crate) mod raw_http2;
     pub(crate) mod recording;

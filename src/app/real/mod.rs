@@ -5,7 +5,7 @@
 mod report;
 mod request;
 
-use super::assembly::raise_file_limit;
+use super::ports::raise_file_limit;
 use super::progress::Progress;
 use super::{failed, replay, signals, variable};
 use crate::backend::address::Address;

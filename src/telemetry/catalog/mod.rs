@@ -3,6 +3,7 @@
 //! there from the start.
 
 mod doors;
+mod lifecycle;
 mod objectives;
 mod replicas;
 mod requests;
@@ -60,6 +61,7 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
         resilience::ROWS,
         routing::ROWS,
         doors::ROWS,
+        lifecycle::ROWS,
     ]
     .into_iter()
     .flatten()

@@ -1,12 +1,13 @@
 //! A gateway inside the test, on real sockets, whose records the test receives.
 
+use arc_swap::ArcSwap;
 use http::HeaderName;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
-use tokenweir::admin::{Admin, Guard};
+use std::time::{Duration, UNIX_EPOCH};
+use tokenweir::admin::{Admin, Configuration, Guard};
 use tokenweir::backend::address::Address;
 use tokenweir::backend::client::{self, Client};
 use tokenweir::backend::pool::Pool;
@@ -234,7 +235,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let server = Server {
         clients: server::bind(local, "clients").unwrap(),
         operators: server::bind(local, "operators").unwrap(),
-        gateway: Arc::new(Gateway {
+        gateway: Arc::new(ArcSwap::from_pointee(Gateway {
             pool: pool.clone(),
             access: setup.access.clone(),
             admission: admission.clone(),
@@ -251,7 +252,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             session_headers: setup.session_headers,
             captured: setup.captured,
             kept_text: None,
-        }),
+        })),
         admin: Arc::new(Admin {
             guard: setup.guard,
             pool: pool.clone(),
@@ -263,13 +264,13 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             draining: Arc::new(AtomicBool::new(false)),
             spans: Box::new(SpanCounts::default),
             capture: counter.clone(),
-            logs: Box::new(LogCounts::default),
+            logs: Arc::new(LogCounts::default),
             pushes: push::Counter::default(),
             connections: Box::new(move || counted.vitals()),
             credentials: setup.tls.credentials.clone(),
-            config: serde_json::Value::Null,
+            configuration: Configuration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         }),
-        limits,
+        limits: Arc::new(ArcSwap::from_pointee(limits)),
         connections,
         tls: setup.tls,
     };

@@ -1,0 +1,83 @@
+//! Who hears of every request, and what of it ends when the gateway does.
+
+use super::assembly::AssemblyError;
+use super::logs::Logs;
+use super::parts::{capture, later, log_counts, telemetry};
+use crate::backend::pool::Pool;
+use crate::config::Config;
+use crate::observe::Sink;
+use crate::proxy::KeptText;
+use crate::proxy::access::Access;
+use crate::telemetry::Telemetry;
+use crate::telemetry::buckets::Buckets;
+use crate::telemetry::capture::{self, Capture};
+use crate::telemetry::content::{self, Content};
+use crate::telemetry::explain::Explanations;
+use crate::telemetry::otel::{self, Otel};
+use crate::telemetry::teller::Telling;
+use crate::telemetry::vitals::LogCounts;
+use std::sync::Arc;
+
+/// Who hears of every request.
+pub(super) struct Hearing {
+    pub(super) telemetry: Arc<Telemetry>,
+    /// Tells what is left when it is dropped.
+    pub(super) telling: Telling,
+    pub(super) explanations: Arc<Explanations>,
+    pub(super) buckets: Buckets,
+    pub(super) otel: Option<Otel>,
+    pub(super) captured: Option<capture::Counter>,
+    /// Writes what is left of the capture when it is dropped.
+    pub(super) capturing: Option<capture::Running>,
+    /// As well.
+    pub(super) keeping: Option<content::Running>,
+    pub(super) logs: Arc<dyn Fn() -> LogCounts + Send + Sync>,
+}
+
+impl Hearing {
+    /// Starts all that the configuration asks for.
+    pub(super) fn start(
+        config: &Config,
+        spans: &otel::Settings,
+        logs: &Logs,
+        pool: &Arc<Pool>,
+        access: &Arc<Access>,
+    ) -> Result<Self, AssemblyError> {
+        let otel = spans.endpoint.is_some().then(|| Otel::start(spans)).transpose()?;
+        let explanations = Arc::new(Explanations::new(config.routing.explain_ring));
+        let (capture, capturing) = capture(config)?.unzip();
+        let captured = capture.as_ref().map(Capture::counter);
+        let access_log = logs.access_log();
+        let (content, keeping) = Content::start(&config.log.content)?.unzip();
+        let logs = log_counts(logs, access_log.as_ref(), content.as_ref());
+        let at_once: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone(), access.clone()];
+        let mut later = later(access_log, otel.as_ref(), capture);
+        later.extend(content.map(|content| Arc::new(content) as Arc<dyn Sink>));
+        let buckets = Buckets::new(&config.metrics.buckets, &config.slos)?;
+        let (telemetry, telling) = telemetry(pool, config, &buckets, at_once, later);
+        let telemetry = Arc::new(telemetry);
+        Ok(Self {
+            telemetry,
+            telling,
+            explanations,
+            buckets,
+            otel,
+            captured,
+            capturing,
+            keeping,
+            logs,
+        })
+    }
+
+    /// The share of requests that a capture keeps.
+    pub(super) fn captured_share(&self, config: &Config) -> f64 {
+        self.capturing.as_ref().map_or(0.0, |_| config.capture.sample)
+    }
+
+    /// Whose text is kept.
+    pub(super) fn kept_text(&self, config: &Config) -> Option<KeptText> {
+        let content = &config.log.content;
+        let kept = || KeptText { share: content.sample, bytes: content.room() };
+        self.keeping.as_ref().map(|_| kept())
+    }
+}

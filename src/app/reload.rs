@@ -1,0 +1,176 @@
+//! The configuration, read again: on SIGHUP, on a POST to the admin port, or when its file has
+//! changed. One task makes all changes, one after the other, so that two can never mix. A
+//! configuration with a mistake changes nothing.
+
+use super::lasting::Lasting;
+use super::parts::{backends, identities, limits, selection};
+use super::signals::Hangups;
+use super::sources::Sources;
+use super::{Chain, systemd, variable};
+use crate::admin::{Configuration, Request, Requests};
+use crate::backend::Keeper;
+use crate::backend::client::Client;
+use crate::clock;
+use crate::config::{Config, Loaded, Overrides, Reloaded};
+use crate::discovery::file::WatchedFile;
+use crate::proxy::Gateway;
+use crate::server::Limits;
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Who changes the gateway while it runs.
+pub(super) struct Reloader {
+    /// What holds now.
+    pub(super) loaded: Loaded,
+    /// What flags and variables say besides; they do not change.
+    pub(super) overrides: Overrides,
+    /// Where it is read again.
+    pub(super) file: Option<WatchedFile>,
+    pub(super) hangups: Hangups,
+    pub(super) requests: Requests,
+    pub(super) sources: Sources,
+    pub(super) lasting: Lasting,
+    pub(super) client: Client,
+    pub(super) keeper: Keeper,
+    pub(super) gateway: Arc<ArcSwap<Gateway>>,
+    pub(super) limits: Arc<ArcSwap<Limits>>,
+    pub(super) configuration: Arc<Configuration>,
+}
+
+/// What there is to do.
+enum Task {
+    /// Read the configuration again, and tell whoever asked.
+    Reload(Option<Request>),
+    /// Other replicas were found.
+    Found,
+}
+
+/// How long replicas that come are waited for before those that go away get nothing new.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+// === impl Reloader ===
+
+impl Reloader {
+    /// Makes every change that is asked for, for ever.
+    pub(super) async fn run(mut self) {
+        loop {
+            let is_watched = self.loaded.config.reload.watch;
+            let task = tokio::select! {
+                Some(request) = self.requests.recv() => Task::Reload(Some(request)),
+                () = self.hangups.next() => Task::Reload(None),
+                () = changed(&mut self.file), if is_watched => Task::Reload(None),
+                () = self.sources.changed() => Task::Found,
+            };
+            match task {
+                Task::Found => self.on_found().await,
+                Task::Reload(asked) => {
+                    systemd::reloading();
+                    let result = self.reload().await;
+                    systemd::ready();
+                    if let Some(request) = asked {
+                        request.answer(result);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn on_found(&mut self) {
+        let config = &self.loaded.config;
+        let replicas = self.sources.replicas(config);
+        let found = backends(config, &replicas, variable)
+            .and_then(|fleet| Ok((fleet, identities(&replicas)?)));
+        match found {
+            Ok((fleet, identities)) => {
+                self.lasting.outbound.set_own(identities);
+                tracing::info!(replicas = replicas.len(), "the fleet changes");
+                self.keeper.change(fleet, &selection(config), PATIENCE).await;
+            }
+            Err(error) => {
+                tracing::error!(error = %Chain(&error), "what was found cannot be used");
+            }
+        }
+    }
+
+    async fn reload(&mut self) -> Result<String, String> {
+        match self.read_and_change().await {
+            Ok(reloaded) => Ok(told(&reloaded)),
+            Err(problem) => {
+                tracing::error!(problem, "the configuration cannot be used; the one before holds");
+                self.configuration.failed();
+                Err(problem)
+            }
+        }
+    }
+
+    async fn read_and_change(&mut self) -> Result<Reloaded, String> {
+        let Some(file) = &mut self.file else {
+            return Err("the gateway was started without a configuration file".to_owned());
+        };
+        // What changes from here on is news.
+        file.skip().await;
+        let read = Config::load(Some(file.path()), self.overrides.clone());
+        let read = read.and_then(|loaded| loaded.require_backend().map(|()| loaded));
+        let reloaded = self.loaded.reload(read.map_err(|error| error.to_string())?);
+        self.change(&reloaded.loaded.config).await?;
+        self.loaded = reloaded.loaded.clone();
+        self.configuration.replace(self.loaded.view(), clock::wall());
+        Ok(reloaded)
+    }
+
+    /// All that can fail comes first.
+    async fn change(&mut self, config: &Config) -> Result<(), String> {
+        let has_other_sources = config.discovery != self.loaded.config.discovery;
+        let mut sources = has_other_sources.then(|| Sources::start(&config.discovery));
+        if let Some(sources) = &mut sources {
+            sources.first(PATIENCE).await;
+        }
+        let replicas = sources.as_ref().unwrap_or(&self.sources).replicas(config);
+        let fleet = backends(config, &replicas, variable);
+        let fleet = fleet.map_err(|error| Chain(&error).to_string())?;
+        let has_other_client = config.timeouts != self.loaded.config.timeouts;
+        let client = if has_other_client { self.new_client(config) } else { self.client.clone() };
+        let next = self.lasting.next(config, &replicas, client.clone(), variable);
+        let next = next.map_err(|error| Chain(&error).to_string())?;
+        if has_other_client || config.watch != self.loaded.config.watch {
+            self.keeper.set(client.clone(), config.watch);
+        }
+        self.client = client;
+        if let Some(sources) = sources {
+            self.sources = sources;
+        }
+        self.keeper.change(fleet, &selection(config), PATIENCE).await;
+        self.gateway.store(Arc::new(self.lasting.take(config, next)));
+        self.limits.store(Arc::new(limits(config, self.lasting.files)));
+        Ok(())
+    }
+
+    fn new_client(&self, config: &Config) -> Client {
+        Client::with_tls(config.timeouts, self.lasting.outbound.clone())
+    }
+}
+
+async fn changed(file: &mut Option<WatchedFile>) {
+    match file {
+        Some(file) => file.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Says what has changed, and gives the same for whoever asked.
+fn told(reloaded: &Reloaded) -> String {
+    let (changed, held) = (reloaded.changed.join(", "), reloaded.held.join(", "));
+    tracing::info!(changed, "configuration read again");
+    let mut told = if changed.is_empty() {
+        "nothing has changed".into()
+    } else {
+        format!("changed: {changed}")
+    };
+    if !held.is_empty() {
+        tracing::warn!(keys = held, "these need a restart; the old values hold");
+        told.push_str("\nneeds a restart: ");
+        told.push_str(&held);
+    }
+    told
+}

@@ -1,0 +1,148 @@
+//! Where replicas are found, in the configuration; and the list of them in a file of their own.
+
+use super::rules::{self, Broken, broken};
+use super::secret::Secret;
+use super::settings::UsageMode;
+use super::{BackendConfig, ConfigError, file, yaml};
+use crate::units;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A source of replicas. Has exactly one of `file`, `dns` and `srv`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Discovery {
+    /// A file with a list like that of `backends`.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
+    /// A name whose addresses are replicas.
+    #[serde(default)]
+    pub dns: Option<String>,
+    /// A name whose SRV records are.
+    #[serde(default)]
+    pub srv: Option<String>,
+    /// The port of those of `dns`.
+    #[serde(default)]
+    pub port: Option<u16>,
+    /// The time from one question to the next.
+    #[serde(default = "usual_interval", with = "units::duration")]
+    pub every: Duration,
+    /// As of a backend: for those that do not have their own.
+    #[serde(default)]
+    pub api_key: Option<Secret>,
+    /// As well.
+    #[serde(default)]
+    pub usage: Option<UsageMode>,
+    /// As of a backend; those of a file have their own.
+    #[serde(default)]
+    pub weight: Option<u32>,
+}
+
+fn usual_interval() -> Duration {
+    Duration::from_secs(5)
+}
+
+// === impl Discovery ===
+
+impl Discovery {
+    /// What is not said of a replica that was found here is as of all of them.
+    pub fn complete(&self, found: BackendConfig) -> BackendConfig {
+        BackendConfig {
+            api_key: found.api_key.or_else(|| self.api_key.clone()),
+            usage: found.usage.or(self.usage),
+            weight: self.weight.unwrap_or(found.weight),
+            ..found
+        }
+    }
+}
+
+/// The list of replicas in a file.
+pub fn backends_in(path: &Path) -> Result<Vec<BackendConfig>, ConfigError> {
+    let text = file::read(path)?;
+    let (backends, _) = yaml::parse::<Vec<BackendConfig>>(&text, path)?;
+    match rules::backends_are_usable(&backends) {
+        Ok(()) => Ok(backends),
+        Err(Broken { problem, .. }) => Err(ConfigError::new(&problem).in_file(path)),
+    }
+}
+
+/// The first rule that is broken.
+pub(super) fn check(sources: &[Discovery]) -> Result<(), Broken> {
+    for (index, source) in sources.iter().enumerate() {
+        let wrong = |key: &str, problem: &str| {
+            Err(broken(&format!("discovery.{index}{key}"), problem.to_owned()))
+        };
+        let kinds = [source.file.is_some(), source.dns.is_some(), source.srv.is_some()];
+        match kinds.iter().filter(|is_given| **is_given).count() {
+            0 => return wrong("", "say where: write one of `file`, `dns` and `srv`"),
+            1 => {}
+            _ => return wrong("", "one source has one of `file`, `dns` and `srv`; write two"),
+        }
+        match (&source.dns, source.port) {
+            (Some(_), None) => return wrong("", "addresses have no port; write `port`"),
+            (None, Some(_)) => return wrong(".port", "only `dns` wants a port"),
+            _ => {}
+        }
+        if source.every < Duration::from_secs(1) {
+            return wrong(".every", "this must be 1s or more");
+        }
+        if source.weight.is_some_and(rules::is_too_heavy) {
+            return wrong(".weight", "a weight is at most 1000000");
+        }
+        if source.weight.is_some() && source.file.is_some() {
+            return wrong(".weight", "those of a file have weights of their own");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Overrides};
+    use super::*;
+
+    fn problem(source: &str) -> String {
+        let text = format!("discovery: [{{ {source} }}]\n");
+        let read = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
+        read.err().map(|error| error.problem().to_owned()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_source_is_one_place_and_says_all_that_it_needs() {
+        for (source, expected) in [
+            ("dns: vllm.example, port: 8000, every: 1s, weight: 2, usage: passive", ""),
+            ("srv: _http._tcp.vllm.example", ""),
+            ("file: replicas.yaml, api_key: { env: KEY }", ""),
+            ("every: 5s", "say where: write one of `file`, `dns` and `srv`"),
+            ("dns: a, srv: b", "one source has one of `file`, `dns` and `srv`; write two"),
+            ("dns: a", "addresses have no port; write `port`"),
+            ("srv: a, port: 1", "only `dns` wants a port"),
+            ("srv: a, every: 10ms", "this must be 1s or more"),
+            ("file: a, weight: 2", "those of a file have weights of their own"),
+        ] {
+            assert_eq!(problem(source), expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn a_list_in_a_file_is_one_of_backends_and_what_it_does_not_say_is_as_of_its_source() {
+        let file = std::env::temp_dir().join(format!("tokenweir-list-{}", std::process::id()));
+        std::fs::write(
+            &file,
+            r#"[{"url":"http://a:1","weight":3},{"url":"b:1","usage":"inject"}]"#,
+        )
+        .unwrap();
+        let source = r#"{ "file": "x", "usage": "passive", "api_key": { "env": "KEY" } }"#;
+        let source: Discovery = serde_json::from_str(source).unwrap();
+        let found: Vec<BackendConfig> =
+            backends_in(&file).unwrap().into_iter().map(|it| source.complete(it)).collect();
+        assert_eq!((found[0].weight, found[0].usage), (3, Some(UsageMode::Passive)));
+        assert_eq!((found[1].weight, found[1].usage), (1, Some(UsageMode::Inject)));
+        assert_eq!(found[1].api_key, Some(Secret::Env("KEY".into())));
+        std::fs::write(&file, "- url: a:1\n- url: http://A:1\n").unwrap();
+        let error = backends_in(&file).unwrap_err().to_string();
+        assert!(error.contains("already the url of backends[0]"), "{error}");
+        std::fs::remove_file(&file).unwrap();
+    }
+}

@@ -1,0 +1,244 @@
+//! The life of a gateway as its clients see it: it is configured anew and replaced by another, and
+//! they never notice.
+
+use crate::support::process::{Load, Outcomes, Process};
+use socket2::{Domain, Socket, Type};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use tokenweir::sim::{Settings, Sim};
+use tokio::net::UnixDatagram;
+
+/// A port that gateways may share, and nobody else gets while this lives.
+struct Port {
+    addr: SocketAddr,
+    _reserved: Socket,
+}
+
+impl Port {
+    fn reserve() -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.set_reuse_port(true).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let addr = socket.local_addr().unwrap().as_socket().unwrap();
+        Self { addr, _reserved: socket }
+    }
+}
+
+/// Replicas for as long as the test runs.
+async fn replicas(count: u16) -> Vec<SocketAddr> {
+    let settings = Settings {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        replicas: count,
+        ..Settings::default()
+    };
+    let sim = Sim::bind(&settings).await.unwrap();
+    let addrs = sim.addrs().to_vec();
+    tokio::spawn(sim.run(std::future::pending()));
+    addrs
+}
+
+fn model() -> String {
+    Settings::default().models[0].clone()
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("restart-{name}"));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn listed(backends: &[SocketAddr]) -> String {
+    let mut list = String::from("backends:\n");
+    for addr in backends {
+        writeln!(list, "  - url: http://{addr}").unwrap();
+    }
+    list
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_behind_one_port_replace_each_other_and_no_request_is_lost() {
+    let (port, backends) = (Port::reserve(), replicas(2).await);
+    let file = folder("rolling").join("gateway.yaml");
+    let rest = "listen_reuse_port: true\ndrain: { delay: 500ms }\n";
+    fs::write(&file, format!("listen: {}\n{rest}{}", port.addr, listed(&backends))).unwrap();
+    let mut running = Process::start(&file).await;
+    let mut load = Load::start(port.addr, &model(), 8);
+    for _ in 0..5 {
+        load.goes_on(50).await;
+        let next = Process::start(&file).await;
+        let mut before = std::mem::replace(&mut running, next);
+        before.signal("TERM").await;
+        while before.get("/readyz").await.starts_with("HTTP/1.1 200") {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(before.ended().await.code(), Some(0));
+    }
+    load.goes_on(50).await;
+    let Outcomes { served, failed } = load.end().await;
+    eprintln!("5 rolling restarts: {served} requests served, {} failed", failed.len());
+    assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
+}
+
+/// What a configuration is changed to, step by step.
+fn changes(port: &Port, backends: &[SocketAddr], step: usize) -> String {
+    let (first, policy) = (step % 2, ["kv_aware", "least_requests", "round_robin"][step % 3]);
+    let mut text = format!("listen: {}\nrouting: {{ policy: {policy} }}\n", port.addr);
+    writeln!(text, "timeouts: {{ response_headers: {}s }}", 60 + step % 4).unwrap();
+    writeln!(text, "admission: {{ room: {}, classes: [default] }}", 1_000 + step).unwrap();
+    writeln!(text, "watch: {{ max_interval: {}ms }}", 1_000 + step % 5).unwrap();
+    text.push_str(&listed(&backends[first..first + 2]));
+    text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_reloads_under_load_lose_no_request() {
+    let (port, backends) = (Port::reserve(), replicas(3).await);
+    let file = folder("reloads").join("gateway.yaml");
+    fs::write(&file, format!("listen_reuse_port: true\n{}", changes(&port, &backends, 0))).unwrap();
+    let gateway = Process::start(&file).await;
+    let mut load = Load::start(port.addr, &model(), 8);
+    let mut valid = 0;
+    let count = |result: &str| format!("tokenweir_config_reloads_total{{result=\"{result}\"}}");
+    for step in 1..=100 {
+        if step % 10 == 0 {
+            fs::write(&file, "listen: 127.0.0.1:0\nrouting: { polcy: p2c }\n").unwrap();
+            let answer = gateway.reload().await;
+            assert!(answer.starts_with("HTTP/1.1 500") && answer.contains("`polcy`"), "{answer}");
+            assert!(gateway.value("tokenweir_config_last_reload_successful").await < 0.5);
+            continue;
+        }
+        valid += 1;
+        let text = changes(&port, &backends, valid);
+        fs::write(&file, format!("listen_reuse_port: true\n{text}")).unwrap();
+        if step % 3 == 0 {
+            let before = gateway.value(&count("ok")).await;
+            gateway.signal("HUP").await;
+            while gateway.value(&count("ok")).await <= before {
+                tokio::task::yield_now().await;
+            }
+        } else {
+            let answer = gateway.reload().await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            assert!(answer.contains("routing.policy") && answer.contains("added"), "{answer}");
+        }
+    }
+    load.goes_on(50).await;
+    let page = gateway.get("/metrics").await;
+    let Outcomes { served, failed } = load.end().await;
+    eprintln!("100 reloads: {served} requests served, {} failed", failed.len());
+    assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
+    assert!((gateway.value(&count("ok")).await - 90.0).abs() < 0.5);
+    assert!((gateway.value(&count("failed")).await - 10.0).abs() < 0.5);
+    let up = page.lines().filter(|line| line.starts_with("tokenweir_backend_up{")).count();
+    assert_eq!(up, 2, "only those of the last configuration are in the fleet:\n{page}");
+}
+
+/// The replicas of the fleet now.
+async fn fleet(gateway: &Process) -> BTreeSet<String> {
+    let page = gateway.get("/metrics").await;
+    let names =
+        page.lines().filter_map(|line| line.strip_prefix("tokenweir_backend_up{backend=\""));
+    names.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_that_a_file_lists_come_and_go_and_no_request_is_lost() {
+    let (port, backends, folder) = (Port::reserve(), replicas(3).await, folder("found"));
+    let (file, list) = (folder.join("gateway.yaml"), folder.join("replicas.yaml"));
+    let write = |backends: &[SocketAddr]| {
+        let text = listed(backends);
+        fs::write(&list, text.strip_prefix("backends:\n").unwrap()).unwrap();
+    };
+    write(&backends[..2]);
+    let source = format!("discovery: [{{ file: {} }}]\n", list.display());
+    fs::write(&file, format!("listen: {}\nlisten_reuse_port: true\n{source}", port.addr)).unwrap();
+    let gateway = Process::start(&file).await;
+    let mut load = Load::start(port.addr, &model(), 4);
+    for wanted in [1..3, 0..1, 0..3] {
+        let wanted = &backends[wanted];
+        write(wanted);
+        let names: BTreeSet<String> = wanted.iter().map(ToString::to_string).collect();
+        while fleet(&gateway).await != names {
+            tokio::task::yield_now().await;
+        }
+        load.goes_on(20).await;
+    }
+    let Outcomes { served, failed } = load.end().await;
+    assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
+}
+
+/// A process that still has requests says how it ends, and a second signal does not wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_the_process_at_once() {
+    let (port, backends) = (Port::reserve(), replicas(1).await);
+    let file = folder("twice").join("gateway.yaml");
+    let rest = "listen_reuse_port: true\ndrain: { delay: 1m }\n";
+    fs::write(&file, format!("listen: {}\n{rest}{}", port.addr, listed(&backends))).unwrap();
+    for (signal, code) in [("TERM", 143), ("INT", 130)] {
+        let mut gateway = Process::start(&file).await;
+        gateway.signal("TERM").await;
+        while !gateway.get("/readyz").await.starts_with("HTTP/1.1 503") {
+            tokio::task::yield_now().await;
+        }
+        assert!(gateway.value("tokenweir_draining").await > 0.5);
+        gateway.signal(signal).await;
+        assert_eq!(gateway.ended().await.code(), Some(code));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_that_is_watched_is_read_when_it_has_changed() {
+    let (port, backends) = (Port::reserve(), replicas(2).await);
+    let file = folder("watched").join("gateway.yaml");
+    let write = |count: usize| {
+        let rest = "listen_reuse_port: true\nreload: { watch: true }\n";
+        let list = listed(&backends[..count]);
+        fs::write(&file, format!("listen: {}\n{rest}{list}", port.addr)).unwrap();
+    };
+    write(1);
+    let gateway = Process::start(&file).await;
+    write(2);
+    while fleet(&gateway).await.len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let reloads = gateway.value("tokenweir_config_reloads_total{result=\"ok\"}").await;
+    assert!((reloads - 1.0).abs() < 0.5, "{reloads}");
+}
+
+/// What systemd is told, by a socket that stands for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_manager_hears_of_the_start_of_reloads_of_the_end_and_that_it_lives() {
+    let (port, backends, folder) = (Port::reserve(), replicas(1).await, folder("manager"));
+    let (file, socket) = (folder.join("gateway.yaml"), folder.join("notify"));
+    let text = format!("listen: {}\nlisten_reuse_port: true\n{}", port.addr, listed(&backends));
+    fs::write(&file, text).unwrap();
+    let _ = fs::remove_file(&socket);
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    let variables = [("NOTIFY_SOCKET", socket.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];
+    let mut gateway = Process::start_with(&file, &variables).await;
+    let mut message = [0; 256];
+    let mut told = Vec::new();
+    let (mut beats, mut signals) = (0, ["TERM", "HUP"].to_vec());
+    while !told.iter().any(|line| line == "STOPPING=1") {
+        let length = manager.recv(&mut message).await.unwrap();
+        let text = String::from_utf8_lossy(&message[..length]).into_owned();
+        for line in text.lines().map(|line| line.split("_USEC=").next().unwrap().to_owned()) {
+            match line.as_str() {
+                "WATCHDOG=1" => beats += 1,
+                _ => told.push(line),
+            }
+        }
+        // It is ready after what it was told last, and lives: on to the next.
+        let ready = told.iter().filter(|line| *line == "READY=1").count();
+        if beats > 1 && ready + signals.len() == 3 {
+            beats = 0;
+            gateway.signal(signals.pop().unwrap()).await;
+        }
+    }
+    assert_eq!(told, ["READY=1", "RELOADING=1", "MONOTONIC", "READY=1", "STOPPING=1"]);
+    assert_eq!(gateway.ended().await.code(), Some(0));
+}
