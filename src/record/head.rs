@@ -1,6 +1,7 @@
 //! What is told of a request's head.
 
 use http::header::{HOST, HeaderName, USER_AGENT};
+use http::uri::Authority;
 use http::{HeaderMap, Request, Version};
 
 /// What spans tell of a request's head. It is copied, so that a long stream does not keep the
@@ -26,15 +27,18 @@ impl Head {
     pub fn of<B>(request: &Request<B>) -> Self {
         let headers = request.headers();
         let text = |name: &HeaderName| text(headers, name);
-        let authority = || request.uri().authority().map(|authority| cut(authority.as_str()));
+        let authority = || request.uri().authority().map(Authority::as_str);
         Self {
             version: match request.version() {
                 Version::HTTP_10 => "1.0",
                 Version::HTTP_2 => "2",
                 _ => "1.1",
             },
-            host: text(&FORWARDED_HOST).or_else(authority).or_else(|| text(&HOST)),
-            user_agent: text(&USER_AGENT),
+            host: text(&FORWARDED_HOST)
+                .or_else(authority)
+                .or_else(|| text(&HOST))
+                .map(|host| cut(without_user(host))),
+            user_agent: text(&USER_AGENT).map(cut),
         }
     }
 
@@ -48,9 +52,13 @@ impl Head {
     }
 }
 
-fn text(headers: &HeaderMap, name: &HeaderName) -> Option<Box<str>> {
-    let value = headers.get(name)?.to_str().ok()?;
-    Some(cut(value)).filter(|text| !text.is_empty())
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok().filter(|text| !text.is_empty())
+}
+
+/// A user and a password may stand before the host, and are nobody's business.
+fn without_user(host: &str) -> &str {
+    host.rsplit_once('@').map_or(host, |(_, host)| host)
 }
 
 /// Visible ASCII has no boundary to hit.
@@ -71,6 +79,10 @@ mod tests {
         };
         assert_eq!(host("/", "").as_deref(), Some("h:1"));
         assert_eq!(host("http://a:2/", "").as_deref(), Some("a:2"));
+        assert_eq!(host("http://name:key@a:2/", "").as_deref(), Some("a:2"));
+        assert_eq!(host("/", "name:key@f:3").as_deref(), Some("f:3"));
+        let long = format!("name:{}@f:3", "key".repeat(MAX_TEXT));
+        assert_eq!(host("/", &long).as_deref(), Some("f:3"));
         assert_eq!(host("http://a:2/", "f:3").as_deref(), Some("f:3"));
         assert_eq!(host("/", &"x".repeat(9_000)).map(|host| host.len()), Some(MAX_TEXT));
     }

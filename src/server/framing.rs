@@ -167,6 +167,7 @@ impl Framing {
         }
         let is_blank = self.line == b"\r";
         match self.part {
+            // Blank lines may stand before a request, and one stands behind trailers.
             Part::Request | Part::Trailers if is_blank => Some(Part::Request),
             Part::Request => Some(Part::Headers),
             Part::Headers if !is_blank => self.header(),

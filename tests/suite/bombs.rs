@@ -2,9 +2,9 @@
 //! name places where the gateway should go.
 
 use crate::smuggling::{CHAT, echo, victim};
-use crate::support::fake::{Fake, Page, Step};
+use crate::support::fake::{Fake, Page, Step, framed};
 use crate::support::gateway::{Setup, start, start_with, status};
-use crate::support::http2::{DATA, END_HEADERS, Ended, HEADERS, Http2, frame, literals};
+use crate::support::raw_http2::{DATA, END_HEADERS, Ended, HEADERS, Http2, frame, literals};
 use crate::support::strict::answers;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -53,7 +53,8 @@ async fn a_body_in_pieces_of_a_byte_arrives_as_one() {
     let fake = echo().await;
     let gateway = start(&[fake.addr]).await;
     let body = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(100_000));
-    let chunks: String = body.chars().map(|byte| format!("1\r\n{byte}\r\n")).collect();
+    let pieces: Vec<&str> = body.split_inclusive(|_: char| true).collect();
+    let chunks = String::from_utf8(framed(&pieces)).unwrap();
     let head = format!(
         "POST {CHAT} HTTP/1.1\r\nhost: g\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     );

@@ -133,13 +133,13 @@ async fn converse(program: &Program) -> Vec<Vec<u8>> {
         got.push(send(program, api.path, "whole", &twice).await);
     }
     got.push(send(program, &format!("/v1/{}", secret("path")), "whole", "{}").await);
-    let (name, key, host) = (secret("url-user"), secret("url-password"), secret("url-host"));
+    let (name, key) = (secret("url-user"), secret("url-password"));
     for api in &APIS {
-        let absolute = format!("http://{name}:{key}@{host}.example{}", api.path);
+        let absolute = format!("http://{name}:{key}@elsewhere.example{}", api.path);
         let body = body(api, true, "tiny").to_string();
         got.push(send(program, &absolute, "whole", &body).await);
         // With a second host it is refused.
-        let two = format!("whole\r\nhost: {}.example", secret("second-host"));
+        let two = format!("whole\r\nhost: {name}:{key}@elsewhere.example");
         got.push(send(program, api.path, &two, &body).await);
     }
     got

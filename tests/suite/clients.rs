@@ -120,18 +120,18 @@ async fn a_client_that_takes_nothing_is_cut_and_so_is_its_replica() {
 #[tokio::test]
 async fn of_two_streams_on_one_connection_the_one_that_is_not_taken_is_cut() {
     let flood = chunk(WORD).repeat(1_000);
-    let fake = Fake::start(move |seen| match seen.body.ends_with(b"1}") {
+    let fake = Fake::start(move |seen| {
         // The one that is not taken.
-        true => {
+        if seen.body.ends_with(b"1}") {
             let mut steps = vec![Step::Send([stream_head(), chunk(ROLE)].concat())];
             steps.extend((0..1_000).map(|_| Step::Send(flood.clone())));
-            steps
+            return steps;
         }
-        false => vec![
+        vec![
             Step::Send([stream_head(), chunk(ROLE), chunk(WORD)].concat()),
             Step::Wait,
             Step::Send([chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat()),
-        ],
+        ]
     })
     .await;
     let limits = Limits { write_timeout: SHORT, ..Limits::default() };

@@ -26,7 +26,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use prost::Message;
 use std::io::Read;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -160,7 +160,7 @@ async fn chat(gateway: SocketAddr) {
     }
 }
 
-fn text(path: &PathBuf) -> &str {
+fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 

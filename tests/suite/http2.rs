@@ -7,7 +7,7 @@ mod floods;
 
 use crate::smuggling::{CHAT, echo, victim};
 use crate::support::gateway::start;
-use crate::support::http2::{
+use crate::support::raw_http2::{
     DATA, END_HEADERS, END_STREAM, Ended, HEADERS, Http2, frame, literals,
 };
 use crate::support::strict::{answers, unsound};

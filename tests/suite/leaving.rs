@@ -138,8 +138,7 @@ async fn measure(times: usize) -> Vec<(Phase, Way, Vec<Duration>)> {
             let mut took = Vec::new();
             for _ in 0..times {
                 let leaving = tokio::time::timeout(PATIENCE, leave(&fake, &gateway, phase, way));
-                let wrong = |_| panic!("{phase:?}, {way:?}: nobody noticed");
-                took.push(leaving.await.unwrap_or_else(wrong));
+                took.push(leaving.await.expect("somebody notices"));
             }
             gateway.assert_no_more_records().await;
             took.sort_unstable();
@@ -178,12 +177,12 @@ async fn how_soon_the_replica_knows() {
 async fn a_client_that_leaves_with_the_last_byte_of_its_request_leaves_a_record() {
     let fake = Fake::start(|_| vec![Step::AwaitClose]).await;
     let gateway = start(&[fake.addr]).await;
-    for number in 0..100 {
+    for _ in 0..100 {
         let mut client = gateway.connect().await;
         client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
         drop(client);
         let record = tokio::time::timeout(PATIENCE, gateway.record()).await;
-        let record = record.unwrap_or_else(|_| panic!("request {number} leaves no record"));
+        let record = record.expect("a record");
         assert_eq!(record.outcome, Outcome::Cancelled);
     }
     // Few replicas hear of it, if any, and of the end too.

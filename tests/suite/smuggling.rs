@@ -33,8 +33,8 @@ async fn converse(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
     let reading = stream.read_to_end(&mut answer);
-    let text = String::from_utf8_lossy(bytes);
-    let _ = tokio::time::timeout(PATIENCE, reading).await.unwrap_or_else(|_| panic!("{text:?}"));
+    let is_closed = tokio::time::timeout(PATIENCE, reading).await.is_ok();
+    assert!(is_closed, "it hangs: {:?}", String::from_utf8_lossy(bytes));
     answer
 }
 
@@ -44,11 +44,11 @@ async fn judge(gateway: &Running, fake: &Fake, case: &Case) {
     fake.take_seen();
     let (after, expected) = victim("after");
     let answer = converse(gateway, &[&case.bytes[..], after.as_bytes()].concat()).await;
-    let answers = answers(&answer).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+    let answers = answers(&answer).expect(name);
     let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
     let mut seen = fake.take_seen();
     for seen in &seen {
-        unsound(seen).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+        assert_eq!(unsound(seen), Ok(()), "{name}");
         // Nobody but the configuration says where a request goes.
         assert!(seen.head.contains(&format!("\r\nhost: {}\r\n", fake.addr)), "{name}");
     }
@@ -91,7 +91,9 @@ async fn a_request_is_refused_or_becomes_exactly_one_and_the_next_gets_its_own_a
         judge(&gateway, &fake, case).await;
     }
     assert!(gateway.pool.is_ready(), "and no replica was blamed");
-    assert_eq!(fake.connections(), 1, "everyone came over the same connection to the replica");
+    // One that was not used for a while is not used again.
+    let connections = fake.connections();
+    assert!(connections < 10, "all came over few connections to the replica, not {connections}");
     let refused = cases.iter().filter(|case| matches!(case.verdict, Verdict::Refused(_))).count();
     println!("{} requests, {refused} of them refused", cases.len());
 }
@@ -110,7 +112,7 @@ async fn a_request_behind_another_one_is_read_as_carefully() {
         let all = [first.as_bytes(), &case.bytes, after.as_bytes()].concat();
         let answer = converse(&gateway, &all).await;
         let name = case.name;
-        let answers = answers(&answer).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+        let answers = answers(&answer).expect(name);
         assert_eq!((&answers[0], answers[1].status), (&expected, status), "{name}");
         // Where it is clear where the refused one ends, the connection goes on.
         assert_eq!(fake.take_seen().len(), answers.len() - 1, "{name}: {answers:?}");

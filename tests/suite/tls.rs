@@ -58,7 +58,7 @@ async fn clients_are_served_in_http_1_and_2_by_what_they_offer_and_in_tls_1_2_an
     let fake = Fake::answering(stream_of(EVENTS)).await;
     let gateway = serving(&fake, tls(&settings(&files, &pair, None))).await;
     let request = post(CHAT, r#"{"model":"tiny","stream":true}"#);
-    let sent: String = EVENTS.iter().map(|event| format!("data: {event}\n\n")).collect();
+    let sent = format!("data: {}\n\n", EVENTS.join("\n\ndata: "));
     for versions in [&[&TLS12][..], &[&TLS13]] {
         for offered in [&[][..], &["http/1.1"]] {
             let client = client(&authority, None, offered, versions);
@@ -211,7 +211,7 @@ async fn a_replica_behind_tls_is_scraped_leased_and_streamed_byte_for_byte() {
         ..believing(files.write("ca.pem", &authority.pem()))
     };
     let gateway = in_front_of(replica, &settings).await;
-    let sent: String = EVENTS.iter().map(|event| format!("data: {event}\n\n")).collect();
+    let sent = format!("data: {}\n\n", EVENTS.join("\n\ndata: "));
     for _ in 0..3 {
         let answer = gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
         assert_eq!(body(&answer), (sent.clone().into_bytes(), true));

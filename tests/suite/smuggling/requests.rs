@@ -296,7 +296,7 @@ fn heads() -> Vec<Case> {
         case("too many headers", Refused(431), whole(&"x: a\r\n".repeat(101))),
         case(
             "a path that is too long",
-            Refused(414),
+            Refused(431),
             whole("").replacen("/v1", &"/v".repeat(33_000), 1),
         ),
     ]
@@ -321,7 +321,7 @@ fn targets() -> Vec<Case> {
         case("a letter in code", Refused(404), to("/v1/chat/%63ompletions")),
         case("a slash behind it", Refused(404), to(&format!("{CHAT}/"))),
         case("a semicolon behind it", Refused(404), to(&format!("{CHAT};a=b"))),
-        case("backslashes", Refused(404), to("\\v1\\chat\\completions")),
+        case("backslashes", Refused(400), to("\\v1\\chat\\completions")),
         case("a blank in it", Refused(400), to(&format!("{CHAT} HTTP/1.1 /x"))),
         case("a bare CR in it", Refused(400), to(&format!("{CHAT}\rx"))),
         case("a NUL in it", Refused(400), to(&format!("{CHAT}\0"))),

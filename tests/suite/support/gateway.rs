@@ -52,7 +52,7 @@ pub(crate) struct Running {
     serving: Option<JoinHandle<Drained>>,
     /// Counts what the capture has written.
     capture: Option<Counter>,
-    _capturing: Option<capture::Running>,
+    _capturing: std::sync::Mutex<Option<capture::Running>>,
     _keeper: Keeper,
 }
 
@@ -183,8 +183,8 @@ pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
     start_with(backends, Setup::default()).await
 }
 
-/// Starts a gateway that differs from the default.
-pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
+/// The replicas, which have not been looked at.
+fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<Pool> {
     let backend = |addr: &SocketAddr| {
         let scheme = if setup.outbound.is_some() { "https" } else { "http" };
         let address = Address::parse(&format!("{scheme}://{addr}")).unwrap();
@@ -195,7 +195,12 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let backends = backends.iter().map(backend).collect();
     let pool = Pool::new(backends, &setup.models, setup.policy)
         .with_panic_threshold(setup.health.panic_threshold);
-    let pool = Arc::new(pool.with_shadow(&setup.shadow));
+    Arc::new(pool.with_shadow(&setup.shadow))
+}
+
+/// Starts a gateway that differs from the default.
+pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
+    let pool = pool(backends, &setup);
     let limits = client::Limits {
         connect: Duration::from_secs(2),
         headers: setup.header_timeout,
@@ -288,7 +293,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         stop: Some(stop),
         serving: Some(serving),
         capture: counter,
-        _capturing: capturing,
+        _capturing: std::sync::Mutex::new(capturing),
         _keeper: keeper,
     }
 }
