@@ -31,8 +31,9 @@ pub mod json;
 pub mod rate;
 pub mod spread;
 pub mod sse;
-pub mod trace_context;
 pub mod units;
+
+pub mod trace_context;
 
 // Floor 1: what the wire means.
 pub mod headers;

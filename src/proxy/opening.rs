@@ -52,7 +52,8 @@ pub fn open(gateway: &Gateway, peer: &Peer, request: &mut Request<Incoming>) -> 
         (_, Err(error)) => Err(error),
         _ if !has_host => Err(Error::BadHead),
         (Err(no_route), _) => Err(refusal(no_route, request.uri().path())),
-        (Ok(_), Ok(place)) => gateway.gate.pass(gateway.live.open(), peer).map(|()| place),
+        // With this one, which is not counted yet.
+        (Ok(_), Ok(place)) => gateway.gate.pass(gateway.live.open() + 1, peer).map(|()| place),
     };
     let api = match (route, &entered) {
         (Ok((Route::Forward(api), _)), _) => Some(api),

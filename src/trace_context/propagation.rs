@@ -160,7 +160,7 @@ mod tests {
     }
 
     fn begin(ratio: f64, pairs: &[(&'static str, &str)]) -> TraceContext {
-        propagation(ratio).begin(&headers(pairs), 7, clock::now())
+        propagation(ratio).begin(&headers(pairs), 7, clock::origin())
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
         assert!(begin(0.0, &[W3C]).is_sampled);
         let mut never = propagation(0.0);
         never.sampler.is_parent_based = false;
-        assert!(!never.begin(&headers(&[W3C]), 7, clock::now()).is_sampled);
+        assert!(!never.begin(&headers(&[W3C]), 7, clock::origin()).is_sampled);
     }
 
     #[test]
@@ -220,11 +220,11 @@ mod tests {
         let trace = Propagation { formats, ..propagation(1.0) }.begin(
             &headers(&[IDS[0], IDS[1], ("baggage", "tier=a")]),
             7,
-            clock::now(),
+            clock::origin(),
         );
         assert_eq!((trace.trace_id, trace.baggage.as_deref()), (7, Some("tier=a")));
         let none = Propagation { formats: Formats::NONE, ..propagation(1.0) };
-        let trace = none.begin(&headers(&[W3C, ("baggage", "tier=a")]), 7, clock::now());
+        let trace = none.begin(&headers(&[W3C, ("baggage", "tier=a")]), 7, clock::origin());
         assert_eq!((trace.trace_id, trace.baggage, trace.is_passed_on), (7, None, false));
     }
 
@@ -232,7 +232,7 @@ mod tests {
     fn a_caller_that_is_not_believed_changes_nothing_but_a_link() {
         let said = headers(&[W3C, ("tracestate", "a=1"), ("baggage", "tier=a")]);
         for parent in [Parent::Link, Parent::Ignore] {
-            let trace = Propagation { parent, ..propagation(0.0) }.begin(&said, 7, clock::now());
+            let trace = Propagation { parent, ..propagation(0.0) }.begin(&said, 7, clock::origin());
             assert_eq!((trace.trace_id, trace.parent, trace.is_sampled), (7, None, false));
             assert_eq!((trace.state, trace.baggage), (None, None));
             let link = trace.link.map(|link| (link.trace_id, link.span_id));
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn beyond_the_limit_only_what_a_caller_has_sampled_is_recorded() {
-        let now = clock::now();
+        let now = clock::origin();
         let limit = Some(Arc::new(Rate::new(10, now)));
         let limited = Propagation { limit, ..propagation(0.5) };
         let mut random = fastrand::Rng::with_seed(1);

@@ -353,7 +353,7 @@ async fn no_way_to_write_a_path_leads_to_anything_but_inference() {
     }
     assert_eq!(
         status(&gateway.raw(post("gateway:443", ASK).replacen("POST", "CONNECT", 1)).await),
-        404
+        405
     );
     assert!(fake.seen().is_empty(), "{}", fake.seen()[0].head);
     let query = post("/v1/chat/completions?/../sleep", ASK);
