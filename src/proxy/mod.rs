@@ -1,8 +1,8 @@
 //! The story of a request, told once.
 //!
 //! ```text
-//! route ─ is it inference?            no: the gateway answers itself, or refuses
-//! enter ─ whose key, within limits?   its place travels in the body, as the lease does
+//! open ─ is it inference? whose key?  else the gateway answers itself, or refuses; from here on
+//!                                     there is a record, whatever happens
 //! receive ─ the whole request body    it must be there to be peeked at and sent again
 //! peek ─ model, stream, limits        the bytes stay as they came
 //! admit ─ a place, now or when a replica has room; the policy names the replica
