@@ -1,4 +1,4 @@
-//! Whether an engine that runs requests gets on with them. One that is stuck still answers
+//! Whether an engine that has requests gets on with them. One that is stuck still answers
 //! `/health` with 200 and still tells its metrics; only its counters stand still.
 
 use super::dialect::Load;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// The progress of one engine, from page to page.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// The tokens that it has computed and made, and since when they are the same although it runs
+    /// The tokens that it has computed and made, and since when they are the same although it has
     /// requests.
     standing: Option<([u64; 2], Instant)>,
 }
@@ -17,14 +17,15 @@ impl Progress {
     pub(super) fn on_load(&mut self, load: &Load, at: Instant) {
         let tokens = load.prompt_tokens.zip(load.generation_tokens);
         let tokens = tokens.map(|(computed, made)| [computed as u64, made as u64]);
-        let is_running = load.running.is_some_and(|running| running >= 1.0);
-        self.standing = tokens.filter(|_| is_running).map(|tokens| match self.standing {
+        let has_some = |count: Option<f64>| count.is_some_and(|count| count >= 1.0);
+        let has_requests = has_some(load.running) || has_some(load.waiting);
+        self.standing = tokens.filter(|_| has_requests).map(|tokens| match self.standing {
             Some((before, since)) if before == tokens => (tokens, since),
             _ => (tokens, at),
         });
     }
 
-    /// For how long it has run requests without a token.
+    /// For how long it has had requests and made no token.
     pub(super) fn standstill(&self, now: Instant) -> Duration {
         let since = self.standing.map(|(_, since)| now.saturating_duration_since(since));
         since.unwrap_or_default()
@@ -48,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_stands_still_while_it_runs_requests_and_its_counters_do_not_move() {
+    fn an_engine_stands_still_while_it_has_requests_and_its_counters_do_not_move() {
         let (mut progress, now) = (Progress::default(), clock::now());
         for second in 0..5 {
             progress.on_load(&load(2.0, Some(7.0)), now + second * SECOND);
@@ -56,6 +57,15 @@ mod tests {
         assert_eq!(progress.standstill(now + 9 * SECOND), 9 * SECOND);
         progress.on_load(&load(2.0, Some(8.0)), now + 9 * SECOND);
         assert_eq!(progress.standstill(now + 9 * SECOND), Duration::ZERO);
+    }
+
+    #[test]
+    fn requests_that_only_wait_do_so_in_vain_as_well() {
+        let (mut progress, now) = (Progress::default(), clock::now());
+        let waiting = Load { waiting: Some(3.0), ..load(0.0, Some(7.0)) };
+        progress.on_load(&waiting, now);
+        progress.on_load(&waiting, now + SECOND);
+        assert_eq!(progress.standstill(now + 60 * SECOND), 60 * SECOND);
     }
 
     #[test]

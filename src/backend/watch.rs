@@ -225,7 +225,7 @@ impl Watcher {
     fn check_progress(&mut self) {
         if let Some(standstill) = self.standstill() {
             let seconds = standstill.as_secs();
-            self.is_down(&format!("it runs requests and made no token for {seconds} s"), true);
+            self.is_down(&format!("it has requests and made no token for {seconds} s"), true);
         }
     }
 

@@ -35,7 +35,7 @@ pub struct Settings {
     pub slow_start: Duration,
     /// Share of replicas that must be left, from 0 to 1: with fewer, ejections count for nothing.
     pub panic_threshold: f64,
-    /// An engine that says that it runs requests and makes nothing for so long is stuck. `None`:
+    /// An engine that says that it has requests and makes nothing for so long is stuck. `None`:
     /// that is not looked at.
     #[serde(with = "units::optional_duration")]
     pub stuck_after: Option<Duration>,
