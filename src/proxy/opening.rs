@@ -53,7 +53,10 @@ pub fn open(gateway: &Gateway, peer: &Peer, request: &mut Request<Incoming>) -> 
         _ if !has_host => Err(Error::BadHead),
         (Err(no_route), _) => Err(refusal(no_route, request.uri().path())),
         // With this one, which is not counted yet.
-        (Ok(_), Ok(place)) => gateway.gate.pass(gateway.live.open() + 1, peer).map(|()| place),
+        (Ok((Route::Forward(_), _)), Ok(place)) => {
+            gateway.gate.pass(gateway.live.open() + 1, peer).map(|()| place)
+        }
+        (Ok(_), Ok(place)) => Ok(place),
     };
     let api = match (route, &entered) {
         (Ok((Route::Forward(api), _)), _) => Some(api),

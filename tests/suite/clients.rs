@@ -214,6 +214,8 @@ async fn requests_beyond_a_limit_are_refused_early_and_those_in_flight_finish() 
         let text = String::from_utf8(refused).unwrap();
         assert!(text.contains(&format!("x-gateway-error: {reason}")), "{text}");
         assert!(text.contains("retry-after: 1"), "{text}");
+        let health = "GET /health HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n";
+        assert_eq!(status(&gateway.raw(health).await), 200, "who asks whether it lives is told");
         assert_eq!(gateway.record().await.refusal, Some(reason));
         fake.go();
         first.read_to_end(&mut answer).await.unwrap();
