@@ -127,25 +127,19 @@ impl Fleet {
         limits: &Limits<'_>,
         now: Instant,
     ) -> Open {
-        let open = self.open_now(route, need, ask, limits, now);
+        let short = self.shortlist.of(self.policy.kind, &route.replicas, need.prompt, ask);
+        let look = |breakers| {
+            let limits = Limits { breakers, ..*limits };
+            let of =
+                |positions: &[usize]| self.open_of(positions, route.adapter, need, &limits, now);
+            let open = short.as_deref().map(of).filter(|open| !open.candidates.is_empty());
+            open.unwrap_or_else(|| of(&route.replicas))
+        };
+        let open = look(Breakers::Obeyed);
         match open.breakers(self.panic_threshold) {
             Breakers::Obeyed => open,
-            breakers => self.open_now(route, need, ask, &Limits { breakers, ..*limits }, now),
+            breakers => look(breakers),
         }
-    }
-
-    fn open_now(
-        &self,
-        route: &Route,
-        need: &Need<'_>,
-        ask: &Ask,
-        limits: &Limits<'_>,
-        now: Instant,
-    ) -> Open {
-        let short = self.shortlist.of(self.policy.kind, &route.replicas, need.prompt, ask);
-        let open = short.map(|short| self.open_of(&short, route.adapter, need, limits, now));
-        let found = open.filter(|open| !open.candidates.is_empty());
-        found.unwrap_or_else(|| self.open_of(&route.replicas, route.adapter, need, limits, now))
     }
 
     fn open_of(

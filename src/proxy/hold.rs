@@ -112,8 +112,8 @@ pub(super) fn symptom(
 }
 
 fn has_died(begun: &Begun<Incoming>) -> bool {
-    let said = begun.frames.iter().filter_map(Frame::data_ref).flatten().copied();
-    let said: Vec<u8> = said.collect();
+    let said = begun.frames.iter().filter_map(Frame::data_ref).map(AsRef::as_ref);
+    let said = said.collect::<Vec<&[u8]>>().concat();
     LAST_WORDS.iter().any(|words| memmem::find(&said, words).is_some())
 }
 
