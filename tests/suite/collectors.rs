@@ -4,6 +4,7 @@
 use crate::support::certificates::{Authority, Files, terminator};
 use crate::support::fake::{FINISH, Fake, ROLE, USAGE, WORD, stream_of};
 use crate::support::gateway::post;
+use crate::support::process::in_front_of;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Request;
@@ -27,10 +28,8 @@ use prost::Message;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Stdio;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::process::{Child, Command};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tonic::codec::CompressionEncoding;
 
@@ -121,33 +120,6 @@ async fn collector(told: UnboundedSender<Told>) -> SocketAddr {
     addr
 }
 
-/// The program in front of this replica, where its clients connect, and what it logs.
-async fn serve(
-    fake: &Fake,
-    variables: &[(&str, &str)],
-) -> (Child, SocketAddr, mpsc::UnboundedReceiver<String>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-    let backend = format!("http://{}", fake.addr);
-    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format"]);
-    command.args(["human", "--backend", &backend]).env_clear().envs(variables.iter().copied());
-    command.stderr(Stdio::piped()).stdout(Stdio::null()).kill_on_drop(true);
-    let mut child = command.spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut clients = None;
-    while clients.is_none() {
-        let line = lines.next_line().await.unwrap().expect("a banner");
-        let url = line.trim().strip_prefix("clients   http://").map(str::to_owned);
-        clients = url.map(|url| url.strip_suffix("/v1").unwrap().parse().unwrap());
-    }
-    let (sender, log) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Ok(Some(line)) = lines.next_line().await {
-            let _ = sender.send(line);
-        }
-    });
-    (child, clients.unwrap(), log)
-}
-
 /// Asks until the replica has been looked at, which takes a while on a busy machine.
 async fn chat(gateway: SocketAddr) {
     let mut answer = String::new();
@@ -176,7 +148,7 @@ async fn spans_and_metrics_reach_a_collector_behind_tls() {
         let plain = collector(sender).await;
         let addr = terminator(plain, &pair, Some(&authority), &[alpn]).await;
         let endpoint = format!("https://{addr}");
-        let (_child, gateway, _log) = serve(
+        let (_child, gateway, _log) = in_front_of(
             &fake,
             &[
                 ("OTEL_METRICS_EXPORTER", "otlp"),
@@ -210,7 +182,7 @@ async fn nothing_reaches_a_collector_that_is_not_believed_and_the_log_says_why()
     let (sender, mut told) = mpsc::unbounded_channel();
     let addr = terminator(collector(sender).await, &pair, None, &["h2"]).await;
     let endpoint = format!("https://{addr}");
-    let (_child, gateway, mut log) = serve(
+    let (_child, gateway, mut log) = in_front_of(
         &fake,
         &[
             ("OTEL_METRICS_EXPORTER", "otlp"),

@@ -3,6 +3,7 @@
 
 use crate::support::fake::{FINISH, Fake, ROLE, USAGE, WORD, stream_of};
 use crate::support::gateway::post;
+use crate::support::process::in_front_of;
 use axum::Router;
 use axum::body::Bytes;
 use axum::http::HeaderMap;
@@ -19,8 +20,7 @@ use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
 use prost::Message;
 use std::net::SocketAddr;
-use std::process::Stdio;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
@@ -60,26 +60,15 @@ async fn collector() -> (SocketAddr, mpsc::UnboundedReceiver<Push>) {
     (addr, pushes)
 }
 
-/// The program in front of this replica, and where its clients connect.
+/// The program in front of this replica, which pushes its metrics, and where its clients connect.
 async fn serve(fake: &Fake, variables: &[(&str, &str)]) -> (Child, SocketAddr) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-    let backend = format!("http://{}", fake.addr);
-    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format"]);
-    command.args(["human", "--backend", &backend]).env_clear().envs(variables.iter().copied());
-    command.env("OTEL_METRICS_EXPORTER", "otlp").env("OTEL_TRACES_EXPORTER", "none");
-    command.env("OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b");
-    command.stderr(Stdio::piped()).stdout(Stdio::null()).kill_on_drop(true);
-    let mut child = command.spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut clients = None;
-    while clients.is_none() {
-        let line = lines.next_line().await.unwrap().expect("a banner");
-        let url = line.trim().strip_prefix("clients   http://").map(str::to_owned);
-        clients = url.map(|url| url.strip_suffix("/v1").unwrap().parse().unwrap());
-    }
-    // Somebody must read on, or the program would stand still.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    (child, clients.unwrap())
+    let pushing = [
+        ("OTEL_METRICS_EXPORTER", "otlp"),
+        ("OTEL_TRACES_EXPORTER", "none"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b"),
+    ];
+    let (child, clients, _) = in_front_of(fake, &[variables, &pushing].concat()).await;
+    (child, clients)
 }
 
 async fn chat(gateway: SocketAddr) {

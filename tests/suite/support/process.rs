@@ -2,6 +2,7 @@
 
 #![expect(clippy::panic, reason = "a test that cannot go on has failed")]
 
+use super::fake::Fake;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 /// A running `tokenweir serve`. Dropping it kills it.
@@ -115,6 +116,34 @@ impl Process {
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         tokio::time::timeout(LONGEST, self.child.wait()).await.expect("it ends").unwrap()
     }
+}
+
+/// The program in front of a replica, with no other variables than these in its environment; where
+/// its clients connect, and what it says.
+pub(crate) async fn in_front_of(
+    fake: &Fake,
+    variables: &[(&str, &str)],
+) -> (Child, SocketAddr, mpsc::UnboundedReceiver<String>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+    let backend = format!("http://{}", fake.addr);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format"]);
+    command.args(["human", "--backend", &backend]).env_clear().envs(variables.iter().copied());
+    command.stderr(Stdio::piped()).stdout(Stdio::null()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut clients = None;
+    while clients.is_none() {
+        let line = lines.next_line().await.unwrap().expect("a banner");
+        let url = line.trim().strip_prefix("clients   http://").map(str::to_owned);
+        clients = url.map(|url| url.strip_suffix("/v1").unwrap().parse().unwrap());
+    }
+    let (sender, log) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok(Some(line)) = lines.next_line().await {
+            let _ = sender.send(line);
+        }
+    });
+    (child, clients.unwrap(), log)
 }
 
 // === impl Load ===
