@@ -1,0 +1,42 @@
+//! What is open to whoever reaches the port of a replica.
+
+use crate::doctor::endpoints::{GROUPS, Group, UNGUARDED};
+use crate::doctor::facts::{Facts, Replica};
+use crate::doctor::finding::Remark;
+use crate::doctor::gather::NOWHERE;
+
+pub(super) fn exposed(replica: &Replica, _: &Facts) -> Vec<Remark> {
+    if !replica.is_vllm() {
+        return Vec::new();
+    }
+    if replica.has_path(NOWHERE).is_none() {
+        let remark = Remark::note("which of its paths are open cannot be seen");
+        let why = "It answers OPTIONS in the same way for any path, so something stands between.";
+        return vec![remark.because(why).change("ask it where nothing stands between")];
+    }
+    let group = |group: &Group| {
+        let open = replica.open_of(group.paths)?;
+        let remark = Remark::new(group.severity, format!("{} is open: {open}", group.what));
+        Some(remark.because(group.danger).change(group.close))
+    };
+    GROUPS.iter().filter_map(group).collect()
+}
+
+pub(super) fn unguarded(replica: &Replica, _: &Facts) -> Vec<Remark> {
+    let Some(open) = replica.open_of(&UNGUARDED).filter(|_| replica.wants_key()) else {
+        return Vec::new();
+    };
+    let remark = Remark::warning(format!("it wants a key, and these paths work without: {open}"));
+    let why = "vLLM guards what begins with /v1, /v2, /inference and /cohere only; /invocations \
+               generates like /v1/chat/completions.";
+    vec![remark.because(why).change("let only the gateway reach the port of vLLM")]
+}
+
+impl Replica {
+    /// Those of some paths that lead somewhere.
+    fn open_of(&self, paths: &[&str]) -> Option<String> {
+        let open = paths.iter().copied().filter(|path| self.has_path(path) == Some(true));
+        let open = open.collect::<Vec<_>>().join(" ");
+        (!open.is_empty()).then_some(open)
+    }
+}

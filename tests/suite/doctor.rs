@@ -1,0 +1,274 @@
+//! `tokenweir doctor`, as a program: simulated replicas, scripted ones with one thing wrong each, and
+//! a gateway that runs.
+
+use crate::support::certificates::{Authority, Files, terminator};
+use crate::support::fake::{FINISH, Fake, Page, ROLE, Step, USAGE, WORD, json, stream_of};
+use crate::support::process::Process;
+use serde_json::Value;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+use tokenweir::sim::{Settings, Sim};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// Runs the program with these arguments, and with no other variables than these.
+async fn doctor(arguments: &str, variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+    command.arg("doctor").args(arguments.split(' ').filter(|it| !it.is_empty()));
+    command.env_clear().envs(variables.iter().copied());
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+/// Its report, and its exit code.
+async fn report(arguments: &str, variables: &[(&str, &str)]) -> (Value, i32) {
+    let output = doctor(&format!("--json {arguments}"), variables).await;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.is_empty(), "{errors}");
+    (serde_json::from_str(&text).expect(&text), output.status.code().unwrap())
+}
+
+/// What one check found.
+fn found<'a>(report: &'a Value, check: &str) -> Vec<&'a Value> {
+    let findings = report["findings"].as_array().unwrap();
+    findings.iter().filter(|finding| finding["check"] == check).collect()
+}
+
+/// The only finding of one check.
+fn one<'a>(report: &'a Value, check: &str) -> &'a Value {
+    let found = found(report, check);
+    assert_eq!(found.len(), 1, "{check}: {report:#}");
+    found[0]
+}
+
+async fn simulated(replicas: u16, keep_alive: Duration) -> (Vec<SocketAddr>, JoinHandle<()>) {
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let keep_alive = keep_alive.into();
+    let settings = Settings { listen, replicas, keep_alive, ..Settings::default() };
+    let sim = Sim::bind(&settings).await.unwrap();
+    let addrs = sim.addrs().to_vec();
+    (addrs, tokio::spawn(sim.run(std::future::pending())))
+}
+
+fn file(name: &str, text: &str) -> PathBuf {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("doctor-{name}.yaml"));
+    fs::write(&file, text).unwrap();
+    file
+}
+
+fn nothing() -> Vec<Step> {
+    vec![Step::Send(json("404 Not Found", "{}"))]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_that_are_well_pass_and_say_which_signals_they_have() {
+    let (addrs, _serving) = simulated(2, Duration::from_secs(5)).await;
+    let backends = addrs.iter().map(|addr| format!("--backend {addr} "));
+    let arguments = format!("{}--probe --idle 0s", backends.collect::<String>());
+    let (report, code) = report(&arguments, &[]).await;
+    assert_eq!(
+        (code, &report["counts"]["error"], &report["counts"]["warning"]),
+        (0, &0.into(), &0.into()),
+        "{report:#}"
+    );
+    let replicas = report["replicas"].as_array().unwrap();
+    assert_eq!(replicas.len(), 2);
+    for (replica, addr) in replicas.iter().zip(&addrs) {
+        assert_eq!(replica["name"], addr.to_string(), "in the order of the flags");
+        assert_eq!(replica["server"], "vllm");
+        assert_eq!(replica["signals"]["kv_usage"], serde_json::json!(["vllm:kv_cache_usage_perc"]));
+        assert_eq!(replica["probe"]["output_tokens"], 16);
+    }
+    assert!(found(&report, "exposed").is_empty(), "a simulator has no such paths: {report:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_that_is_closed_too_soon_is_measured() {
+    let (addrs, _serving) = simulated(1, Duration::from_millis(500)).await;
+    let (report, code) = report(&format!("--backend {} --idle 20s", addrs[0]), &[]).await;
+    assert_eq!(code, 1);
+    assert_eq!(one(&report, "keep_alive")["severity"], "warning");
+    let after = &report["replicas"][0]["idle_connection"]["closed_after_seconds"];
+    assert!((0.4..10.0).contains(&after.as_f64().unwrap()), "{after}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_does_not_answer_gets_a_clear_statement() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let refused = closed.local_addr().unwrap();
+    drop(closed);
+    let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let garbage = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let [hangs, speaks] = [&hanging, &garbage].map(|it| it.local_addr().unwrap());
+    let _speaking = tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = garbage.accept().await {
+            let _ = stream.read(&mut [0; 64]).await;
+            let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").await;
+            open.push(stream);
+        }
+    });
+    let pair = Authority::new().signs("localhost", 2040);
+    let believed = Files::new("doctor").write("other.pem", &Authority::new().pem());
+    let tls = terminator(speaks, &pair, None, &["http/1.1"]).await;
+    let html = Fake::start(|_| nothing()).await;
+    html.set_metrics(Some(Page::of("<html>hello</html>")));
+    for (url, check, words) in [
+        (format!("http://{refused}"), "reachable", "refused"),
+        (format!("http://{hangs}"), "reachable", "no answer within"),
+        (format!("http://{speaks}"), "reachable", "not HTTP"),
+        (format!("https://{speaks}"), "reachable", "TLS"),
+        (format!("https://localhost:{}", tls.port()), "reachable", "UnknownIssuer"),
+        (format!("http://{}", html.addr), "metrics", "no page with the load"),
+    ] {
+        let variables = [("SSL_CERT_FILE", believed.to_str().unwrap())];
+        let arguments = format!("--backend {url} --timeout 2s --idle 0s");
+        let (report, code) = report(&arguments, &variables).await;
+        let finding = one(&report, check);
+        assert!(finding["seen"].as_str().unwrap().contains(words), "{url}: {finding}");
+        assert_eq!((code, &finding["severity"]), (1, &"error".into()), "{url}");
+        assert!(finding["change"].is_string() && finding["why"].is_string(), "{finding}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_taken_from_the_variable_that_vllm_reads_and_never_shown() {
+    let fake = Fake::start(|_| nothing()).await;
+    fake.set_models_status("401 Unauthorized");
+    let arguments = format!("--backend http://{} --idle 0s", fake.addr);
+    let (without, code) = report(&arguments, &[]).await;
+    assert_eq!((code, &one(&without, "key")["severity"]), (1, &"error".into()));
+    assert!(one(&without, "key")["change"].as_str().unwrap().contains("VLLM_API_KEY"));
+    let (with, _) = report(&arguments, &[("VLLM_API_KEY", "sk-doctor")]).await;
+    assert!(one(&with, "key")["seen"].as_str().unwrap().contains("refuses the key"));
+    assert!(!with.to_string().contains("sk-doctor"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_that_act_are_asked_for_with_a_method_that_cannot() {
+    let fake = Fake::start(|seen| {
+        let is_sleep = seen.head.starts_with("OPTIONS /sleep ");
+        let status = if is_sleep { "405 Method Not Allowed" } else { "404 Not Found" };
+        vec![Step::Send(json(status, "{}"))]
+    })
+    .await;
+    let (report, code) = report(&format!("--backend {} --idle 0s", fake.addr), &[]).await;
+    assert_eq!(code, 1);
+    let exposed = one(&report, "exposed");
+    assert_eq!(exposed["severity"], "error");
+    assert!(exposed["seen"].as_str().unwrap().ends_with("/sleep"), "{exposed}");
+    let seen = fake.seen();
+    assert!(seen.len() > 20);
+    assert!(seen.iter().all(|seen| seen.head.starts_with("OPTIONS ") && seen.body.is_empty()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_probe_makes_an_engine_work_and_sees_tokens_that_were_collected() {
+    let fake = Fake::start(|seen| {
+        if !seen.head.starts_with("POST ") {
+            return nothing();
+        }
+        let events = [ROLE, WORD, WORD, WORD, WORD, WORD, WORD, FINISH, USAGE, "[DONE]"];
+        vec![Step::Send(stream_of(&events))]
+    })
+    .await;
+    let (report, code) = report(&format!("--backend {} --idle 0s --probe", fake.addr), &[]).await;
+    assert_eq!(code, 1);
+    assert!(one(&report, "stream")["seen"].as_str().unwrap().contains("together"), "{report:#}");
+    assert!(one(&report, "cached_tokens")["change"].as_str().unwrap().contains("prompt-tokens"));
+    let asked = fake.seen();
+    let asked: Vec<_> = asked.iter().filter(|seen| seen.head.starts_with("POST ")).collect();
+    assert_eq!(asked.len(), 3, "once might be chance");
+    let body: Value = serde_json::from_slice(&asked[0].body).unwrap();
+    assert_eq!((&body["model"], &body["max_tokens"]), (&"tiny".into(), &16.into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_is_looked_at_beside_its_replicas_and_its_collector() {
+    let (addrs, _serving) = simulated(1, Duration::from_secs(5)).await;
+    let collector = Fake::start(|seen| {
+        assert!(seen.head.starts_with("POST /v1/traces "), "{}", seen.head);
+        vec![Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec())]
+    })
+    .await;
+    let text = |collector: SocketAddr, model: &str| {
+        format!(
+            "backends: [{{ url: 'http://{}', name: gpu-0 }}]\n\
+             models: [{{ name: gpt, served_as: {model} }}]\n\
+             tracing: {{ endpoint: 'http://{collector}', protocol: http/protobuf }}\n",
+            addrs[0]
+        )
+    };
+    let right = file("right", &text(collector.addr, "sim-model"));
+    let (well, code) = report(&format!("--config {} --idle 0s", right.display()), &[]).await;
+    assert_eq!(code, 0, "{well:#}");
+    assert_eq!(
+        (&well["collector"]["problem"], &well["replicas"][0]["name"]),
+        (&Value::Null, &"gpu-0".into())
+    );
+    assert_eq!(collector.seen().len(), 1);
+    let wrong = file("wrong", &text(SocketAddr::from(([127, 0, 0, 1], 9)), "other"));
+    let (ill, code) = report(&format!("--config {} --idle 0s", wrong.display()), &[]).await;
+    assert_eq!(code, 1);
+    assert_eq!(one(&ill, "traces")["severity"], "error");
+    assert!(one(&ill, "named_models")["seen"].as_str().unwrap().contains("gpt leads to other"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_runs_is_asked_for_its_replicas_and_its_configuration() {
+    let (addrs, _serving) = simulated(2, Duration::from_secs(5)).await;
+    let text = format!(
+        "listen: 127.0.0.1:0\nbackends:\n  - {{ url: 'http://{}', name: gpu-0 }}\n  \
+         - {{ url: 'http://{}', name: gpu-1 }}\nmodels: [{{ name: gpt, served_as: nobody }}]\n\
+         access: {{ admin_token: {{ env: TOKEN }} }}\n",
+        addrs[0], addrs[1]
+    );
+    let gateway = Process::start_with(&file("running", &text), &[("TOKEN", "letmein")]).await;
+    let arguments = format!("--admin http://{} --idle 0s", gateway.admin);
+    let (refused, code) = report(&arguments, &[]).await;
+    assert_eq!(code, 1);
+    assert!(one(&refused, "gateway")["change"].as_str().unwrap().contains("TOKENWEIR_ADMIN_TOKEN"));
+    let (report, code) = report(&arguments, &[("TOKENWEIR_ADMIN_TOKEN", "letmein")]).await;
+    assert_eq!(code, 1);
+    let names: Vec<_> =
+        report["replicas"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, ["gpu-0", "gpu-1"]);
+    assert!(one(&report, "named_models")["seen"].as_str().unwrap().contains("nobody"));
+    assert!(found(&report, "gateway").is_empty(), "{report:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_it_cannot_run_is_told_apart_from_what_it_finds() {
+    assert_eq!(doctor("", &[]).await.status.code(), Some(2));
+    assert_eq!(doctor("--backend http://a/v1", &[]).await.status.code(), Some(2));
+    assert_eq!(doctor("--config /absent.yaml", &[]).await.status.code(), Some(64));
+    let tls = "backends: [{ url: 'https://a:1', tls: { ca: /absent.pem } }]";
+    let config = file("tls", tls);
+    let output = doctor(&format!("--config {}", config.display()), &[]).await;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/absent.pem cannot be read"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn colours_are_for_terminals_and_pipelines_say_what_they_end_at() {
+    let refused = "--backend http://127.0.0.1:9";
+    let plain = doctor(refused, &[]).await;
+    assert_eq!(plain.status.code(), Some(1));
+    let text = String::from_utf8(plain.stdout).unwrap();
+    assert!(
+        !text.contains('\x1b') && text.contains("error  127.0.0.1:9: cannot connect"),
+        "{text}"
+    );
+    let forced = doctor(refused, &[("CLICOLOR_FORCE", "1")]).await;
+    assert!(String::from_utf8(forced.stdout).unwrap().contains('\x1b'));
+    // Half of its metrics are a warning.
+    let half = Fake::start(|_| nothing()).await;
+    half.set_metrics(Some(Page::of("vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n")));
+    let arguments = format!("--backend {} --idle 0s", half.addr);
+    assert_eq!(doctor(&arguments, &[]).await.status.code(), Some(1));
+    assert_eq!(doctor(&format!("{arguments} --fail-on error"), &[]).await.status.code(), Some(0));
+}
