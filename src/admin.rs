@@ -1,19 +1,24 @@
 //! The operators' port: metrics, probes, the state of the replicas, why requests went where they
-//! went, the configuration in force.
+//! went, the configuration in force. And a page for people, with all that moves.
 
 mod configuration;
+mod drain;
 mod guard;
+pub mod live;
+mod page;
 
 use crate::backend::dialect::Server;
 use crate::backend::pool::Pool;
 use crate::backend::{self, Backend, Health};
 use crate::clock;
+use crate::diagnose;
 use crate::observe::Live;
 use crate::proxy::access::Access;
 use crate::proxy::admission::Admission;
 use crate::routing::{Ledger, Prompt};
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::exposition::Format;
+use crate::telemetry::recent::Recent;
 use crate::telemetry::vitals::{
     BackendVitals, ConnectionVitals, LEAVING, LearnedVitals, LogCounts, QueueVitals, SignalVitals,
     SpanCounts, Vitals,
@@ -51,6 +56,10 @@ pub struct Admin {
     pub explanations: Arc<Explanations>,
     /// The requests that are open.
     pub live: Arc<Live>,
+    /// Those that ended lately.
+    pub recent: Arc<Recent>,
+    /// Where a trace can be looked at: a URL with `{trace_id}` in it.
+    pub trace_ui: Option<String>,
     /// Set when the gateway shuts down.
     pub draining: Arc<AtomicBool>,
     /// What became of spans so far.
@@ -65,6 +74,8 @@ pub struct Admin {
     pub connections: Box<dyn Fn() -> ConnectionVitals + Send + Sync>,
     /// The certificates.
     pub credentials: Arc<Credentials>,
+    /// What is the matter with the replicas.
+    pub diagnosis: Arc<diagnose::Board>,
     /// The configuration in force.
     pub configuration: Arc<Configuration>,
 }
@@ -78,15 +89,21 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/status", get(status))
         .route("/config", get(config))
         .route("/-/reload", post(reload))
+        .route("/diagnose", get(diagnosis))
+        .route("/-/drain", post(drain::drain))
+        .route("/-/undrain", post(drain::undrain))
+        .route("/live", get(live::live))
         .route("/explain", get(newest))
         .route("/explain/{*request_id}", get(explain))
-        .fallback(|| async { (StatusCode::NOT_FOUND, INDEX) })
+        .route("/", get(page::index))
+        .route("/page/{name}", get(page::asset))
+        .fallback(|| async { (StatusCode::NOT_FOUND, ["not found; ", INDEX].concat()) })
         .layer(middleware::from_fn_with_state(admin.clone(), guard::check))
         .with_state(admin)
 }
 
-const INDEX: &str =
-    "not found; here are /metrics /livez /readyz /status /config /explain, and POST /-/reload\n";
+const INDEX: &str = "here are /metrics /livez /readyz /status /live /diagnose /config /explain, a page for \
+                     browsers at /, and POST /-/reload /-/drain /-/undrain\n";
 
 /// Decisions that `/explain` lists.
 const NEWEST: usize = 50;
@@ -130,7 +147,7 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "connections": vitals.connections,
         "certificates": vitals.tls,
         "config_reloads": vitals.reloads,
-        "verdicts": [],
+        "verdicts": vitals.diagnosis.verdicts,
     });
     fresh(Json(body).into_response())
 }
@@ -146,6 +163,10 @@ fn access(access: &Access) -> Option<Value> {
 
 async fn config(State(admin): State<Arc<Admin>>) -> Response {
     fresh(Json(&*admin.configuration.view()).into_response())
+}
+
+async fn diagnosis(State(admin): State<Arc<Admin>>) -> Response {
+    fresh(Json(&*admin.diagnosis.latest()).into_response())
 }
 
 async fn reload(State(admin): State<Arc<Admin>>) -> Response {
@@ -201,6 +222,7 @@ impl Admin {
             queue: queue(&self.admission),
             backends: backends(&self.pool, now),
             short_list_bytes: self.pool.short_list_bytes(),
+            diagnosis: self.diagnosis.latest(),
             models: self.pool.routes().models().iter().map(|model| model.id.to_string()).collect(),
             tenants: tenants(&self.access),
             spans: (self.spans)(),
@@ -253,6 +275,8 @@ pub fn vitals(backend: &Backend, now: Instant) -> BackendVitals {
         breaker: backend.breaker.standing().as_str(),
         ejections: backend.breaker.ejections(),
         reason: reason(&state),
+        weight: backend.weight(),
+        drained: backend.is_drained(),
         version: state.version.as_deref().map(Into::into),
         models: state.models().iter().map(|model| model.id.to_string()).collect(),
         in_flight: backend.in_flight(),

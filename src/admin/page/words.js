@@ -1,0 +1,63 @@
+// Numbers and times as people read them.
+
+const DASH = "–";
+
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+
+/** Three digits at most, such as 0.42, 7.1, 132 or 12.3k. */
+export function number(value) {
+  if (!isNumber(value)) return DASH;
+  const size = Math.abs(value);
+  if (size >= 1e6) return `${(value / 1e6).toFixed(size < 1e7 ? 2 : 1)}M`;
+  if (size >= 1e4) return `${(value / 1e3).toFixed(1)}k`;
+  if (size >= 100 || Number.isInteger(value)) return value.toFixed(0);
+  return value.toFixed(size >= 10 ? 1 : 2);
+}
+
+/** A whole number with its thousands apart. */
+export function count(value) {
+  return isNumber(value) ? Math.round(value).toLocaleString("en-GB") : DASH;
+}
+
+/** A time in the unit that suits it. */
+export function seconds(value) {
+  if (!isNumber(value)) return DASH;
+  if (value < 0.001) return `${(value * 1e6).toFixed(0)} µs`;
+  if (value < 0.01) return `${(value * 1e3).toFixed(1)} ms`;
+  if (value < 1) return `${(value * 1e3).toFixed(0)} ms`;
+  if (value < 10) return `${value.toFixed(2)} s`;
+  if (value < 60) return `${value.toFixed(1)} s`;
+  return span(value);
+}
+
+/** A long time: minutes, hours, days. */
+export function span(value) {
+  if (!isNumber(value)) return DASH;
+  const whole = Math.floor(value);
+  const [days, hours] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24];
+  const minutes = Math.floor(whole / 60) % 60;
+  if (days > 0) return `${days} d ${hours} h`;
+  if (hours > 0) return `${hours} h ${minutes} min`;
+  if (minutes > 0) return `${minutes} min ${whole % 60} s`;
+  return `${whole} s`;
+}
+
+/** A share of one. */
+export function percent(value) {
+  if (!isNumber(value)) return DASH;
+  const hundredths = value * 100;
+  return `${hundredths.toFixed(hundredths > 0 && hundredths < 9.95 ? 1 : 0)} %`;
+}
+
+/** Text, or a dash. */
+export function text(value) {
+  return value === null || value === undefined || value === "" ? DASH : String(value);
+}
+
+/** An element with a class and a text. Text is only ever text: names come from clients. */
+export function element(tag, className, content) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (content !== undefined) made.textContent = content;
+  return made;
+}

@@ -1,0 +1,205 @@
+//! What moves now: the document that the page and `tokenweir top` show, the page's files, and
+//! replicas that an operator takes out of service.
+
+use crate::support::fake::{FINISH, Fake, ROLE, Step, WORD, chunk, stream_head, stream_of};
+use crate::support::gateway::{Running, Setup, body, post, start, start_with, status};
+use serde_json::Value;
+use tokenweir::access::KeyDigest;
+use tokenweir::admin::Guard;
+use tokenweir::admin::live::{Document, Replica};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const CHAT: &str = "/v1/chat/completions";
+const ASK: &str =
+    r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"secret-prompt"}]}"#;
+const JSON: &str = "content-type: application/json\r\n";
+
+fn answer() -> Vec<u8> {
+    stream_of(&[ROLE, WORD, WORD, FINISH, "[DONE]"])
+}
+
+async fn operate(gateway: &Running, method: &str, path: &str, headers: &str) -> Vec<u8> {
+    let mut stream = TcpStream::connect(gateway.admin).await.unwrap();
+    let host = gateway.admin;
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {host}\r\n{headers}content-length: 0\r\n\
+         connection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    answer
+}
+
+async fn live(gateway: &Running) -> Document {
+    let answer = operate(gateway, "GET", "/live", "").await;
+    assert_eq!(status(&answer), 200);
+    serde_json::from_slice(&body(&answer).0).unwrap()
+}
+
+/// The state once it is as wished. The gateway knows of what clients see a moment later.
+async fn live_when(gateway: &Running, is_there: impl Fn(&Document) -> bool) -> Document {
+    loop {
+        let document = live(gateway).await;
+        if is_there(&document) {
+            return document;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn of<'a>(document: &'a Document, name: &str) -> &'a Replica {
+    document.replicas.iter().find(|replica| replica.name == name).unwrap()
+}
+
+#[tokio::test]
+async fn a_stream_is_shown_while_it_is_open_and_its_request_when_it_has_ended() {
+    let begun: Vec<u8> = [ROLE, WORD, WORD, WORD].iter().flat_map(|event| chunk(event)).collect();
+    let begun: Vec<u8> = stream_head().into_iter().chain(begun).collect();
+    let rest: Vec<u8> = [FINISH, "[DONE]"].iter().flat_map(|event| chunk(event)).collect();
+    let rest: Vec<u8> = rest.into_iter().chain(*b"0\r\n\r\n").collect();
+    let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
+    let fake = Fake::start(script).await;
+    let gateway = start(&[fake.addr]).await;
+    let mut client = gateway.connect().await;
+    let request = post(CHAT, ASK).replacen("host:", "x-request-id: live-1\r\nhost:", 1);
+    client.write_all(request.as_bytes()).await.unwrap();
+    let shown = live_when(&gateway, |live| {
+        live.streams.oldest.first().is_some_and(|stream| stream.tokens == 3)
+    });
+    let shown = shown.await;
+    let stream = &shown.streams.oldest[0];
+    assert_eq!((stream.request_id.as_str(), stream.model.as_str()), ("live-1", "tiny"));
+    assert_eq!(stream.replica, Some(fake.addr.to_string()));
+    assert_eq!((stream.phase.as_str(), shown.streams.phases["decode"]), ("decode", 1));
+    assert!(stream.silence_seconds.unwrap() <= stream.age_seconds);
+    assert_eq!((shown.streams.count, shown.requests_in_flight), (1, 1));
+    assert_eq!((shown.totals.requests, shown.totals.output_tokens), (0, 3));
+    assert_eq!(of(&shown, &fake.addr.to_string()).share, Some(1.0));
+    fake.go();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).await.unwrap();
+    let ended = live_when(&gateway, |live| live.totals.requests == 1).await;
+    let request = &ended.ended[0];
+    assert_eq!((request.request_id.as_str(), request.outcome.as_str()), ("live-1", "ok"));
+    assert!(request.ttft_seconds.unwrap() <= request.duration_seconds);
+    assert_eq!((ended.last_minute.requests, ended.last_minute.ttft.unwrap().count), (1, 1));
+    assert_eq!(ended.streams.count, 0);
+}
+
+#[tokio::test]
+async fn nothing_secret_is_shown() {
+    let fake = Fake::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    let request = post(CHAT, ASK).replacen("host:", "authorization: Bearer secret-key\r\nhost:", 1);
+    gateway.raw(request).await;
+    gateway.record().await;
+    let page = gateway.admin("/live").await;
+    assert!(page.contains("\"tiny\"") && !page.contains("secret"), "{page}");
+}
+
+#[tokio::test]
+async fn a_replica_that_is_drained_finishes_what_it_has_and_gets_nothing_new_until_it_is_undone() {
+    let fakes = [Fake::answering(answer()).await, Fake::answering(answer()).await];
+    let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
+    let name = fakes[0].addr.to_string();
+    let drained = operate(&gateway, "POST", &format!("/-/drain?backend={name}"), JSON).await;
+    assert_eq!(status(&drained), 200);
+    let told: Value = serde_json::from_slice(&body(&drained).0).unwrap();
+    assert_eq!((&told["drained"], &told["changed"]), (&true.into(), &true.into()));
+    let shown = live(&gateway).await;
+    assert!(of(&shown, &name).drained && shown.ready);
+    for _ in 0..20 {
+        assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+    }
+    assert_eq!((fakes[0].take_seen().len(), fakes[1].take_seen().len()), (0, 20));
+    let again = operate(&gateway, "POST", &format!("/-/undrain?backend={name}"), JSON).await;
+    assert_eq!(status(&again), 200);
+    let other = fakes[1].addr;
+    operate(&gateway, "POST", &format!("/-/drain?backend={other}"), JSON).await;
+    assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+    assert_eq!(fakes[0].seen().len(), 1);
+}
+
+#[tokio::test]
+async fn with_every_replica_drained_the_gateway_is_not_ready() {
+    let fake = Fake::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    operate(&gateway, "POST", &format!("/-/drain?backend={}", fake.addr), JSON).await;
+    assert_eq!(status(&operate(&gateway, "GET", "/readyz", "").await), 503);
+    let refused = gateway.post(CHAT, ASK).await;
+    assert_eq!(status(&refused), 503);
+    operate(&gateway, "POST", &format!("/-/undrain?backend={}", fake.addr), JSON).await;
+    assert_eq!(status(&operate(&gateway, "GET", "/readyz", "").await), 200);
+}
+
+#[tokio::test]
+async fn no_page_of_another_site_can_drain_a_replica() {
+    let fake = Fake::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    let path = format!("/-/drain?backend={}", fake.addr);
+    let foreign = format!("{JSON}origin: https://evil.example\r\n");
+    let own = format!("{JSON}origin: http://{}\r\n", gateway.admin);
+    let form = "content-type: application/x-www-form-urlencoded\r\n";
+    for (method, path, headers, expected) in [
+        ("POST", path.as_str(), foreign.as_str(), 403),
+        ("POST", "/-/reload", "origin: null\r\n", 403),
+        ("POST", &path, form, 415),
+        ("POST", &path, "", 415),
+        ("GET", &path, JSON, 405),
+        ("OPTIONS", &path, "origin: https://evil.example\r\n", 405),
+        ("POST", "/-/drain", JSON, 400),
+        ("POST", "/-/drain?backend=nobody", JSON, 404),
+    ] {
+        let answer = operate(&gateway, method, path, headers).await;
+        let text = String::from_utf8_lossy(&answer).to_lowercase();
+        assert_eq!(status(&answer), expected, "{method} {path} {headers}: {text}");
+        assert!(!text.contains("access-control-allow"), "{text}");
+        assert!(!live(&gateway).await.replicas[0].drained);
+    }
+    assert_eq!(status(&operate(&gateway, "POST", &path, &own).await), 200);
+}
+
+#[tokio::test]
+async fn a_browser_gets_a_page_that_loads_nothing_from_elsewhere_and_a_program_a_list() {
+    let fake = Fake::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    let list = gateway.admin("/").await;
+    assert!(list.starts_with("HTTP/1.1 200") && list.contains("/metrics"), "{list}");
+    assert!(!list.contains("<html"));
+    let page = gateway.admin_as("/", "text/html,application/xhtml+xml,*/*;q=0.8").await;
+    assert!(page.contains("content-security-policy: default-src 'none'; script-src 'self'"));
+    assert!(page.contains("<noscript>") && page.contains("<html lang=\"en\">"));
+    assert!(!page.contains("style=") && !page.contains("<style") && !page.contains("onclick"));
+    let links = ["src=\"", "href=\""].into_iter().flat_map(|name| page.split(name).skip(1));
+    for link in links.map(|rest| rest.split('"').next().unwrap()) {
+        assert!(link.starts_with(['/', '#']) || link.starts_with("data:"), "{link}");
+        if link.starts_with("/page/") {
+            let file = gateway.admin(link).await;
+            assert!(file.starts_with("HTTP/1.1 200"), "{link}: {file}");
+        }
+    }
+    assert!(gateway.admin("/page/nothing.js").await.starts_with("HTTP/1.1 404"));
+    assert!(gateway.admin("/nothing").await.starts_with("HTTP/1.1 404"));
+}
+
+#[tokio::test]
+async fn with_a_token_the_page_is_for_everybody_and_what_it_shows_is_not() {
+    let fake = Fake::answering(answer()).await;
+    let guard = Guard { token: Some(KeyDigest::of(b"operator")), ..Guard::default() };
+    let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
+    let path = format!("/-/drain?backend={}", fake.addr);
+    let known = format!("{JSON}authorization: Bearer operator\r\n");
+    for (method, path, headers, expected) in [
+        ("GET", "/", "accept: text/html\r\n", 200),
+        ("GET", "/page/page.js", "", 200),
+        ("GET", "/live", "", 401),
+        ("POST", &path, JSON, 401),
+        ("GET", "/live", &known, 200),
+        ("POST", &path, &known, 200),
+    ] {
+        let answer = operate(&gateway, method, path, headers).await;
+        assert_eq!(status(&answer), expected, "{method} {path}");
+    }
+}

@@ -1,0 +1,58 @@
+//! `tokenweir top` where there is no terminal: one frame as text, or a clear statement.
+
+use crate::support::fake::{FINISH, Fake, ROLE, WORD, stream_of};
+use crate::support::gateway::{Setup, start, start_with};
+use std::process::{Output, Stdio};
+use tokenweir::access::KeyDigest;
+use tokenweir::admin::Guard;
+use tokio::process::Command;
+
+async fn top(admin: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+    command.args(["top", "--admin", admin]).args(arguments);
+    command.env_remove("TOKENWEIR_ADMIN_TOKEN").envs(variables.iter().copied());
+    command.stdin(Stdio::null()).output().await.unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn for_a_pipe_there_is_one_frame_of_text_without_colours() {
+    let fake = Fake::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+    let gateway = start(&[fake.addr]).await;
+    let body = r#"{"model":"tiny","stream":true,"messages":[]}"#;
+    gateway.post("/v1/chat/completions", body).await;
+    gateway.record().await;
+    let shown = top(&gateway.admin.to_string(), &[], &[]).await;
+    let lines = text(&shown.stdout);
+    assert!(shown.status.success() && shown.stderr.is_empty());
+    for words in ["ready", "TTFT", &fake.addr.to_string(), "no stream is open", "tiny", "ok"] {
+        assert!(lines.contains(words), "{words}: {lines}");
+    }
+    assert!(!lines.contains('\u{1b}') && !lines.contains("q quit"), "{lines}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_gateway_or_its_token_it_says_what_to_do() {
+    let nobody = top("127.0.0.1:9", &[], &["--once"]).await;
+    let said = text(&nobody.stderr);
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(said.contains("the gateway does not answer"), "{said}");
+    let fake = Fake::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+    let guard = Guard { token: Some(KeyDigest::of(b"operator")), ..Guard::default() };
+    let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
+    let admin = gateway.admin.to_string();
+    let refused = top(&admin, &[], &["--once"]).await;
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said.contains("TOKENWEIR_ADMIN_TOKEN") && said.contains("--token-file"), "{said}");
+    let known = top(&admin, &[("TOKENWEIR_ADMIN_TOKEN", "operator")], &["--once"]).await;
+    assert!(known.status.success(), "{}", text(&known.stderr));
+    let clients = top(&gateway.addr.to_string(), &[], &["--once"]).await;
+    assert_eq!(clients.status.code(), Some(1));
+    assert!(text(&clients.stderr).contains("admin port"), "{}", text(&clients.stderr));
+    assert_eq!(top("http://a/v1", &[], &[]).await.status.code(), Some(2));
+    assert_eq!(top(&admin, &[], &["--interval", "1ms"]).await.status.code(), Some(2));
+}
