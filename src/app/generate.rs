@@ -3,29 +3,25 @@
 use super::{failed, wrong};
 use crate::cli::{Generate, What};
 use crate::config::{Config, Overrides};
-use crate::operations::{Artifact, Surroundings};
+use crate::operations::{self, Artifact, Surroundings};
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 pub(super) fn run(generate: &Generate) -> ExitCode {
-    let loaded = match Config::load(generate.config.as_deref(), Overrides::default()) {
-        Ok(loaded) => loaded,
-        Err(error) => return wrong(&error),
+    let files = match &generate.what {
+        What::All => installed(generate, &Artifact::ALL),
+        What::One(artifact) => installed(generate, std::slice::from_ref(artifact)),
+        What::Guide(guide) => guide.files().map_err(|error| failed(&error)),
     };
-    let around = surroundings(generate, &loaded.config);
-    let artifacts = match &generate.what {
-        What::All => Artifact::ALL.as_slice(),
-        What::One(artifact) => std::slice::from_ref(artifact),
+    let files = match files {
+        Ok(files) => files,
+        Err(code) => return code,
     };
-    for artifact in artifacts {
-        let text = match artifact.print(&around) {
-            Ok(text) => text,
-            Err(error) => return failed(&error),
-        };
+    for (path, text) in files {
         let written = match &generate.out {
-            Some(folder) => write(&folder.join(artifact.path()), &text),
+            Some(folder) => write(&folder.join(path), &text),
             None => io::stdout().write_all(text.as_bytes()),
         };
         if let Err(error) = written {
@@ -33,6 +29,18 @@ pub(super) fn run(generate: &Generate) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// The files that are installed around the gateway: where each is kept, and its text.
+fn installed(
+    generate: &Generate,
+    artifacts: &[Artifact],
+) -> Result<Vec<(String, String)>, ExitCode> {
+    let loaded = Config::load(generate.config.as_deref(), Overrides::default());
+    let around = surroundings(generate, &loaded.map_err(|error| wrong(&error))?.config);
+    let print = |artifact: &Artifact| Ok((artifact.path().to_owned(), artifact.print(&around)?));
+    let files: Result<_, operations::Error> = artifacts.iter().map(print).collect();
+    files.map_err(|error| failed(&error))
 }
 
 fn write(file: &Path, text: &str) -> io::Result<()> {

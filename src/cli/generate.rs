@@ -1,5 +1,6 @@
 //! `tokenweir generate`.
 
+use super::Guide;
 use crate::operations::Artifact;
 use clap::{Args, ValueEnum, builder::PossibleValue};
 use std::path::PathBuf;
@@ -13,7 +14,8 @@ pub struct Generate {
     /// The configuration of the gateway: its admin port, and its replicas.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_GENERATE_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Write files below this folder instead of printing.
+    /// Write files below this folder instead of printing; manual pages and completions where
+    /// they are looked for below a prefix such as /usr.
     #[arg(long, value_name = "DIR", env = "TOKENWEIR_GENERATE_OUT")]
     #[arg(required_if_eq("what", "all"))]
     pub out: Option<PathBuf>,
@@ -41,22 +43,30 @@ pub struct Generate {
     pub runbooks: Option<String>,
 }
 
-/// One file or all.
+/// What is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// Each of them.
+    /// Each artifact.
     All,
     /// This one.
     One(Artifact),
+    /// What a shell and `man` are told of the command line.
+    Guide(Guide),
 }
 
 impl ValueEnum for What {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [What; Artifact::ALL.len() + 1] = {
-            let mut all = [What::All; Artifact::ALL.len() + 1];
+        const ARTIFACTS: usize = Artifact::ALL.len();
+        const ALL: [What; 1 + ARTIFACTS + Guide::ALL.len()] = {
+            let mut all = [What::All; 1 + ARTIFACTS + Guide::ALL.len()];
             let mut place = 0;
-            while place < Artifact::ALL.len() {
-                all[place + 1] = What::One(Artifact::ALL[place]);
+            while place < ARTIFACTS {
+                all[1 + place] = What::One(Artifact::ALL[place]);
+                place += 1;
+            }
+            let mut place = 0;
+            while place < Guide::ALL.len() {
+                all[1 + ARTIFACTS + place] = What::Guide(Guide::ALL[place]);
                 place += 1;
             }
             all
@@ -66,8 +76,11 @@ impl ValueEnum for What {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         match self {
-            Self::All => Some(PossibleValue::new("all").help("All of them; needs --out")),
+            Self::All => Some(
+                PossibleValue::new("all").help("All that follow down to `runbooks`; needs --out"),
+            ),
             Self::One(artifact) => artifact.to_possible_value(),
+            Self::Guide(guide) => guide.to_possible_value(),
         }
     }
 }
