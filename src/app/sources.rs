@@ -1,6 +1,10 @@
 //! The sources of replicas that run, and what each of them has found last.
 
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
+
 use crate::config::{BackendConfig, Config, Discovery, backends_in};
+use crate::discovery::Source;
 use crate::discovery::dns::{Dns, Question};
 use crate::discovery::file::WatchedFile;
 use crate::discovery::name::WatchedName;
@@ -74,6 +78,16 @@ async fn run(index: usize, source: Discovery, news: mpsc::Sender<News>) {
     if let Some(file) = source.file.clone() {
         return watch_file(index, &source, file, news).await;
     }
+    #[cfg(feature = "kubernetes")]
+    if let Some(pods) = &source.kubernetes {
+        return match kubernetes::watched(pods).await {
+            Ok(service) => watch(index, &source, service, news).await,
+            Err(error) => {
+                let error = super::Chain(&error);
+                tracing::error!(%error, "no API server: replicas are not found by Kubernetes");
+            }
+        };
+    }
     let question = match (&source.dns, source.port, &source.srv) {
         (Some(name), Some(port), _) => Question::Host { name: name.clone(), port },
         (_, _, Some(name)) => Question::Service { name: name.clone() },
@@ -83,20 +97,15 @@ async fn run(index: usize, source: Discovery, news: mpsc::Sender<News>) {
     match Dns::of_system() {
         Ok(dns) => {
             let name = WatchedName::new(dns, question, source.every);
-            watch_name(index, &source, name, news).await;
+            watch(index, &source, name, news).await;
         }
         Err(error) => tracing::error!(%error, "no name server: replicas are not found by name"),
     }
 }
 
-async fn watch_name(
-    index: usize,
-    source: &Discovery,
-    mut name: WatchedName,
-    news: mpsc::Sender<News>,
-) {
+async fn watch(index: usize, source: &Discovery, mut place: impl Source, news: mpsc::Sender<News>) {
     loop {
-        let found = name.changed().await.into_iter();
+        let found = place.changed().await.into_iter();
         let found = found.map(|url| source.complete(BackendConfig::at(url))).collect();
         if news.send((index, found)).await.is_err() {
             return;

@@ -68,6 +68,14 @@ mod tests {
     use proptest::prelude::*;
 
     const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    const CANARY: &str = "canary-5e1f";
+
+    fn with_one_key() -> String {
+        format!(
+            "tenants:\n- name: a\n  tier: gold\n  models: [m]\n  keys:\n  - {{ name: k, hash: \
+             '{HASH}' }}\n"
+        )
+    }
 
     fn load(name: &str, text: &str) -> Result<Roster, String> {
         let folder = std::env::temp_dir().join(format!("tokenweir-{}", std::process::id()));
@@ -113,7 +121,7 @@ mod tests {
             (
                 "names",
                 "tenants:\n- { name: a, keys: [] }\n- { name: a, keys: [] }\n".into(),
-                "FILE:3:11: `a` stands here twice",
+                "FILE:3:11: this name stands here twice",
             ),
             (
                 "label",
@@ -124,7 +132,7 @@ mod tests {
             (
                 "tier",
                 "tenants: [{ name: a, tier: lead, keys: [] }]\n".into(),
-                "FILE:1:28: `lead` is not a tier of `tiers` in the configuration",
+                "FILE:1:28: this is not a tier of `tiers` in the configuration",
             ),
             (
                 "model",
@@ -142,17 +150,24 @@ mod tests {
         assert!(load("empty", "").is_err(), "as it is for a moment when it is written anew");
     }
 
+    #[test]
+    fn a_key_that_stands_where_a_tier_belongs_is_not_quoted() {
+        let good = with_one_key();
+        for place in 0..=good.len() {
+            let mut text = good.clone();
+            text.insert_str(place, CANARY);
+            let problem = load("misplaced", &text).err().unwrap_or_default();
+            assert!(!problem.contains("5e1f"), "{problem}\n{text}");
+        }
+    }
+
     proptest! {
         /// A key stands in a file where it does not belong, however broken the file is.
         #[test]
         fn no_message_quotes_a_key_that_somebody_put_into_the_file(
             cut in 0_usize..200, insert in 0_usize..200, junk in "[\\[\\]{}:,'\"*&!|>%@` \n\t-]{0,3}"
         ) {
-            const CANARY: &str = "canary-5e1f";
-            let good = format!(
-                "tenants:\n- name: a\n  tier: gold\n  models: [m]\n  keys:\n  - {{ name: k, hash: \
-                 '{HASH}' }}\n"
-            );
+            let good = with_one_key();
             let mut text = good.clone();
             text.insert_str(insert.min(good.len()), &format!("{junk}{CANARY}{junk}"));
             text.truncate(text.len() - cut.min(20));

@@ -1,5 +1,6 @@
 //! Where replicas are found, in the configuration; and the list of them in a file of their own.
 
+use super::kubernetes::Kubernetes;
 use super::rules::{self, Broken, broken};
 use super::secret::Secret;
 use super::settings::UsageMode;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A source of replicas. Has exactly one of `file`, `dns` and `srv`.
+/// A source of replicas. Has exactly one of `file`, `dns`, `srv` and `kubernetes`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Discovery {
@@ -22,6 +23,9 @@ pub struct Discovery {
     /// A name whose SRV records are.
     #[serde(default)]
     pub srv: Option<String>,
+    /// A Service whose pods are.
+    #[serde(default)]
+    pub kubernetes: Option<Kubernetes>,
     /// The port of those of `dns`.
     #[serde(default)]
     pub port: Option<u16>,
@@ -73,11 +77,15 @@ pub(super) fn check(sources: &[Discovery]) -> Result<(), Broken> {
         let wrong = |key: &str, problem: &str| {
             Err(broken(&format!("discovery.{index}{key}"), problem.to_owned()))
         };
-        let kinds = [source.file.is_some(), source.dns.is_some(), source.srv.is_some()];
-        match kinds.iter().filter(|is_given| **is_given).count() {
-            0 => return wrong("", "say where: write one of `file`, `dns` and `srv`"),
+        let by_name = [&source.dns, &source.srv].into_iter().flatten().count();
+        let others = [source.file.is_some(), source.kubernetes.is_some()];
+        match by_name + others.into_iter().filter(|is_given| *is_given).count() {
+            0 => return wrong("", "say where: write one of `file`, `dns`, `srv` and `kubernetes`"),
             1 => {}
-            _ => return wrong("", "one source has one of `file`, `dns` and `srv`; write two"),
+            _ => return wrong("", "one source is one of `file`, `dns`, `srv` and `kubernetes`"),
+        }
+        if let Some((key, problem)) = source.kubernetes.as_ref().and_then(Kubernetes::problem) {
+            return wrong(&format!(".kubernetes{key}"), problem);
         }
         match (&source.dns, source.port) {
             (Some(_), None) => return wrong("", "addresses have no port; write `port`"),
@@ -114,8 +122,8 @@ mod tests {
             ("dns: vllm.example, port: 8000, every: 1s, weight: 2, usage: passive", ""),
             ("srv: _http._tcp.vllm.example", ""),
             ("file: replicas.yaml, api_key: { env: KEY }", ""),
-            ("every: 5s", "say where: write one of `file`, `dns` and `srv`"),
-            ("dns: a, srv: b", "one source has one of `file`, `dns` and `srv`; write two"),
+            ("every: 5s", "say where: write one of `file`, `dns`, `srv` and `kubernetes`"),
+            ("dns: a, srv: b", "one source is one of `file`, `dns`, `srv` and `kubernetes`"),
             ("dns: a", "addresses have no port; write `port`"),
             ("srv: a, port: 1", "only `dns` wants a port"),
             ("srv: a, every: 10ms", "this must be 1s or more"),
@@ -123,6 +131,37 @@ mod tests {
         ] {
             assert_eq!(problem(source), expected, "{source}");
         }
+    }
+
+    #[cfg(not(feature = "kubernetes"))]
+    #[test]
+    fn a_program_that_cannot_ask_kubernetes_says_which_one_can() {
+        let problem = problem("kubernetes: { service: vllm }");
+        assert!(problem.contains("`cargo build --features kubernetes`"), "{problem}");
+    }
+
+    #[cfg(feature = "kubernetes")]
+    #[test]
+    fn kubernetes_is_asked_by_names_that_it_may_have() {
+        const NAME: &str = "a name has 1 to 63 lowercase letters, digits and `-`";
+        for (source, expected) in [
+            ("service: vllm", ""),
+            ("service: vllm, namespace: ai, port: http, url: 'http://127.0.0.1:8001'", ""),
+            ("service: vllm, port: 8000", ""),
+            ("service: vLLM", NAME),
+            ("service: vllm, namespace: 'a/b'", NAME),
+            ("service: vllm, port: ''", NAME),
+            ("service: vllm, port: 0", "a port is 1 to 65535"),
+            (
+                "service: vllm, url: 'http://me:key@a'",
+                "write http://HOST:PORT or https://HOST:PORT",
+            ),
+            ("service: vllm, url: '127.0.0.1:8001'", "write http://HOST:PORT or https://HOST:PORT"),
+        ] {
+            assert_eq!(problem(&format!("kubernetes: {{ {source} }}")), expected, "{source}");
+        }
+        let problem = problem("kubernetes: { service: vllm, port: 70000 }");
+        assert!(problem.contains("a port is a number from 1 to 65535"), "{problem}");
     }
 
     #[test]

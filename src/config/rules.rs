@@ -331,6 +331,14 @@ fn tracing_is_usable(config: &Config) -> Result<(), Broken> {
     if config.tracing.ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
         return Err(broken("tracing.ratio", "a ratio is between 0 and 1"));
     }
+    let is_link = |url: &String| {
+        let is_web = url.starts_with("http://") || url.starts_with("https://");
+        is_web && url.contains("{trace_id}") && !url.contains('@')
+    };
+    if config.tracing.ui.as_ref().is_some_and(|url| !is_link(url)) {
+        let problem = "write an http:// or https:// URL with {trace_id} in it, and no password";
+        return Err(broken("tracing.ui", problem));
+    }
     match config.tracing.endpoint.as_deref().map(collector) {
         Some(Err(problem)) => Err(broken("tracing.endpoint", problem)),
         _ => Ok(()),

@@ -1,6 +1,7 @@
 //! Names, asked of a name server on loopback that answers in bytes written by hand (RFC 1035).
 
 use super::*;
+use crate::discovery::Source;
 use crate::discovery::name::WatchedName;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};

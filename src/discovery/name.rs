@@ -1,5 +1,6 @@
 //! A name that may stand for other replicas later: it is asked for again and again.
 
+use super::Source;
 use super::dns::{Dns, Question};
 use crate::backend::address::Address;
 use crate::clock;
@@ -23,10 +24,12 @@ impl WatchedName {
     pub fn new(dns: Dns, question: Question, every: Duration) -> Self {
         Self { dns, question, every, told: Vec::new(), has_asked: false, is_failing: false }
     }
+}
 
+impl Source for WatchedName {
     /// Waits until it stands for other replicas than before, and gives all of them. Failures and
     /// empty answers are waited out.
-    pub async fn changed(&mut self) -> Vec<Address> {
+    async fn changed(&mut self) -> Vec<Address> {
         loop {
             if std::mem::replace(&mut self.has_asked, true) {
                 tokio::time::sleep_until((clock::now() + self.every).into()).await;
