@@ -2,8 +2,8 @@
 //! owes the next hop is put in, and everything else stays as it came.
 
 use http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, FORWARDED,
-    HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, FORWARDED, HOST,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
@@ -23,7 +23,7 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// Meant for the next hop only (RFC 9110 §7.6.1), and two that old software still sends.
-const HOP_BY_HOP: [HeaderName; 11] = [
+static HOP_BY_HOP: [HeaderName; 11] = [
     CONNECTION,
     KEEP_ALIVE,
     PROXY_AUTHENTICATE,
@@ -58,8 +58,6 @@ pub struct Outbound<'a> {
     pub request_id: &'a RequestId,
     /// The peer that the request came from.
     pub client: IpAddr,
-    /// Length of the body in bytes.
-    pub content_length: usize,
 }
 
 impl RequestId {
@@ -74,11 +72,6 @@ impl RequestId {
         Self(theirs.or_else(|| ours().ok()).unwrap_or(HeaderValue::from_static("0")))
     }
 
-    /// Of a request that is not.
-    pub(crate) fn nobody() -> Self {
-        Self(HeaderValue::from_static("0"))
-    }
-
     /// The text.
     pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()
@@ -90,22 +83,30 @@ impl RequestId {
 /// `Accept-Encoding` becomes `identity`, so that the answer can be read as it passes.
 pub fn outbound(headers: &mut HeaderMap, add: &Outbound<'_>) {
     strip_hop_by_hop(headers);
-    headers.remove(EXPECT);
-    for name in TRUSTED_BY_VLLM {
-        headers.remove(name);
-    }
-    strip_prefixed(headers);
+    strip(headers, |name| *name == EXPECT || is_not_for_clients(name));
     headers.insert(HOST, add.host.clone());
     headers.insert(X_REQUEST_ID, add.request_id.0.clone());
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(add.content_length));
     let forwarded_for = match headers.get(X_FORWARDED_FOR).map(HeaderValue::to_str) {
         Some(Ok(earlier)) => HeaderValue::from_str(&format!("{earlier}, {}", add.client)),
-        _ => HeaderValue::from_str(&add.client.to_string()),
+        _ => HeaderValue::from_bytes(&address(add.client)),
     };
     if let Ok(value) = forwarded_for {
         headers.insert(X_FORWARDED_FOR, value);
     }
+}
+
+/// An address as text, without the formatter's padding for the usual kind.
+fn address(ip: IpAddr) -> Vec<u8> {
+    let IpAddr::V4(ip) = ip else { return ip.to_string().into_bytes() };
+    let mut text = Vec::with_capacity("255.255.255.255".len());
+    for octet in ip.octets() {
+        if !text.is_empty() {
+            text.push(b'.');
+        }
+        text.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
+    }
+    text
 }
 
 /// Turns a replica's response headers into those for the client.
@@ -137,9 +138,8 @@ pub fn has_one_host(version: Version, uri: &Uri, headers: &HeaderMap) -> bool {
 
 /// Whether a digest of the body goes with it, so that no byte of it may change.
 pub fn is_digested(headers: &HeaderMap) -> bool {
-    ["content-digest", "content-md5", "digest", "x-amz-content-sha256"]
-        .iter()
-        .any(|name| headers.contains_key(*name))
+    const DIGESTS: [&str; 4] = ["content-digest", "content-md5", "digest", "x-amz-content-sha256"];
+    headers.keys().any(|name| DIGESTS.contains(&name.as_str()))
 }
 
 /// The media type of a message without its parameters; empty if there is none.
@@ -148,31 +148,36 @@ pub fn media_type(headers: &HeaderMap) -> &str {
     value.split(';').next().unwrap_or("").trim()
 }
 
-/// Removes what is meant for this hop only, and first what `Connection` nominates.
+/// What `Connection` lists: `close`, `keep-alive` and the names of headers that are for this hop.
+pub fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+/// Removes what is meant for this hop only, and what `Connection` nominates.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    let nominated: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in nominated.iter().chain(&HOP_BY_HOP) {
+    let options = connection_options(headers);
+    let nominated: Vec<HeaderName> = options.filter_map(|name| name.parse().ok()).collect();
+    strip(headers, |name| HOP_BY_HOP.contains(name) || nominated.contains(name));
+}
+
+/// Removes what is unwanted. Most messages have nothing of that kind, so one look at each name is less
+/// work than looking for each name that is unwanted.
+fn strip(headers: &mut HeaderMap, is_unwanted: impl Fn(&HeaderName) -> bool) {
+    let unwanted: Vec<HeaderName> =
+        headers.keys().filter(|name| is_unwanted(name)).cloned().collect();
+    for name in unwanted {
         headers.remove(name);
     }
 }
 
-fn strip_prefixed(headers: &mut HeaderMap) {
-    let unwanted = |name: &&HeaderName| {
-        let name = name.as_str();
-        [SAGEMAKER_PREFIX, OWN_PREFIX].iter().any(|prefix| name.starts_with(prefix))
-            || name.contains('_')
-    };
-    // An underscore is how a header hides from a proxy: servers fold it to a dash.
-    let unwanted: Vec<HeaderName> = headers.keys().filter(unwanted).cloned().collect();
-    for name in unwanted {
-        headers.remove(name);
-    }
+/// Whether a client may not say this to a replica.
+fn is_not_for_clients(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    TRUSTED_BY_VLLM.contains(&name)
+        || [SAGEMAKER_PREFIX, OWN_PREFIX].iter().any(|prefix| name.starts_with(prefix))
+        // An underscore is how a header hides from a proxy: servers fold it to a dash.
+        || name.contains('_')
 }
 
 #[cfg(test)]
@@ -196,7 +201,6 @@ mod tests {
             host: &HeaderValue::from_static("replica:8000"),
             request_id: &id(),
             client: IpAddr::from([127, 0, 0, 1]),
-            content_length: 7,
         };
         outbound(&mut headers, &add);
         headers
@@ -230,12 +234,8 @@ mod tests {
         ]);
         let mut names: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
-        assert_eq!(
-            names,
-            ["accept-encoding", "content-length", "host", "x-forwarded-for", "x-request-id"]
-        );
+        assert_eq!(names, ["accept-encoding", "host", "x-forwarded-for", "x-request-id"]);
         assert_eq!(sent["accept-encoding"], "identity");
-        assert_eq!(sent["content-length"], "7");
     }
 
     #[test]

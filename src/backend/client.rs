@@ -1,25 +1,23 @@
-//! The HTTP client towards the replicas: HTTP/1.1, pooled, no Nagle delay. It tells a replica that
-//! is down from a kept connection that had died, which is nobody's fault and worth one replay.
+//! The HTTP client towards the replicas: HTTP/1.1, on kept connections, no Nagle delay. It tells a
+//! replica that is down from a kept connection that had died, which is nobody's fault and worth one
+//! replay.
 
-use super::connector::{Counted, Uses};
+use super::connection::{Connection, Idle, ReplicaBody};
+use crate::clock;
 use crate::tls::{Alpn, Connector, Outbound, Stream};
 use crate::units;
 use bytes::Bytes;
-use http::{Extensions, Request, Response, Uri};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper_util::client::legacy::{Client as Pooled, Error as PoolError};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use http::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
 use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 use tower::ServiceExt;
 
-/// The client. Clones share their connections.
+/// The client. Clones are the same.
 #[derive(Debug, Clone)]
 pub struct Client {
-    pooled: Pooled<Counted, Full<Bytes>>,
     connector: Connector,
     idle: Duration,
     header_timeout: Duration,
@@ -78,10 +76,6 @@ impl SendError {
     }
 }
 
-/// What is read ahead of a client that reads slowly, in bytes; also the longest response head.
-/// Some answers have heads of over 100 KB: embeddings in bytes carry their usage there.
-const MAX_BUFFER: usize = 256 << 10;
-
 // === impl Limits ===
 
 impl Default for Limits {
@@ -99,8 +93,7 @@ impl Default for Limits {
 // === impl Client ===
 
 impl Client {
-    /// A client with these limits, which believes the authorities of this machine. Must be called
-    /// inside a runtime.
+    /// A client with these limits, which believes the authorities of this machine.
     pub fn new(limits: Limits) -> Self {
         Self::with_tls(limits, Outbound::of_machine(Alpn::Http1))
     }
@@ -108,16 +101,10 @@ impl Client {
     /// A client that is somebody for a replica, or believes somebody else.
     pub fn with_tls(limits: Limits, outbound: Arc<Outbound>) -> Self {
         let connector = Connector::new(outbound, limits.connect);
-        let pooled = Pooled::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(limits.idle)
-            .set_host(false)
-            .http1_max_buf_size(MAX_BUFFER)
-            .build(Counted(connector.clone()));
-        Self { pooled, connector, idle: limits.idle, header_timeout: limits.headers }
+        Self { connector, idle: limits.idle, header_timeout: limits.headers }
     }
 
-    /// A connection outside the pool, which no request of a client uses.
+    /// A connection that no request of a client uses.
     pub(super) async fn connect(&self, to: Uri) -> Result<TokioIo<Stream>, SendError> {
         let connecting = self.connector.clone().oneshot(to);
         connecting.await.map_err(|error| SendError::Connect(innermost(&error).to_string()))
@@ -128,47 +115,38 @@ impl Client {
         self.idle
     }
 
-    /// Sends a request with an absolute URI and waits for the response head. Dropping the future
-    /// closes the connection.
+    /// Sends a request with an absolute URI, over one of the idle connections to that server or a new
+    /// one, and waits for the response head. Dropping the future closes the connection.
     pub async fn send(
         &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, SendError> {
-        self.send_within(self.header_timeout, request).await
+        idle: &Idle,
+        request: Request<Bytes>,
+    ) -> Result<Response<ReplicaBody>, SendError> {
+        self.send_within(self.header_timeout, idle, request).await
     }
 
     /// The same with another limit for the head.
     pub async fn send_within(
         &self,
         limit: Duration,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, SendError> {
-        let response = tokio::time::timeout(limit, self.pooled.request(request))
-            .await
-            .map_err(|_| SendError::Timeout(limit))?
-            .map_err(|error| classify(&error))?;
-        if let Some(uses) = response.extensions().get::<Uses>() {
-            uses.add();
-        }
-        Ok(response)
+        idle: &Idle,
+        request: Request<Bytes>,
+    ) -> Result<Response<ReplicaBody>, SendError> {
+        let sending = self.send_patiently(idle, request);
+        tokio::time::timeout(limit, sending).await.map_err(|_| SendError::Timeout(limit))?
     }
-}
 
-fn classify(error: &PoolError) -> SendError {
-    let reason = || innermost(error).to_string();
-    if error.is_connect() {
-        return SendError::Connect(reason());
+    async fn send_patiently(
+        &self,
+        idle: &Idle,
+        request: Request<Bytes>,
+    ) -> Result<Response<ReplicaBody>, SendError> {
+        let connection = match idle.take(self.idle, clock::now()) {
+            Some(connection) => connection,
+            None => Connection::new(self.connect(request.uri().clone()).await?.into_inner()),
+        };
+        connection.send(request, idle).await
     }
-    let of_http = error.source().and_then(|source| source.downcast_ref::<hyper::Error>());
-    if of_http.is_some_and(hyper::Error::is_parse) {
-        return SendError::Garbage(reason());
-    }
-    let mut extras = Extensions::new();
-    if let Some(connection) = error.connect_info() {
-        connection.get_extras(&mut extras);
-    }
-    let was_used = extras.get::<Uses>().is_some_and(Uses::are_any);
-    if was_used { SendError::Stale } else { SendError::Closed(reason()) }
 }
 
 /// The cause that says most: the chain above it only repeats that sending failed.

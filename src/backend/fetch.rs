@@ -76,6 +76,11 @@ impl Fetcher {
         Self { client, address, headers, timeout, max_page, kept: None, page: Vec::new() }
     }
 
+    /// How long an unused connection is kept.
+    pub(super) fn idle(&self) -> Duration {
+        self.client.idle()
+    }
+
     /// The status and the body of a path.
     pub(super) async fn get(&mut self, path: &'static str) -> Result<(StatusCode, &[u8]), Failure> {
         let answer = tokio::time::timeout(self.timeout, self.get_slowly(path)).await;
@@ -85,7 +90,7 @@ impl Fetcher {
 
     /// A connection that fails is not kept, and neither is one whose answer is not waited for.
     async fn get_slowly(&mut self, path: &'static str) -> Result<StatusCode, Failure> {
-        let idle = self.client.idle();
+        let idle = self.idle();
         let is_fresh = |kept: &Connection| clock::now().saturating_duration_since(kept.used) < idle;
         if let Some(kept) = self.kept.take().filter(is_fresh) {
             match self.exchange(kept, path).await {

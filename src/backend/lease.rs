@@ -74,7 +74,7 @@ impl Replica for Claim {
     }
 
     fn usual_gap(&self) -> Option<f64> {
-        self.backend.gaps.p99()
+        self.backend.gap_p99()
     }
 
     fn on_stall(&self, is_silent: bool) {

@@ -2,7 +2,7 @@
 
 pub mod address;
 pub mod client;
-mod connector;
+mod connection;
 pub mod dialect;
 mod fetch;
 mod fleet;
@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, SetOnce};
 use vacancies::Vacancies;
 
+pub use connection::{Broken, Idle, ReplicaBody};
 pub use keeper::Keeper;
 pub use lease::Lease;
 pub use roster::{Change, Selection};
@@ -56,6 +57,8 @@ pub struct Backend {
     pub authorization: Option<HeaderValue>,
     may_inject_usage: AtomicBool,
     weight: AtomicU32,
+    /// An operator wants it to get nothing new.
+    is_drained: AtomicBool,
     /// What is known of its load and its speed.
     pub ledger: Ledger,
     /// Whether its failures keep requests from it.
@@ -65,6 +68,7 @@ pub struct Backend {
     stalled: AtomicU32,
     stalls: AtomicU64,
     state: ArcSwap<State>,
+    idle: Idle,
     /// Where it is told which models it serves.
     roster: Weak<Roster>,
     /// What it said of its models may be wrong.
@@ -89,6 +93,7 @@ impl Backend {
         let key = id.as_str().bytes().fold(0, |key, byte| mix(key ^ u64::from(byte)));
         Self {
             weight: AtomicU32::new(1),
+            is_drained: AtomicBool::new(false),
             ledger: Ledger::new(clock::now(), HORIZON),
             breaker: Breaker::new(resilience::Settings::default(), clock::now()),
             key,
@@ -100,6 +105,7 @@ impl Backend {
             stalled: AtomicU32::new(0),
             stalls: AtomicU64::new(0),
             state: ArcSwap::default(),
+            idle: Idle::default(),
             roster: Weak::new(),
             is_doubted: AtomicBool::new(false),
             look_again: Notify::new(),
@@ -130,9 +136,26 @@ impl Backend {
         self
     }
 
-    /// Its share of the work, relative to the others'. With 0 it gets nothing new.
+    /// Its share of the work, relative to the others'. With 0 it gets nothing new; while it is
+    /// drained it is 0.
     pub fn weight(&self) -> u32 {
-        self.weight.load(Ordering::Relaxed)
+        if self.is_drained() { 0 } else { self.weight.load(Ordering::Relaxed) }
+    }
+
+    /// Whether an operator wants it to get nothing new.
+    pub fn is_drained(&self) -> bool {
+        self.is_drained.load(Ordering::Relaxed)
+    }
+
+    /// It gets nothing new from now on, and finishes what it has; or it gets its share again.
+    /// Whether that is a change.
+    fn drain(&self, is_drained: bool) -> bool {
+        let is_change = self.is_drained.swap(is_drained, Ordering::Relaxed) != is_drained;
+        if is_change {
+            tracing::info!(backend = %self.id, is_drained, "an operator drains a replica, or ends that");
+            self.vacancies.tell();
+        }
+        is_change
     }
 
     /// Whether the other one is the same replica, spoken to in the same way.
@@ -145,7 +168,7 @@ impl Backend {
     /// Takes the terms of another one, which may change while it is used.
     fn take_terms(&self, other: &Self) {
         self.breaker.set(other.breaker.settings());
-        self.weight.store(other.weight(), Ordering::Relaxed);
+        self.weight.store(other.weight.load(Ordering::Relaxed), Ordering::Relaxed);
         let may_inject_usage = other.may_inject_usage.load(Ordering::Relaxed);
         self.may_inject_usage.store(may_inject_usage, Ordering::Relaxed);
         self.ledger.set_horizon(other.ledger.horizon());
@@ -167,6 +190,11 @@ impl Backend {
     /// Silences of its streams since the start.
     pub fn stalls(&self) -> u64 {
         self.stalls.load(Ordering::Relaxed)
+    }
+
+    /// The p99 of the times between outputs of its streams lately, in seconds. `None`: too few.
+    pub fn gap_p99(&self) -> Option<f64> {
+        self.gaps.p99()
     }
 
     /// What is believed of it.
@@ -225,6 +253,11 @@ impl Backend {
         if !self.is_doubted.swap(true, Ordering::Relaxed) {
             self.look_again.notify_one();
         }
+    }
+
+    /// The connections to it that are not in use.
+    pub fn idle(&self) -> &Idle {
+        &self.idle
     }
 
     /// Waits until it has been looked at once.

@@ -110,7 +110,19 @@ impl Pool {
 
     /// Whether any replica may be sent requests.
     pub fn is_ready(&self) -> bool {
-        self.roster.fleet().backends.iter().any(|backend| backend.state().health == Health::Up)
+        let fleet = self.roster.fleet();
+        let is_open =
+            |backend: &Arc<Backend>| backend.state().health == Health::Up && !backend.is_drained();
+        fleet.backends.iter().any(is_open)
+    }
+
+    /// The replica of this name gets nothing new, and finishes what it has; or it gets its share
+    /// again. This holds for as long as the replica is in the fleet. Whether that is a change;
+    /// `None` if there is no such replica.
+    pub fn drain(&self, name: &str, is_drained: bool) -> Option<bool> {
+        let fleet = self.roster.fleet();
+        let known = fleet.backends.iter().find(|backend| backend.id.as_str() == name);
+        known.map(|backend| backend.drain(is_drained))
     }
 
     /// A place at the replica that the policy chooses, other than those in `tried`.

@@ -91,6 +91,23 @@ pub const SIGNALS: [Signal; 11] = [
     Signal { name: "lora", is_told: |load| load.adapters.is_some(), lost: None, unlock: |_| None },
 ];
 
+impl Signal {
+    /// What the gateway cannot do without it. `None`: it is missing from replicas that are well.
+    pub fn lost(&self) -> Option<&'static str> {
+        self.lost
+    }
+
+    /// What makes a server tell it, as far as that is known.
+    pub fn unlock(&self, server: Server) -> Option<&'static str> {
+        (self.unlock)(server)
+    }
+
+    /// Whether a page told it.
+    pub fn is_told(&self, load: &Load) -> bool {
+        (self.is_told)(load)
+    }
+}
+
 impl Signals {
     /// The signals of a page.
     pub fn of(load: &Load) -> Self {

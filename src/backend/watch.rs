@@ -184,6 +184,7 @@ impl Watcher {
 
     async fn look(&mut self) {
         let now = clock::now();
+        self.backend.idle.close_unused(self.fetcher.idle(), now);
         let is_recent = |at: Instant| now.saturating_duration_since(at) < HEALTH_EVERY;
         let is_well = self.well_at.is_some_and(is_recent);
         // Metrics that come in time say that it lives.

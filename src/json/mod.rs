@@ -7,16 +7,18 @@
 
 mod carry;
 mod paths;
+mod quote;
 #[cfg(test)]
 mod tests;
 mod value;
 
 pub use paths::Paths;
+pub use quote::is_within_text;
 pub use value::{Text, Value};
 
 use carry::{Carry, MAX_KEPT};
-use memchr::memchr2;
 use paths::NodeId;
+use quote::find_quote;
 
 /// The state of one document between two pieces of it.
 #[derive(Debug, Clone)]
@@ -68,8 +70,6 @@ enum State {
     Failed,
 }
 
-/// Strings up to this many bytes are searched byte by byte.
-const SHORT: usize = 12;
 /// Deepest nesting that a table may name.
 const MAX_DEPTH: usize = 12;
 
@@ -252,6 +252,30 @@ impl Scanner {
         self.state = if self.depth == 0 { State::Done } else { State::CommaOrEnd };
     }
 
+    /// A value ended before `at`. Gives where to read on.
+    fn end_value(&mut self, piece: &[u8], at: usize) -> usize {
+        self.value_ended();
+        if self.depth > 0 && self.stack[self.depth - 1].is_object {
+            let key = State::Text { is_key: true, escaped: false };
+            return self.go_on(piece, at, State::CommaOrEnd, b",\"", key);
+        }
+        at
+    }
+
+    /// Reads what most servers write here, without blanks, at once. Gives where to read on.
+    fn go_on(
+        &mut self,
+        piece: &[u8],
+        at: usize,
+        state: State,
+        usual: &[u8],
+        behind: State,
+    ) -> usize {
+        let is_usual = piece[at..].starts_with(usual);
+        self.state = if is_usual { behind } else { state };
+        if is_usual { at + usual.len() } else { at }
+    }
+
     fn text<S: Copy>(
         &mut self,
         paths: &Paths<S>,
@@ -275,15 +299,14 @@ impl Scanner {
                 .member(object, raw)
                 .filter(|_| raw.len() == len)
                 .or_else(|| escaped().and_then(|name| paths.member(object, name.as_bytes())));
-            self.state = State::Colon;
-        } else {
-            if let Some(signal) = paths.signal(self.next) {
-                on(signal, Value::Text(Text::new(raw, len)), end + 1);
-            }
-            self.value_ended();
+            self.carry.clear();
+            return self.go_on(piece, end + 1, State::Colon, b":", State::Value { or_end: false });
+        }
+        if let Some(signal) = paths.signal(self.next) {
+            on(signal, Value::Text(Text::new(raw, len)), end + 1);
         }
         self.carry.clear();
-        end + 1
+        self.end_value(piece, end + 1)
     }
 
     fn bare<S: Copy>(
@@ -314,8 +337,7 @@ impl Scanner {
             on(signal, value, end);
         }
         self.carry.clear();
-        self.value_ended();
-        end
+        self.end_value(piece, end)
     }
 
     fn skip(&mut self, piece: &[u8], start: usize) -> usize {
@@ -343,10 +365,9 @@ impl Scanner {
         match find_quote(piece, start, escaped) {
             Ok(end) => {
                 if self.skipping == 0 {
-                    self.value_ended();
-                } else {
-                    self.state = State::Skip;
+                    return self.end_value(piece, end + 1);
                 }
+                self.state = State::Skip;
                 end + 1
             }
             Err(escaped) => {
@@ -355,27 +376,6 @@ impl Scanner {
             }
         }
     }
-}
-
-/// The position of the quote that ends the string, or whether the piece ends on a backslash.
-fn find_quote(piece: &[u8], start: usize, escaped: bool) -> Result<usize, bool> {
-    let mut at = start + usize::from(escaped);
-    // Most names and many values are too short to be worth a vector search.
-    for (offset, byte) in piece.iter().enumerate().skip(at).take(SHORT) {
-        match byte {
-            b'"' => return Ok(offset),
-            b'\\' => break,
-            _ => at = offset + 1,
-        }
-    }
-    while at < piece.len() {
-        match memchr2(b'"', b'\\', &piece[at..]) {
-            None => return Err(false),
-            Some(offset) if piece[at + offset] == b'"' => return Ok(at + offset),
-            Some(offset) => at += offset + 2,
-        }
-    }
-    Err(at > piece.len())
 }
 
 fn is_number(raw: &[u8]) -> bool {

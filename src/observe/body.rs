@@ -55,7 +55,7 @@ impl<B: Body> Begun<B> {
         Self { frames: VecDeque::new(), end: None, rest }
     }
 
-    /// Nothing more comes, which hyper knows without asking for it.
+    /// Nothing more comes, which a server knows without asking for it.
     fn is_over(&self) -> bool {
         self.frames.is_empty() && self.end.is_none() && self.rest.is_end_stream()
     }
@@ -81,7 +81,7 @@ impl<B: Body, T> ObservedBody<B, T> {
         let exchange = Some(exchange);
         let mut body =
             Self { begun, exchange, is_stripping, end: None, is_flushed: false, _held: held };
-        // hyper does not poll a body that is empty from the start.
+        // hyper, which serves HTTP/2, does not poll a body that is empty from the start.
         if body.begun.is_over() {
             body.end_whole();
         }

@@ -3,7 +3,7 @@
 
 use super::live::{Place, Presence, Replica};
 use super::observer::LEAST_WRITE_STALL;
-use super::{Leash, Live, Observer, OnTruncation, Terms};
+use super::{Leash, Live, Observer, OnTruncation, Subject, Terms};
 use crate::clock;
 use crate::headers::media_type;
 use crate::openai::{Api, Excerpt, Finish};
@@ -11,6 +11,7 @@ use crate::record::{End, Kept, Observed, Outcome, RequestRecord, SlowCause, Stal
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -30,7 +31,7 @@ pub trait Sink: Send + Sync + 'static {
     fn finished(&self, record: &RequestRecord);
 
     /// The same, for a sink that keeps the record.
-    fn take(&self, record: RequestRecord) {
+    fn take(&self, record: Box<RequestRecord>) {
         self.finished(&record);
     }
 
@@ -48,7 +49,7 @@ pub struct Exchange {
 }
 
 struct Inner {
-    record: RequestRecord,
+    record: OnRecord,
     observer: Option<Observer>,
     replica: Option<Arc<dyn Replica>>,
     /// The answer is a stream, and has a place among the open ones.
@@ -63,6 +64,9 @@ struct Inner {
     /// What ends the answer if its client does not take it.
     leash: Option<Leash>,
 }
+
+/// The record of an exchange, which is given away when that ends.
+struct OnRecord(Option<Box<RequestRecord>>);
 
 /// Most stalls of one stream that are kept.
 const MAX_STALLS: usize = 16;
@@ -79,7 +83,7 @@ impl Exchange {
         let rules = presence.settings().streams;
         Self {
             inner: Box::new(Inner {
-                record,
+                record: OnRecord(Some(Box::new(record))),
                 observer: None,
                 replica: None,
                 place: None,
@@ -151,7 +155,8 @@ impl Exchange {
             observer.take_usage_event();
         }
         let is_stream = observer.observed().is_stream;
-        self.inner.place = is_stream.then(|| presence.stream(replica.clone(), *terms, now));
+        let join = || presence.stream(replica.clone(), Subject::of(record), *terms, now);
+        self.inner.place = is_stream.then(join);
         self.inner.replica = Some(replica);
         self.inner.observer = Some(observer);
     }
@@ -232,6 +237,7 @@ impl Exchange {
             if arrival.outputs > 0 {
                 let stall = place.pulse().on_output(now, arrival.gap);
                 keep(observer, stall);
+                place.pulse().count(observer.observed().estimated_tokens);
             }
             if record.timings.terminal.is_some() {
                 keep(observer, place.pulse().on_end(now));
@@ -332,7 +338,27 @@ impl Drop for Exchange {
         }
         inner.record.slow = SlowCause::of(&inner.record, &inner.presence.settings().slow);
         inner.record.kept = inner.sink.judge(&inner.record);
-        inner.sink.take(inner.record.take());
+        if let Some(record) = inner.record.0.take() {
+            inner.sink.take(record);
+        }
+    }
+}
+
+// === impl OnRecord ===
+
+#[expect(clippy::expect_used, reason = "it is given away when its exchange is dropped")]
+impl Deref for OnRecord {
+    type Target = RequestRecord;
+
+    fn deref(&self) -> &RequestRecord {
+        self.0.as_ref().expect("the exchange has not ended")
+    }
+}
+
+#[expect(clippy::expect_used, reason = "it is given away when its exchange is dropped")]
+impl DerefMut for OnRecord {
+    fn deref_mut(&mut self) -> &mut RequestRecord {
+        self.0.as_mut().expect("the exchange has not ended")
     }
 }
 

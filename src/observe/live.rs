@@ -2,6 +2,7 @@
 //! whom it waits for. One sweep over all of them, now and then, sees a stream that has fallen
 //! silent while it is silent; a stream pays one store for each of its frames.
 
+use super::open::{Glance, OpenStream, Subject};
 use super::pulse::Pulse;
 use super::terms::{StreamRules, Terms};
 use crate::openai::Phrases;
@@ -169,8 +170,38 @@ impl Live {
         }
     }
 
-    fn join(self: &Arc<Self>, replica: Arc<dyn Replica>, terms: Terms, now: Instant) -> Place {
-        let pulse = Arc::new(Pulse::new(replica, terms, self.epoch, now));
+    /// The streams as they are `now`: all of them counted, and the `most` that have been open
+    /// longest.
+    pub fn glance(&self, most: usize, now: Instant) -> Glance {
+        let copied = |(number, pulse): (&u64, &Arc<Pulse>)| (*number, pulse.clone());
+        let pulses: Vec<(u64, Arc<Pulse>)> = self.streams().open.iter().map(copied).collect();
+        let mut glance = Glance { count: pulses.len(), ..Glance::default() };
+        for (number, pulse) in pulses {
+            let (phase, silence) = pulse.phase(now);
+            let tokens = pulse.tokens();
+            glance.tokens += tokens;
+            *glance.phases.entry(phase).or_default() += 1;
+            if glance.oldest.len() < most {
+                let subject = pulse.subject.clone();
+                glance.oldest.push(OpenStream { number, subject, phase, tokens, silence });
+            }
+        }
+        glance
+    }
+
+    /// When the gateway began.
+    pub fn epoch(&self) -> Instant {
+        self.epoch
+    }
+
+    fn join(
+        self: &Arc<Self>,
+        replica: Arc<dyn Replica>,
+        subject: Subject,
+        terms: Terms,
+        now: Instant,
+    ) -> Place {
+        let pulse = Arc::new(Pulse::new(replica, subject, terms, self.epoch, now));
         let mut streams = self.streams();
         let key = streams.next;
         streams.next += 1;
@@ -187,8 +218,14 @@ impl Live {
 
 impl Presence {
     /// A place for the stream that `replica` answers with.
-    pub fn stream(&self, replica: Arc<dyn Replica>, terms: Terms, now: Instant) -> Place {
-        self.0.join(replica, terms, now)
+    pub fn stream(
+        &self,
+        replica: Arc<dyn Replica>,
+        subject: Subject,
+        terms: Terms,
+        now: Instant,
+    ) -> Place {
+        self.0.join(replica, subject, terms, now)
     }
 
     /// Whether the gateway ends what is open.

@@ -2,6 +2,7 @@
 //! stream stores and a sweep over all of them reads.
 
 use super::live::Replica;
+use super::open::{Phase, Subject};
 use super::terms::Terms;
 use crate::record::Stall;
 use futures_util::task::AtomicWaker;
@@ -15,6 +16,9 @@ pub struct Pulse {
     pub(super) replica: Arc<dyn Replica>,
     epoch: Instant,
     pub(super) terms: Terms,
+    pub(super) subject: Subject,
+    /// Tokens so far, by the number of events where they do not tell.
+    tokens: AtomicU64,
     /// Nanoseconds from the epoch to the last output; 0 before the first and after the end.
     last_output: AtomicU64,
     /// Nanoseconds from the epoch to the moment by which the first output must have come; 0 after it.
@@ -30,9 +34,13 @@ pub struct Pulse {
     waker: AtomicWaker,
 }
 
+/// A client that has not taken what came for this long holds its stream up.
+const HELD: Duration = Duration::from_secs(1);
+
 impl Pulse {
     pub(super) fn new(
         replica: Arc<dyn Replica>,
+        subject: Subject,
         terms: Terms,
         epoch: Instant,
         now: Instant,
@@ -41,6 +49,8 @@ impl Pulse {
         Self {
             replica,
             epoch,
+            subject,
+            tokens: AtomicU64::new(0),
             last_output: AtomicU64::new(0),
             due: AtomicU64::new(terms.first_output_by.map(since_epoch).unwrap_or_default()),
             last_byte: AtomicU64::new(since_epoch(now)),
@@ -62,6 +72,32 @@ impl Pulse {
             self.replica.on_gap(gap);
         }
         self.resume(now)
+    }
+
+    /// So many tokens have come so far.
+    pub fn count(&self, tokens: u64) {
+        self.tokens.store(tokens, Ordering::Relaxed);
+    }
+
+    /// Tokens that have come so far.
+    pub(super) fn tokens(&self) -> u64 {
+        self.tokens.load(Ordering::Relaxed)
+    }
+
+    /// What it does now, and how long ago its last output came, if it is not over.
+    pub(super) fn phase(&self, now: Instant) -> (Phase, Option<Duration>) {
+        let last = self.last_output.load(Ordering::Relaxed);
+        let since = |last| now.saturating_duration_since(self.epoch + Duration::from_nanos(last));
+        let silence = (last > 0).then(|| since(last));
+        let is_waiting = self.waits_for_replica.load(Ordering::Relaxed);
+        let phase = match silence {
+            None if self.tokens() > 0 => Phase::Ending,
+            None => Phase::Prefill,
+            Some(_) if self.is_stalled.load(Ordering::Relaxed) => Phase::Stalled,
+            Some(silence) if !is_waiting && silence >= HELD => Phase::Held,
+            Some(_) => Phase::Decode,
+        };
+        (phase, silence)
     }
 
     /// Nothing more will come, or has to. Gives the stall that it ends.

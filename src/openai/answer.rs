@@ -46,6 +46,11 @@ impl Answer {
         self.choices.iter().map(|choice| choice.finish)
     }
 
+    /// Whether it matters what its texts are.
+    pub(super) fn is_text_read(&self) -> bool {
+        self.phrases.is_some() || self.text.is_some()
+    }
+
     /// Looks for the phrases in more of a choice's text.
     pub(super) fn search(&mut self, index: usize, value: Value<'_>) {
         let Some(phrases) = self.phrases.clone() else { return };

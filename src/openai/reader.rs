@@ -2,9 +2,11 @@
 //! says comes out when it ends. A whole answer is read as one event.
 
 use super::answer::Answer;
+use super::event::Event;
+use super::likeness::Likeness;
 use super::phrases::Phrases;
 use super::responses::TEXT_TYPES;
-use super::{Api, Channel, Delta, EngineTimes, Excerpt, Finish, InBandError, Shape, Signal, Usage};
+use super::{Api, Delta, Excerpt, Shape, Signal};
 use crate::json::{Scanner, Value};
 use std::sync::Arc;
 
@@ -13,66 +15,25 @@ use std::sync::Arc;
 pub struct Reader {
     shape: &'static Shape,
     scanner: Scanner,
-    /// The data of an event may be `[DONE]` instead of JSON; this many bytes of it have matched.
-    done: Done,
+    begun: Begun,
     event: Event,
+    /// The event to which the next one is compared. `None` before there was one.
+    example: Option<Likeness>,
     answer: Answer,
 }
 
-/// The event that is being read.
-#[derive(Debug, Default)]
-struct Event {
-    choice: Part,
-    /// How many choices this event has, and the index of the last.
-    choices: u32,
-    last_index: usize,
-    output: Option<Channel>,
-    tokens: Option<u32>,
-    finish: Option<Finish>,
-    has_choices: bool,
-    usage: Option<Usage>,
-    total: Option<u64>,
-    engine: Option<EngineTimes>,
-    error: Option<InBandError>,
-    status: Status,
-    kind: Option<Box<str>>,
-    /// The part that is being read is no part of the answer.
-    is_reasoning: bool,
-    /// A count was something else.
-    is_wrong: bool,
-}
-
-/// What an event says of one choice.
-#[derive(Debug, Default)]
-struct Part {
-    index: usize,
-    output: Option<Channel>,
-    has_empty_text: bool,
-    has_role: bool,
-    is_present: bool,
-    finish: Option<Finish>,
-    tokens: Option<u32>,
-}
-
-/// The state of a Responses answer; its reason may come before or after it.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Status {
-    #[default]
-    None,
-    Completed,
-    Incomplete(Option<Finish>),
-    Unfinished,
-}
-
+/// How the data of an event began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Done {
-    Matched(usize),
-    No,
+enum Begun {
+    /// It may be `[DONE]` instead of JSON; this many bytes of it have matched.
+    Done(usize),
+    /// It is like the example.
+    Repeating,
+    /// It is read.
+    Reading,
 }
 
 const DONE: &[u8] = b"[DONE]";
-/// Longest id or model name that is kept, in bytes.
-const MAX_KEPT: usize = 256;
 
 // === impl Reader ===
 
@@ -82,8 +43,9 @@ impl Reader {
         Self {
             shape: api.shape(),
             scanner: Scanner::default(),
-            done: Done::Matched(0),
+            begun: Begun::Done(0),
             event: Event::default(),
+            example: None,
             answer: Answer::default(),
         }
     }
@@ -107,26 +69,62 @@ impl Reader {
 
     /// The next piece of the data of an event, or of a whole answer.
     pub fn data(&mut self, piece: &[u8]) {
-        if let Done::Matched(matched) = self.done {
-            if DONE[matched..].starts_with(piece) {
-                self.done = Done::Matched(matched + piece.len());
+        match self.begun {
+            Begun::Done(0) if self.example.as_ref().is_some_and(|last| last.is_like(piece)) => {
+                self.begun = Begun::Repeating;
                 return;
             }
-            self.done = Done::No;
-            self.scan(&DONE[..matched]);
+            Begun::Done(matched) => {
+                if DONE[matched..].starts_with(piece) {
+                    self.begun = Begun::Done(matched + piece.len());
+                    return;
+                }
+                self.begun = Begun::Reading;
+                if let Some(example) = &mut self.example {
+                    example.begin(if matched == 0 { piece } else { &[] });
+                }
+                self.scan(&DONE[..matched]);
+            }
+            Begun::Repeating => self.read_again(),
+            Begun::Reading => {
+                if let Some(example) = &mut self.example {
+                    example.give_up();
+                }
+            }
         }
         self.scan(piece);
     }
 
     /// The event ends; `event_type` is its `event` field, empty if it had none.
     pub fn end_event(&mut self, event_type: &str) -> Delta {
-        if self.done == Done::Matched(DONE.len()) {
-            self.done = Done::Matched(0);
+        if self.begun == Begun::Done(DONE.len()) {
+            self.begun = Begun::Done(0);
             return Delta { terminal: true, ..Delta::default() };
         }
+        if self.begun == Begun::Repeating {
+            let said = self.example.as_ref().and_then(|example| example.said(event_type));
+            if let Some(delta) = said {
+                self.begun = Begun::Done(0);
+                return delta;
+            }
+            self.read_again();
+        }
+        let delta = self.end_read(event_type);
+        if self.answer.is_text_read() {
+            // Texts matter, and no two are the same.
+            self.example = None;
+        } else {
+            self.example.get_or_insert_default().end(event_type, &delta);
+        }
+        self.event = Event::default();
+        self.begun = Begun::Done(0);
+        delta
+    }
+
+    fn end_read(&mut self, event_type: &str) -> Delta {
         let is_read = self.scanner.is_complete() && self.scanner.is_object();
         let mut delta = self.end(is_read);
-        let in_data = self.event.kind.take();
+        let in_data = self.event.take_kind();
         let kind =
             if event_type.is_empty() { in_data.as_deref().unwrap_or("") } else { event_type };
         if let Some(output_type) = self.shape.output_type {
@@ -142,9 +140,15 @@ impl Reader {
         if kind == "error" {
             delta.error.get_or_insert_default();
         }
-        self.event = Event::default();
-        self.done = Done::Matched(0);
         delta
+    }
+
+    /// What looked like a repetition is not quite one. Its text does not matter: the example's will
+    /// do.
+    fn read_again(&mut self) {
+        self.begun = Begun::Reading;
+        let data = self.example.as_mut().map(Likeness::give_up).unwrap_or_default();
+        self.scan(&data);
     }
 
     /// The whole answer has been given to [`Reader::data`].
@@ -160,9 +164,22 @@ impl Reader {
         &self.answer
     }
 
+    /// Whether the event that is being read has only been compared so far.
+    #[cfg(test)]
+    pub(super) fn is_repeating(&self) -> bool {
+        self.begun == Begun::Repeating
+    }
+
     fn scan(&mut self, piece: &[u8]) {
-        let Self { shape, scanner, event, answer, .. } = self;
-        scanner.push(&shape.paths, piece, |signal, value| event.read(signal, value, answer));
+        let Self { shape, scanner, event, example, answer, .. } = self;
+        scanner.locate(&shape.paths, piece, |signal, value, end| {
+            if let (Value::Text(text), Some(example)) = (value, &mut *example)
+                && matches!(signal, Signal::Output(_) | Signal::Arguments | Signal::Text)
+            {
+                example.on_text(text.len(), end);
+            }
+            event.read(signal, value, answer);
+        });
     }
 
     /// What cannot be read says nothing, whatever was read of it.
@@ -173,228 +190,12 @@ impl Reader {
             self.answer.reject();
             return Delta { malformed: true, ..Delta::default() };
         }
-        self.event.end_choice(&mut self.answer);
-        self.answer.accept();
-        self.event.end_status(&mut self.answer);
-        self.event.count_by_usage(&mut self.answer);
-        let event = &mut self.event;
-        event.complete_usage(self.shape.input_leaves_out_cache);
-        let is_usage_event = event.has_choices && event.choices == 0 && event.usage.is_some();
-        Delta {
-            output: event.output,
-            tokens: event.tokens,
-            choice: event.last_index,
-            finish: event.finish,
-            usage: event.usage,
-            is_usage_event: is_usage_event && event.error.is_none(),
-            engine: event.engine,
-            error: event.error.take(),
-            terminal: false,
-            malformed: event.is_wrong,
-        }
+        self.event.end(&mut self.answer, self.shape.input_leaves_out_cache)
     }
 }
 
 impl std::fmt::Debug for Shape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shape").finish_non_exhaustive()
-    }
-}
-
-// === impl Event ===
-
-impl Event {
-    fn read(&mut self, signal: Signal, value: Value<'_>, answer: &mut Answer) {
-        match signal {
-            Signal::Id => keep_first(&mut answer.id, value),
-            Signal::Model => keep_first(&mut answer.model, value),
-            Signal::EventType => keep_first(&mut self.kind, value),
-            Signal::Choices => self.has_choices |= value == Value::Array,
-            Signal::Choice => match value {
-                Value::Object => self.choice = Part { is_present: true, ..Part::default() },
-                Value::End => self.end_choice(answer),
-                // Not empty, whatever it is.
-                _ => self.choices += 1,
-            },
-            Signal::Index => self.choice.index = value.as_count().unwrap_or(0) as usize,
-            Signal::Role => self.choice.has_role |= value != Value::Null,
-            Signal::Output(channel) => {
-                self.choice.output(channel, value);
-                if channel == Channel::Answer {
-                    answer.search(self.choice.index, value);
-                    answer.keep(value);
-                }
-            }
-            Signal::Arguments => {
-                self.choice.output(Channel::Answer, value);
-                answer.search(self.choice.index, value);
-            }
-            Signal::Text => answer.keep(value),
-            Signal::Block => {
-                let is_reasoning = std::mem::take(&mut self.is_reasoning);
-                answer.settle(!(is_reasoning && value == Value::End));
-            }
-            Signal::BlockType => {
-                self.is_reasoning =
-                    value.as_text().is_some_and(|kind| kind.starts_with("reasoning"));
-            }
-            Signal::Tokens if value == Value::Array => self.choice.tokens = Some(0),
-            Signal::Token if value != Value::End => {
-                self.choice.tokens = self.choice.tokens.map(|tokens| tokens + 1);
-            }
-            Signal::Tokens | Signal::Token => {}
-            Signal::Finish => {
-                self.choice.is_present = true;
-                self.choice.finish = value.as_text().map(|raw| Finish::of(&raw));
-            }
-            Signal::Status => self.status = self.status.with(value),
-            Signal::IncompleteReason => {
-                self.status = Status::Incomplete(value.as_text().map(|raw| Finish::of(&raw)));
-            }
-            Signal::Usage => match value {
-                Value::Object => drop(self.usage.get_or_insert_default()),
-                Value::Null | Value::End => {}
-                _ => self.is_wrong = true,
-            },
-            Signal::Input => self.count(value, |usage| &mut usage.input),
-            Signal::OutputTokens => self.count(value, |usage| &mut usage.output),
-            Signal::TotalTokens => self.total = value.as_count(),
-            Signal::Cached => self.count(value, |usage| &mut usage.cached),
-            Signal::CacheCreated => self.count(value, |usage| &mut usage.cache_created),
-            Signal::Reasoning => self.count(value, |usage| &mut usage.reasoning),
-            Signal::QueueMillis => self.engine().queue = value.as_millis(),
-            Signal::PrefillMillis => self.engine().prefill = value.as_millis(),
-            Signal::DecodeMillis => self.engine().decode = value.as_millis(),
-            Signal::Error => {
-                if matches!(value, Value::Object | Value::Text(_)) {
-                    self.error.get_or_insert_default();
-                }
-            }
-            Signal::ErrorCode => {
-                self.error.get_or_insert_default().code = scalar(value);
-            }
-            Signal::ErrorKind => {
-                self.error.get_or_insert_default().kind = scalar(value);
-            }
-        }
-    }
-
-    fn engine(&mut self) -> &mut EngineTimes {
-        self.engine.get_or_insert_default()
-    }
-
-    /// What is not a count is never guessed at.
-    fn count(&mut self, value: Value<'_>, field: fn(&mut Usage) -> &mut Option<u64>) {
-        match value.as_count() {
-            Some(count) => *field(self.usage.get_or_insert_default()) = Some(count),
-            None => self.is_wrong |= value != Value::Null,
-        }
-    }
-
-    /// Some shapes leave out what came from the cache, some give only a total.
-    fn complete_usage(&mut self, input_leaves_out_cache: bool) {
-        let Some(usage) = &mut self.usage else { return };
-        let cached = usage.cached.unwrap_or(0).saturating_add(usage.cache_created.unwrap_or(0));
-        if let Some(input) = usage.input.as_mut().filter(|_| input_leaves_out_cache) {
-            *input = input.saturating_add(cached);
-        }
-        let rest = |total: u64| total.checked_sub(usage.output.unwrap_or(0));
-        let total = self.total.filter(|_| !self.is_wrong);
-        usage.input = usage.input.or_else(|| total.and_then(rest));
-    }
-
-    /// A choice ends, or the event does: shapes without choices have one, and it is implied.
-    fn end_choice(&mut self, answer: &mut Answer) {
-        let part = std::mem::take(&mut self.choice);
-        let output = part.output.or_else(|| part.unspecified_output());
-        self.output = self.output.max(output);
-        if !part.is_present {
-            return;
-        }
-        answer.settle(part.index == 0);
-        self.finish = part.finish.or(self.finish);
-        self.tokens = match (self.choices, self.tokens, part.tokens) {
-            (0, _, tokens) => tokens,
-            (_, Some(sum), Some(tokens)) => Some(sum + tokens),
-            _ => None,
-        };
-        self.choices += 1;
-        self.last_index = part.index;
-        answer.expect(part.index, part.finish);
-    }
-
-    fn end_status(&mut self, answer: &mut Answer) {
-        let finish = match self.status {
-            Status::None => return,
-            Status::Completed => Some(Finish::Stop),
-            Status::Incomplete(reason) => reason,
-            Status::Unfinished => None,
-        };
-        self.finish = finish;
-        if let Some(choice) = answer.choice(0) {
-            choice.finish = finish;
-        }
-    }
-
-    /// Servers that report usage with every event tell the tokens of an event by the increase.
-    /// They count the output of its choice, so that of the answer is a sum.
-    fn count_by_usage(&mut self, answer: &mut Answer) {
-        let (1, Some(usage)) = (self.choices, &mut self.usage) else { return };
-        let (Some(output), Some(choice)) = (&mut usage.output, answer.choice(self.last_index))
-        else {
-            return;
-        };
-        let increase = output.saturating_sub(std::mem::replace(&mut choice.tokens, *output));
-        self.tokens = self.tokens.or(u32::try_from(increase).ok());
-        *output = answer.tokens();
-    }
-}
-
-// === impl Part ===
-
-impl Part {
-    fn output(&mut self, channel: Channel, value: Value<'_>) {
-        match value {
-            Value::Text(text) if text.is_empty() => self.has_empty_text = true,
-            Value::Text(_) | Value::Object => self.output = self.output.max(Some(channel)),
-            _ => {}
-        }
-    }
-
-    /// Tokens without text: ids or logprobs say so, or an empty text that is neither the first
-    /// event of a choice nor its last.
-    fn unspecified_output(&self) -> Option<Channel> {
-        let has_tokens = self.tokens.is_some_and(|tokens| tokens > 0);
-        let is_held_back = self.has_empty_text && !self.has_role && self.finish.is_none();
-        (has_tokens || is_held_back).then_some(Channel::Unspecified)
-    }
-}
-
-// === impl Status ===
-
-impl Status {
-    fn with(self, value: Value<'_>) -> Self {
-        match (self, value.as_text().as_deref()) {
-            (_, None) => self,
-            (_, Some("completed")) => Self::Completed,
-            (Self::Incomplete(reason), Some("incomplete")) => Self::Incomplete(reason),
-            (_, Some("incomplete")) => Self::Incomplete(None),
-            (_, Some(_)) => Self::Unfinished,
-        }
-    }
-}
-
-fn keep_first(kept: &mut Option<Box<str>>, value: Value<'_>) {
-    if kept.is_none() {
-        let is_fit = |text: &std::borrow::Cow<'_, str>| (1..=MAX_KEPT).contains(&text.len());
-        *kept = value.as_text().filter(is_fit).map(Into::into);
-    }
-}
-
-fn scalar(value: Value<'_>) -> Option<Box<str>> {
-    match value {
-        Value::Number(raw) => Some(String::from_utf8_lossy(raw).into()),
-        Value::Text(_) => value.as_text().map(Into::into),
-        _ => None,
     }
 }

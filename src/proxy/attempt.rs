@@ -1,16 +1,14 @@
 //! One attempt: the client's request goes to one replica, with headers for the next hop.
 
-use crate::backend::Backend;
 use crate::backend::client::{Client, SendError};
 use crate::backend::dialect::Server;
+use crate::backend::{Backend, ReplicaBody};
 use crate::clock;
 use crate::headers::{self, Outbound};
 use crate::record::{Attempt, RequestRecord};
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{Request, Response, request};
-use http_body_util::Full;
-use hyper::body::Incoming;
 use std::time::Duration;
 
 /// Replays of a request whose kept connection was found dead, before it counts as a failure.
@@ -25,7 +23,7 @@ pub(super) async fn send(
     head: &request::Parts,
     body: &Bytes,
     limit: Option<Duration>,
-) -> Result<Response<Incoming>, SendError> {
+) -> Result<Response<ReplicaBody>, SendError> {
     for _ in 0..=MAX_REPLAYS {
         let span = fastrand::u64(1..);
         let request = outbound(record, backend, head, body, span);
@@ -42,8 +40,8 @@ pub(super) async fn send(
             failure: None,
         });
         let result = match limit {
-            Some(limit) => client.send_within(limit, request).await,
-            None => client.send(request).await,
+            Some(limit) => client.send_within(limit, backend.idle(), request).await,
+            None => client.send(backend.idle(), request).await,
         };
         if let (Err(error), Some(attempt)) = (&result, record.attempts.last_mut()) {
             tracing::debug!(backend = %backend.id, %error, "attempt failed");
@@ -66,8 +64,8 @@ fn outbound(
     head: &request::Parts,
     body: &Bytes,
     span: u64,
-) -> Request<Full<Bytes>> {
-    let mut request = Request::new(Full::new(body.clone()));
+) -> Request<Bytes> {
+    let mut request = Request::new(body.clone());
     *request.method_mut() = head.method.clone();
     if let Some(path) = head.uri.path_and_query() {
         *request.uri_mut() = backend.address.uri(path);
@@ -79,7 +77,6 @@ fn outbound(
             host: backend.address.host_header(),
             request_id: &record.request_id,
             client: record.client,
-            content_length: body.len(),
         },
     );
     if let Some(key) = &backend.authorization {

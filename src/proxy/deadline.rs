@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::record::RequestRecord;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use std::future::Future;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,10 @@ pub(super) struct Deadline {
 }
 
 /// How long OpenAI's clients wait for a byte, in seconds: Python's and JavaScript's.
-const CLIENT_TIMEOUTS: [&str; 2] = ["x-stainless-read-timeout", "x-stainless-timeout"];
+static CLIENT_TIMEOUTS: [HeaderName; 2] = [
+    HeaderName::from_static("x-stainless-read-timeout"),
+    HeaderName::from_static("x-stainless-timeout"),
+];
 
 /// The deadline of a request: the configured time from its head on, or the client's if that is
 /// shorter. Only streams have a first output; of other answers all comes at once, and they are
@@ -27,7 +30,7 @@ pub(super) fn of(
     configured: Option<Duration>,
 ) -> Option<Deadline> {
     let configured = configured.filter(|_| record.asked.stream);
-    let clients = CLIENT_TIMEOUTS.iter().find_map(|name| seconds(headers.get(*name)?));
+    let clients = CLIENT_TIMEOUTS.iter().find_map(|name| seconds(headers.get(name)?));
     let is_clients = clients.is_some_and(|clients| configured.is_none_or(|ours| clients < ours));
     let limit = if is_clients { clients } else { configured }?;
     Some(Deadline { at: record.timings.accepted.checked_add(limit)?, limit, is_clients })
@@ -78,9 +81,11 @@ mod tests {
         let mut record = streamed();
         record.asked.stream = stream;
         let mut headers = HeaderMap::new();
-        headers.extend(header.map(|(name, value)| {
-            (http::HeaderName::from_static(name), HeaderValue::from_static(value))
-        }));
+        headers.extend(
+            header.map(|(name, value)| {
+                (HeaderName::from_static(name), HeaderValue::from_static(value))
+            }),
+        );
         let deadline = of(&record, &headers, Some(Duration::from_mins(10)))?;
         assert_eq!(deadline.at, record.timings.accepted + deadline.limit);
         Some((deadline.limit.as_secs(), deadline.is_clients))

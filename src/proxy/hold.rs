@@ -2,6 +2,7 @@
 //! 200 before it has computed the prompt, and whatever goes wrong then it says inside.
 
 use super::deadline::Deadline;
+use crate::backend::ReplicaBody;
 use crate::clock;
 use crate::observe::{Begun, Exchange};
 use crate::resilience::Symptom;
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http_body::Frame;
 use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use memchr::memmem;
 use std::time::Duration;
 
@@ -27,10 +28,10 @@ const LAST_WORDS: [&[u8]; 2] =
 pub(super) async fn hold(
     exchange: &mut Exchange,
     status: StatusCode,
-    body: Incoming,
+    body: ReplicaBody,
     max_hold: Duration,
     deadline: Option<Deadline>,
-) -> Result<Begun<Incoming>, Deadline> {
+) -> Result<Begun<ReplicaBody>, Deadline> {
     let mut begun = Begun::new(body);
     let patience = if status.is_success() { max_hold } else { ERROR_PATIENCE };
     let until = clock::now() + patience;
@@ -80,7 +81,7 @@ fn is_open(exchange: &mut Exchange, status: StatusCode) -> bool {
 }
 
 /// Shows a frame to the exchange and keeps what goes on. Its length.
-fn keep(exchange: &mut Exchange, frame: Frame<Bytes>, begun: &mut Begun<Incoming>) -> usize {
+fn keep(exchange: &mut Exchange, frame: Frame<Bytes>, begun: &mut Begun<ReplicaBody>) -> usize {
     let frame = match frame.into_data() {
         Ok(data) => Frame::data(exchange.on_data(data)),
         Err(trailers) => trailers,
@@ -96,7 +97,7 @@ fn keep(exchange: &mut Exchange, frame: Frame<Bytes>, begun: &mut Begun<Incoming
 pub(super) fn symptom(
     exchange: &mut Exchange,
     status: StatusCode,
-    begun: &Begun<Incoming>,
+    begun: &Begun<ReplicaBody>,
 ) -> Option<Symptom> {
     let is_known = exchange.record().model.is_known();
     match status {
@@ -111,14 +112,14 @@ pub(super) fn symptom(
     }
 }
 
-fn has_died(begun: &Begun<Incoming>) -> bool {
+fn has_died(begun: &Begun<ReplicaBody>) -> bool {
     let said = begun.frames.iter().filter_map(Frame::data_ref).map(AsRef::as_ref);
     let said = said.collect::<Vec<&[u8]>>().concat();
     LAST_WORDS.iter().any(|words| memmem::find(&said, words).is_some())
 }
 
 /// What went wrong inside a success without any output.
-fn in_band(exchange: &mut Exchange, begun: &Begun<Incoming>) -> Option<Symptom> {
+fn in_band(exchange: &mut Exchange, begun: &Begun<ReplicaBody>) -> Option<Symptom> {
     if exchange.record().timings.first_output.is_some() {
         return None;
     }
@@ -132,10 +133,11 @@ fn in_band(exchange: &mut Exchange, begun: &Begun<Incoming>) -> Option<Symptom> 
             _ => Some(Symptom::InBandError),
         };
     }
+    let is_over = begun.rest.is_end_stream() || begun.end.is_some();
     match &begun.end {
         Some(Err(_)) => Some(Symptom::Died),
         _ if is_given_up => Some(Symptom::Draining),
-        Some(Ok(())) if observed.is_stream && !observed.is_terminal => Some(Symptom::Empty),
+        _ if is_over && observed.is_stream && !observed.is_terminal => Some(Symptom::Empty),
         _ => None,
     }
 }

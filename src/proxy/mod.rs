@@ -10,8 +10,8 @@
 //! forward ─ its frames, observed      the lease and the exchange travel in the body
 //! ```
 //!
-//! There is no task and no channel for a request: hyper polls the answer's body, which polls the
-//! replica's. Back-pressure and cancellation follow from that. A client that leaves drops the
+//! There is no task and no channel for a request: the connection polls the answer's body, which polls
+//! the replica's. Back-pressure and cancellation follow from that. A client that leaves drops the
 //! future or the body, and with it the connection to the replica.
 
 pub mod access;
@@ -32,10 +32,10 @@ pub use gate::{Gate, GateLimits};
 pub use peer::Peer;
 
 use crate::access::Place;
-use crate::backend::Lease;
 use crate::backend::client::Client;
 use crate::backend::pool::{Need, Pool};
 use crate::backend::routes;
+use crate::backend::{Lease, ReplicaBody};
 use crate::clock;
 use crate::error::Error;
 use crate::headers;
@@ -50,7 +50,7 @@ use deadline::Deadline;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderName, Request, Response};
 use http_body_util::{Either, Full};
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use opening::Recorded;
 pub use opening::{Opened, open};
 use retry::Retry;
@@ -103,14 +103,14 @@ pub struct KeptText {
 }
 
 /// The body of an answer: our own, or a replica's as it comes.
-pub type Answer = Either<Full<Bytes>, ObservedBody<Incoming, (Lease, Option<Place>)>>;
+pub type Answer = Either<Full<Bytes>, ObservedBody<ReplicaBody, (Lease, Option<Place>)>>;
 
 /// Serves one request that has been [opened](open). The leash ends its answer if it is not taken.
-pub async fn handle(
+pub async fn handle<B: receive::Incoming>(
     gateway: &Gateway,
     opened: Opened,
     leash: Leash,
-    request: Request<Incoming>,
+    request: Request<B>,
 ) -> Response<Answer> {
     let Recorded { exchange, visitor, entered, origin } = match opened {
         Opened::Answered(answer) => return answer.map(Either::Left),
@@ -148,12 +148,12 @@ pub async fn handle(
 }
 
 /// Receives, peeks, and sends until a replica has answered.
-async fn forward(
+async fn forward<B: receive::Incoming>(
     gateway: &Gateway,
     visitor: &Visitor,
     exchange: &mut Exchange,
-    request: Request<Incoming>,
-) -> Result<(Response<Begun<Incoming>>, Lease), Error> {
+    request: Request<B>,
+) -> Result<(Response<Begun<ReplicaBody>>, Lease), Error> {
     let (head, body) = request.into_parts();
     let body = receive::whole(&head, body, gateway.max_body, gateway.body_idle).await?;
     let record = exchange.record();

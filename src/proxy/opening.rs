@@ -16,7 +16,6 @@ use bytes::Bytes;
 use http::header::ORIGIN;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use std::net::IpAddr;
 
 /// A request whose head has been read.
@@ -40,7 +39,7 @@ pub struct Recorded {
 ///
 /// It is no part of [`handle`](super::handle), because hyper drops that before it has begun if a
 /// client leaves with the last byte of its request.
-pub fn open(gateway: &Gateway, peer: &Peer, request: &mut Request<Incoming>) -> Opened {
+pub fn open<B>(gateway: &Gateway, peer: &Peer, request: &mut Request<B>) -> Opened {
     if let Some(answer) = gateway.access.preflight(request) {
         return Opened::Answered(answer);
     }
@@ -83,8 +82,8 @@ fn refusal(no_route: NoRoute, path: &str) -> Error {
 
 /// A record of which only the request's head is known. Until somebody says otherwise, its client
 /// has left.
-fn record(
-    request: &Request<Incoming>,
+fn record<B>(
+    request: &Request<B>,
     client: IpAddr,
     api: Option<Api>,
     route: Option<&'static str>,

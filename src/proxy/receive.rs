@@ -12,24 +12,27 @@ use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
 
-/// Room that is made before anything has come. A client says how long its body is, and need not
-/// send it.
+/// Room that is made before anything has come, and how many times what has come later. A client says
+/// how long its body is, and need not send it.
 const ROOM: usize = 64 << 10;
+const TRUST: usize = 16;
+
+/// The body of a request as it comes.
+pub trait Incoming: Body<Data = Bytes, Error: StdError + 'static> + Unpin {}
+
+impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> Incoming for B {}
 
 /// Reads the whole body, if it is not too long and not encoded. Between two pieces of it the client
 /// is waited for as long as `patience`.
 ///
 /// Pieces are put together as they come: a client may send a byte at a time, and a piece that is
 /// kept costs more than it has in it.
-pub(super) async fn whole<B>(
+pub(super) async fn whole(
     head: &request::Parts,
-    mut body: B,
+    mut body: impl Incoming,
     limit: usize,
     patience: Duration,
-) -> Result<Bytes, Error>
-where
-    B: Body<Data = Bytes, Error: StdError + 'static> + Unpin,
-{
+) -> Result<Bytes, Error> {
     if let Some(encoding) = head.headers.get(CONTENT_ENCODING)
         && encoding.as_bytes() != b"identity"
     {
@@ -58,6 +61,10 @@ where
         if all.is_empty() {
             all.reserve(length.min(ROOM).max(first.len() + data.len()));
             all.extend_from_slice(&std::mem::take(&mut first));
+        }
+        if data.len() > all.capacity() - all.len() {
+            let wanted = length.saturating_sub(all.len());
+            all.reserve(wanted.min(TRUST * all.len()).max(data.len()));
         }
         all.extend_from_slice(&data);
     }

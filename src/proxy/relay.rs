@@ -5,9 +5,9 @@ use super::attempt;
 use super::deadline::{Deadline, within};
 use super::retry::Failed;
 use super::{Gateway, hold, outgoing};
-use crate::backend::Lease;
 use crate::backend::client::SendError;
 use crate::backend::pool::Need;
+use crate::backend::{Lease, ReplicaBody};
 use crate::clock;
 use crate::error::Error;
 use crate::observe::{Begun, Exchange};
@@ -16,7 +16,6 @@ use crate::record::{Decision, NotRetried};
 use crate::resilience::{Elsewhere, Symptom};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode, request};
-use hyper::body::Incoming;
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -32,7 +31,7 @@ pub(super) struct Call<'a> {
 }
 
 /// An answer of which the beginning has been read.
-type Answer = Response<Begun<Incoming>>;
+type Answer = Response<Begun<ReplicaBody>>;
 
 /// A replica failed a request, and what the client gets if no other one can have it: what that
 /// replica said, or why it said nothing.

@@ -158,14 +158,6 @@ impl RequestRecord {
         }
     }
 
-    /// The record, with one in its place of which nothing is known.
-    pub fn take(&mut self) -> Self {
-        let accepted = self.timings.accepted;
-        let nobody =
-            Self::begin(RequestId::nobody(), self.client, self.method, self.started, accepted);
-        std::mem::replace(self, nobody)
-    }
-
     /// Time to first token in the client's view: request head read → first generated output.
     /// Only streams have one.
     pub fn ttft(&self) -> Option<Duration> {

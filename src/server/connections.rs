@@ -43,14 +43,16 @@ pub(super) struct Counted {
 #[derive(Debug)]
 pub(super) struct Open {
     client: Arc<Client>,
-    of_connection: Arc<Activity>,
+    /// `None`: there is no other one on its connection.
+    of_connection: Option<Arc<Activity>>,
     number: u32,
 }
 
-/// The requests of one connection.
+/// The requests of one connection that has many at the same time.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     open: AtomicU32,
+    begun: AtomicU32,
     /// Woken when the last one ends: whoever reads from the connection may wait for nothing else.
     reader: AtomicWaker,
 }
@@ -142,8 +144,11 @@ fn network(ip: IpAddr) -> IpAddr {
 
 impl Counted {
     /// Counts a request on it, and in `of_connection`.
-    pub(super) fn request(&self, of_connection: Arc<Activity>) -> Open {
-        of_connection.open.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn request(&self, of_connection: Option<Arc<Activity>>) -> Open {
+        if let Some(Activity { open, begun, .. }) = of_connection.as_deref() {
+            open.fetch_add(1, Ordering::Relaxed);
+            begun.fetch_add(1, Ordering::Relaxed);
+        }
         let number = self.client.requests.fetch_add(1, Ordering::Relaxed) + 1;
         Open { client: self.client.clone(), of_connection, number }
     }
@@ -164,6 +169,11 @@ impl Drop for Counted {
 // === impl Activity ===
 
 impl Activity {
+    /// How many requests there have been.
+    pub(super) fn begun(&self) -> u32 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
     /// Whether there is a request now. `waker` is woken when there is none any more.
     pub(super) fn is_busy(&self, waker: &Waker) -> bool {
         if self.open.load(Ordering::Acquire) == 0 {
@@ -186,8 +196,9 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.client.requests.fetch_sub(1, Ordering::Relaxed);
-        let Activity { open, reader } = &*self.of_connection;
-        if open.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if let Some(Activity { open, reader, .. }) = self.of_connection.as_deref()
+            && open.fetch_sub(1, Ordering::AcqRel) == 1
+        {
             reader.wake();
         }
     }
@@ -236,8 +247,8 @@ mod tests {
         let all = connections(Limits::default());
         let ip = IpAddr::from([10, 0, 0, 1]);
         let (one, two) = (all.enter(ip).unwrap(), all.enter(ip).unwrap());
-        let first = one.request(Arc::default());
-        assert_eq!((first.number(), two.request(Arc::default()).number()), (1, 2));
-        assert_eq!(two.request(Arc::default()).number(), 2);
+        let first = one.request(None);
+        assert_eq!((first.number(), two.request(None).number()), (1, 2));
+        assert_eq!(two.request(None).number(), 2);
     }
 }

@@ -1,31 +1,30 @@
 //! The clients' door: who may come in, and what happens on a connection until it ends.
 
 use super::Limits;
-use super::connections::{Connections, Counted, Full, Open};
-use super::guard::{self, Answered, Guarded, Patience};
-use super::held::Held;
+use super::connections::{Activity, Connections, Counted, Full, Open};
+use super::front::Closing;
 use super::leashing::Leashing;
 use super::pace::Paced;
+use super::wire::{Shared, Upload};
+use super::{http1, http2};
 use crate::error::Error;
 use crate::observe::{Leash, Leashes};
 use crate::proxy::{Answer, Gateway, Opened, Peer, handle, open};
 use crate::tls::{Acceptor, Stream};
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use futures_util::FutureExt;
-use http::header::CONNECTION;
-use http::{HeaderValue, Version};
+use http::{Request, Response, Version};
+use http_body::{Body, Frame};
 use http_body_util::Either;
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::Watcher;
-use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -49,17 +48,22 @@ pub(super) struct Door {
 const REFUSALS: usize = 64;
 /// Longest time for that.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
-/// What an HTTP/2 client may send ahead on a stream and on a connection, and what is kept for it to
-/// take on a stream, in bytes.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
-const STREAM_BUFFER: usize = 64 << 10;
-/// Streams that a client may open and reset before they have been looked at, and streams that it may
-/// make the gateway reset by its own mistakes; then its connection is closed.
-const PENDING_RESETS: usize = 20;
-const LOCAL_RESETS: usize = 1_024;
-/// How often an HTTP/2 client is asked whether it is there.
-const PING_EVERY: Duration = Duration::from_secs(20);
+/// How a client says that it speaks HTTP/2.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A client that has been let in.
+pub(super) struct Guest {
+    door: Arc<Door>,
+    ip: IpAddr,
+    place: Counted,
+    leashing: Leashing,
+}
+
+/// The body of a request.
+pub(super) enum Incoming {
+    Http1(Upload),
+    Http2(hyper::body::Incoming),
+}
 
 impl Door {
     pub(super) fn new(
@@ -101,77 +105,108 @@ impl Door {
         stream: TcpStream,
         peer: SocketAddr,
         place: Counted,
-        watcher: Watcher,
+        mut closing: Closing,
     ) {
         let Some(stream) = self.shake_hands(stream, peer).await else { return };
-        let (leash, answered) = (Leash::default(), Answered::default());
-        let limits = **self.limits.load();
-        let Limits { head_timeout: head, keep_alive: next, write_timeout, .. } = limits;
-        let stream = Paced::new(stream, write_timeout, leash.clone());
-        let stream = Guarded::new(stream, answered.clone(), Patience { head, next });
+        let (leash, limits) = (Leash::default(), **self.limits.load());
+        let stream = Paced::new(stream, limits.write_timeout, leash.clone());
         let leashing = Leashing::new(self.leashes.clone(), leash);
-        let service = service_fn(|mut request| {
-            let counted = place.request(answered.activity().clone());
-            let peer = Peer { ip: peer.ip(), requests: counted.number() };
-            let gateway = self.gateway.load_full();
-            let opened = catch_unwind(AssertUnwindSafe(|| open(&gateway, &peer, &mut request)));
-            let is_draining = self.is_draining.clone();
-            let (answered, leashing) = (answered.clone(), leashing.clone());
-            let ending = Ending { answered, counted, leashing, is_draining };
-            answer(gateway, peer, opened, request, ending)
-        });
-        let http = http(&limits, leashing.clone());
-        let connection = http.serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = watcher.watch(connection).await {
+        let guest = Guest { door: self, ip: peer.ip(), place, leashing };
+        let shared = Shared::new(stream);
+        let served = match spoken(&shared, &mut closing, limits.head_timeout).await {
+            Ok(Some(Version::HTTP_2)) => {
+                let Some(parts) = shared.into_parts() else { return };
+                // Not boxed, it would have room here on each connection.
+                let serving = Box::pin(http2::serve(&guest, parts, &limits, closing));
+                serving.await.map_err(io::Error::other)
+            }
+            Ok(Some(_)) => http1::serve(&guest, shared, &limits, closing).await,
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = served {
             tracing::debug!(%peer, %error, "connection ended");
         }
     }
 
     async fn shake_hands(&self, stream: TcpStream, peer: SocketAddr) -> Option<Stream> {
         let Some(acceptor) = &self.acceptor else { return Some(Stream::Plain(stream)) };
-        let error =
-            match tokio::time::timeout(self.limits.load().head_timeout, acceptor.accept(stream))
-                .await
-            {
-                Ok(Ok(stream)) => return Some(stream),
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "not in time".to_owned(),
-            };
+        // Not boxed, it would have room here as long as the connection lives.
+        let accepting = Box::pin(acceptor.accept(stream));
+        let error = match tokio::time::timeout(self.limits.load().head_timeout, accepting).await {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "not in time".to_owned(),
+        };
         self.connections.handshake_failed();
         tracing::debug!(%peer, error, "no TLS handshake");
         None
     }
 }
 
-fn http(limits: &Limits, leashing: Leashing) -> auto::Builder<Leashing> {
-    let mut builder = auto::Builder::new(leashing);
-    // How long a head may take is the guard's: it can tell a head from a pause.
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(None)
-        .max_headers(limits.headers)
-        .max_buf_size(limits.head);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(limits.streams)
-        .max_header_list_size(u32::try_from(limits.head).unwrap_or(u32::MAX))
-        .max_pending_accept_reset_streams(PENDING_RESETS)
-        .max_local_error_reset_streams(LOCAL_RESETS)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(STREAM_BUFFER)
-        .keep_alive_interval(Some(PING_EVERY));
-    builder
+/// Reads until it is known whether the client speaks HTTP/2 (RFC 9113, section 3.4). `None`: it has
+/// left, or said nothing before the gateway ends.
+async fn spoken(
+    shared: &Shared,
+    closing: &mut Closing,
+    patience: Duration,
+) -> io::Result<Option<Version>> {
+    let reading = poll_fn(|cx| {
+        let mut wire = shared.wire();
+        loop {
+            let ahead = wire.ahead();
+            let same =
+                PREFACE.iter().zip(ahead).take_while(|(ours, theirs)| ours == theirs).count();
+            if same == PREFACE.len() {
+                return Poll::Ready(Ok(Some(Version::HTTP_2)));
+            }
+            if same < ahead.len() {
+                return Poll::Ready(Ok(Some(Version::HTTP_11)));
+            }
+            match wire.poll_more(cx)? {
+                Poll::Ready(0) => return Poll::Ready(Ok(None)),
+                Poll::Ready(_) => {}
+                Poll::Pending if wire.ahead().is_empty() => {
+                    return closing.poll(cx).map(|()| Ok(None));
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    });
+    let in_time = tokio::time::timeout(patience, reading).await;
+    in_time.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// What hears of the end of a request.
-struct Ending {
-    answered: Answered,
-    counted: Open,
-    leashing: Leashing,
-    is_draining: Arc<AtomicBool>,
+// === impl Guest ===
+
+impl Guest {
+    /// Has a request answered. It counts until what is given is dropped; `activity` is for a connection
+    /// that has several at the same time.
+    ///
+    /// The request is on record when this returns, and nothing is done for it before its answer is
+    /// waited for.
+    pub(super) fn ask(
+        &self,
+        mut request: Request<Incoming>,
+        activity: Option<&Arc<Activity>>,
+    ) -> (Open, Pin<Box<impl Future<Output = Response<Answer>> + Send + use<>>>) {
+        let open_request = self.place.request(activity.cloned());
+        let peer = Peer { ip: self.ip, requests: open_request.number() };
+        let gateway = self.door.gateway.load_full();
+        let opened = catch_unwind(AssertUnwindSafe(|| open(&gateway, &peer, &mut request)));
+        // In a box, its room is free again while the answer is sent, which may take long.
+        (open_request, Box::pin(answer(gateway, peer, opened, request, self.leashing.clone())))
+    }
+
+    /// Runs the streams of an HTTP/2 connection.
+    pub(super) fn leashing(&self) -> &Leashing {
+        &self.leashing
+    }
+
+    /// Whether the gateway is about to end.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.door.is_draining.load(Ordering::Relaxed)
+    }
 }
 
 /// A panic ends one request, never the process.
@@ -180,39 +215,58 @@ async fn answer(
     peer: Peer,
     opened: thread::Result<Opened>,
     request: Request<Incoming>,
-    Ending { answered, counted, leashing, is_draining }: Ending,
-) -> Result<Response<Held<Answer, Open>>, Infallible> {
+    leashing: Leashing,
+) -> Response<Answer> {
     // Known only now that the stream runs.
     let leash = leashing.leash();
-    let is_http1 = request.version() < Version::HTTP_2;
     let response = match opened {
         Ok(opened) => {
-            AssertUnwindSafe(handle(&gateway, opened, leash, request)).catch_unwind().await
+            // It is large, and made where it stays: in the box around it, it would be copied.
+            let handling = Box::pin(handle(&gateway, opened, leash, request));
+            AssertUnwindSafe(handling).catch_unwind().await
         }
         Err(panic) => Err(panic),
     };
-    let mut response = response.unwrap_or_else(|_| {
+    response.unwrap_or_else(|_| {
         tracing::error!(ip = %peer.ip, "a request made the gateway panic");
         Error::Internal.response().map(Either::Left)
-    });
-    if is_http1 && is_draining.load(Ordering::Relaxed) {
-        // A client that comes again on this connection might come when it is closed.
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    answered.tell();
-    Ok(response.map(|body| Held::new(body, counted)))
+    })
 }
 
 /// Answers a connection before its request has come, and closes it. What comes meanwhile is read,
 /// or the system would throw the answer away with it.
 async fn refuse(mut stream: TcpStream, error: Error, _permit: OwnedSemaphorePermit) {
     let telling = async {
-        stream.write_all(&guard::whole(&error)).await?;
+        stream.write_all(&http1::whole(&error)).await?;
         stream.shutdown().await?;
         let mut scrap = [0; 1_024];
         while stream.read(&mut scrap).await? > 0 {}
-        Ok::<_, std::io::Error>(())
+        Ok::<_, io::Error>(())
     };
     // Whoever does not listen is closed all the same.
     let _ = tokio::time::timeout(REFUSAL_LIMIT, telling).await;
+}
+
+// === impl Incoming ===
+
+impl Body for Incoming {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match self.get_mut() {
+            Self::Http1(body) => Pin::new(body).poll_frame(cx),
+            Self::Http2(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Http1(body) => body.is_end_stream(),
+            Self::Http2(body) => body.is_end_stream(),
+        }
+    }
 }

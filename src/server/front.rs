@@ -5,12 +5,14 @@ use super::Connections;
 use super::door::Door;
 use super::listener::{self, accept};
 use crate::clock;
-use hyper_util::server::graceful::GracefulShutdown;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// The clients' port and the connections that came by it.
@@ -19,14 +21,17 @@ pub(super) struct Front {
     door: Arc<Door>,
     counted: Arc<Connections>,
     connections: JoinSet<()>,
-    graceful: GracefulShutdown,
+    closing: watch::Sender<bool>,
 }
 
 /// The connections, when no more of them come.
 pub(super) struct Closed {
-    pub(super) connections: JoinSet<()>,
-    pub(super) graceful: GracefulShutdown,
+    connections: JoinSet<()>,
+    closing: watch::Sender<bool>,
 }
+
+/// How a connection hears that it is to end when it has nothing to do.
+pub(super) struct Closing(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 /// For how long nobody may have come before the port is closed. Where other processes have it too,
 /// those who have just sent their first packet have to have finished their handshake; those who are
@@ -40,8 +45,8 @@ const MOST: Duration = Duration::from_millis(800);
 impl Front {
     /// A port whose connections come in by a door.
     pub(super) fn new(listener: TcpListener, door: Arc<Door>, counted: Arc<Connections>) -> Self {
-        let (connections, graceful) = (JoinSet::new(), GracefulShutdown::new());
-        Self { listener, door, counted, connections, graceful }
+        let (connections, closing) = (JoinSet::new(), watch::Sender::new(false));
+        Self { listener, door, counted, connections, closing }
     }
 
     /// Accepts connections until `end`.
@@ -69,13 +74,43 @@ impl Front {
                 Err(_) => break,
             }
         }
-        Closed { connections: self.connections, graceful: self.graceful }
+        Closed { connections: self.connections, closing: self.closing }
     }
 
     fn serve(&mut self, stream: TcpStream, peer: SocketAddr) {
         if let Some((stream, place)) = self.door.admit(stream, peer) {
-            let serving = self.door.clone().serve(stream, peer, place, self.graceful.watcher());
+            let closing = Closing::new(self.closing.subscribe());
+            let serving = self.door.clone().serve(stream, peer, place, closing);
             self.connections.spawn(serving);
         }
+    }
+}
+
+// === impl Closed ===
+
+impl Closed {
+    /// Lets every connection end what it does.
+    pub(super) async fn drain(&mut self) {
+        self.closing.send_replace(true);
+        while self.connections.join_next().await.is_some() {}
+    }
+
+    /// Ends those that are left.
+    pub(super) async fn cut(mut self) {
+        self.connections.shutdown().await;
+    }
+}
+
+// === impl Closing ===
+
+impl Closing {
+    fn new(mut told: watch::Receiver<bool>) -> Self {
+        // Without the sender the end has come, too.
+        Self(Box::pin(async move { drop(told.wait_for(|is_closing| *is_closing).await) }))
+    }
+
+    /// Ready at the end, and not to be asked again.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(cx)
     }
 }

@@ -3,16 +3,18 @@
 
 mod connections;
 mod door;
-mod framing;
 mod front;
-mod guard;
 mod held;
+mod http1;
+mod http2;
 mod leashing;
 mod limits;
 mod listener;
 mod memory;
 mod operators;
+mod outbox;
 mod pace;
+mod wire;
 
 use crate::admin::{self, Admin};
 use crate::backend::client::Client;
@@ -26,7 +28,7 @@ use crate::tls::{Acceptor, Credentials};
 use arc_swap::ArcSwap;
 pub use connections::Connections;
 use door::Door;
-use front::{Closed, Front};
+use front::Front;
 pub use limits::Limits;
 pub use listener::{BindError, Reserved, bind, reserve};
 use std::future::Future;
@@ -103,13 +105,13 @@ impl Server {
         tracing::info!(open = live.open(), ?drain_delay, deadline = ?drain, "draining");
         let telling = tokio::spawn(tell_progress(live.clone()));
         front.accept_until(tokio::time::sleep(drain_delay)).await;
-        let Closed { mut connections, graceful } = front.close().await;
-        let ended = tokio::time::timeout(drain, graceful.shutdown()).await;
+        let mut closed = front.close().await;
+        let ended = tokio::time::timeout(drain, closed.drain()).await;
         let drained = if ended.is_ok() { Drained::Whole } else { Drained::Cut };
         if drained == Drained::Cut {
             live.cut_all();
         }
-        connections.shutdown().await;
+        closed.cut().await;
         telling.abort();
         sweeper.abort();
         admission.abort();

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
@@ -22,10 +22,10 @@ pub(super) struct Paced<S> {
 }
 
 /// Waits for one thing at a time. What is waited for has a key; the time counts from when that key
-/// is new.
+/// is new. It is set again when it has gone off too early, and not each time somebody is waited for.
 pub(super) struct Timer<K> {
     sleep: Option<Pin<Box<Sleep>>>,
-    key: Option<K>,
+    awaited: Option<(K, Instant)>,
 }
 
 /// What did not get on.
@@ -41,26 +41,38 @@ enum Write {
 
 impl<K: PartialEq> Timer<K> {
     pub(super) const fn new() -> Self {
-        Self { sleep: None, key: None }
+        Self { sleep: None, awaited: None }
     }
 
     /// Whether `key` has been waited for as long as `limit`.
     pub(super) fn is_over(&mut self, key: K, limit: Duration, cx: &mut Context<'_>) -> bool {
-        let is_new = self.key.as_ref() != Some(&key);
-        if is_new || self.sleep.is_none() {
-            self.key = Some(key);
-            let deadline = (clock::now() + limit).into();
-            match &mut self.sleep {
-                Some(sleep) => sleep.as_mut().reset(deadline),
-                None => self.sleep = Some(Box::pin(tokio::time::sleep_until(deadline))),
-            }
+        let deadline = match &self.awaited {
+            Some((awaited, deadline)) if *awaited == key => *deadline,
+            _ => clock::now() + limit,
+        };
+        self.awaited = Some((key, deadline));
+        let deadline = deadline.into();
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        if deadline < sleep.deadline() {
+            sleep.as_mut().reset(deadline);
         }
-        self.sleep.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready())
+        while sleep.as_mut().poll(cx).is_ready() {
+            if deadline <= sleep.deadline() {
+                return true;
+            }
+            sleep.as_mut().reset(deadline);
+        }
+        false
+    }
+
+    /// What is waited for.
+    fn key(&self) -> Option<&K> {
+        self.awaited.as_ref().map(|(key, _)| key)
     }
 
     /// Nothing is waited for. The timer stays, and means nothing.
     pub(super) fn forget(&mut self) {
-        self.key = None;
+        self.awaited = None;
     }
 }
 
@@ -79,12 +91,12 @@ impl<S> Paced<S> {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
         if polled.is_ready() {
-            if write == Write::Bytes || self.timer.key == Some(write) {
+            if write == Write::Bytes || self.timer.key() == Some(&write) {
                 self.timer.forget();
             }
             return polled;
         }
-        let write = self.timer.key.unwrap_or(write);
+        let write = self.timer.key().copied().unwrap_or(write);
         if self.timer.is_over(write, self.limit, cx) {
             self.leash.pull();
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));

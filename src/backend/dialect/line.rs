@@ -4,14 +4,14 @@ use super::table;
 use memchr::{memchr, memchr2};
 
 /// A sample without its name.
-pub(super) struct Sample<'a> {
+pub struct Sample<'a> {
     labels: &'a [u8],
     value: &'a [u8],
 }
 
 impl<'a> Sample<'a> {
     /// Reads what follows a name. `None`: labels without an end.
-    pub(super) fn of(rest: &'a [u8]) -> Option<Self> {
+    pub fn of(rest: &'a [u8]) -> Option<Self> {
         let (labels, rest) = match rest.strip_prefix(b"{") {
             Some(labels) => {
                 let end = end_of_labels(labels)?;
@@ -26,12 +26,12 @@ impl<'a> Sample<'a> {
     }
 
     /// The value, if it is a number.
-    pub(super) fn number(&self) -> Option<f64> {
+    pub fn number(&self) -> Option<f64> {
         table::number(self.value)
     }
 
     /// A label's value as it was written: escapes are kept, the labels read here have none.
-    pub(super) fn label(&self, wanted: &str) -> Option<&'a [u8]> {
+    pub fn label(&self, wanted: &str) -> Option<&'a [u8]> {
         let mut rest = self.labels;
         while let Some(equals) = memchr(b'=', rest) {
             let name = rest[..equals].trim_ascii();

@@ -17,8 +17,7 @@ mod tgi;
 mod vllm;
 
 pub use adapters::{Adapters, MAX_ADAPTERS, adapter_hash};
-
-use line::Sample;
+pub use line::Sample;
 use memchr::memchr_iter;
 use table::{Dialect, Found, MAX_ROWS, Reads, head_of};
 
@@ -77,6 +76,14 @@ pub struct Load {
     pub prefill_seconds: Option<f64>,
     /// Requests in that sum.
     pub prefilled: Option<f64>,
+    /// Seconds from arrival to first token since its start, and of how many requests.
+    pub first_token_seconds: Option<f64>,
+    /// Requests in that sum.
+    pub first_tokens: Option<f64>,
+    /// Seconds between tokens since its start, and how many times.
+    pub gap_seconds: Option<f64>,
+    /// Times in that sum.
+    pub gaps: Option<f64>,
     /// 0 while an engine sleeps (its weights are off the GPU), 1 while all are awake.
     pub awake: Option<f64>,
     /// When its process started, in seconds since 1970.

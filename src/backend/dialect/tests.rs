@@ -28,6 +28,19 @@ fn old_and_new_names_side_by_side_are_never_added_up() {
 }
 
 #[test]
+fn the_engines_own_times_are_read_under_both_names_of_the_gaps() {
+    for gap in ["inter_token_latency_seconds", "time_per_output_token_seconds"] {
+        let page = format!(
+            "vllm:{gap}_bucket{{le=\"0.1\"}} 7\nvllm:{gap}_sum 2.5\nvllm:{gap}_count 100\n\
+             vllm:time_to_first_token_seconds_sum 3\nvllm:time_to_first_token_seconds_count 4\n"
+        );
+        let load = Load::read(page.as_bytes());
+        assert_eq!((load.gap_seconds, load.gaps), (Some(2.5), Some(100.0)), "{gap}");
+        assert_eq!((load.first_token_seconds, load.first_tokens), (Some(3.0), Some(4.0)));
+    }
+}
+
+#[test]
 fn the_prefix_is_known_in_every_spelling() {
     for name in [
         "vllm:num_requests_running",

@@ -9,6 +9,10 @@ pub(super) static DIALECT: Dialect = Dialect::new(Some(Server::Vllm), "vllm", RO
 /// The second name was exported until 0.10.
 const KV_USAGE: &[&str] = &["kv_cache_usage_perc", "gpu_cache_usage_perc"];
 const RUNNING: &[&str] = &["num_requests_running"];
+/// The second name is the older one.
+const GAP_SECONDS: &[&str] =
+    &["inter_token_latency_seconds_sum", "time_per_output_token_seconds_sum"];
+const GAPS: &[&str] = &["inter_token_latency_seconds_count", "time_per_output_token_seconds_count"];
 /// Every setting of the cache is a label.
 const CACHE: &[&str] = &["cache_config_info"];
 
@@ -39,6 +43,10 @@ const ROWS: &[Row] = &[
     Row::sum(&["request_queue_time_seconds_count"], |load| &mut load.queued),
     Row::sum(&["request_prefill_time_seconds_sum"], |load| &mut load.prefill_seconds),
     Row::sum(&["request_prefill_time_seconds_count"], |load| &mut load.prefilled),
+    Row::sum(&["time_to_first_token_seconds_sum"], |load| &mut load.first_token_seconds),
+    Row::sum(&["time_to_first_token_seconds_count"], |load| &mut load.first_tokens),
+    Row::sum(GAP_SECONDS, |load| &mut load.gap_seconds),
+    Row::sum(GAPS, |load| &mut load.gaps),
     Row::number(
         &["engine_sleep_state"],
         Fold::Least,

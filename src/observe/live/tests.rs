@@ -2,6 +2,10 @@
 
 use super::*;
 use crate::clock;
+use crate::headers::{RequestId, X_REQUEST_ID};
+use crate::observe::Phase;
+use crate::record::{BackendId, ModelLabel};
+use http::{HeaderMap, HeaderValue};
 use std::task::Wake;
 use std::task::Waker;
 
@@ -62,6 +66,17 @@ impl Wake for Woken {
     }
 }
 
+fn subject(request_id: &'static str, accepted: Instant) -> Subject {
+    let id = HeaderValue::from_static(request_id);
+    Subject {
+        request_id: RequestId::of(&HeaderMap::from_iter([(X_REQUEST_ID, id)]), 1),
+        model: ModelLabel::known("tiny".into()),
+        backend: Some(BackendId::new("vllm-0")),
+        caller: None,
+        accepted,
+    }
+}
+
 struct Scene {
     epoch: Instant,
     live: Arc<Live>,
@@ -85,7 +100,8 @@ impl Scene {
     }
 
     fn stream_on(&self, terms: Terms) -> Place {
-        self.presence.stream(self.replica.clone(), terms, self.epoch)
+        let subject = subject("r-1", self.epoch);
+        self.presence.stream(self.replica.clone(), subject, terms, self.epoch)
     }
 
     fn at(&self, millis: u64) -> Instant {
@@ -237,4 +253,29 @@ fn a_comment_is_wanted_once_for_each_time_of_silence() {
     );
     place.pulse().wait_for_replica(false);
     assert!(!wanted(60_000), "it is the client that does not take what came");
+}
+
+#[test]
+fn a_glance_tells_what_each_stream_does_and_how_long_it_has_been_silent() {
+    let scene = scene(None, None);
+    let [_fresh, lively, held, stalled, over] = [(); 5].map(|()| scene.stream());
+    for place in [&lively, &held, &stalled, &over] {
+        place.pulse().on_bytes(scene.at(10));
+        place.pulse().on_output(scene.at(10), None);
+        place.pulse().count(3);
+    }
+    stalled.pulse().wait_for_replica(true);
+    scene.sweep(1_500);
+    lively.pulse().on_output(scene.at(1_900), None);
+    lively.pulse().count(7);
+    over.pulse().on_end(scene.at(1_900));
+    let glance = scene.live.glance(4, scene.at(2_000));
+    let phases: Vec<_> = glance.oldest.iter().map(|stream| (stream.phase, stream.tokens)).collect();
+    let expected = [(Phase::Prefill, 0), (Phase::Decode, 7), (Phase::Held, 3), (Phase::Stalled, 3)];
+    assert_eq!(phases, expected);
+    assert_eq!((glance.count, glance.tokens, glance.phases[&Phase::Ending]), (5, 16, 1));
+    assert_eq!(glance.oldest[1].silence, Some(Duration::from_millis(100)));
+    assert_eq!(glance.oldest[0].silence, None);
+    drop(over);
+    assert_eq!(scene.live.glance(4, scene.at(2_000)).count, 4);
 }
