@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap();
     if std::env::var(BACKEND).is_ok() {
-        println!("{}", backend::start());
+        println!("{}", backend::start(1)[0]);
         // Until it is killed.
         loop {
             std::thread::park();

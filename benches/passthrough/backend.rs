@@ -1,18 +1,19 @@
-//! The backend: a replica on one thread whose answers are scripts. What a request wants is in its
-//! body: `"chunks"` and `"every_us"` make it a stream, none a short whole answer. With a `"mark"`, a
-//! number, each chunk has it and its own number. It also takes spans, as a collector does.
+//! The backend: replicas on one thread whose answers are scripts. What a request wants is in the
+//! begin of its body: `"chunks"` and `"every_us"` make it a stream, none a short whole answer. With a
+//! `"mark"`, a number, each chunk has it and its own number. It also takes spans, as a collector does.
 
 use super::clients::{EPOCH, words};
 use std::borrow::Cow;
-use std::io;
 use std::net::SocketAddr;
-use std::thread;
+use std::path::Path;
+use std::sync::LazyLock;
 use std::time::Duration;
+use std::{fs, io, thread};
 use tokenweir::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// What a request wants.
 struct Script {
@@ -25,23 +26,37 @@ struct Script {
 }
 
 const WHOLE: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
-const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 1.0\nvllm:num_requests_waiting{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000000\"} 1.0\n";
+/// The longest begin of a body that has a script.
+const SCRIPT: usize = 256;
 
-/// Starts it; where it listens.
-pub(crate) fn start() -> SocketAddr {
+/// A page of metrics as a replica sends it, recorded.
+static METRICS: LazyLock<String> = LazyLock::new(|| {
+    let file = "tests/wire/metrics/python-metrics-after.http";
+    let answer = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+});
+
+/// Starts so many; where they listen.
+pub(crate) fn start(count: usize) -> Vec<SocketAddr> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-    let address = listener.local_addr().unwrap();
+    let bind = |_| runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let listeners: Vec<TcpListener> = (0..count).map(bind).collect();
+    let addresses = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
     thread::spawn(move || {
-        runtime.block_on(async {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                // One that ends in the middle has been left by its client.
-                tokio::spawn(async { drop(converse(stream).await) });
-            }
-        });
+        for listener in listeners {
+            runtime.spawn(accept(listener));
+        }
+        runtime.block_on(std::future::pending::<()>());
     });
-    address
+    addresses
+}
+
+async fn accept(listener: TcpListener) {
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        // One that ends in the middle has been left by its client.
+        tokio::spawn(async { drop(converse(stream).await) });
+    }
 }
 
 async fn converse(mut stream: TcpStream) -> io::Result<()> {
@@ -56,11 +71,12 @@ async fn converse(mut stream: TcpStream) -> io::Result<()> {
                 return Ok(());
             }
         }
-        let body = String::from_utf8_lossy(&buffer[end..end + length]).into_owned();
+        let begin = &buffer[end..end + length.min(SCRIPT)];
+        let body = String::from_utf8_lossy(begin).into_owned();
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
         buffer.drain(..end + length);
         match path.as_str() {
-            "/metrics" => whole(&mut stream, METRICS).await?,
+            "/metrics" => whole(&mut stream, &METRICS).await?,
             "/v1/models" => {
                 whole(&mut stream, r#"{"data":[{"id":"tiny","owned_by":"vllm"}]}"#).await?;
             }
@@ -109,13 +125,21 @@ async fn play(stream: &mut TcpStream, script: &Script) -> io::Result<()> {
             mark => Cow::Owned(format!("{mark}-{number}")),
         };
         stream.write_all(framed(&words(at, &word)).as_bytes()).await?;
-        if number == 0 {
-            tokio::time::sleep(script.silent).await;
+        if number == 0 && !script.silent.is_zero() {
+            rest(stream, script.silent).await?;
         }
     }
     let last = r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"tiny","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
     let end = format!("{}{}0\r\n\r\n", framed(&format!("{last}\n\n")), framed("data: [DONE]\n\n"));
     stream.write_all(end.as_bytes()).await
+}
+
+/// Says nothing for a while, unless the client leaves.
+async fn rest(stream: &mut TcpStream, time: Duration) -> io::Result<()> {
+    match timeout(time, stream.read_u8()).await {
+        Ok(_) => Err(io::ErrorKind::ConnectionAborted.into()),
+        Err(_) => Ok(()),
+    }
 }
 
 fn framed(event: &str) -> String {

@@ -35,18 +35,26 @@ pub(crate) struct Seen {
 
 /// A request for a stream of `chunks`, one every `every_us`, the second one after `silent_us`.
 pub(crate) fn stream(chunks: usize, every_us: usize, silent_us: usize) -> String {
+    stream_of(0, chunks, every_us, silent_us)
+}
+
+/// The same with a prompt of so many bytes.
+pub(crate) fn stream_of(prompt: usize, chunks: usize, every_us: usize, silent_us: usize) -> String {
     post(&format!(
         "{{\"model\":\"tiny\",\"stream\":true,\"chunks\":{chunks},\"every_us\":{every_us},\
-         \"silent_us\":{silent_us},\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}"
+         \"silent_us\":{silent_us},{}}}",
+        messages(prompt)
     ))
 }
 
 /// A request for a whole answer, with a prompt of so many bytes.
 pub(crate) fn whole(prompt: usize) -> String {
+    post(&format!("{{\"model\":\"tiny\",{}}}", messages(prompt)))
+}
+
+fn messages(prompt: usize) -> String {
     let words = "word ".repeat(prompt / 5);
-    post(&format!(
-        "{{\"model\":\"tiny\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello {words}\"}}]}}"
-    ))
+    format!("\"messages\":[{{\"role\":\"user\",\"content\":\"Hello {words}\"}}]")
 }
 
 fn post(body: &str) -> String {
@@ -62,6 +70,16 @@ pub(crate) async fn send(to: SocketAddr, request: &str) -> TcpStream {
     let mut stream = TcpStream::connect(to).await.unwrap();
     stream.set_nodelay(true).unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Sends a request for a stream and reads up to its first chunk.
+pub(crate) async fn open(to: SocketAddr, request: &str) -> TcpStream {
+    let mut stream = send(to, request).await;
+    let mut buffer = Vec::with_capacity(1 << 10);
+    while stamp(&buffer).is_none() {
+        assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "a stream was cut");
+    }
     stream
 }
 

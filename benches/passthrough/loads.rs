@@ -1,133 +1,145 @@
-//! The loads that each subject gets, and what is measured under each.
+//! The loads of one subject, and what is measured under each.
 
 use super::clients::{self, Seen};
 use super::subject::Subject;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 use tokenweir::clock;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
-/// How large the loads are.
-pub(crate) struct Sizes {
-    /// Streams at once, chunks of each and microseconds between two, when they are paced.
-    paced: (usize, usize, usize),
-    /// Streams at once and chunks of each, as fast as they go.
-    flat_out: (usize, usize),
-    /// Connections and seconds of small requests.
-    small: (usize, Duration),
-    /// Streams that are open and silent.
-    open: usize,
-}
+/// Streams at once, chunks of each and microseconds between two, when they are paced.
+const PACED: (usize, usize, usize) = (200, 200, 20_000);
+/// As fast as they go.
+const FLAT_OUT: (usize, usize, usize) = (8, 10_000, 0);
+/// Connections and time of small requests.
+const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
+/// Clients whose latency is looked at, and how often each streams so many chunks, so far apart.
+const WATCHING: usize = 50;
+const TURNS: usize = 8;
+const SHORT: (usize, usize) = (20, 20_000);
+/// Bytes of prompts; connections and time of those that are sent again and again.
+const PROMPTS: [usize; 2] = [220_000, 2_000_000];
+const LARGE: (usize, Duration) = (4, Duration::from_millis(1_500));
+/// Streams with such prompts, one every 20 ms: 100 are open when half of them have begun.
+const PROMPTED: (usize, usize, usize) = (200, 100, 20_000);
 
-/// What one subject cost in one round.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Figures {
-    /// CPU of a chunk, paced, in µs.
-    pub(crate) paced: f64,
-    /// CPU of a chunk, as fast as they go, in µs.
-    pub(crate) flat_out: f64,
-    /// CPU of a small request, in µs.
-    pub(crate) small: f64,
-    /// Small requests a second.
-    pub(crate) rate: f64,
-    /// Time to first chunk and transit of a chunk, each p50 and p99, in µs.
-    pub(crate) ttft: [f64; 2],
-    pub(crate) transit: [f64; 2],
-    /// Memory of a stream that is open, in KiB.
-    pub(crate) stream: f64,
-    /// Memory at the start, in MiB.
-    pub(crate) fresh: f64,
-}
-
-impl Default for Sizes {
-    fn default() -> Self {
-        Self {
-            paced: (200, 200, 20_000),
-            flat_out: (8, 10_000),
-            small: (16, Duration::from_secs(2)),
-            open: 1_000,
+/// CPU of a chunk in µs, paced and flat out.
+pub(crate) async fn chunks(subject: &Subject) -> [f64; 2] {
+    warm(subject).await;
+    let mut costs = [0.0; 2];
+    for (cost, (streams, chunks, every_us)) in costs.iter_mut().zip([PACED, FLAT_OUT]) {
+        let before = subject.cpu();
+        let request = clients::stream(chunks, every_us, 0);
+        let apart = Duration::from_micros(every_us as u64) / streams as u32;
+        for seen in watch(subject.address, streams, apart, &request).await {
+            // The framing of a chunk may fall into the mark of a moment, which is then not seen.
+            assert!(seen.chunks + chunks / 100 >= chunks, "{} of {chunks} arrived", seen.chunks);
         }
+        *cost = spent(subject, before, streams * chunks);
     }
+    costs
 }
 
-/// All loads in turn.
-pub(crate) async fn measure(subject: &Subject, sizes: &Sizes) -> Figures {
-    let fresh = subject.resident() / 1_024.0;
-    // What is done once is not part of what each costs.
-    clients::repeat(subject.address, &clients::whole(0), soon(Duration::from_millis(300))).await;
-    let stream = open(subject, sizes.open).await;
-    let (small, rate) = requests(subject, sizes.small).await;
-    let (streams, chunks, every) = sizes.paced;
-    let (paced, mut seen) = streams_of(subject, streams, chunks, every).await;
-    let mut ttfts: Vec<f64> = seen.iter().map(|seen| seen.ttft).collect();
-    let mut transits: Vec<f64> = seen.iter_mut().flat_map(|seen| seen.transit.drain(..)).collect();
-    let (streams, chunks) = sizes.flat_out;
-    let (flat_out, _) = streams_of(subject, streams, chunks, 0).await;
-    Figures {
-        paced,
-        flat_out,
-        small,
-        rate,
-        ttft: [0.5, 0.99].map(|share| quantile(&mut ttfts, share)),
-        transit: [0.5, 0.99].map(|share| quantile(&mut transits, share)),
-        stream,
-        fresh,
-    }
+/// CPU of a small request in µs, and how many there are in a second.
+pub(crate) async fn requests(subject: &Subject) -> [f64; 2] {
+    warm(subject).await;
+    let (cpu, count) = repeated(subject, SMALL, 0).await;
+    [cpu, count as f64 / SMALL.1.as_secs_f64()]
 }
 
-/// CPU of a small request in µs, and how many there were in a second.
-async fn requests(subject: &Subject, (connections, took): (usize, Duration)) -> (f64, f64) {
-    let (before, until) = (subject.cpu(), soon(took));
+/// What it adds to the time to the first chunk and to the transit of each, p50 and p99, in µs. Each
+/// client goes directly and through it, in turn.
+pub(crate) async fn latency(subject: &Subject, directly: SocketAddr) -> [f64; 4] {
+    warm(subject).await;
+    let through = subject.address;
+    let mut watching = JoinSet::new();
+    for number in 0..WATCHING {
+        watching.spawn(async move {
+            sleep(Duration::from_micros((SHORT.1 * number / WATCHING) as u64)).await;
+            let mut seen = [Vec::new(), Vec::new()];
+            for _ in 0..TURNS {
+                for (to, seen) in [directly, through].into_iter().zip(&mut seen) {
+                    seen.push(clients::watch(to, clients::stream(SHORT.0, SHORT.1, 0)).await);
+                }
+            }
+            seen
+        });
+    }
+    let [mut directly, mut through] = [Vec::new(), Vec::new()];
+    for [a, b] in watching.join_all().await {
+        directly.extend(a);
+        through.extend(b);
+    }
+    let [directly, through] = [quantiles(directly), quantiles(through)];
+    std::array::from_fn(|index| through[index] - directly[index])
+}
+
+/// CPU of a byte of a prompt in ns, and the median time to the first chunk in µs; each for two sizes.
+pub(crate) async fn prompts(subject: &Subject) -> [f64; 4] {
+    warm(subject).await;
+    let mut figures = [0.0; 4];
+    for (index, prompt) in PROMPTS.into_iter().enumerate() {
+        let (cpu, _) = repeated(subject, LARGE, prompt).await;
+        figures[index] = cpu * 1e3 / prompt as f64;
+        let (streams, chunks, every_us) = PROMPTED;
+        let request = clients::stream_of(prompt, chunks, every_us, 0);
+        let apart = Duration::from_micros(every_us as u64);
+        figures[2 + index] = quantiles(watch(subject.address, streams, apart, &request).await)[0];
+    }
+    figures
+}
+
+/// What is done once is not part of what each costs.
+pub(crate) async fn warm(subject: &Subject) {
+    repeated(subject, (4, Duration::from_millis(300)), 0).await;
+}
+
+/// Requests with a prompt of so many bytes, on so many connections for some time: CPU of one in µs,
+/// and their number.
+pub(crate) async fn repeated(
+    subject: &Subject,
+    (connections, time): (usize, Duration),
+    prompt: usize,
+) -> (f64, usize) {
+    let (before, until) = (subject.cpu(), clock::now() + time);
+    let count = repeat(subject.address, connections, prompt, until).await;
+    (spent(subject, before, count), count)
+}
+
+async fn repeat(to: SocketAddr, connections: usize, prompt: usize, until: Instant) -> usize {
     let mut clients = JoinSet::new();
     for _ in 0..connections {
-        let to = subject.address;
-        clients.spawn(async move { clients::repeat(to, &clients::whole(0), until).await });
+        clients.spawn(async move { clients::repeat(to, &clients::whole(prompt), until).await });
     }
-    let count: usize = clients.join_all().await.into_iter().sum();
-    let cpu = subject.cpu().checked_sub(before).unwrap();
-    (cpu.as_secs_f64() * 1e6 / count as f64, count as f64 / took.as_secs_f64())
+    clients.join_all().await.into_iter().sum()
 }
 
-/// CPU of a chunk in µs, and what the clients saw. Streams begin spread over one pause.
-async fn streams_of(
-    subject: &Subject,
-    streams: usize,
-    chunks: usize,
-    every_us: usize,
-) -> (f64, Vec<Seen>) {
-    let before = subject.cpu();
+/// What so many streams showed, which begin so far apart.
+async fn watch(to: SocketAddr, streams: usize, apart: Duration, request: &str) -> Vec<Seen> {
     let mut clients = JoinSet::new();
     for number in 0..streams {
-        let (to, request) = (subject.address, clients::stream(chunks, every_us, 0));
-        let late = Duration::from_micros((every_us * number / streams) as u64);
+        let request = request.to_owned();
         clients.spawn(async move {
-            tokio::time::sleep(late).await;
+            sleep(apart * number as u32).await;
             clients::watch(to, request).await
         });
     }
-    let seen = clients.join_all().await;
-    for one in &seen {
-        // The framing of a chunk may fall into the mark of a moment, which is then not seen.
-        assert!(one.chunks + chunks / 100 >= chunks, "{} of {chunks} arrived", one.chunks);
-    }
-    let cpu = subject.cpu().checked_sub(before).unwrap();
-    (cpu.as_secs_f64() * 1e6 / (streams * chunks) as f64, seen)
+    clients.join_all().await
 }
 
-/// Memory of a stream that has had its first chunk and waits for the next, in KiB.
-async fn open(subject: &Subject, streams: usize) -> f64 {
-    let before = subject.resident();
-    let request = clients::stream(2, 0, 600_000_000);
-    let mut connections = Vec::with_capacity(streams);
-    for _ in 0..streams {
-        let stream = clients::send(subject.address, &request).await;
-        stream.readable().await.unwrap();
-        connections.push(stream);
-    }
-    (subject.resident() - before) / streams as f64
+/// CPU of each of so many since `before`, in µs.
+fn spent(subject: &Subject, before: Duration, count: usize) -> f64 {
+    subject.cpu().checked_sub(before).unwrap().as_secs_f64() * 1e6 / count as f64
 }
 
-fn soon(after: Duration) -> std::time::Instant {
-    clock::now() + after
+/// Time to the first chunk and transit, each p50 and p99, in µs.
+fn quantiles(mut seen: Vec<Seen>) -> [f64; 4] {
+    let mut ttfts: Vec<f64> = seen.iter().map(|seen| seen.ttft).collect();
+    let mut transits: Vec<f64> = seen.iter_mut().flat_map(|seen| seen.transit.drain(..)).collect();
+    let [a, b] = [0.5, 0.99].map(|share| quantile(&mut ttfts, share));
+    let [c, d] = [0.5, 0.99].map(|share| quantile(&mut transits, share));
+    [a, b, c, d]
 }
 
 fn quantile(values: &mut [f64], share: f64) -> f64 {

@@ -31,14 +31,14 @@ impl Kind {
     pub(crate) const ALL: [Self; 6] =
         [Self::Floor, Self::Off, Self::Metrics, Self::Log, Self::Traces, Self::All];
 
-    /// The name in the table.
+    /// The name in tables and variables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Floor => "hyper",
-            Self::Off => "telemetry off",
+            Self::Off => "off",
             Self::Metrics => "metrics",
-            Self::Log => "metrics, log",
-            Self::Traces => "metrics, traces",
+            Self::Log => "log",
+            Self::Traces => "traces",
             Self::All => "all",
         }
     }
@@ -51,8 +51,10 @@ pub(crate) struct Subject {
     pub(crate) address: SocketAddr,
 }
 
-/// The core of the subject; clients and backend have the other one.
-const CORE: &str = "0";
+/// Replicas that are looked at as often as the defaults have it.
+const MOST_WATCHED: usize = 16;
+/// The core of the subject, or its two cores; clients and backend have the other one.
+const CORES: [&str; 2] = ["0", "0,1"];
 const OTHER_CORE: &str = "1";
 
 /// Moves this process away from the subjects, where the system can do that.
@@ -65,18 +67,23 @@ pub(crate) fn pin_to_the_other_core() {
 }
 
 impl Subject {
-    /// Starts one in front of a backend.
-    pub(crate) fn start(kind: Kind, backend: SocketAddr) -> Self {
+    /// Starts one on a core of its own, in front of these replicas.
+    pub(crate) fn start(kind: Kind, replicas: &[SocketAddr]) -> Self {
+        Self::on_cores(1, kind, replicas)
+    }
+
+    /// Starts one with a worker on each of one or two cores.
+    pub(crate) fn on_cores(cores: usize, kind: Kind, replicas: &[SocketAddr]) -> Self {
         if kind == Kind::Floor {
-            let mut command = on_its_core(&std::env::current_exe().unwrap());
-            command.arg("--bench").env(floor::BACKEND, backend.to_string());
+            let mut command = on_its_cores(cores, &std::env::current_exe().unwrap());
+            command.arg("--bench").env(floor::BACKEND, replicas[0].to_string());
             return Self::of(command.stdout(Stdio::piped()), |line| line.parse().ok());
         }
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         let file = folder.join("passthrough.yaml");
-        fs::write(&file, configuration(kind, backend)).unwrap();
+        fs::write(&file, configuration(kind, replicas)).unwrap();
         let log = fs::File::create(folder.join("passthrough-access.log")).unwrap();
-        let mut command = on_its_core(Path::new(env!("CARGO_BIN_EXE_tokenweir")));
+        let mut command = on_its_cores(cores, Path::new(env!("CARGO_BIN_EXE_tokenweir")));
         command.args(["serve", "--config"]).arg(file).stdout(log).stderr(Stdio::piped());
         Self::of(&mut command, |line| {
             let (_, rest) = line.split_once("\"clients ")?;
@@ -125,32 +132,41 @@ impl Drop for Subject {
     }
 }
 
-/// Nothing of this environment but the path, and one worker.
-fn on_its_core(program: &Path) -> Command {
+/// Nothing of this environment but the path, and a worker for each core.
+fn on_its_cores(cores: usize, program: &Path) -> Command {
     let has_taskset = Command::new("taskset").arg("--version").output().is_ok();
     let mut command = if has_taskset {
         let mut taskset = Command::new("taskset");
-        taskset.args(["-c", CORE]).arg(program);
+        taskset.args(["-c", CORES[cores - 1]]).arg(program);
         taskset
     } else {
         Command::new(program)
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
-    command.env_clear().env("PATH", path).env("TOKIO_WORKER_THREADS", "1");
+    command.env_clear().env("PATH", path).env("TOKIO_WORKER_THREADS", cores.to_string());
     command
 }
 
-fn configuration(kind: Kind, backend: SocketAddr) -> String {
+fn configuration(kind: Kind, replicas: &[SocketAddr]) -> String {
     let has_metrics = kind != Kind::Off;
     let has_log = matches!(kind, Kind::Log | Kind::All);
     let collector = if matches!(kind, Kind::Traces | Kind::All) {
-        format!("tracing: {{ endpoint: \"http://{backend}\", protocol: http/protobuf }}\n")
+        let endpoint = replicas[0];
+        format!("tracing: {{ endpoint: \"http://{endpoint}\", protocol: http/protobuf }}\n")
     } else {
         String::new()
     };
+    // Looks cost by time, not by request: those at a large fleet are kept out of what requests cost.
+    let watch = if replicas.len() > MOST_WATCHED {
+        "watch: { min_interval: 1m, max_interval: 1m }\n"
+    } else {
+        ""
+    };
+    let backend = |replica: &SocketAddr| format!("{{ url: \"http://{replica}\" }}");
+    let backends = replicas.iter().map(backend).collect::<Vec<_>>().join(", ");
     format!(
-        "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{{ url: \"http://{backend}\" }}]\n\
+        "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{backends}]\n\
          usage: passive\nadmission: {{ enabled: false }}\nmetrics: {{ enabled: {has_metrics} }}\n\
-         log: {{ access: {has_log}, format: json }}\n{collector}"
+         log: {{ access: {has_log}, format: json }}\n{watch}{collector}"
     )
 }

@@ -1,55 +1,85 @@
-//! The medians of all rounds, and ratios to the floor.
+//! A section's numbers: the medians of all rounds, and whether they reach what they must.
 
-use super::loads::Figures;
+use super::section::{Bar, Section};
 use super::subject::Kind;
 use std::fmt::Write;
 
-/// A column: its heading, what it reads, and its decimals.
-type Column = (&'static str, fn(&Figures) -> f64, usize);
-
-const COLUMNS: [Column; 10] = [
-    ("µs/chunk, paced", |figures| figures.paced, 2),
-    ("µs/chunk, flat out", |figures| figures.flat_out, 2),
-    ("µs/request", |figures| figures.small, 1),
-    ("requests/s", |figures| figures.rate, 0),
-    ("TTFT p50, µs", |figures| figures.ttft[0], 0),
-    ("p99", |figures| figures.ttft[1], 0),
-    ("transit p50, µs", |figures| figures.transit[0], 0),
-    ("p99", |figures| figures.transit[1], 0),
-    ("KiB/open stream", |figures| figures.stream, 1),
-    ("fresh MiB", |figures| figures.fresh, 1),
-];
-
-/// The table, in Markdown.
-pub(crate) fn of(measured: &[(Kind, Vec<Figures>)]) -> String {
-    let mut text = String::from("|  |");
-    for (heading, ..) in COLUMNS {
-        let _ = write!(text, " {heading} |");
-    }
-    let _ = writeln!(text, "\n|---|{}", "--:|".repeat(COLUMNS.len()));
-    for (kind, figures) in measured {
-        let _ = write!(text, "| {} |", kind.name());
-        for (_, read, decimals) in COLUMNS {
-            let _ = write!(text, " {:.decimals$} |", median(figures.iter().map(read)));
-        }
-        text.push('\n');
-    }
-    for (kind, base) in [(Kind::All, Kind::Floor), (Kind::All, Kind::Off)] {
-        let (rounds, bases) = (rounds(measured, kind), rounds(measured, base));
-        let _ = write!(text, "| {} ÷ {} |", kind.name(), base.name());
-        for (_, read, _) in COLUMNS {
-            // Of each round, because the machine changes from round to round.
-            let ratios = rounds.iter().zip(bases).map(|(a, b)| read(a) / read(b));
-            let _ = write!(text, " {:.2} |", median(ratios));
-        }
-        text.push('\n');
-    }
-    text
+/// What was measured in a section: of each subject, the numbers of each round.
+pub(crate) struct Measured {
+    section: Section,
+    subjects: Vec<(Kind, Vec<Vec<f64>>)>,
 }
 
-fn rounds(measured: &[(Kind, Vec<Figures>)], kind: Kind) -> &[Figures] {
-    let found = measured.iter().find(|(other, _)| *other == kind);
-    found.map_or(&[], |(_, figures)| figures)
+impl Measured {
+    /// Nothing yet, of the subjects in a list of names or of those that are worth their time.
+    pub(crate) fn new(section: Section, only: Option<&str>) -> Self {
+        let subjects = section.subjects(only).into_iter().map(|kind| (kind, Vec::new())).collect();
+        Self { section, subjects }
+    }
+
+    /// Those that have turns, and their numbers so far.
+    pub(crate) fn subjects(&mut self) -> impl Iterator<Item = &mut (Kind, Vec<Vec<f64>>)> {
+        self.subjects.iter_mut()
+    }
+
+    /// A table in Markdown, and how many bars were missed.
+    pub(crate) fn table(&self) -> (String, usize) {
+        let (mut text, mut missed) = (format!("\n| {} |", self.section.name()), 0);
+        for (kind, _) in &self.subjects {
+            let _ = write!(text, " {} |", kind.name());
+        }
+        let _ = writeln!(text, " must reach |\n|---|{}---|", "--:|".repeat(self.subjects.len()));
+        for (index, figure) in self.section.figures().iter().enumerate() {
+            let _ = write!(text, "| {} |", figure.name);
+            for (kind, _) in &self.subjects {
+                let value = median(self.rounds(*kind, index));
+                let _ = write!(text, " {value:.*} |", figure.decimals);
+            }
+            let verdicts = figure.bars.iter().filter_map(|bar| self.verdict(*bar, index));
+            let (said, reached): (Vec<String>, Vec<bool>) = verdicts.unzip();
+            missed += reached.iter().filter(|reached| !**reached).count();
+            let _ = writeln!(text, " {} |", said.join("; "));
+        }
+        (text, missed)
+    }
+
+    /// What a bar says of a number with all telemetry, and whether that is reached. `None`: not all
+    /// that it needs was measured.
+    fn verdict(&self, bar: Bar, index: usize) -> Option<(String, bool)> {
+        // The machine changes from round to round: each is compared with itself.
+        let against = |other: Kind, compare: fn(f64, f64) -> f64| {
+            let pairs = self.rounds(Kind::All, index).zip(self.rounds(other, index));
+            median(pairs.map(|(all, other)| compare(all, other)))
+        };
+        let (value, what, is_most, bar) = match bar {
+            Bar::AtMost(most) => (median(self.rounds(Kind::All, index)), String::new(), true, most),
+            Bar::AtLeast(least) => {
+                (median(self.rounds(Kind::All, index)), String::new(), false, least)
+            }
+            Bar::Over(kind, most) => {
+                let over = against(kind, |all, other| all - other);
+                (over, format!(" more than {}", kind.name()), true, most)
+            }
+            Bar::TimesAtMost(kind, most) => {
+                (against(kind, |all, other| all / other), format!(" × {}", kind.name()), true, most)
+            }
+            Bar::TimesAtLeast(kind, least) => {
+                let times = against(kind, |all, other| all / other);
+                (times, format!(" × {}", kind.name()), false, least)
+            }
+        };
+        let reached = if is_most { value <= bar } else { value >= bar };
+        let [sign, verdict] =
+            [["≥", "≤"][usize::from(is_most)], ["MISSED", "ok"][usize::from(reached)]];
+        let said = format!("{value:.2}{what} {sign} {bar}: {verdict}");
+        (!value.is_nan()).then_some((said, reached))
+    }
+
+    /// A number of a subject, of each round.
+    fn rounds(&self, kind: Kind, index: usize) -> impl Iterator<Item = f64> {
+        let found = self.subjects.iter().find(move |(other, _)| *other == kind);
+        found.into_iter().flat_map(|(_, rounds)| rounds).map(move |values| values[index])
+    }
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

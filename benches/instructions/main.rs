@@ -1,0 +1,77 @@
+//! `cargo bench --profile counted --bench instructions`: how many instructions does the hot path take?
+//!
+//! ```text
+//! this process ──► valgrind --tool=callgrind ──► this program: clients, gateway and replica in one thread
+//!      ▲                                                │
+//!      └── what each lap took ◄─────────────────────────┘ a dump before and after each
+//! baseline.txt
+//! ```
+//!
+//! A count does not depend on how busy the machine is, or on how fast. It fails if one is more than 5 %
+//! above the baseline. `INSTRUCTIONS_RECORD=1` makes what was counted the new baseline; the dumps
+//! stay in the target directory, for `callgrind_annotate`.
+#![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
+#![expect(clippy::print_stdout, reason = "the numbers are for people")]
+
+mod baseline;
+mod laps;
+mod peers;
+mod scenario;
+#[path = "../parts/work/mod.rs"]
+#[expect(dead_code, reason = "another bench counts the bytes, too")]
+mod work;
+
+use baseline::Baseline;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+// As in the gateway.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// The variable that makes this program the one that is counted: where its dumps go.
+const FOLDER: &str = "INSTRUCTIONS_FOLDER";
+const RECORD: &str = "INSTRUCTIONS_RECORD";
+
+fn main() -> ExitCode {
+    // `cargo test --all-targets` runs benches without this.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    if let Ok(folder) = std::env::var(FOLDER) {
+        scenario::run(Path::new(&folder));
+        return ExitCode::SUCCESS;
+    }
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("instructions");
+    // There may be none yet.
+    drop(fs::remove_dir_all(&folder));
+    fs::create_dir_all(&folder).unwrap();
+    count(&folder);
+    let counts = laps::read(&folder);
+    let baseline = Baseline::read();
+    let (table, worse) = baseline.compare(&counts);
+    print!("{table}");
+    if std::env::var(RECORD).is_ok() {
+        baseline::write(&counts);
+        return ExitCode::SUCCESS;
+    }
+    if worse == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs this program in valgrind.
+fn count(folder: &Path) {
+    let status = Command::new("valgrind")
+        .args(["--quiet", "--tool=callgrind"])
+        .arg(format!("--callgrind-out-file={}", folder.join(laps::DUMP).display()))
+        .arg(format!("--dump-before={}*", laps::MARK))
+        .arg(std::env::current_exe().unwrap())
+        .arg("--bench")
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env(FOLDER, folder)
+        // The access log goes there.
+        .stdout(Stdio::null())
+        .status();
+    assert!(status.unwrap().success(), "what is counted has failed");
+}

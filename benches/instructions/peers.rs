@@ -1,0 +1,170 @@
+//! Both ends of the traffic, in step: the replica sends the next events of a stream when the client
+//! has all that it sent before. So each is a wake-up of its own, and always the same.
+
+use super::work;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+
+/// The stream that the replica sends.
+const RECORDED: &str = "python/chat-stream-long.http";
+const WHOLE: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
+const MODELS: &str = r#"{"data":[{"id":"tiny","owned_by":"vllm"}]}"#;
+const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 1.0\nvllm:num_requests_waiting{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000000\"} 1.0\n";
+const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
+                           transfer-encoding: chunked\r\n\r\n";
+
+/// What clients and the replica have in common.
+pub(crate) struct Peers {
+    /// The HTTP chunks of the stream: an event each.
+    events: Vec<Vec<u8>>,
+    /// The client has all events that were sent.
+    taken: Notify,
+}
+
+/// A connection to the gateway, or to the replica itself.
+pub(crate) struct Client {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Peers {
+    pub(crate) fn new() -> Rc<Self> {
+        // The first one has no output, so it is held back: nobody would ever take it.
+        let events = work::chunks(RECORDED).split_off(1);
+        Rc::new(Self { events, taken: Notify::new() })
+    }
+
+    /// Events of a stream.
+    pub(crate) fn events(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Starts the replica; where it listens.
+    pub(crate) async fn start(self: &Rc<Self>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let peers = self.clone();
+        spawn_local(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let peers = peers.clone();
+                // The gateway may close a connection.
+                spawn_local(async move { drop(peers.converse(stream).await) });
+            }
+        });
+        address
+    }
+
+    async fn converse(&self, mut stream: TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let mut request = Vec::with_capacity(1 << 12);
+        loop {
+            request.clear();
+            while !is_whole(&request) {
+                if stream.read_buf(&mut request).await? == 0 {
+                    return Ok(());
+                }
+            }
+            let find = |what: &str| memchr::memmem::find(&request, what.as_bytes());
+            if let Some(at) = find("\"together\":") {
+                let digit = request[at + "\"together\":".len()];
+                self.play(&mut stream, 1 << (digit - b'0')).await?;
+                continue;
+            }
+            let path = request.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+            let body = match path {
+                b"/metrics" => METRICS,
+                b"/v1/models" => MODELS,
+                b"/version" => r#"{"version":"0.33.0"}"#,
+                b"/health" => "",
+                _ => WHOLE,
+            };
+            stream.write_all(answer(body).as_bytes()).await?;
+        }
+    }
+
+    /// Sends the stream, so many events at a time.
+    async fn play(&self, stream: &mut TcpStream, together: usize) -> io::Result<()> {
+        stream.write_all(STREAM_HEAD.as_bytes()).await?;
+        let mut bytes = Vec::with_capacity(1 << 12);
+        for events in self.events.chunks(together) {
+            bytes.clear();
+            for event in events {
+                bytes.extend_from_slice(format!("{:x}\r\n", event.len()).as_bytes());
+                bytes.extend_from_slice(event);
+                bytes.extend_from_slice(b"\r\n");
+            }
+            stream.write_all(&bytes).await?;
+            self.taken.notified().await;
+        }
+        stream.write_all(b"0\r\n\r\n").await
+    }
+}
+
+/// Whether all of a request is there: only one with a body ends in brackets.
+fn is_whole(request: &[u8]) -> bool {
+    let end: &[u8] = if request.starts_with(b"POST") { b"]}" } else { b"\r\n\r\n" };
+    request.ends_with(end)
+}
+
+fn answer(body: &str) -> String {
+    let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}")
+}
+
+fn post(fields: &str) -> String {
+    let body = format!(
+        "{{\"model\":\"tiny\",{fields}\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}"
+    );
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+impl Client {
+    pub(crate) async fn connect(to: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(to).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, buffer: Vec::with_capacity(1 << 14) })
+    }
+
+    /// Sends so many small requests, one after the other, and reads the answers.
+    pub(crate) async fn requests(&mut self, count: usize) {
+        let request = post("");
+        for _ in 0..count {
+            self.stream.write_all(request.as_bytes()).await.unwrap();
+            self.buffer.clear();
+            while !self.buffer.ends_with(b"\"total_tokens\":12}}") {
+                self.read().await;
+            }
+        }
+    }
+
+    /// Asks for a stream, two to the power of `together` events at a time, and reads it.
+    pub(crate) async fn stream(&mut self, peers: &Peers, together: u32) {
+        let request = post(&format!("\"stream\":true,\"together\":{together},"));
+        self.stream.write_all(request.as_bytes()).await.unwrap();
+        for events in peers.events.chunks(1 << together) {
+            self.buffer.clear();
+            while memchr::memmem::find_iter(&self.buffer, b"\n\n").count() < events.len() {
+                self.read().await;
+            }
+            peers.taken.notify_one();
+        }
+        while !self.buffer.ends_with(b"0\r\n\r\n") {
+            self.read().await;
+        }
+    }
+
+    async fn read(&mut self) {
+        assert!(self.stream.read_buf(&mut self.buffer).await.unwrap() > 0, "an answer was cut");
+    }
+}

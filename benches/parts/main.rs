@@ -1,0 +1,44 @@
+//! `cargo bench --bench parts`: what each part of the hot path costs, over bytes recorded from a real
+//! vLLM: the time of one item, and the bytes in a second.
+#![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
+
+mod work;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use std::time::Duration;
+use tokenweir::clock;
+
+/// As in the gateway.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn parts(c: &mut Criterion) {
+    for mut part in work::all(&[2, 16, 1_000]) {
+        // A group is what a throughput belongs to.
+        let mut group = c.benchmark_group("parts");
+        if part.bytes > 0 {
+            group.throughput(Throughput::Bytes(part.bytes / part.items));
+        }
+        group.bench_function(part.name, |b| {
+            b.iter_custom(|items| {
+                let pieces = items.div_ceil(part.items);
+                let begun = clock::now();
+                (0..pieces).for_each(|_| (part.work)());
+                let took = clock::now() - begun;
+                took.mul_f64(items as f64 / (pieces * part.items) as f64)
+            });
+        });
+        group.finish();
+    }
+}
+
+fn config() -> Criterion {
+    // Short: these are for comparing before and after a change, in one sitting.
+    Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .sample_size(30)
+}
+
+criterion_group!(name = all; config = config(); targets = parts);
+criterion_main!(all);

@@ -1,0 +1,100 @@
+//! What is read: streams, requests and pages of metrics.
+
+use super::Part;
+use std::fs;
+use std::hint::black_box;
+use std::path::Path;
+use tokenweir::backend::dialect::Load;
+use tokenweir::clock;
+use tokenweir::observe::Observer;
+use tokenweir::openai::Api;
+use tokenweir::openai::request::Peek;
+use tokenweir::record::Timings;
+use tokenweir::sse::Decoder;
+
+const STREAMS: [(&str, &str); 2] = [
+    ("Python front end", "python/chat-stream-long.http"),
+    ("Rust front end", "rust/chat-stream-long.http"),
+];
+const PAGES: [(&str, &str); 2] = [
+    ("Python front end", "metrics/python-metrics-after.http"),
+    ("Rust front end", "metrics/rust-metrics-after.http"),
+];
+const BODIES: [(&str, usize); 3] = [("300 bytes", 300), ("220 KB", 220_000), ("2 MB", 2_000_000)];
+
+pub(super) fn parts() -> Vec<Part> {
+    let streams = STREAMS.into_iter().flat_map(|(from, name)| {
+        let decoded = chunks(name);
+        let observed = decoded.clone();
+        let (count, bytes) = (decoded.len(), decoded.iter().map(Vec::len).sum());
+        [
+            Part::new(format!("decode a chunk, {from}"), count, bytes, move || decode(&decoded)),
+            Part::new(format!("observe a chunk, {from}"), count, bytes, move || observe(&observed)),
+        ]
+    });
+    let peeks = BODIES.into_iter().map(|(size, bytes)| {
+        let body = body(bytes);
+        Part::new(format!("peek at {size}"), 1, body.len(), move || {
+            let peek = Peek::of(black_box(body.as_bytes()));
+            assert!(black_box(peek).is_ok());
+        })
+    });
+    let pages = PAGES.into_iter().map(|(from, name)| {
+        let page = recorded(name);
+        Part::new(format!("read a page of metrics, {from}"), 1, page.len(), move || {
+            black_box(Load::read(black_box(&page)));
+        })
+    });
+    streams.chain(peeks).chain(pages).collect()
+}
+
+fn recorded(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire").join(name);
+    fs::read(path).unwrap()
+}
+
+/// The HTTP chunks of a recorded stream: one event each, as a gateway receives them.
+pub(crate) fn chunks(name: &str) -> Vec<Vec<u8>> {
+    let raw = recorded(name);
+    let head = raw.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
+    let mut rest = &raw[head..];
+    let mut chunks = Vec::new();
+    while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {
+        let size = usize::from_str_radix(std::str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
+        if size == 0 {
+            break;
+        }
+        chunks.push(rest[line + 2..line + 2 + size].to_vec());
+        rest = &rest[line + size + 4..];
+    }
+    chunks
+}
+
+/// A request of about so many bytes.
+fn body(bytes: usize) -> String {
+    format!(
+        r#"{{"model":"m","messages":[{{"role":"user","content":"{}"}}],"stream":true}}"#,
+        "word ".repeat(bytes / 5)
+    )
+}
+
+fn decode(chunks: &[Vec<u8>]) {
+    let mut decoder = Decoder::new();
+    for chunk in chunks {
+        let mut rest = &chunk[..];
+        while let Some(piece) = decoder.next(&mut rest) {
+            black_box(piece);
+        }
+    }
+}
+
+fn observe(chunks: &[Vec<u8>]) {
+    let now = clock::now();
+    let mut observer = Observer::new(Api::Chat);
+    observer.on_head("text/event-stream", false);
+    let mut timings = Timings::begin(now);
+    for chunk in chunks {
+        observer.on_data(black_box(chunk), now, &mut timings);
+    }
+    black_box(observer.into_observed());
+}
