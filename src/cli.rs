@@ -2,23 +2,35 @@
 //! `TOKENWEIR_DRAIN_TIMEOUT`, and those of another command carry its name, as in
 //! `TOKENWEIR_SIM_LISTEN`.
 
+mod bench;
+mod diagnose;
+mod doctor;
 mod generate;
 mod replay;
+mod shell;
+mod top;
+mod tune;
 
 use crate::backend::address::Address;
 use crate::config::{Format, Given, Level, Overrides, Source, UsageMode};
 use crate::routing::PolicyKind;
 use crate::{sim, units};
+pub use bench::Bench;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+pub use diagnose::{Diagnose, Limit};
+pub use doctor::{Doctor, FailOn};
 pub use generate::{Generate, What};
 pub use replay::Replay;
+pub use shell::Guide;
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+pub use top::Top;
+pub use tune::{KvDtype, Tune};
 
 /// A gateway in front of vLLM replicas: it routes by KV-cache pressure and measures every token.
 #[derive(Debug, Parser)]
@@ -35,8 +47,8 @@ Examples:
   tokenweir demo                                        See it work, without a GPU
   tokenweir serve --backend http://127.0.0.1:8000       One vLLM server
   tokenweir serve --config tokenweir.yaml               Several, with names and keys
-  tokenweir check tokenweir.yaml                        Find mistakes before they are deployed
-  tokenweir replay trace.jsonl --policy kv_aware,p2c    See which policy serves a trace best
+  tokenweir doctor --backend http://127.0.0.1:8000      Say what is wrong with a replica
+  tokenweir diagnose --admin http://127.0.0.1:9090      Say what is the matter right now
 
 Flags win over TOKENWEIR_* variables, variables over the file, the file over the defaults.";
 
@@ -47,13 +59,23 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Read a configuration file and say what is wrong with it.
     Check(Check),
+    /// Say what is wrong with replicas and a configuration, and what to change.
+    Doctor(Box<Doctor>),
+    /// Say what is the matter with replicas under load, with evidence, and what to do.
+    Diagnose(Box<Diagnose>),
+    /// Watch a running gateway in the terminal.
+    Top(Box<Top>),
     /// Simulate vLLM replicas, without a GPU.
     Sim(sim::Settings),
     /// Run a gateway, simulated replicas and some traffic, all in this process.
     Demo(Demo),
     /// Try policies on a trace of traffic, in virtual time.
     Replay(Box<Replay>),
-    /// Print what is installed around the gateway: alerts, dashboards, a collector.
+    /// Measure a server under load, from when each request was intended.
+    Bench(Box<Bench>),
+    /// Say which settings of vLLM fit a model, a GPU and what is promised.
+    Tune(Box<Tune>),
+    /// Print what is installed around the gateway: alerts, dashboards, man pages.
     Generate(Generate),
     /// Make a key for a client, and its hash for the file of keys.
     Key,
@@ -331,7 +353,7 @@ mod tests {
     fn help_is_short_and_has_examples() {
         let help = cli("tokenweir --help").unwrap_err();
         assert!(help.contains("tokenweir serve --backend"), "{help}");
-        assert!(help.lines().count() < 30, "{help}");
+        assert!(help.lines().count() < 32, "{help}");
         assert!(cli("tokenweir --version").unwrap_err().starts_with("tokenweir "));
     }
 }

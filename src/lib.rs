@@ -39,6 +39,8 @@ pub mod trace_context;
 pub mod headers;
 pub mod openai;
 
+pub mod http1;
+
 // Floor 2: choosing, and what failures mean; what a request was, whether that was promised, and
 // why it was refused; who may come in.
 pub mod routing;
@@ -64,6 +66,9 @@ pub mod backend;
 
 pub mod discovery;
 
+// What is the matter with the replicas.
+pub mod diagnose;
+
 // Floor 5: the record, told.
 pub mod telemetry;
 
@@ -82,10 +87,20 @@ pub mod admin;
 
 pub mod server;
 
-// Beside the house: simulated replicas to try it with, and traces to try policies on.
+// Beside the house: simulated replicas to try it with, traces to try policies on, load to measure
+// servers with, settings that follow from it, what is asked of replicas before they are trusted, and
+// what is seen of a gateway in a terminal.
 pub mod sim;
 
 pub mod lab;
+
+pub mod bench;
+
+pub mod tune;
+
+pub mod doctor;
+
+pub mod top;
 
 // The roof: commands.
 pub mod cli;

@@ -156,6 +156,11 @@ impl<S: Scale> Spread<S> {
         &self.counts[..=self.bounds.len()]
     }
 
+    /// The bounds.
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
     /// All of it, without the scale.
     pub fn parts(&self) -> Parts<'_> {
         Parts { counts: self.counts(), count: self.count, sum: self.sum, max: self.max }

@@ -92,7 +92,8 @@ impl TenantEntry {
         if let Some(tier) = &self.tier
             && !tiers.iter().any(|known| known.as_ref() == tier)
         {
-            let problem = format!("`{tier}` is not a tier of `tiers` in the configuration");
+            // What stands there is not quoted: somebody may have put a key there.
+            let problem = "this is not a tier of `tiers` in the configuration";
             return Err(wrong(&format!("{path}.tier"), problem));
         }
         let mut models = self.models.iter().flatten();
@@ -127,7 +128,7 @@ fn name_is_usable<'a>(
         return Err(wrong(&path, problem));
     }
     if earlier.any(|other| other == name) {
-        return Err(wrong(&path, format!("`{name}` stands here twice")));
+        return Err(wrong(&path, "this name stands here twice"));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! A valid configuration becomes a gateway that is ready to serve.
 
 use super::collectors;
+use super::diagnosing::Diagnosing;
 use super::hearing::Hearing;
 use super::lasting::Lasting;
 use super::logs::Logs;
@@ -16,6 +17,7 @@ use crate::backend::client::Client;
 use crate::backend::pool::Pool;
 use crate::clock;
 use crate::config::{Config, ConfigError, Loaded, Overrides, SecretError};
+use crate::diagnose::Board;
 use crate::discovery::file::WatchedFile;
 use crate::observe::Live;
 use crate::proxy::admission::Admission;
@@ -65,8 +67,8 @@ pub(super) struct Assembly {
     _content: Option<content::Running>,
     /// Watches the replicas and the configuration.
     reloader: Reloader,
-    /// Reads the file of keys again while it lives.
-    _keys: JoinSet<()>,
+    /// Reads the file of keys again, and diagnoses the replicas, while it lives.
+    _beside: JoinSet<()>,
 }
 
 /// Why a valid configuration cannot be run.
@@ -130,7 +132,8 @@ impl Assembly {
         let Hearing { telemetry, buckets, .. } = &hearing;
         let client = Client::with_tls(config.timeouts, outbound.clone());
         let keeper = server::watch_all(&pool, &client, config.watch, telemetry, FIRST_LOOK).await;
-        let keys = keys_file.into_iter().map(|file| file.watch(access.clone())).collect();
+        let mut beside: JoinSet<()> =
+            keys_file.into_iter().map(|file| file.watch(access.clone())).collect();
         let (configuration, requests) = Configuration::new(loaded.view(), began);
         let lasting = Lasting {
             pool: pool.clone(),
@@ -146,8 +149,9 @@ impl Assembly {
             kept_text: hearing.kept_text(config),
             buckets: buckets.clone(),
         };
-        let guard = guard(config, &env)?;
-        let admin = Arc::new(admin(guard, &lasting, &hearing, &ports, configuration.clone()));
+        let seen = Seen { guard: guard(config, &env)?, trace_ui: config.tracing.ui.clone() };
+        let admin = Arc::new(admin(seen, &lasting, &hearing, &ports, configuration.clone()));
+        beside.spawn(diagnosing(&lasting, &hearing, &admin).run());
         let push = pushing.as_ref().map(|settings| collectors::push(settings, &admin, began));
         let push = push.transpose()?;
         let Ports { clients, operators: operators_port, limits, connections, tls, .. } = ports;
@@ -191,7 +195,7 @@ impl Assembly {
             _capture: hearing.capturing,
             _content: hearing.keeping,
             reloader,
-            _keys: keys,
+            _beside: beside,
         })
     }
 
@@ -240,9 +244,15 @@ fn pool(config: &Config, backends: Vec<Backend>) -> Arc<Pool> {
     Arc::new(pool.with_shadow(&config.routing.shadow))
 }
 
+/// Who sees it, and where they look at traces.
+struct Seen {
+    guard: Guard,
+    trace_ui: Option<String>,
+}
+
 /// What operators see.
 fn admin(
-    guard: Guard,
+    seen: Seen,
     lasting: &Lasting,
     hearing: &Hearing,
     ports: &Ports,
@@ -250,7 +260,9 @@ fn admin(
 ) -> Admin {
     let connections = ports.connections.clone();
     Admin {
-        guard,
+        guard: seen.guard,
+        trace_ui: seen.trace_ui,
+        recent: hearing.recent.clone(),
         pool: lasting.pool.clone(),
         access: lasting.access.clone(),
         admission: lasting.admission.clone(),
@@ -264,6 +276,17 @@ fn admin(
         pushes: push::Counter::default(),
         connections: Box::new(move || connections.vitals()),
         credentials: ports.tls.credentials.clone(),
+        diagnosis: Arc::<Board>::default(),
         configuration,
+    }
+}
+
+/// Who looks at the replicas for them.
+fn diagnosing(lasting: &Lasting, hearing: &Hearing, admin: &Admin) -> Diagnosing {
+    Diagnosing {
+        pool: lasting.pool.clone(),
+        admission: lasting.admission.clone(),
+        tallies: hearing.tallies.clone(),
+        board: admin.diagnosis.clone(),
     }
 }

@@ -34,7 +34,10 @@ fn text(assembly: &Assembly) -> String {
         ("clients", format!("{clients}://{}/v1", assembly.listen)),
         (
             "admin",
-            format!("{admin}://{}  /metrics /status /explain /config /readyz", assembly.operators),
+            format!(
+                "{admin}://{}  a page, /metrics /status /explain /config /readyz",
+                assembly.operators
+            ),
         ),
         ("limits", limits),
         ("policy", assembly.pool.policy().name().into()),

@@ -87,7 +87,11 @@ fn show_what_to_try(assembly: &Assembly, model: &str, demo: &Demo) {
         r#"{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}"#
     );
     eprintln!();
-    eprintln!("{} requests per second are under way. Try:", demo.rate);
+    eprintln!("{} requests per second are under way. Watch them:", demo.rate);
+    eprintln!();
+    eprintln!("  http://{}/  in a browser", assembly.operators);
+    eprintln!();
+    eprintln!("Or try:");
     eprintln!();
     eprintln!(
         "  curl -N http://{}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",

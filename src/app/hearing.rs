@@ -4,7 +4,9 @@ use super::assembly::AssemblyError;
 use super::logs::Logs;
 use super::parts::{capture, later, log_counts, telemetry};
 use crate::backend::pool::Pool;
+use crate::clock;
 use crate::config::Config;
+use crate::diagnose::Tallies;
 use crate::observe::Sink;
 use crate::proxy::KeptText;
 use crate::proxy::access::Access;
@@ -14,6 +16,7 @@ use crate::telemetry::capture::{self, Capture};
 use crate::telemetry::content::{self, Content};
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::otel::{self, Otel};
+use crate::telemetry::recent::Recent;
 use crate::telemetry::teller::Telling;
 use crate::telemetry::vitals::LogCounts;
 use std::sync::Arc;
@@ -24,6 +27,8 @@ pub(super) struct Hearing {
     /// Tells what is left when it is dropped.
     pub(super) telling: Telling,
     pub(super) explanations: Arc<Explanations>,
+    pub(super) tallies: Arc<Tallies>,
+    pub(super) recent: Arc<Recent>,
     pub(super) buckets: Buckets,
     pub(super) otel: Option<Otel>,
     pub(super) captured: Option<capture::Counter>,
@@ -51,8 +56,12 @@ impl Hearing {
         let (content, keeping) = Content::start(&config.log.content)?.unzip();
         let logs = log_counts(logs, access_log.as_ref(), content.as_ref());
         let at_once: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone(), access.clone()];
+        let tallies = Arc::<Tallies>::default();
         let mut later = later(access_log, otel.as_ref(), capture);
+        let recent = Arc::new(Recent::new(clock::now()));
+        later.push(recent.clone());
         later.extend(content.map(|content| Arc::new(content) as Arc<dyn Sink>));
+        later.push(tallies.clone());
         let buckets = Buckets::new(&config.metrics.buckets, &config.slos)?;
         let (telemetry, telling) = telemetry(pool, config, &buckets, at_once, later);
         let telemetry = Arc::new(telemetry);
@@ -60,6 +69,8 @@ impl Hearing {
             telemetry,
             telling,
             explanations,
+            tallies,
+            recent,
             buckets,
             otel,
             captured,

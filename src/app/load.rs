@@ -1,13 +1,14 @@
 //! The light load of the demo: short and long chats at a steady rate, some streamed, each checked
 //! to its end.
 
+use crate::backend::Idle;
 use crate::backend::address::Address;
 use crate::backend::client::Client;
 use crate::clock;
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Request, header};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub(super) async fn run(
     tally: Arc<Tally>,
     mut stop: oneshot::Receiver<()>,
 ) {
-    let mut requests = JoinSet::new();
+    let (mut requests, idle) = (JoinSet::new(), Idle::default());
     let mut random = fastrand::Rng::with_seed(7);
     let mut due = clock::now();
     for number in 0_u64.. {
@@ -45,18 +46,18 @@ pub(super) async fn run(
         }
         while requests.try_join_next().is_some() {}
         let request = request(&gateway, &model, number, &mut random);
-        let (client, tally) = (client.clone(), tally.clone());
+        let (client, idle, tally) = (client.clone(), idle.clone(), tally.clone());
         requests.spawn(async move {
             let count =
-                if is_whole(&client, request).await { &tally.served } else { &tally.failed };
+                if is_whole(&client, &idle, request).await { &tally.served } else { &tally.failed };
             count.fetch_add(1, Ordering::Relaxed);
         });
     }
     while requests.join_next().await.is_some() {}
 }
 
-async fn is_whole(client: &Client, request: Request<Full<Bytes>>) -> bool {
-    let Ok(response) = client.send(request).await else { return false };
+async fn is_whole(client: &Client, idle: &Idle, request: Request<Bytes>) -> bool {
+    let Ok(response) = client.send(idle, request).await else { return false };
     response.status().is_success() && response.into_body().collect().await.is_ok()
 }
 
@@ -66,7 +67,7 @@ fn request(
     model: &str,
     number: u64,
     random: &mut fastrand::Rng,
-) -> Request<Full<Bytes>> {
+) -> Request<Bytes> {
     let topic = TOPICS[(number % 4) as usize];
     let system = format!("You know everything about {topic}. ").repeat(random.usize(4..40));
     let is_stream = !number.is_multiple_of(5);
@@ -82,7 +83,7 @@ fn request(
     if is_stream {
         body["stream_options"] = serde_json::json!({ "include_usage": true });
     }
-    let mut request = Request::new(Full::new(Bytes::from(body.to_string())));
+    let mut request = Request::new(Bytes::from(body.to_string()));
     *request.method_mut() = Method::POST;
     *request.uri_mut() = gateway.uri(&PathAndQuery::from_static("/v1/chat/completions"));
     let headers = request.headers_mut();

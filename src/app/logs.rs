@@ -31,8 +31,10 @@ const QUEUE: usize = 8_192;
 pub(super) fn start(log: &Log) -> Logs {
     let builder = NonBlockingBuilder::default().buffered_lines_limit(QUEUE).lossy(true);
     let (own, own_guard) = builder.finish(std::io::stderr());
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(format!("warn,tokenweir={}", log.level.as_str())));
+    // What the client of Kubernetes says at each attempt, its source says once.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
+        EnvFilter::new(format!("warn,kube=off,tokenweir={}", log.level.as_str()))
+    });
     let is_json = |is_terminal: bool| match log.format {
         Format::Json => true,
         Format::Human => false,

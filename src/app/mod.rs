@@ -2,8 +2,12 @@
 
 mod assembly;
 mod banner;
+mod bench;
 mod collectors;
 mod demo;
+mod diagnose;
+mod diagnosing;
+mod doctor;
 mod generate;
 mod hearing;
 mod key;
@@ -20,6 +24,8 @@ mod replay;
 mod signals;
 mod sources;
 mod systemd;
+mod top;
+mod tune;
 
 use crate::cli::{Check, CheckFormat, Cli, Command, Serve};
 use crate::config::{self, Config, ConfigError};
@@ -37,30 +43,38 @@ pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
         Command::Serve(serve) => run_serve(*serve),
         Command::Check(check) => run_check(&check),
+        Command::Diagnose(diagnose) => block_on(diagnose::run(*diagnose)),
+        Command::Doctor(doctor) => block_on(doctor::run(*doctor)),
+        Command::Top(top) => block_on(top::run(*top)),
         Command::Sim(settings) => block_on(run_sim(settings)),
         Command::Demo(demo) => block_on(demo::run(demo)),
         Command::Replay(replay) => replay::run(&replay),
+        Command::Bench(bench) => bench::run(&bench),
+        Command::Tune(tune) => tune::run(*tune),
         Command::Generate(generate) => generate::run(&generate),
         Command::Key => key::run(),
     }
 }
 
 fn run_serve(serve: Serve) -> ExitCode {
+    block_on(self::serve(serve, signals::stop()))
+}
+
+/// Serves until `shutdown`, on the runtime that polls it.
+pub async fn serve(serve: Serve, shutdown: impl Future<Output = ()>) -> ExitCode {
     let loaded = Config::load(serve.config.as_deref(), serve.overrides.clone());
     let loaded = match loaded.and_then(|loaded| loaded.require_backend().map(|()| loaded)) {
         Ok(loaded) => loaded,
         Err(error) => return wrong(&error),
     };
-    block_on(async move {
-        let logs = logs::start(&loaded.config.log);
-        let assembly = match Assembly::new(&loaded, serve.overrides, &logs, variable).await {
-            Ok(assembly) => assembly,
-            Err(error) => return failed(&error),
-        };
-        banner::show(&assembly, &logs);
-        assembly.run(signals::stop()).await;
-        ExitCode::SUCCESS
-    })
+    let logs = logs::start(&loaded.config.log);
+    let assembly = match Assembly::new(&loaded, serve.overrides, &logs, variable).await {
+        Ok(assembly) => assembly,
+        Err(error) => return failed(&error),
+    };
+    banner::show(&assembly, &logs);
+    assembly.run(shutdown).await;
+    ExitCode::SUCCESS
 }
 
 fn run_check(check: &Check) -> ExitCode {

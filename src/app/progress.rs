@@ -43,3 +43,39 @@ impl Drop for Progress {
         }
     }
 }
+
+/// A bar on a terminal. Elsewhere nothing is written.
+pub(super) struct Bar {
+    is_shown: bool,
+}
+
+/// Cells of a bar.
+const CELLS: usize = 24;
+
+impl Bar {
+    pub(super) fn new() -> Self {
+        Self { is_shown: std::io::stderr().is_terminal() }
+    }
+
+    /// How far it is, if that is known, and what else there is to say.
+    pub(super) fn show(&self, share: Option<f64>, text: impl FnOnce() -> String) {
+        if !self.is_shown {
+            return;
+        }
+        let bar = share.map_or(String::new(), |share| {
+            let share = share.clamp(0.0, 1.0);
+            let full = (share * CELLS as f64) as usize;
+            let cells = "█".repeat(full) + &"░".repeat(CELLS - full);
+            format!("{cells} {:>3.0} %  ", share * 1e2)
+        });
+        eprint!("\r{bar}{}\x1b[K", text());
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if self.is_shown {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

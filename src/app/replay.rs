@@ -30,7 +30,7 @@ struct Report<'a> {
 }
 
 /// Traces that round their time stamps do so to as much.
-const ROUNDED_TO: Duration = Duration::from_secs(3);
+pub(super) const ROUNDED_TO: Duration = Duration::from_secs(3);
 
 pub(super) fn run(replay: &Replay) -> ExitCode {
     if let Some(target) = &replay.real.target {

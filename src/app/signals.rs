@@ -1,16 +1,30 @@
 //! The signals that end the process: the first drains, the second does not wait.
 
+use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Ready at the first SIGTERM or SIGINT. From then on, another one exits at once.
 pub(super) async fn stop() {
-    next().await;
-    tokio::spawn(async {
-        let signal = next().await;
+    let mut ends = match Ends::new() {
+        Ok(ends) => ends,
+        Err(error) => {
+            tracing::error!(%error, "signals cannot be received; stop the process with SIGKILL");
+            return std::future::pending().await;
+        }
+    };
+    ends.next().await;
+    tokio::spawn(async move {
+        let signal = ends.next().await;
         tracing::warn!("second signal: not waiting for requests");
         // As a shell has it for a process that the signal ended.
         std::process::exit(128 + signal.as_raw_value());
     });
+}
+
+/// Every SIGTERM and SIGINT from its making on.
+struct Ends {
+    terminate: Signal,
+    interrupt: Signal,
 }
 
 /// Every SIGHUP from its making on.
@@ -38,19 +52,18 @@ impl Hangups {
     }
 }
 
-async fn next() -> SignalKind {
-    let (mut terminate, mut interrupt) = match (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) {
-        (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
-        (Err(error), _) | (_, Err(error)) => {
-            tracing::error!(%error, "signals cannot be received; stop the process with SIGKILL");
-            return std::future::pending().await;
+impl Ends {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> SignalKind {
+        tokio::select! {
+            _ = self.terminate.recv() => SignalKind::terminate(),
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
         }
-    };
-    tokio::select! {
-        _ = terminate.recv() => SignalKind::terminate(),
-        _ = interrupt.recv() => SignalKind::interrupt(),
     }
 }

@@ -1,6 +1,6 @@
 //! What came of a run.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One request that was served.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,7 +33,7 @@ pub struct Score {
 }
 
 /// When a request was served well.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Objectives {
     /// Longest time to first token, in seconds.
     pub ttft: f64,
@@ -71,12 +71,17 @@ impl Served {
     }
 }
 
+impl Objectives {
+    /// Whether a request was served as well as they ask.
+    pub fn are_met(&self, served: &Served) -> bool {
+        served.ttft <= self.ttft && served.tpot() <= self.tpot
+    }
+}
+
 impl Score {
     /// The figures, held against objectives.
     pub fn figures(&self, objectives: &Objectives) -> Figures {
-        let is_good =
-            |served: &&Served| served.ttft <= objectives.ttft && served.tpot() <= objectives.tpot;
-        let good = self.served.iter().filter(is_good).count();
+        let good = self.served.iter().filter(|served| objectives.are_met(served)).count();
         let sum = |read: fn(&Served) -> u32| -> f64 {
             self.served.iter().map(|served| u64::from(read(served))).sum::<u64>() as f64
         };

@@ -4,6 +4,7 @@ use super::vitals::Vitals;
 use crate::admission::DEFAULT_CLASS;
 use crate::backend::ScrapeError;
 use crate::backend::signals::SIGNALS;
+use crate::diagnose::RULES;
 use crate::error;
 use crate::openai::{Api, Finish};
 use crate::record::{
@@ -104,6 +105,8 @@ pub enum Label {
     Slo,
     /// [`Verdict::as_str`]
     Verdict,
+    /// A condition that diagnosis knows: a name of [`RULES`].
+    Condition,
     /// A label that has folded a value.
     Overflow,
     /// Which moment of a stream.
@@ -244,6 +247,7 @@ impl Label {
             Self::Tier => "tier",
             Self::Tenant => "tenant",
             Self::Slo => "slo",
+            Self::Condition => "verdict",
             Self::Overflow => "label",
             Self::Mark => "mark",
             Self::TokenType => "type",
@@ -298,6 +302,7 @@ impl Label {
             Self::Tenant => known.tenants.clone(),
             Self::Slo => known.slos.clone(),
             Self::Verdict => own(&Verdict::COUNTED.map(Verdict::as_str)),
+            Self::Condition => own(&RULES.each_ref().map(|rule| rule.name)),
             Self::Overflow => own(&OVERFLOWING.map(Self::name)),
             Self::Mark => own(&MARKS),
             Self::LifePhase => own(&Phase::ALL.map(Phase::as_str)),

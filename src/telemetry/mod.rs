@@ -19,6 +19,7 @@ mod parted;
 mod process;
 pub mod prometheus;
 pub mod push;
+pub mod recent;
 mod series;
 pub(crate) mod tame;
 pub mod teller;
@@ -92,10 +93,10 @@ impl Sink for Telemetry {
     }
 
     fn finished(&self, record: &RequestRecord) {
-        self.take(record.clone());
+        self.take(Box::new(record.clone()));
     }
 
-    fn take(&self, record: RequestRecord) {
+    fn take(&self, record: Box<RequestRecord>) {
         self.sinks.iter().for_each(|sink| sink.finished(&record));
         if let Some(teller) = &self.teller {
             teller.take(record);

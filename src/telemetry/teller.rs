@@ -51,8 +51,8 @@ impl Teller {
     }
 
     /// Takes a record, to tell it soon.
-    pub(super) fn take(&self, record: RequestRecord) {
-        if let Err(record) = self.0.records.give(Box::new(record), 1) {
+    pub(super) fn take(&self, record: Box<RequestRecord>) {
+        if let Err(record) = self.0.records.give(record, 1) {
             self.settle();
             self.0.tell(&[record]);
         }
@@ -113,9 +113,9 @@ mod tests {
     fn every_record_is_told_once_and_in_order_and_none_is_lost_at_the_end() {
         let numbers = Arc::new(Numbers::default());
         let (teller, telling) = Teller::start(vec![numbers.clone()]);
-        (0..10_000).for_each(|number| teller.take(record(number)));
+        (0..10_000).for_each(|number| teller.take(Box::new(record(number))));
         drop(telling);
-        teller.take(record(10_000));
+        teller.take(Box::new(record(10_000)));
         assert!(numbers.0.lock().unwrap().iter().copied().eq(0..=10_000));
     }
 
@@ -124,7 +124,7 @@ mod tests {
         let numbers = Arc::new(Numbers::default());
         let (teller, _telling) = Teller::start(vec![numbers.clone()]);
         for number in 0..200 {
-            teller.take(record(number));
+            teller.take(Box::new(record(number)));
             teller.settle();
             assert_eq!(numbers.0.lock().unwrap().last(), Some(&number));
         }

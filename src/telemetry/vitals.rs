@@ -2,8 +2,10 @@
 //! and the live views read. Nothing here is counted up and down beside the thing it counts.
 
 use super::{access_log, capture, content, push};
+use crate::diagnose::Diagnosis;
 use crate::tls;
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One moment of the gateway.
@@ -19,6 +21,9 @@ pub struct Vitals {
     pub queue: Vec<QueueVitals>,
     /// Each replica.
     pub backends: Vec<BackendVitals>,
+    /// What is the matter with them.
+    #[serde(skip)]
+    pub diagnosis: Arc<Diagnosis>,
     /// Memory of what is remembered of a large fleet to draw its short lists.
     pub short_list_bytes: usize,
     /// The models of all replicas.
@@ -95,6 +100,10 @@ pub struct BackendVitals {
     pub ejections: u64,
     /// Why it is sent nothing.
     pub reason: Option<String>,
+    /// Its share of the work, relative to the others'.
+    pub weight: u32,
+    /// Whether an operator wants it to get nothing new.
+    pub drained: bool,
     /// The vLLM version it runs.
     pub version: Option<String>,
     /// Its models.

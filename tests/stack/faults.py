@@ -142,6 +142,16 @@ async def the_collector_is_gone(stand: Stand) -> AsyncIterator[None]:
     stand.process("collector").start()
 
 
+@causes("ReloadFailed")
+async def the_configuration_has_a_mistake(stand: Stand) -> AsyncIterator[None]:
+    right = stand.config.read_text()
+    stand.config.write_text("routing: { polcy: p2c }")
+    stand.process("gateway").reload()
+    yield
+    stand.config.write_text(right)
+    stand.process("gateway").reload()
+
+
 @causes("NoBackend", "BackendDown")
 async def no_replica_is_left(stand: Stand) -> AsyncIterator[None]:
     for name in ("fast0", "fast1", "small"):

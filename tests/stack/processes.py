@@ -70,6 +70,10 @@ class Process:
         """It goes on."""
         self.child.send_signal(signal.SIGCONT)
 
+    def reload(self) -> None:
+        """It reads its configuration again."""
+        self.child.send_signal(signal.SIGHUP)
+
     async def ready(self, url: str, seconds: float = 30.0) -> None:
         """Waits until it answers with a 2xx. An error tells the end of its log."""
         deadline = time.monotonic() + seconds

@@ -235,19 +235,20 @@ async fn the_admin_port_can_be_locked_but_for_probes() {
             tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer).await.unwrap();
             answer
         };
-        for path in ["/livez", "/readyz"] {
+        for path in ["/livez", "/readyz", "/", "/page/page.js"] {
             assert_eq!(status(&ask(path, "").await), 200, "{path}");
         }
         let metrics = status(&ask("/metrics", "").await);
         assert_eq!(metrics, if has_open_metrics { 200 } else { 401 });
-        for path in ["/status", "/config", "/explain", "/explain/x", "/nothing", "/livez/", "/"] {
+        for path in ["/status", "/live", "/config", "/explain", "/explain/x", "/nothing", "/livez/"]
+        {
             for lines in ["", "authorization: Bearer other", "authorization: Bearer "] {
                 let answer = ask(path, lines).await;
                 assert_eq!(status(&answer), 401, "{path} {lines}");
                 assert!(head(&answer).contains("www-authenticate: bearer"));
             }
         }
-        for path in ["/metrics", "/status", "/config", "/explain"] {
+        for path in ["/metrics", "/status", "/live", "/config", "/explain"] {
             assert_eq!(status(&ask(path, "authorization: Bearer operator").await), 200, "{path}");
         }
     }

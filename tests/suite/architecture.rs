@@ -95,6 +95,7 @@ fn the_floors_without_io_know_no_runtime_and_no_socket() {
         "trace_context",
         "openai",
         "headers",
+        "http1",
         "record",
         "slo",
         "routing",
@@ -102,6 +103,7 @@ fn the_floors_without_io_know_no_runtime_and_no_socket() {
         "access",
         "admission",
         "operations",
+        "diagnose",
     ];
     for (file, source) in sources() {
         if pure.contains(&room(&file).as_str()) {
@@ -134,7 +136,10 @@ fn outside_crates_stay_in_their_rooms() {
         ("axum::", &["admin", "server", "sim"]),
         ("serde_saphyr", &["config", "operations"]),
         ("hickory_resolver", &["discovery"]),
+        ("kube::", &["discovery"]),
+        ("k8s_openapi", &["discovery"]),
         ("sd_notify", &["app"]),
+        ("ratatui::", &["top", "app"]),
         ("clap::", &["cli", "sim", "routing", "main", "app", "config", "operations"]),
     ];
     for (file, source) in sources() {

@@ -161,7 +161,7 @@ async fn nothing_leaks(format: &str, more: &str) -> Ended {
     let got = converse(&program).await;
     program.wait_for_requests(got.len()).await;
     let mut places = Vec::new();
-    for page in ["/metrics", "/status", "/explain", "/config", "/readyz"] {
+    for page in ["/metrics", "/status", "/live", "/explain", "/config", "/readyz"] {
         places.push((page.to_owned(), program.admin(page).await.into_bytes()));
     }
     let ended = program.stop();

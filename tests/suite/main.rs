@@ -4,7 +4,9 @@
 
 mod access;
 mod admission;
+mod answers;
 mod architecture;
+mod bench;
 mod bombs;
 mod canary;
 mod capture;
@@ -13,6 +15,8 @@ mod chaos;
 mod clients;
 mod collectors;
 mod config;
+mod diagnose;
+mod doctor;
 mod endings;
 mod exemplars;
 mod explain;
@@ -20,7 +24,10 @@ mod failover;
 mod faults;
 mod generated;
 mod http2;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod leaving;
+mod live;
 mod metrics;
 mod models;
 mod mutations;
@@ -29,6 +36,7 @@ mod pages;
 mod proxy;
 mod push;
 mod replay;
+mod requests;
 mod restart;
 mod scraping;
 mod servers;
@@ -38,10 +46,14 @@ mod smuggling;
 mod stalls;
 mod streams;
 mod tls;
+mod top;
 mod traces;
+mod tune;
 mod usage;
 
 mod support {
+    #[cfg(feature = "kubernetes")]
+    pub(crate) mod api_server;
     pub(crate) mod certificates;
     pub(crate) mod facts;
     pub(crate) mod fake;

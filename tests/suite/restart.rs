@@ -12,13 +12,13 @@ use tokenweir::sim::{Settings, Sim};
 use tokio::net::UnixDatagram;
 
 /// A port that gateways may share, and nobody else gets while this lives.
-struct Port {
-    addr: SocketAddr,
+pub(crate) struct Port {
+    pub(crate) addr: SocketAddr,
     _reserved: Socket,
 }
 
 impl Port {
-    fn reserve() -> Self {
+    pub(crate) fn reserve() -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_reuse_address(true).unwrap();
         socket.set_reuse_port(true).unwrap();
@@ -29,7 +29,7 @@ impl Port {
 }
 
 /// Replicas for as long as the test runs.
-async fn replicas(count: u16) -> Vec<SocketAddr> {
+pub(crate) async fn replicas(count: u16) -> Vec<SocketAddr> {
     let settings = Settings {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         replicas: count,
@@ -41,11 +41,11 @@ async fn replicas(count: u16) -> Vec<SocketAddr> {
     addrs
 }
 
-fn model() -> String {
+pub(crate) fn model() -> String {
     Settings::default().models[0].clone()
 }
 
-fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("restart-{name}"));
     fs::create_dir_all(&folder).unwrap();
     folder
@@ -138,7 +138,7 @@ async fn a_hundred_reloads_under_load_lose_no_request() {
 }
 
 /// The replicas of the fleet now.
-async fn fleet(gateway: &Process) -> BTreeSet<String> {
+pub(crate) async fn fleet(gateway: &Process) -> BTreeSet<String> {
     let page = gateway.get("/metrics").await;
     let names =
         page.lines().filter_map(|line| line.strip_prefix("tokenweir_backend_up{backend=\""));

@@ -10,12 +10,14 @@ use super::progress::Progress;
 use super::{failed, replay, signals, variable};
 use crate::backend::address::Address;
 use crate::backend::client::{Client, Limits};
+use crate::bench::send::{AskError, Asker, Sender, Shape};
 use crate::cli::Replay;
 use crate::clock;
 use crate::config::{Secret, SecretError, SecretValue};
 use crate::lab::score::Objectives;
 use crate::lab::synthesis::Synthesis;
 use crate::lab::trace::Job;
+use crate::units;
 use report::{Plan, Report, Tally};
 use request::{Ended, Requester};
 use std::future::Future;
@@ -37,14 +39,14 @@ pub(super) async fn run(replay: &Replay, target: &Address) -> ExitCode {
         Ok(jobs) => jobs.into(),
         Err(error) => return failed(&error),
     };
-    let client = Client::new(Limits::default());
     let key = match key() {
         Ok(key) => key,
         Err(error) => return failed(&error),
     };
+    let asker = Asker::new(Client::new(Limits::default()), target.clone(), key);
     let model = match &replay.real.model {
         Some(model) => model.clone(),
-        None => match request::first_model(&client, target, key.as_ref()).await {
+        None => match first_model(&asker).await {
             Ok(model) => model,
             Err(error) => return failed(&error),
         },
@@ -60,8 +62,9 @@ pub(super) async fn run(replay: &Replay, target: &Address) -> ExitCode {
         speed: replay.speed,
         objectives: Objectives { ttft: replay.ttft.as_secs_f64(), tpot: replay.tpot.as_secs_f64() },
     };
-    let requester =
-        Arc::new(Requester { client, target: target.clone(), key, model, jobs, synthesis });
+    let shape = Shape::Completions;
+    let sender = Sender { asker, model, shape, timeout: units::duration::MAX };
+    let requester = Arc::new(Requester { sender, jobs, synthesis });
     let progress = Progress::new("requests", Some(schedule.len()));
     let places = replay.real.concurrency as usize;
     let tally = send(&requester, &schedule, places, signals::stop(), &progress).await;
@@ -75,6 +78,20 @@ fn key() -> Result<Option<SecretValue>, SecretError> {
         Err(SecretError::Unset(_)) => Ok(None),
         key => key.map(Some),
     }
+}
+
+/// Why a server's model is not known.
+#[derive(Debug, thiserror::Error)]
+enum ModelError {
+    #[error("the server cannot be asked for its models; give --model")]
+    Ask(#[from] AskError),
+    #[error("the server tells no model at /v1/models; give --model")]
+    None,
+}
+
+/// The first model of a server.
+async fn first_model(asker: &Asker) -> Result<String, ModelError> {
+    asker.models().await?.into_iter().next().ok_or(ModelError::None)
 }
 
 /// When each request is due, the first one first.

@@ -5,7 +5,7 @@ use super::{Alert, Severity};
 const AREA: &str = "gateway";
 
 pub(super) fn alerts() -> Vec<Alert> {
-    vec![gateway_down(), overhead(), dropped_spans()]
+    vec![gateway_down(), overhead(), dropped_spans(), reload_failed(), certificate_ends()]
 }
 
 fn gateway_down() -> Alert {
@@ -73,6 +73,50 @@ fn dropped_spans() -> Alert {
                   grows if it refuses; if it does not, the queue overflows because it is slow.",
         action: "See the collector: memory limit, its own export queue. Or lower the rate of traces that \
                  are kept without reason.",
+        silences: Vec::new(),
+    }
+}
+
+fn reload_failed() -> Alert {
+    Alert {
+        name: "TokenweirReloadFailed",
+        when: "the configuration could not be used when it was last read",
+        area: AREA,
+        severity: Severity::Ticket,
+        expr: "tokenweir_config_last_reload_successful == 0".into(),
+        holds_for: "5m",
+        stays_for: None,
+        summary: "The configuration of {{ $labels.instance }} has a mistake",
+        description: "{{ $labels.instance }} could not use its configuration when it last read it, and \
+                      goes on with the one before.",
+        meaning: "What was changed is not in force, and a gateway that starts with this file will not \
+                  start. Requests are not touched by that.",
+        confirm: "The gateway's log has file, line and column. `tokenweir check FILE` says the same; \
+                  `curl http://GATEWAY:9090/config` shows what is in force.",
+        action: "Correct the file, or put the old one back. Then `curl -X POST \
+                 http://GATEWAY:9090/-/reload`, unless `reload.watch` is on.",
+        silences: Vec::new(),
+    }
+}
+
+fn certificate_ends() -> Alert {
+    Alert {
+        name: "TokenweirCertificateEnds",
+        when: "a certificate of the gateway ends within seven days",
+        area: AREA,
+        severity: Severity::Ticket,
+        expr: "tokenweir_certificate_expiry_timestamp_seconds - time() < 7 * 86400".into(),
+        holds_for: "15m",
+        stays_for: None,
+        summary: "A certificate of {{ $labels.instance }} ends soon",
+        description: "The certificate that {{ $labels.instance }} shows to its {{ $labels.side }}s, or one \
+                      that leads to its authority, ends in {{ $value | humanizeDuration }}.",
+        meaning: "It has not been renewed in time, or the new one is not where the gateway reads it. When \
+                  it ends, those who check it refuse every new connection.",
+        confirm: "`openssl x509 -enddate -noout -in FILE`, for the files of `tls`, `backend_tls` and the \
+                  collectors. `tokenweir_certificate_reloads_total`: does `failed` grow?",
+        action: "Renew it, and write it where it was: it is read every 10 s, and no restart is needed. \
+                 Certificates that are made for less than a week: take a shorter time here.",
         silences: Vec::new(),
     }
 }

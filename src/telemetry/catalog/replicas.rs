@@ -6,6 +6,7 @@ use super::super::metric::{
 };
 use super::super::vitals::{BackendVitals, LEAVING, Vitals};
 use super::SCRAPE_BOUNDS;
+use crate::diagnose::RULES;
 use crate::record::Attempt;
 
 pub(super) const ROWS: &[Row] = &[
@@ -148,6 +149,21 @@ pub(super) const ROWS: &[Row] = &[
                     for name in names {
                         emit(&[&backend.backend, name], value);
                     }
+                }
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_verdict",
+        help: "1 while diagnosis finds the condition at the replica, 0 while it does not. NaN: it cannot tell.",
+        kind: Kind::Gauge,
+        labels: &[Label::Backend, Label::Condition],
+        read: Read::Vitals(|vitals, emit| {
+            for backend in members(vitals) {
+                for rule in &RULES {
+                    let is_found = vitals.diagnosis.has(rule.name, &backend.backend);
+                    let value = is_found.map_or(f64::NAN, |it| f64::from(u8::from(it)));
+                    emit(&[&backend.backend, rule.name], value);
                 }
             }
         }),

@@ -1,11 +1,12 @@
 //! A redactor that is a server: the object is posted, and comes back with status 200.
 
 use super::{StartError, Texts};
+use crate::backend::Idle;
 use crate::backend::client::{Client, Limits};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderValue, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
@@ -14,6 +15,7 @@ pub(super) struct Hook {
     url: Uri,
     host: HeaderValue,
     client: Client,
+    idle: Idle,
     runtime: Runtime,
 }
 
@@ -28,11 +30,8 @@ impl Hook {
         let host = uri.authority().map(http::uri::Authority::as_str).ok_or_else(wrong)?;
         let host = HeaderValue::from_str(host).map_err(|_| wrong())?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let client = {
-            let _entered = runtime.enter();
-            Client::new(Limits::default())
-        };
-        Ok(Self { url: uri, host, client, runtime })
+        let client = Client::new(Limits::default());
+        Ok(Self { url: uri, host, client, idle: Idle::default(), runtime })
     }
 
     /// The texts as the server gives them back. `None`: it did not, in this time.
@@ -46,8 +45,8 @@ impl Hook {
         let request = Request::post(self.url.clone())
             .header(HOST, &self.host)
             .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body)));
-        let response = self.client.send(request.ok()?).await.ok()?;
+            .body(Bytes::from(body));
+        let response = self.client.send(&self.idle, request.ok()?).await.ok()?;
         if response.status() != StatusCode::OK {
             return None;
         }

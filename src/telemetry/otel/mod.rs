@@ -11,6 +11,7 @@ mod inference;
 mod moving;
 mod profiles;
 mod propagators;
+mod reach;
 mod settings;
 mod span_limits;
 mod spans;

@@ -84,6 +84,8 @@ pub struct Configured {
     pub semconv: Option<Semconv>,
     /// Who is served besides.
     pub profiles: Vec<Profile>,
+    /// Where a person looks at a trace: a URL with `{trace_id}` in it.
+    pub ui: Option<String>,
 }
 
 const EXPORTER: &str = "OTEL_TRACES_EXPORTER";
@@ -227,6 +229,7 @@ impl Default for Configured {
             baggage: Vec::new(),
             semconv: None,
             profiles: Vec::new(),
+            ui: None,
         }
     }
 }

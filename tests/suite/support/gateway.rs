@@ -14,6 +14,7 @@ use tokenweir::backend::pool::Pool;
 use tokenweir::backend::routes::Named;
 use tokenweir::backend::{Backend, Keeper, watch};
 use tokenweir::config;
+use tokenweir::diagnose::Board;
 use tokenweir::observe::{self, Live, Sink};
 use tokenweir::proxy::access::Access;
 use tokenweir::proxy::admission::{self, Admission};
@@ -31,6 +32,7 @@ use tokenweir::telemetry::explain::Explanations;
 use tokenweir::telemetry::metric::Known;
 use tokenweir::telemetry::prometheus::Prometheus;
 use tokenweir::telemetry::push;
+use tokenweir::telemetry::recent::Recent;
 use tokenweir::telemetry::vitals::{LogCounts, SpanCounts};
 use tokenweir::tls::Outbound;
 use tokenweir::trace_context::Propagation;
@@ -116,6 +118,8 @@ pub(crate) struct Setup {
     pub health: resilience::Settings,
     /// How long a first output is waited for.
     pub first_output: Option<Duration>,
+    /// What is the matter with the replicas.
+    pub diagnosis: Arc<Board>,
 }
 
 struct Tap(mpsc::UnboundedSender<RequestRecord>);
@@ -163,6 +167,7 @@ impl Default for Setup {
             retry: retry::Settings::default(),
             health: resilience::Settings { slow_start: Duration::ZERO, ..Default::default() },
             first_output: None,
+            diagnosis: Arc::default(),
         }
     }
 }
@@ -207,10 +212,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         first_output: setup.first_output,
         idle: Duration::from_secs(3),
     };
-    let client = match setup.outbound {
-        None => Client::new(limits),
-        Some(outbound) => Client::with_tls(limits, outbound),
-    };
+    let outbound = setup.outbound.map(|outbound| Client::with_tls(limits, outbound));
+    let client = outbound.unwrap_or_else(|| Client::new(limits));
     let (sender, records) = mpsc::unbounded_channel();
     let prometheus = Prometheus::new(setup.known, &setup.buckets, setup.slos);
     let explanations = Arc::new(Explanations::new(setup.explain_ring));
@@ -220,7 +223,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let mut sinks: Vec<Arc<dyn Sink>> =
         vec![pool.clone(), explanations.clone(), setup.access.clone()];
     sinks.extend(capture.map(|capture| Arc::new(capture) as Arc<dyn Sink>));
-    sinks.push(Arc::new(Tap(sender)));
+    let recent = Arc::new(Recent::new(std::time::Instant::now()));
+    sinks.extend([recent.clone() as Arc<dyn Sink>, Arc::new(Tap(sender))]);
     let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
     let settings = watch::Settings {
         min_interval: setup.look_every,
@@ -259,7 +263,10 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             kept_text: None,
         })),
         admin: Arc::new(Admin {
+            diagnosis: setup.diagnosis,
             guard: setup.guard,
+            recent,
+            trace_ui: None,
             pool: pool.clone(),
             access: setup.access,
             admission,
