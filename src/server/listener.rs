@@ -22,12 +22,18 @@ const BACKLOG: i32 = 4_096;
 /// Pause after an accept that failed for want of something, such as file descriptors.
 const RELIEF: Duration = Duration::from_millis(50);
 
+/// Bytes that the kernel takes from us for a client before it has sent them. Without a bound, one who
+/// reads slowly gets megabytes of the memory that all connections of the machine share.
+#[cfg(target_os = "linux")]
+const UNSENT: u32 = 64 << 10;
+
 /// Silence after which a client is probed.
 const KEEPALIVE: Duration = Duration::from_mins(1);
 /// What the system waits longer than the gateway: whoever is there and takes nothing is the
 /// gateway's to cut, which tells why.
 #[cfg(target_os = "linux")]
 const GRACE: Duration = Duration::from_secs(15);
+
 /// An address that is ours, and takes no connections yet.
 #[derive(Debug)]
 pub struct Reserved {
@@ -54,6 +60,9 @@ pub fn reserve(
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(is_shared)?;
         socket.set_nonblocking(true)?;
+        // What is accepted here has it from here.
+        #[cfg(target_os = "linux")]
+        socket.set_tcp_notsent_lowat(UNSENT)?;
         socket.bind(&address.into())?;
         Ok(socket)
     };
@@ -185,5 +194,22 @@ mod tests {
             error.contains(&address.to_string()) && error.contains("another process"),
             "{error}"
         );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn one_who_reads_nothing_gets_little_of_the_memory_that_all_share() {
+        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0)), "clients").unwrap();
+        let client = socket2::Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        client.set_recv_buffer_size(4 << 10).unwrap();
+        client.connect(&listener.local_addr().unwrap().into()).unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        accepted.writable().await.unwrap();
+        let (piece, mut taken) = ([0; 4 << 10], 0);
+        while let Ok(bytes) = accepted.try_write(&piece) {
+            taken += bytes;
+        }
+        // What was not sent, and what the client's buffer has; it is 2.8 MB without a bound.
+        assert!(taken < 512 << 10, "{taken} bytes");
     }
 }
