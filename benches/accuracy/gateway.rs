@@ -63,8 +63,9 @@ impl Gateway {
         let port = |name: &str| loop {
             let line = says.recv_timeout(PATIENCE).unwrap();
             if let Some((_, rest)) = line.split_once(&format!("\"{name} ")) {
-                let end = rest.find("/v1").or(rest.find("  /")).unwrap();
-                return rest[..end].trim().trim_start_matches("http://").parse().unwrap();
+                let address = rest.trim_start().trim_start_matches("http://");
+                let end = address.find(|c| c == '/' || c == ' ').unwrap();
+                return address[..end].parse().unwrap();
             }
         };
         let (clients, admin) = (port("clients"), port("admin"));
@@ -91,6 +92,11 @@ impl Gateway {
         let mut page = String::new();
         stream.read_to_string(&mut page).unwrap();
         page
+    }
+
+    /// The id of its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends it a signal, such as HUP.

@@ -20,6 +20,8 @@ mod backend;
 #[path = "../passthrough/clients.rs"]
 #[expect(dead_code, reason = "another bench uses all of it")]
 mod clients;
+#[path = "../passthrough/cpu.rs"]
+mod cpu;
 #[path = "../accuracy/gateway.rs"]
 #[expect(dead_code, reason = "other benches use all of it")]
 mod gateway;

@@ -1,8 +1,8 @@
 //! Clients that take their time, and honest ones beside them.
 
-use super::clients;
-use super::gateway::{Gateway, sum};
+use super::gateway::Gateway;
 use super::since;
+use super::{clients, cpu};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +19,8 @@ const HONEST: usize = 20;
 const PAUSE: Duration = Duration::from_millis(40);
 /// Longest wait until everything is full.
 const MOST_FILLING: Duration = Duration::from_secs(90);
+/// Least work of a gateway in two seconds that is not at rest.
+const AT_REST: Duration = Duration::from_millis(100);
 /// The system makes more of it, but not much.
 const SMALL_BUFFER: u32 = 4 << 10;
 
@@ -63,12 +65,12 @@ pub(crate) async fn begin(gateway: &Gateway, count: usize) -> Slow {
 
 /// Waits until the replica's floods have filled what there is to be filled: then the gateway rests.
 async fn until_full(gateway: &Gateway) {
-    let worked = || sum(&gateway.metrics(), "process_cpu_seconds_total", "").unwrap();
+    let worked = || cpu::of(gateway.process());
     let (mut before, deadline) = (worked(), clock::now() + MOST_FILLING);
     while clock::now() < deadline {
         tokio::time::sleep(Duration::from_secs(2)).await;
         let now = worked();
-        if now - before < 0.2 {
+        if now - before < AT_REST {
             return;
         }
         before = now;

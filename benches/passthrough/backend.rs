@@ -29,6 +29,11 @@ const WHOLE: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1
 /// The longest begin of a body that has a script.
 const SCRIPT: usize = 256;
 
+/// So many chunks are for those who read slowly. What the system would keep of them for the replica is
+/// not what is measured, but it shares the memory of all connections with what is.
+const FLOOD: usize = 1_000_000;
+const FLOOD_BUFFER: usize = 64 << 10;
+
 /// A page of metrics as a replica sends it, recorded.
 static METRICS: LazyLock<String> = LazyLock::new(|| {
     let file = "tests/wire/metrics/python-metrics-after.http";
@@ -108,6 +113,9 @@ async fn whole(stream: &mut TcpStream, body: &str) -> io::Result<()> {
 }
 
 async fn play(stream: &mut TcpStream, script: &Script) -> io::Result<()> {
+    if script.chunks >= FLOOD {
+        socket2::SockRef::from(&*stream).set_send_buffer_size(FLOOD_BUFFER)?;
+    }
     stream
         .write_all(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\

@@ -17,12 +17,14 @@
 //! | `PASSTHROUGH` | sections: `chunks,requests,latency,memory,prompts,idle,fleet,cores` |
 //! | `PASSTHROUGH_LONG=1` | the section that takes minutes, too |
 //! | `PASSTHROUGH_ROUNDS` | how often each subject has its turn |
+//! | `PASSTHROUGH_PROGRAM` | the gateway to measure, such as the one of `packaging/release.sh`; its own build if not given |
 //! | `PASSTHROUGH_ONLY` | subjects: `hyper,off,metrics,log,traces,all`; `all` alone to profile it |
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the numbers are for people")]
 
 mod backend;
 mod clients;
+mod cpu;
 mod fleet;
 mod floor;
 mod loads;

@@ -1,6 +1,6 @@
 //! What is measured: a child process on a core of its own.
 
-use super::floor;
+use super::{cpu, floor};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -83,7 +83,7 @@ impl Subject {
         let file = folder.join("passthrough.yaml");
         fs::write(&file, configuration(kind, replicas)).unwrap();
         let log = fs::File::create(folder.join("passthrough-access.log")).unwrap();
-        let mut command = on_its_cores(cores, Path::new(env!("CARGO_BIN_EXE_tokenweir")));
+        let mut command = on_its_cores(cores, &program());
         command.args(["serve", "--config"]).arg(file).stdout(log).stderr(Stdio::piped());
         Self::of(&mut command, |line| {
             let (_, rest) = line.split_once("\"clients ")?;
@@ -108,12 +108,7 @@ impl Subject {
 
     /// CPU time of all its threads so far.
     pub(crate) fn cpu(&self) -> Duration {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
-        let of_task = |task: fs::DirEntry| -> u64 {
-            let times = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-            times.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0)
-        };
-        Duration::from_nanos(tasks.map(|task| of_task(task.unwrap())).sum())
+        cpu::of(self.child.id())
     }
 
     /// Its resident memory, in KiB.
@@ -130,6 +125,12 @@ impl Drop for Subject {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The gateway: what `PASSTHROUGH_PROGRAM` names, or the one that was built with this bench.
+fn program() -> PathBuf {
+    std::env::var_os("PASSTHROUGH_PROGRAM")
+        .map_or_else(|| env!("CARGO_BIN_EXE_tokenweir").into(), PathBuf::from)
 }
 
 /// Nothing of this environment but the path, and a worker for each core.
