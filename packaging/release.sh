@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Builds the program as it is shipped; its path is the last line of what is printed:
+#
+#   packaging/release.sh [ARGUMENT OF CARGO...]      such as --features kubernetes
+#
+# It is built twice: once to see which ways requests take, under packaging/train.py, and once more
+# with what was seen, so that those ways lie close together. It needs `rustup component add
+# llvm-tools`, and twice the time of `cargo build --release`, which builds the same without it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+profdata=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
+if [ ! -x "$profdata" ]; then
+  echo "$profdata is not there: rustup component add llvm-tools" >&2
+  exit 1
+fi
+target=$(cargo metadata --no-deps --format-version 1 --locked | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
+seen=$target/seen
+rm -rf "$seen"
+mkdir -p "$seen"
+
+# With a target, build scripts and macros are built without these flags.
+build() { RUSTFLAGS="${RUSTFLAGS:-} $1" cargo build --release --locked --target "$host" --bin tokenweir --target-dir "$target/$2" "${@:3}"; }
+
+build "-Cprofile-generate=$seen" seeing "$@"
+python3 packaging/train.py "$target/seeing/$host/release/tokenweir"
+"$profdata" merge --output "$seen/merged.profdata" "$seen"
+build "-Cprofile-use=$seen/merged.profdata" shipped "$@"
+ls "$target/shipped/$host/release/tokenweir"
