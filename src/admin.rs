@@ -18,6 +18,7 @@ use crate::proxy::admission::Admission;
 use crate::routing::{Ledger, Prompt};
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::exposition::Format;
+use crate::telemetry::quality::Quality;
 use crate::telemetry::recent::Recent;
 use crate::telemetry::vitals::{
     BackendVitals, ConnectionVitals, LEAVING, LearnedVitals, LogCounts, QueueVitals, SignalVitals,
@@ -68,6 +69,8 @@ pub struct Admin {
     pub capture: Option<capture::Counter>,
     /// What became of what is logged of requests so far.
     pub logs: Arc<dyn Fn() -> LogCounts + Send + Sync>,
+    /// Who looks whether answers are as good as they were, if somebody does.
+    pub quality: Option<Quality>,
     /// What counts the pushes of the metrics.
     pub pushes: push::Counter,
     /// How the connections of clients are.
@@ -143,6 +146,7 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "backends": vitals.backends,
         "spans": vitals.spans,
         "capture": vitals.capture,
+        "quality": vitals.quality,
         "metric_pushes": vitals.pushes,
         "connections": vitals.connections,
         "certificates": vitals.tls,
@@ -228,6 +232,7 @@ impl Admin {
             spans: (self.spans)(),
             capture: self.capture.as_ref().map(capture::Counter::counts).unwrap_or_default(),
             logs: (self.logs)(),
+            quality: self.quality.as_ref().map(|quality| quality.vitals(now)),
             pushes: self.pushes.counts(),
             connections: (self.connections)(),
             tls: self.credentials.counts(),

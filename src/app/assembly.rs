@@ -26,7 +26,7 @@ use crate::telemetry::buckets::BucketsError;
 use crate::telemetry::otel::{self, Otel};
 use crate::telemetry::push::{self, Push};
 use crate::telemetry::teller::Telling;
-use crate::telemetry::{capture, content};
+use crate::telemetry::{capture, content, quality};
 use crate::tls::{Side, TlsError};
 use arc_swap::ArcSwap;
 use std::future::Future;
@@ -65,6 +65,8 @@ pub(super) struct Assembly {
     _capture: Option<capture::Running>,
     /// As well.
     _content: Option<content::Running>,
+    /// As well.
+    _quality: Option<quality::Running>,
     /// Watches the replicas and the configuration.
     reloader: Reloader,
     /// Reads the file of keys again, and diagnoses the replicas, while it lives.
@@ -96,6 +98,8 @@ pub(super) enum AssemblyError {
     Capture { file: PathBuf, source: io::Error },
     #[error("the content log cannot be started")]
     Content(#[from] content::StartError),
+    #[error("quality cannot be looked at")]
+    Quality(#[source] content::StartError),
     #[error(transparent)]
     Buckets(#[from] BucketsError),
     #[error(transparent)]
@@ -194,6 +198,7 @@ impl Assembly {
             push,
             _capture: hearing.capturing,
             _content: hearing.keeping,
+            _quality: hearing.sampling,
             reloader,
             _beside: beside,
         })
@@ -273,6 +278,7 @@ fn admin(
         spans: span_counts(hearing.otel.as_ref()),
         capture: hearing.captured.clone(),
         logs: hearing.logs.clone(),
+        quality: hearing.quality.clone(),
         pushes: push::Counter::default(),
         connections: Box::new(move || connections.vitals()),
         credentials: ports.tls.credentials.clone(),

@@ -16,6 +16,7 @@ use crate::telemetry::capture::{self, Capture};
 use crate::telemetry::content::{self, Content};
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::otel::{self, Otel};
+use crate::telemetry::quality::{self, Quality};
 use crate::telemetry::recent::Recent;
 use crate::telemetry::teller::Telling;
 use crate::telemetry::vitals::LogCounts;
@@ -36,6 +37,9 @@ pub(super) struct Hearing {
     pub(super) capturing: Option<capture::Running>,
     /// As well.
     pub(super) keeping: Option<content::Running>,
+    pub(super) quality: Option<Quality>,
+    /// As well.
+    pub(super) sampling: Option<quality::Running>,
     pub(super) logs: Arc<dyn Fn() -> LogCounts + Send + Sync>,
 }
 
@@ -55,12 +59,15 @@ impl Hearing {
         let access_log = logs.access_log();
         let (content, keeping) = Content::start(&config.log.content)?.unzip();
         let logs = log_counts(logs, access_log.as_ref(), content.as_ref());
+        let quality = Quality::start(&config.quality, &config.log.content);
+        let (quality, sampling) = quality.map_err(AssemblyError::Quality)?.unzip();
         let at_once: Vec<Arc<dyn Sink>> = vec![pool.clone(), explanations.clone(), access.clone()];
         let tallies = Arc::<Tallies>::default();
         let mut later = later(access_log, otel.as_ref(), capture);
         let recent = Arc::new(Recent::new(clock::now()));
         later.push(recent.clone());
         later.extend(content.map(|content| Arc::new(content) as Arc<dyn Sink>));
+        later.extend(quality.clone().map(|quality| Arc::new(quality) as Arc<dyn Sink>));
         later.push(tallies.clone());
         let buckets = Buckets::new(&config.metrics.buckets, &config.slos)?;
         let (telemetry, telling) = telemetry(pool, config, &buckets, at_once, later);
@@ -76,6 +83,8 @@ impl Hearing {
             captured,
             capturing,
             keeping,
+            quality,
+            sampling: sampling.flatten(),
             logs,
         })
     }
@@ -88,7 +97,9 @@ impl Hearing {
     /// Whose text is kept.
     pub(super) fn kept_text(&self, config: &Config) -> Option<KeptText> {
         let content = &config.log.content;
-        let kept = || KeptText { share: content.sample, bytes: content.room() };
-        self.keeping.as_ref().map(|_| kept())
+        let log = self.keeping.as_ref().map_or(0.0, |_| content.sample);
+        let quality = self.sampling.as_ref().map_or(0.0, |_| config.quality.share());
+        let is_kept = log > 0.0 || quality > 0.0;
+        is_kept.then(|| KeptText { log, quality, bytes: content.room() })
     }
 }

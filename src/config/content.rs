@@ -8,10 +8,10 @@ use http::Uri;
 const MAX_TEXT: usize = 1 << 20;
 
 /// Fewest bytes of the file: when it is full it has room for several of the longest lines.
-const MIN_FILE: usize = 1 << 20;
+pub(super) const MIN_FILE: usize = 1 << 20;
 
 /// How many of the longest lines a file has room for, escapes included.
-const LINES: usize = 32;
+pub(super) const LINES: usize = 32;
 
 /// The first rule that is broken.
 pub(super) fn check(content: &Settings) -> Result<(), Broken> {
@@ -38,7 +38,7 @@ pub(super) fn check(content: &Settings) -> Result<(), Broken> {
     }
 }
 
-fn is_http(url: &str) -> bool {
+pub(super) fn is_http(url: &str) -> bool {
     let uri: Option<Uri> = url.parse().ok();
     uri.is_some_and(|uri| {
         let has_user = uri.authority().is_none_or(|authority| authority.as_str().contains('@'));

@@ -13,6 +13,7 @@ mod file;
 mod kubernetes;
 mod limits;
 mod objectives;
+mod quality;
 mod reload;
 mod rules;
 mod secret;
@@ -114,6 +115,8 @@ pub struct Config {
     pub reload: Reload,
     /// What is logged.
     pub log: Log,
+    /// Whether answers are as good as they were.
+    pub quality: crate::telemetry::quality::Settings,
     /// Where traces go.
     pub tracing: otel::Configured,
     /// Where the traffic is written, without its text.
@@ -163,6 +166,7 @@ impl Default for Config {
             drain: Drain::default(),
             reload: Reload::default(),
             log: Log::default(),
+            quality: crate::telemetry::quality::Settings::default(),
             tracing: otel::Configured::default(),
             capture: Capture::default(),
         }

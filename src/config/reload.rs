@@ -71,6 +71,7 @@ fn in_force(old: &Config, new: &Config) -> Config {
         slos: old.slos.clone(),
         metrics: old.metrics.clone(),
         log: old.log.clone(),
+        quality: old.quality.clone(),
         tracing: old.tracing.clone(),
         capture: old.capture.clone(),
     }

@@ -3,7 +3,7 @@
 
 use super::{
     Config, Otlp, access, backends::BackendConfig, content, discovery, failures, limits,
-    objectives, transport,
+    objectives, quality, transport,
 };
 use crate::admission::DEFAULT_CLASS;
 use crate::backend::address::Address;
@@ -60,6 +60,7 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     capture_is_usable(config)?;
     failures::check(config)?;
     content::check(&config.log.content)?;
+    quality::check(&config.quality, &config.log.content)?;
     access::check(&config.access)?;
     objectives::check(config)
 }

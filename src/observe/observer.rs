@@ -189,6 +189,7 @@ impl Observer {
             response_id: answer.id.clone(),
             response_model: answer.model.clone(),
             has_refusal_phrase: answer.has_phrase,
+            is_refusal: answer.is_refusal,
             usage_source: UsageSource::of(&self.observed),
             ..self.observed
         }

@@ -14,6 +14,8 @@ pub struct Answer {
     pub model: Option<Box<str>>,
     /// One of the phrases that are looked for stands in it.
     pub has_phrase: bool,
+    /// The model says in it that it will not, where its shape has a place for that.
+    pub is_refusal: bool,
     /// What is looked for in it.
     pub(super) phrases: Option<Arc<Phrases>>,
     /// The text of the first choice, if it is kept.

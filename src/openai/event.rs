@@ -23,6 +23,8 @@ pub(super) struct Event {
     kind: Option<Box<str>>,
     /// The part that is being read is no part of the answer.
     is_reasoning: bool,
+    /// The model says that it will not.
+    is_refusal: bool,
     /// A count was something else.
     is_wrong: bool,
 }
@@ -69,12 +71,11 @@ impl Event {
             },
             Signal::Index => self.choice.index = value.as_count().unwrap_or(0) as usize,
             Signal::Role => self.choice.has_role |= value != Value::Null,
-            Signal::Output(channel) => {
-                self.choice.output(channel, value);
-                if channel == Channel::Answer {
-                    answer.search(self.choice.index, value);
-                    answer.keep(value);
-                }
+            Signal::Output(Channel::Answer) => self.answer(value, answer),
+            Signal::Output(channel) => self.choice.output(channel, value),
+            Signal::Refusal => {
+                self.is_refusal |= matches!(value, Value::Text(text) if !text.is_empty());
+                self.answer(value, answer);
             }
             Signal::Arguments => {
                 self.choice.output(Channel::Answer, value);
@@ -139,6 +140,7 @@ impl Event {
     pub(super) fn end(&mut self, answer: &mut Answer, input_leaves_out_cache: bool) -> Delta {
         self.end_choice(answer);
         answer.accept();
+        answer.is_refusal |= self.is_refusal;
         self.end_status(answer);
         self.count_by_usage(answer);
         self.complete_usage(input_leaves_out_cache);
@@ -155,6 +157,13 @@ impl Event {
             terminal: false,
             malformed: self.is_wrong,
         }
+    }
+
+    /// Text of the answer, or what stands for some.
+    fn answer(&mut self, value: Value<'_>, answer: &mut Answer) {
+        self.choice.output(Channel::Answer, value);
+        answer.search(self.choice.index, value);
+        answer.keep(value);
     }
 
     fn engine(&mut self) -> &mut EngineTimes {

@@ -166,6 +166,8 @@ enum Signal {
     Role,
     /// Text, or an object that stands for some.
     Output(Channel),
+    /// Text in which the model says that it will not.
+    Refusal,
     /// What a tool is called with.
     Arguments,
     /// Text of an event whose type tells what it is of.
@@ -247,6 +249,15 @@ impl Api {
             Self::Audio => &audio::SHAPE,
             Self::Embeddings | Self::Other => &whole::SHAPE,
         }
+    }
+}
+
+// === impl Signal ===
+
+impl Signal {
+    /// Whether its value is a text that a model generated.
+    const fn is_text(self) -> bool {
+        matches!(self, Self::Output(_) | Self::Refusal | Self::Arguments | Self::Text)
     }
 }
 

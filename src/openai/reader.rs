@@ -5,8 +5,8 @@ use super::answer::Answer;
 use super::event::Event;
 use super::likeness::Likeness;
 use super::phrases::Phrases;
-use super::responses::TEXT_TYPES;
-use super::{Api, Delta, Excerpt, Shape, Signal};
+use super::responses::{REFUSAL_TYPE, TEXT_TYPES};
+use super::{Api, Delta, Excerpt, Shape};
 use crate::json::{Scanner, Value};
 use std::sync::Arc;
 
@@ -130,6 +130,7 @@ impl Reader {
         if let Some(output_type) = self.shape.output_type {
             delta.output = output_type(kind).filter(|_| is_read);
             self.answer.settle(TEXT_TYPES.contains(&kind));
+            self.answer.is_refusal |= is_read && kind == REFUSAL_TYPE;
         }
         self.answer.settle(true);
         delta.terminal = self.shape.terminal_types.contains(&kind);
@@ -174,7 +175,7 @@ impl Reader {
         let Self { shape, scanner, event, example, answer, .. } = self;
         scanner.locate(&shape.paths, piece, |signal, value, end| {
             if let (Value::Text(text), Some(example)) = (value, &mut *example)
-                && matches!(signal, Signal::Output(_) | Signal::Arguments | Signal::Text)
+                && signal.is_text()
             {
                 example.on_text(text.len(), end);
             }

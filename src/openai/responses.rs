@@ -20,7 +20,10 @@ pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
 });
 
 /// The types of the events whose text is the answer's.
-pub(super) const TEXT_TYPES: [&str; 2] = ["response.output_text.delta", "response.refusal.delta"];
+pub(super) const TEXT_TYPES: [&str; 2] = ["response.output_text.delta", REFUSAL_TYPE];
+
+/// The type of those in which the model says that it will not.
+pub(super) const REFUSAL_TYPE: &str = "response.refusal.delta";
 
 fn output_type(event: &str) -> Option<Channel> {
     let kind = event.strip_prefix("response.")?.strip_suffix(".delta")?;
@@ -37,6 +40,7 @@ const TABLE: &[(&str, Signal)] = &[
     ("output[].content[]", Signal::Block),
     ("output[].content[].type", Signal::BlockType),
     ("output[].content[].text", Signal::Output(Channel::Answer)),
+    ("output[].content[].refusal", Signal::Refusal),
     ("output[].arguments", Signal::Arguments),
     ("usage.input_tokens", Signal::Input),
     ("usage.output_tokens", Signal::OutputTokens),

@@ -2,9 +2,10 @@
 
 use super::KeptText;
 use crate::backend::routes::Route;
+use crate::headers::RequestId;
 use crate::openai::Excerpt;
 use crate::openai::request::Peek;
-use crate::record::Captured;
+use crate::record::{Captured, RequestRecord, TextFor};
 use crate::routing::{Prompt, mix, unit};
 use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
@@ -49,13 +50,30 @@ pub(super) fn captured(
     })
 }
 
-/// The prompt as it stands in its body, for a sample of requests.
-pub(super) fn text(kept: KeptText, peek: &Peek, body: &[u8], luck: u64) -> Option<Excerpt> {
-    (unit(luck) < kept.share).then(|| {
+/// Keeps the prompt as it stands in its body, for samples of requests.
+pub(super) fn keep_text(
+    kept: KeptText,
+    peek: &Peek,
+    body: &[u8],
+    luck: u64,
+    record: &mut RequestRecord,
+) {
+    let drawn = drawn(record.trace.as_ref().map(|trace| trace.trace_id), &record.request_id);
+    record.text_for = TextFor { log: unit(luck) < kept.log, quality: drawn < kept.quality };
+    record.prompt = record.text_for.is_anybody().then(|| {
         let mut excerpt = Excerpt::new(kept.bytes);
         peek.prompt.parts(body).for_each(|part| excerpt.push(part));
         excerpt
-    })
+    });
+}
+
+/// A number from 0 to 1 for a trace, or for a request without one: the same in every gateway.
+fn drawn(trace: Option<u128>, request_id: &RequestId) -> f64 {
+    let hash = match trace {
+        Some(trace) => xxhash_rust::xxh3::xxh3_64(&trace.to_be_bytes()),
+        None => hash(request_id.as_str().as_bytes()),
+    };
+    unit(mix(hash))
 }
 
 /// The same in every process: two gateways send a session to the same replica.
@@ -66,6 +84,29 @@ fn hash(session: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn id(name: &str) -> RequestId {
+        let value = name.parse().unwrap();
+        RequestId::of(&HeaderMap::from_iter([(crate::headers::X_REQUEST_ID, value)]), 1)
+    }
+
+    #[test]
+    fn a_sample_for_quality_is_its_share_and_the_same_for_the_same_trace() {
+        let ids = (0..20_000).map(|number| id(&format!("request-{number}")));
+        let many = ids.filter(|id| drawn(None, id) < 0.02).count();
+        assert!((320..480).contains(&many), "{many} of 20000 requests, not about 400");
+        let mut random = fastrand::Rng::with_seed(5);
+        let traces: Vec<u128> = (0..20_000).map(|_| random.u128(..)).collect();
+        let is_kept = |trace: &&u128| drawn(Some(**trace), &id("a")) < 0.02;
+        let many = traces.iter().filter(is_kept).count();
+        assert!((320..480).contains(&many), "{many} of 20000 traces, not about 400");
+        let same = |trace, one: &str, other: &str| {
+            drawn(trace, &id(one)).to_bits() == drawn(trace, &id(other)).to_bits()
+        };
+        assert!(traces.iter().all(|trace| same(Some(*trace), "a", "b")));
+        assert!(same(None, "a", "a") && !same(None, "a", "b"));
+        assert!((0.0..1.0).contains(&drawn(None, &id(""))));
+    }
 
     #[test]
     fn a_capture_keeps_its_share_of_requests_and_sessions_whole() {

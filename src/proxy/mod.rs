@@ -93,11 +93,14 @@ pub struct Gateway {
     pub kept_text: Option<KeptText>,
 }
 
-/// A sample of requests whose prompts and answers are kept.
+/// Samples of requests whose prompts and answers are kept.
 #[derive(Debug, Clone, Copy)]
 pub struct KeptText {
-    /// The share of requests.
-    pub share: f64,
+    /// The share of requests for the content log, drawn by luck.
+    pub log: f64,
+    /// The share for those who look at quality. It is drawn by the trace, or else by the request id,
+    /// so that a trace is in the sample of all gateways or of none.
+    pub quality: f64,
     /// The first so many bytes of each text.
     pub bytes: usize,
 }
@@ -183,8 +186,9 @@ async fn forward<B: receive::Incoming>(
     if record.api.is_some_and(Api::generates) {
         record.captured =
             asked::captured(gateway.captured, &prompt, need.session, fastrand::u64(..));
-        record.prompt =
-            gateway.kept_text.and_then(|kept| asked::text(kept, &peek, &bytes, fastrand::u64(..)));
+        if let Some(kept) = gateway.kept_text {
+            asked::keep_text(kept, &peek, &bytes, fastrand::u64(..), record);
+        }
     }
     let first_output = route.terms.first_output.or(gateway.first_output);
     let deadline = deadline::of(record, &head.headers, first_output);

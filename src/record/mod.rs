@@ -17,6 +17,7 @@ mod phases;
 #[cfg(test)]
 pub(crate) mod sample;
 mod slow;
+mod text_for;
 mod tier;
 mod timings;
 
@@ -33,11 +34,12 @@ pub use observed::{Observed, Scales};
 pub use outcome::{ENDINGS, End, EndedBy, Lost, Outcome, UsageEvent, UsageSource};
 pub use phases::{Phase, Phases, Span};
 pub use slow::{SlowCause, SlowLimits};
+pub use text_for::TextFor;
 pub use tier::{Tier, Tiers};
 pub use timings::Timings;
 
 use crate::headers::RequestId;
-use crate::openai::{Api, Excerpt};
+use crate::openai::{Api, Excerpt, Finish};
 use crate::trace_context::TraceContext;
 use outcome::ending;
 use std::net::IpAddr;
@@ -103,6 +105,8 @@ pub struct RequestRecord {
     pub captured: Option<Arc<Captured>>,
     /// The beginning of its prompt, if the text of this request is kept.
     pub prompt: Option<Excerpt>,
+    /// For whom it is kept.
+    pub text_for: TextFor,
     /// Body bytes from the client.
     pub bytes_in: u64,
     /// Body bytes of the answer.
@@ -153,6 +157,7 @@ impl RequestRecord {
             kept: None,
             captured: None,
             prompt: None,
+            text_for: TextFor::default(),
             bytes_in: 0,
             bytes_out: 0,
         }
@@ -283,6 +288,14 @@ impl RequestRecord {
         let generates = self.api.is_some_and(Api::generates);
         let is_read = observed.lost.is_none() && !observed.finish_reasons.is_empty();
         self.outcome == Outcome::Ok && generates && is_read && !observed.has_answer
+    }
+
+    /// The model refused, or a filter ended the answer, or it has a phrase that the configuration
+    /// calls a refusal. Nothing else is guessed from its text.
+    pub fn is_refused_answer(&self) -> bool {
+        let observed = &self.observed;
+        let is_filtered = observed.finish_reasons.contains(&Some(Finish::ContentFilter));
+        observed.is_refusal || observed.has_refusal_phrase || is_filtered
     }
 
     /// Preemptions in the replica's engine between its choice and the end of the answer, of

@@ -33,6 +33,8 @@ pub struct Observed {
     pub has_answer: bool,
     /// The answer has one of the phrases that are listed as refusals.
     pub has_refusal_phrase: bool,
+    /// The model says that it will not, where the API has a place for that.
+    pub is_refusal: bool,
     /// How long the client did not take what had come for it.
     pub write_stall: Duration,
     /// Of that, how long just before the last output.

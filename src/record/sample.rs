@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::headers::X_REQUEST_ID;
-use crate::openai::{Finish, Usage};
+use crate::openai::Usage;
 use crate::routing::{Candidate, LastSaid, Prefill};
 use crate::spread::Gaps;
 use http::{HeaderMap, HeaderValue};
@@ -106,6 +106,7 @@ pub(crate) fn streamed() -> RequestRecord {
         kept: Some(Kept::Sampled),
         captured: None,
         prompt: None,
+        text_for: TextFor::default(),
         bytes_in: 120,
         bytes_out: 4_000,
     }

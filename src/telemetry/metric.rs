@@ -163,6 +163,10 @@ pub enum Label {
     AccessLine,
     /// What became of a record of the content log.
     Content,
+    /// Lately, or for long.
+    Window,
+    /// What became of a sample for those who look at quality.
+    Sample,
     /// How a push of the metrics went.
     Push,
     /// Why a connection was refused.
@@ -209,6 +213,10 @@ pub(super) const CAPTURE_RESULTS: [&str; 2] = ["written", "dropped"];
 pub(super) const ACCESS_RESULTS: [&str; 3] = ["written", "left_out", "dropped"];
 /// What becomes of the records of the content log.
 pub(super) const CONTENT_RESULTS: [&str; 3] = ["written", "dropped", "redactor_failed"];
+/// What is compared of quality: lately, and for long.
+pub(super) const WINDOWS: [&str; 2] = ["recent", "baseline"];
+/// What becomes of samples for those who look at quality.
+pub(super) const SAMPLE_RESULTS: [&str; 4] = ["done", "dropped", "redactor_failed", "judge_failed"];
 /// Whether a configuration that was read again could be used.
 pub(super) const RELOAD_RESULTS: [&str; 2] = ["ok", "failed"];
 /// How pushes of the metrics go.
@@ -262,6 +270,7 @@ impl Label {
             | Self::Capture
             | Self::AccessLine
             | Self::Content
+            | Self::Sample
             | Self::Push
             | Self::CertificateResult
             | Self::Reload
@@ -270,6 +279,7 @@ impl Label {
             Self::Direction => "direction",
             Self::ScrapeError => "kind",
             Self::Signal => "signal",
+            Self::Window => "window",
             Self::Side => "side",
             Self::Version => "version",
         }
@@ -333,6 +343,8 @@ impl Label {
             Self::Capture => own(&CAPTURE_RESULTS),
             Self::AccessLine => own(&ACCESS_RESULTS),
             Self::Content => own(&CONTENT_RESULTS),
+            Self::Window => own(&WINDOWS),
+            Self::Sample => own(&SAMPLE_RESULTS),
             Self::Push => own(&PUSH_RESULTS),
             Self::RefusedConnection => own(&REFUSED_CONNECTIONS),
             Self::Side => own(&Side::ALL.map(Side::as_str)),

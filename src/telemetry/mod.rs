@@ -1,5 +1,6 @@
 //! The story of a request, told four times: metrics, spans, a log line and an explanation, all
-//! from the one record that it leaves. A capture tells it once more, for a laboratory.
+//! from the one record that it leaves. A capture tells it once more, for a laboratory; samples of
+//! its text go to those who are named for that.
 
 pub mod access_log;
 pub(crate) mod batched;
@@ -15,10 +16,12 @@ pub mod exposition;
 pub mod metric;
 pub mod otel;
 mod parted;
+mod post;
 #[cfg(target_os = "linux")]
 mod process;
 pub mod prometheus;
 pub mod push;
+pub mod quality;
 pub mod recent;
 mod series;
 pub(crate) mod tame;

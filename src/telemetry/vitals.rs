@@ -1,7 +1,7 @@
 //! The state of the gateway at one moment, gathered when somebody asks: what gauges, `/status`
 //! and the live views read. Nothing here is counted up and down beside the thing it counts.
 
-use super::{access_log, capture, content, push};
+use super::{access_log, capture, content, push, quality};
 use crate::diagnose::Diagnosis;
 use crate::tls;
 use serde::Serialize;
@@ -36,6 +36,8 @@ pub struct Vitals {
     pub capture: capture::Counts,
     /// Lines and texts by what became of them.
     pub logs: LogCounts,
+    /// Whether answers are as good as they were. `None`: nobody looks.
+    pub quality: Option<quality::Vitals>,
     /// Pushes of the metrics by how they went.
     pub pushes: push::Counts,
     /// The connections of clients.

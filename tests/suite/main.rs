@@ -35,6 +35,7 @@ mod operations;
 mod pages;
 mod proxy;
 mod push;
+mod quality;
 mod replay;
 mod requests;
 mod restart;

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use tokenweir::slo::Objective;
 use tokenweir::telemetry::catalog;
 use tokenweir::telemetry::metric::{Kind, Known, Label};
+use tokenweir::telemetry::quality;
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -128,7 +129,8 @@ async fn every_row_has_its_series_from_the_start_although_no_replica_is_up() {
     let promise = "ttft < 1s for 99 %".parse().unwrap();
     let slos = vec![Objective { name: "all".into(), model: None, tier: None, promise }];
     let access = crate::access::access(crate::access::tenant());
-    let gateway = start_with(&[nobody], Setup { access, slos, ..Setup::default() }).await;
+    let quality = quality::Settings { enabled: true, ..quality::Settings::default() };
+    let gateway = start_with(&[nobody], Setup { access, slos, quality, ..Setup::default() }).await;
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
     let samples = samples(&page);

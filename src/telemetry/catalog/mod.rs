@@ -5,6 +5,7 @@
 mod doors;
 mod lifecycle;
 mod objectives;
+mod quality;
 mod replicas;
 mod requests;
 mod resilience;
@@ -55,6 +56,7 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
     [
         streams::ROWS,
         requests::ROWS,
+        quality::ROWS,
         tenants::ROWS,
         objectives::ROWS,
         replicas::ROWS,

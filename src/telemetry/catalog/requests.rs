@@ -138,6 +138,17 @@ pub(super) const ROWS: &[Row] = &[
         }),
     },
     Row {
+        name: "tokenweir_refused_answers_total",
+        help: "Answers that refuse: a refusal of the model, a filter's, or a phrase that is listed.",
+        kind: Kind::Counter,
+        labels: &[Label::Model],
+        read: Read::Record(|record, emit| {
+            if record.is_refused_answer() {
+                emit(&[record.model.as_str()], 1.0);
+            }
+        }),
+    },
+    Row {
         name: "tokenweir_output_to_limit_ratio",
         help: "Output tokens / the limit that the client set. At 1 the answer was cut.",
         kind: Kind::Histogram(RATIO_BOUNDS),

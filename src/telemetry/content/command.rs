@@ -1,7 +1,7 @@
 //! A redactor that is a program: one JSON object a line in, one out. It is started when it is
 //! needed, and again at most once a second when it has died or was too slow.
 
-use super::{Texts, as_line};
+use super::treatment::{Texts, as_line};
 use crate::clock;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};

@@ -15,8 +15,10 @@ pub mod redact;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod treatment;
 
 pub use settings::Settings;
+pub(super) use treatment::{Treated, Treatment};
 
 use super::bounded_file::{Bounded, Tally};
 use super::tame;
@@ -25,11 +27,7 @@ use crate::gather::Gatherer;
 use crate::observe::Sink;
 use crate::openai::Excerpt;
 use crate::record::RequestRecord;
-use command::Command;
-use hook::Hook;
-use redact::redact;
-use serde::{Deserialize, Serialize};
-use settings::MARGIN;
+use serde::Serialize;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,20 +86,14 @@ struct Job {
     answer: Excerpt,
 }
 
+/// Whose text it is.
 #[derive(Debug, Serialize)]
-struct Head {
+pub(super) struct Head {
     ts: String,
     request_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
     model: String,
-}
-
-/// What redactors get and give.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Texts {
-    prompt: String,
-    answer: String,
 }
 
 /// The fields of a line, in its order.
@@ -110,23 +102,12 @@ struct Line<'a> {
     #[serde(flatten)]
     head: &'a Head,
     #[serde(flatten)]
-    texts: Texts,
-    prompt_cut: bool,
-    answer_cut: bool,
-    /// How many passages the built-in patterns took out.
-    redacted: u64,
-}
-
-/// Someone else who takes out what is private.
-enum Outside {
-    Command(Command),
-    Hook(Box<Hook>),
+    treated: Treated,
 }
 
 /// The thread.
 struct Worker {
-    settings: Settings,
-    outside: Option<Outside>,
+    treatment: Treatment,
     file: Bounded,
     tallies: Arc<Tallies>,
 }
@@ -135,8 +116,6 @@ struct Worker {
 const QUEUE: usize = 256;
 /// How long the first request waits for others.
 const TOGETHER: Duration = Duration::from_millis(50);
-/// How long a redactor may take.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// How long what is left may take at the end.
 const LAST_MOMENTS: Duration = Duration::from_secs(1);
 
@@ -148,13 +127,8 @@ impl Content {
         let Some(path) = &settings.file else { return Ok(None) };
         let tallies = Arc::new(Tallies::default());
         let file = Bounded::open(path, settings.max_file_bytes as u64 / 2, tallies.file.clone())?;
-        let outside = match (&settings.command, &settings.url) {
-            (Some(command), _) => Some(Outside::Command(Command::new(command.clone()))),
-            (None, Some(url)) => Some(Outside::Hook(Box::new(Hook::new(url)?))),
-            (None, None) => None,
-        };
-        let mut worker =
-            Worker { settings: settings.clone(), outside, file, tallies: tallies.clone() };
+        let treatment = Treatment::new(settings)?;
+        let mut worker = Worker { treatment, file, tallies: tallies.clone() };
         let jobs = Arc::new(Gatherer::new(TOGETHER, QUEUE));
         let of_thread = jobs.clone();
         let thread = thread::Builder::new().name("content".to_owned());
@@ -170,21 +144,32 @@ impl Content {
 
 impl Sink for Content {
     fn finished(&self, record: &RequestRecord) {
-        let Some(prompt) = &record.prompt else { return };
-        let head = Head {
-            ts: humantime::format_rfc3339_millis(record.started).to_string(),
-            request_id: record.request_id.as_str().to_owned(),
-            trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
-            model: record.model.as_str().to_owned(),
-        };
+        let prompt = record.prompt.as_ref().filter(|_| record.text_for.log);
+        let Some(prompt) = prompt.cloned() else { return };
         let answer = record.observed.text.clone().unwrap_or_default();
-        if self.jobs.give(Job { head, prompt: prompt.clone(), answer }, 1).is_err() {
+        if self.jobs.give(Job { head: Head::of(record), prompt, answer }, 1).is_err() {
             self.tallies.crowded_out.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-// === impl Worker ===
+// === impl Head, Worker ===
+
+impl Head {
+    pub(super) fn of(record: &RequestRecord) -> Self {
+        Self {
+            ts: humantime::format_rfc3339_millis(record.started).to_string(),
+            request_id: record.request_id.as_str().to_owned(),
+            trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
+            model: record.model.as_str().to_owned(),
+        }
+    }
+
+    /// The label value.
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+}
 
 impl Worker {
     fn run(&mut self, jobs: &Gatherer<Job>) {
@@ -208,42 +193,16 @@ impl Worker {
     }
 
     fn write(&mut self, job: &Job) {
-        let Some(line) = self.line(job) else {
+        let Some(treated) = self.treatment.treat(&job.prompt, &job.answer) else {
             self.tallies.redactor_failed.fetch_add(1, Ordering::Relaxed);
             return;
         };
+        let line = Line { head: &job.head, treated };
         let mut text = tame::json(serde_json::to_string(&line).unwrap_or_default());
         text.push('\n');
         // What fails is counted there.
         let _ = self.file.write_all(text.as_bytes());
     }
-
-    /// `None`: the redactor failed.
-    fn line<'a>(&mut self, job: &'a Job) -> Option<Line<'a>> {
-        let [(prompt, in_prompt), (answer, in_answer)] = [&job.prompt, &job.answer]
-            .map(|text| redact(&String::from_utf8_lossy(text.bytes()), &self.settings.redact));
-        let mut texts = Texts { prompt, answer };
-        match &mut self.outside {
-            Some(Outside::Command(command)) => texts = command.treat(&texts, PATIENCE)?,
-            Some(Outside::Hook(hook)) => texts = hook.treat(&texts, PATIENCE)?,
-            None => {}
-        }
-        let most = self.settings.max_bytes;
-        let prompt_cut = cut(&mut texts.prompt, job.prompt.is_cut(), most);
-        let answer_cut = cut(&mut texts.answer, job.answer.is_cut(), most);
-        let redacted = in_prompt + in_answer;
-        Some(Line { head: &job.head, texts, prompt_cut, answer_cut, redacted })
-    }
-}
-
-/// Leaves `most` bytes, and drops the margin behind which a text was cut: there may be half of a
-/// secret at its end. Whether anything is missing.
-fn cut(text: &mut String, was_cut: bool, most: usize) -> bool {
-    let sure = if was_cut { text.len().saturating_sub(MARGIN) } else { text.len() };
-    let end = text.floor_char_boundary(sure.min(most));
-    let is_cut = was_cut || end < text.len();
-    text.truncate(end);
-    is_cut
 }
 
 // === impl Counter, Running ===
@@ -268,11 +227,4 @@ impl Drop for Running {
             let _ = thread.join();
         }
     }
-}
-
-/// One object on one line.
-fn as_line(texts: &Texts) -> Vec<u8> {
-    let mut line = serde_json::to_vec(texts).unwrap_or_default();
-    line.push(b'\n');
-    line
 }

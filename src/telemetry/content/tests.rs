@@ -1,6 +1,11 @@
 //! What gets into the file, and what never does.
 
+use super::hook::Hook;
+use super::redact::redact;
+use super::settings::MARGIN;
+use super::treatment::{Texts, cut};
 use super::*;
+use crate::record::TextFor;
 use crate::record::sample::streamed;
 use std::fs;
 use std::io::Read;
@@ -29,6 +34,7 @@ fn written(settings: &Settings, texts: &[(&str, &str)]) -> (Vec<serde_json::Valu
     for (prompt, answer) in texts {
         let mut record = streamed();
         record.prompt = Some(excerpt(prompt, settings.room()));
+        record.text_for.log = true;
         record.observed.text = Some(excerpt(answer, settings.room()));
         content.finished(&record);
     }
@@ -107,9 +113,12 @@ fn a_text_that_many_secrets_made_shorter_still_ends_before_its_margin() {
 fn a_queue_that_is_full_costs_records_which_are_counted() {
     let jobs = Arc::new(Gatherer::new(TOGETHER, 1));
     let content = Content { jobs, tallies: Arc::default() };
-    let record = RequestRecord { prompt: Some(Excerpt::new(8)), ..streamed() };
+    let text_for = TextFor { log: true, quality: false };
+    let record = RequestRecord { prompt: Some(Excerpt::new(8)), text_for, ..streamed() };
     (0..3).for_each(|_| content.finished(&record));
     content.finished(&streamed());
+    let text_for = TextFor { log: false, quality: true };
+    content.finished(&RequestRecord { text_for, ..record });
     assert_eq!(content.counter().counts().dropped, 2, "and who is not in the sample is not meant");
 }
 

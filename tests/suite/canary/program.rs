@@ -71,6 +71,7 @@ impl Program {
              answers: {{ refusal_phrases: ['I cannot help'] }}\n\
              log: {{ level: trace, format: {format}, access_per_second: null{content} }}\n\
              tracing: {{ endpoint: 'http://{collector}', protocol: http/protobuf, ratio: 1.0 }}\n\
+             quality: {{ enabled: true }}\n\
              capture: {{ file: '{}' }}\n",
             capture.display()
         );

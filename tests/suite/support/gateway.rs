@@ -19,7 +19,7 @@ use tokenweir::observe::{self, Live, Sink};
 use tokenweir::proxy::access::Access;
 use tokenweir::proxy::admission::{self, Admission};
 use tokenweir::proxy::retry::{self, Retry};
-use tokenweir::proxy::{Gate, GateLimits, Gateway};
+use tokenweir::proxy::{Gate, GateLimits, Gateway, KeptText};
 use tokenweir::record::{Kept, RequestRecord, Tiers};
 use tokenweir::resilience;
 use tokenweir::routing::{Policy, PolicyKind};
@@ -28,10 +28,12 @@ use tokenweir::slo::Objective;
 use tokenweir::telemetry::Telemetry;
 use tokenweir::telemetry::buckets::Buckets;
 use tokenweir::telemetry::capture::{self, Capture, Counter};
+use tokenweir::telemetry::content;
 use tokenweir::telemetry::explain::Explanations;
 use tokenweir::telemetry::metric::Known;
 use tokenweir::telemetry::prometheus::Prometheus;
 use tokenweir::telemetry::push;
+use tokenweir::telemetry::quality::{self, Quality};
 use tokenweir::telemetry::recent::Recent;
 use tokenweir::telemetry::vitals::{LogCounts, SpanCounts};
 use tokenweir::tls::Outbound;
@@ -55,6 +57,7 @@ pub(crate) struct Running {
     /// Counts what the capture has written.
     capture: Option<Counter>,
     _capturing: std::sync::Mutex<Option<capture::Running>>,
+    _sampling: std::sync::Mutex<Option<quality::Running>>,
     _keeper: Keeper,
 }
 
@@ -120,6 +123,8 @@ pub(crate) struct Setup {
     pub first_output: Option<Duration>,
     /// What is the matter with the replicas.
     pub diagnosis: Arc<Board>,
+    /// Whether answers are as good as they were.
+    pub quality: quality::Settings,
 }
 
 struct Tap(mpsc::UnboundedSender<RequestRecord>);
@@ -168,6 +173,7 @@ impl Default for Setup {
             health: resilience::Settings { slow_start: Duration::ZERO, ..Default::default() },
             first_output: None,
             diagnosis: Arc::default(),
+            quality: quality::Settings::default(),
         }
     }
 }
@@ -203,17 +209,24 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<Pool> {
     Arc::new(pool.with_shadow(&setup.shadow))
 }
 
-/// Starts a gateway that differs from the default.
-pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
-    let pool = pool(backends, &setup);
+/// The way to the replicas.
+fn client(setup: &Setup) -> Client {
     let limits = client::Limits {
         connect: Duration::from_secs(2),
         headers: setup.header_timeout,
         first_output: setup.first_output,
         idle: Duration::from_secs(3),
     };
-    let outbound = setup.outbound.map(|outbound| Client::with_tls(limits, outbound));
-    let client = outbound.unwrap_or_else(|| Client::new(limits));
+    match &setup.outbound {
+        Some(outbound) => Client::with_tls(limits, outbound.clone()),
+        None => Client::new(limits),
+    }
+}
+
+/// Starts a gateway that differs from the default.
+pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
+    let pool = pool(backends, &setup);
+    let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
     let prometheus = Prometheus::new(setup.known, &setup.buckets, setup.slos);
     let explanations = Arc::new(Explanations::new(setup.explain_ring));
@@ -225,6 +238,11 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     sinks.extend(capture.map(|capture| Arc::new(capture) as Arc<dyn Sink>));
     let recent = Arc::new(Recent::new(std::time::Instant::now()));
     sinks.extend([recent.clone() as Arc<dyn Sink>, Arc::new(Tap(sender))]);
+    let texts = content::Settings::default();
+    let (quality, sampling) = Quality::start(&setup.quality, &texts).unwrap().unzip();
+    sinks.extend(quality.clone().map(|quality| Arc::new(quality) as Arc<dyn Sink>));
+    let share = setup.quality.share();
+    let kept_text = KeptText { log: 0.0, quality: share, bytes: texts.room() };
     let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
     let settings = watch::Settings {
         min_interval: setup.look_every,
@@ -260,7 +278,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             live: live.clone(),
             session_headers: setup.session_headers,
             captured: setup.captured,
-            kept_text: None,
+            kept_text: (share > 0.0).then_some(kept_text),
         })),
         admin: Arc::new(Admin {
             diagnosis: setup.diagnosis,
@@ -277,6 +295,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             spans: Box::new(SpanCounts::default),
             capture: counter.clone(),
             logs: Arc::new(LogCounts::default),
+            quality,
             pushes: push::Counter::default(),
             connections: Box::new(move || counted.vitals()),
             credentials: setup.tls.credentials.clone(),
@@ -301,6 +320,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         serving: Some(serving),
         capture: counter,
         _capturing: std::sync::Mutex::new(capturing),
+        _sampling: std::sync::Mutex::new(sampling.flatten()),
         _keeper: keeper,
     }
 }

@@ -1,0 +1,57 @@
+//! What is configured of the look at quality.
+
+use crate::units;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Whether quality is looked at, and who gets a sample of prompts and answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Whether it is looked at at all.
+    pub enabled: bool,
+    /// Share of requests whose text goes to the file and the judge, from 0 to 0.05.
+    pub sample: f64,
+    /// The file. `None`: none.
+    pub file: Option<PathBuf>,
+    /// Most bytes of it and the one before it together.
+    #[serde(with = "units::bytes")]
+    pub max_file_bytes: usize,
+    /// A server that scores answers. `None`: nobody does.
+    pub judge: Option<String>,
+    /// How long it may take.
+    #[serde(with = "units::duration")]
+    pub judge_timeout: Duration,
+    /// What is lately.
+    #[serde(with = "units::duration")]
+    pub recent: Duration,
+    /// What it is compared to.
+    #[serde(with = "units::duration")]
+    pub baseline: Duration,
+}
+
+impl Settings {
+    /// The share of requests whose text somebody gets.
+    pub const fn share(&self) -> f64 {
+        let is_read = self.enabled && (self.file.is_some() || self.judge.is_some());
+        if is_read { self.sample } else { 0.0 }
+    }
+}
+
+impl Default for Settings {
+    /// Off. Else no text for anybody until a file or a judge is named, then one request in a
+    /// hundred; an hour is compared to a day.
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            sample: 0.01,
+            file: None,
+            max_file_bytes: 1 << 30,
+            judge: None,
+            judge_timeout: Duration::from_secs(10),
+            recent: Duration::from_hours(1),
+            baseline: Duration::from_hours(24),
+        }
+    }
+}
