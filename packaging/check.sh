@@ -16,6 +16,14 @@ have() {
   return 1
 }
 
+echo "== static binary"
+if readelf --dynamic "$binary" 2>/dev/null | grep NEEDED >/dev/null; then
+  # It takes an optimised build, so it is not made here.
+  printf '!! %s needs libraries: what packaging/static.sh makes is NOT checked\n' "$binary" >&2
+else
+  packaging/static.sh --check "$binary"
+fi
+
 echo "== completions and manual pages"
 for guide in man completions-bash completions-zsh completions-fish; do
   "$binary" generate "$guide" --out "$out/usr" 2>/dev/null
