@@ -16,6 +16,21 @@ have() {
   return 1
 }
 
+# Whether the binary takes the configuration in a chart's ConfigMap.
+check_configuration() {
+  awk '/^  tokenweir\.yaml: \|/ { inside = 1; next } inside && /^(    |$)/ { sub(/^    /, ""); print; next } { inside = 0 }' \
+    "$1" >"$out/chart-configuration.yaml"
+  [ -s "$out/chart-configuration.yaml" ] || { echo "the chart has no ConfigMap with tokenweir.yaml" >&2; exit 1; }
+  local said
+  said=$("$binary" check "$out/chart-configuration.yaml" 2>&1) && { printf '%s\n' "$said"; return; }
+  if grep 'built without Kubernetes' <<<"$said" >/dev/null; then
+    printf '!! %s was built without --features kubernetes: the configuration of the chart is NOT checked\n' "$binary" >&2
+  else
+    printf '%s\n' "$said" >&2
+    exit 1
+  fi
+}
+
 echo "== static binary"
 if readelf --dynamic "$binary" 2>/dev/null | grep NEEDED >/dev/null; then
   # It takes an optimised build, so it is not made here.
@@ -61,4 +76,7 @@ if have helm "the chart"; then
   helm template gw packaging/helm/tokenweir \
     --set serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboards.enabled=true,autoscaling.enabled=true \
     >/dev/null 2>&1
+  # What the chart writes must be what the gateway reads.
+  helm template gw packaging/helm/tokenweir >"$out/chart.yaml"
+  check_configuration "$out/chart.yaml"
 fi
