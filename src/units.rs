@@ -2,6 +2,8 @@
 //! names its unit, because `30` has meant seconds to some and milliseconds to others; a plain
 //! number of bytes is clear. What is printed can be read back.
 
+pub mod schema;
+
 /// Durations. For `#[serde(with = "units::duration")]` and, by `parse`, for flags.
 pub mod duration {
     use super::Text;

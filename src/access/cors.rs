@@ -9,13 +9,14 @@ use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The origins that are allowed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Such as `https://chat.example.com`; `*` is any.
+    /// The web pages that may read answers, such as `https://chat.example.com`; `*` is any.
     pub origins: Vec<String>,
 }
 

@@ -9,6 +9,7 @@ use crate::units;
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -24,22 +25,26 @@ pub struct Client {
 }
 
 /// The limits of the client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Longest wait for a connection.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub connect: Duration,
     /// Longest wait for a response head. vLLM sends that of a whole answer when it is generated.
     #[serde(rename = "response_headers", with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub headers: Duration,
     /// Longest wait for the first output of a stream, from the head of its request on. `None`: no
     /// limit. A shorter one of the client wins.
     #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
     pub first_output: Option<Duration>,
     /// How long an unused connection is kept. Keep it below the replicas' own limit: vLLM closes
     /// after 5 s.
     #[serde(rename = "idle_connection", with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub idle: Duration,
 }
 

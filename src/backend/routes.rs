@@ -5,12 +5,13 @@ use super::dialect::adapter_hash;
 use super::model::Model;
 pub use super::terms::Terms;
 use crate::record::{BackendId, ModelLabel};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// A name that the configuration gives to a model. It wins over a model of that name.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Named {
     /// What clients write.

@@ -12,26 +12,31 @@ use super::wake::{Wake, wait};
 use super::{Backend, Health, Model, Sample, ScrapeError, recent};
 use crate::{clock, units};
 use http::StatusCode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How a replica is watched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Time between two looks at a replica under load.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub min_interval: Duration,
     /// Time between two looks at one where nothing happens.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub max_interval: Duration,
     /// Longest wait for an answer.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub timeout: Duration,
     /// Longest page, in bytes.
     #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
     pub max_page: usize,
 }
 

@@ -77,7 +77,8 @@ impl ValueEnum for What {
     fn to_possible_value(&self) -> Option<PossibleValue> {
         match self {
             Self::All => Some(
-                PossibleValue::new("all").help("All that follow down to `runbooks`; needs --out"),
+                PossibleValue::new("all")
+                    .help("All that follow down to `metrics-reference`; needs --out"),
             ),
             Self::One(artifact) => artifact.to_possible_value(),
             Self::Guide(guide) => guide.to_possible_value(),

@@ -7,11 +7,12 @@ use super::secret::Secret;
 use super::settings::Tiers;
 use super::{file, yaml};
 use crate::access::{Roster, cors};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Who may come in.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Access {
     /// The file of tenants and keys. `None`: nobody needs a key.
@@ -20,7 +21,7 @@ pub struct Access {
     pub cors: cors::Settings,
     /// The token that the admin port wants. `None`: none.
     pub admin_token: Option<Secret>,
-    /// Whether its metrics are for everybody all the same.
+    /// Whether `/metrics` wants no token all the same.
     pub open_metrics: bool,
 }
 

@@ -5,19 +5,21 @@ use super::settings::UsageMode;
 use crate::backend::address::{Address, AddressError};
 use crate::record::BackendId;
 use crate::tls::ClientSettings;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 /// A replica.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackendConfig {
-    /// Where it is.
+    /// Where it is: scheme, host and port, without a path.
     #[serde(serialize_with = "write_address", deserialize_with = "read_address")]
+    #[schemars(with = "String")]
     pub url: Address,
-    /// What it is called in metrics, traces and logs. Its host and port, if it has none.
+    /// What it is called in metrics, traces and logs. `None`: its host and port.
     #[serde(default, deserialize_with = "read_name")]
     pub name: Option<String>,
-    /// The token that it wants, instead of the client's.
+    /// The token that it wants, instead of the client's. `None`: the client's own is passed on.
     #[serde(default)]
     pub api_key: Option<Secret>,
     /// Whether it is asked for usage that clients did not ask for. `None`: as for all.

@@ -6,36 +6,38 @@ use super::secret::Secret;
 use super::settings::UsageMode;
 use super::{BackendConfig, ConfigError, file, yaml};
 use crate::units;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A source of replicas. Has exactly one of `file`, `dns`, `srv` and `kubernetes`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Discovery {
-    /// A file with a list like that of `backends`.
+    /// A file with a list like that of `backends`, in YAML or JSON. It is looked at every second.
     #[serde(default)]
     pub file: Option<PathBuf>,
-    /// A name whose addresses are replicas.
+    /// A name: each of its addresses is a replica. Needs `port`.
     #[serde(default)]
     pub dns: Option<String>,
-    /// A name whose SRV records are.
+    /// A name whose SRV records are hosts and ports of replicas.
     #[serde(default)]
     pub srv: Option<String>,
-    /// A Service whose pods are.
+    /// A Service whose pods are replicas. Only in programs that are built with Kubernetes.
     #[serde(default)]
     pub kubernetes: Option<Kubernetes>,
     /// The port of those of `dns`.
     #[serde(default)]
     pub port: Option<u16>,
-    /// The time from one question to the next.
+    /// The time from one question of DNS to the next, at least 1s.
     #[serde(default = "usual_interval", with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub every: Duration,
     /// As of a backend: for those that do not have their own.
     #[serde(default)]
     pub api_key: Option<Secret>,
-    /// As well.
+    /// As of a backend: for those that do not have their own.
     #[serde(default)]
     pub usage: Option<UsageMode>,
     /// As of a backend; those of a file have their own.

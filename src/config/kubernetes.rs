@@ -1,27 +1,29 @@
 //! A Service of Kubernetes as a source of replicas, in the configuration.
 
 use http::Uri;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Which pods are replicas, and who knows them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Kubernetes {
-    /// The name of their Service.
+    /// The name of the Service of the pods.
     pub service: String,
-    /// The namespace of it. `None`: that of the gateway.
+    /// Its namespace. `None`: that of the gateway.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// Their port. `None`: the only one of the Service.
+    /// The port of the pods: a number, or its name in the Service. `None`: the only one of the Service.
     #[serde(default)]
     pub port: Option<PodPort>,
-    /// The API server, without credentials. `None`: the usual one.
+    /// The API server, without credentials. `None`: the
+    /// cluster's own, or that of `KUBECONFIG`.
     #[serde(default)]
     pub url: Option<String>,
 }
 
 /// A port of pods.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a port is a number from 1 to 65535, or its name in the Service")]
 pub enum PodPort {
     /// Its number.

@@ -3,45 +3,53 @@
 use super::Config;
 use super::rules::{Broken, broken};
 use crate::units;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// What clients may have and take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Longest body, in bytes.
     #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
     pub body: usize,
     /// Longest request line and headers together, in bytes.
     #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
     pub header: usize,
     /// Most headers.
     pub headers_count: usize,
     /// Longest wait for a request head.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub header_timeout: Duration,
     /// Longest pause in a body.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub body_idle_timeout: Duration,
     /// Longest time in which a client takes nothing.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub write_timeout: Duration,
     /// Longest pause between two requests.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub keep_alive: Duration,
     /// Most connections. `None`: as the limit of open files allows.
     pub connections: Option<usize>,
-    /// Most connections of one address.
+    /// Most connections of one address. `None`: no limit.
     pub connections_per_client: Option<u32>,
     /// Most streams of one HTTP/2 connection.
     pub streams_per_connection: u32,
     /// Most requests in flight. `None`: as the limit of open files allows.
     pub requests_in_flight: Option<usize>,
-    /// Most requests in flight of one address.
+    /// Most requests in flight of one address. `None`: no limit.
     pub requests_per_client: Option<u32>,
-    /// Memory of the process above which no requests are taken, in bytes.
+    /// Memory of the process above which no requests are taken. `None`: no limit.
     #[serde(with = "units::optional_bytes")]
+    #[schemars(with = "Option<units::schema::Size>")]
     pub memory: Option<usize>,
 }
 

@@ -16,6 +16,7 @@ mod objectives;
 mod quality;
 mod reload;
 mod rules;
+mod schema;
 mod secret;
 mod settings;
 mod sources;
@@ -32,6 +33,7 @@ pub use error::{ConfigError, Place, Position};
 pub use kubernetes::{Kubernetes, PodPort};
 pub use limits::Limits;
 pub use reload::Reloaded;
+pub use schema::schema;
 pub use secret::{Secret, SecretError, SecretValue};
 pub use settings::{
     Admission, Answers, Capture, Drain, Format, Level, Log, Metrics, Otlp, Reload, Routing,
@@ -50,32 +52,36 @@ use crate::telemetry::otel;
 use crate::tls::{ClientSettings, ServerSettings};
 use error::Cut;
 use rules::Broken;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::{Map, Value, json};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// Everything that can be configured. Made by [`Config::load`], which checks it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where clients are served.
+    /// Where clients are served: an IP address and a port. `0.0.0.0:8080` lets other machines in.
     #[serde(deserialize_with = "read_socket")]
+    #[schemars(with = "String")]
     pub listen: SocketAddr,
-    /// Whether other processes of the same user may serve there too.
+    /// Whether other processes of the same user may serve there too (`SO_REUSEPORT`).
     pub listen_reuse_port: bool,
-    /// Where metrics, health and this configuration are served.
+    /// Where metrics, health and this configuration are served: an IP address and a port. Keep it
+    /// away from clients.
     #[serde(deserialize_with = "read_socket")]
+    #[schemars(with = "String")]
     pub admin: SocketAddr,
     /// The replicas. No two have the same name or address.
     pub backends: Vec<BackendConfig>,
-    /// Where others are found.
+    /// Where other replicas are found while the gateway runs.
     pub discovery: Vec<Discovery>,
     /// Names that clients may ask for, besides those that the replicas say they serve.
     pub models: Vec<Named>,
-    /// How one of them is chosen.
+    /// How a replica is chosen for each request.
     pub routing: Routing,
-    /// What happens while all of them are full.
+    /// What happens while every replica that serves a model is full.
     pub admission: Admission,
     /// Who may come in.
     pub access: Access,
@@ -105,13 +111,13 @@ pub struct Config {
     pub answers: Answers,
     /// How the tier of a request is told.
     pub tiers: Tiers,
-    /// What is promised of requests.
+    /// What is promised of requests. Each is counted as good or bad when it ends. Up to 20.
     pub slos: Vec<Objective>,
     /// How metrics are counted.
     pub metrics: Metrics,
     /// How the gateway ends.
     pub drain: Drain,
-    /// When this is read again.
+    /// When the configuration is read again, besides on SIGHUP.
     pub reload: Reload,
     /// What is logged.
     pub log: Log,

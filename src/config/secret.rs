@@ -3,8 +3,10 @@
 
 use crate::access::KeyDigest;
 use http::HeaderValue;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error as DeError, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -103,6 +105,34 @@ impl Serialize for Secret {
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(SecretVisitor)
+    }
+}
+
+impl JsonSchema for Secret {
+    fn schema_name() -> Cow<'static, str> {
+        "Secret".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let place = |key: &str, place: Schema| {
+            json_schema!({
+                "type": "object",
+                "properties": { key: place },
+                "required": [key],
+                "additionalProperties": false,
+            })
+        };
+        let variable = json_schema!({
+            "type": "string",
+            "description": "The environment variable that holds it.",
+            "pattern": "^[A-Za-z_][A-Za-z0-9_]*$",
+        });
+        let file = json_schema!({
+            "type": "string",
+            "description": "The file that holds it.",
+            "minLength": 1,
+        });
+        json_schema!({ "title": "secret", "oneOf": [place("env", variable), place("file", file)] })
     }
 }
 

@@ -8,29 +8,32 @@ use crate::routing::{Policy, PolicyKind, kv_aware};
 use crate::telemetry::content;
 use crate::telemetry::otel::Protocol;
 use crate::units;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// How a replica is chosen.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Routing {
-    /// The policy.
+    /// How one is chosen.
     pub policy: PolicyKind,
     /// The headers that may name a session, the one to prefer first.
     pub session_headers: Vec<String>,
-    /// For [`PolicyKind::KvAware`].
+    /// The weights of `kv_aware`, which predicts seconds.
     pub kv_aware: kv_aware::Settings,
-    /// Decisions that are kept to be explained.
+    /// How many of the last decisions are kept for `/explain`, 4 KiB each at most. 0 keeps none.
     pub explain_ring: usize,
     /// Policies that are asked the same, and never obeyed.
     pub shadow: Vec<PolicyKind>,
 }
 
 /// Whether the gateway asks for usage that a client did not ask for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum UsageMode {
     /// Of servers that are known to tell it in an event of its own, which is taken out of the
@@ -42,96 +45,106 @@ pub enum UsageMode {
 }
 
 /// How the tier of a request is told: a label of metrics.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tiers {
-    /// The header that names it.
+    /// The header that names the tier of a request, such as `x-tier`.
     pub header: Option<String>,
-    /// The names that may be in it.
+    /// The names that may be in it. Others count as `_other`.
     pub names: Vec<String>,
     /// Clients' tokens and their tiers. They win over the header.
     pub keys: Vec<TierKey>,
 }
 
 /// The tier of whoever has a token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TierKey {
     /// The token that the client sends.
     pub key: Secret,
-    /// The tier.
+    /// Its tier.
     pub tier: String,
 }
 
 /// What happens while every replica is full.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admission {
     /// Whether requests wait for a replica with room, or are sent in any case.
     pub enabled: bool,
-    /// A replica with as many requests in its queue is full.
+    /// A replica with as many requests in its queue is full. `None`: its queue does not matter.
     pub max_waiting: Option<u32>,
-    /// A replica whose KV cache is as full is full. From 0 to 1.
+    /// A replica whose KV cache is as full is full, from 0 to 0.99. `None`: its cache does not
+    /// matter.
     pub max_kv_usage: Option<f64>,
-    /// A replica with as many requests of this gateway is full.
+    /// A replica with as many requests of this gateway is full, whatever it says of itself.
+    /// `None`: no limit.
     pub max_in_flight: Option<u32>,
-    /// Most requests that wait.
+    /// Most requests that wait. 0: none.
     pub room: usize,
-    /// How long each may.
+    /// How long a request waits; then it is answered 429.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub max_wait: Duration,
-    /// Tiers, from the one that goes first to the one that goes last.
+    /// Tiers, from the one that goes first to the one that goes last. `default` stands for all that
+    /// are not named.
     pub classes: Vec<String>,
-    /// The header that names the tenant.
+    /// The header that names the tenant; only one that your own proxy sets. `None`: the client's
+    /// token, or its address.
     pub tenant_header: Option<String>,
 }
 
 /// What is looked for in answers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Answers {
-    /// Phrases that make one a refusal.
+    /// An answer that has one of these phrases, in any case, counts as refused.
     pub refusal_phrases: Vec<String>,
 }
 
 /// How the gateway ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Drain {
     /// How long connections are still accepted after the signal to end.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub delay: Duration,
     /// How long running requests may go on after that.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub timeout: Duration,
 }
 
 /// When the configuration is read again, besides on SIGHUP.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reload {
-    /// Whether it is when its file has changed.
+    /// Whether it is read again when its file has changed. It is looked at every second.
     pub watch: bool,
 }
 
 /// What is logged, and how.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
     /// The least important events that are logged.
     pub level: Level,
     /// The form of a line.
     pub format: Format,
-    /// Whether each request gets a line when it ends.
+    /// Whether each request gets a line when it ends. Lines never hold prompts, answers or keys.
     pub access: bool,
-    /// Most lines of ordinary requests in a second. `None`: no limit.
+    /// Most lines in a second of requests that went well. All others always get theirs. `None`: no
+    /// limit.
     pub access_per_second: Option<u32>,
     /// Where prompts and answers go.
     pub content: content::Settings,
 }
 
 /// The importance of a logged event.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// What failed.
@@ -148,7 +161,9 @@ pub enum Level {
 }
 
 /// The form of a log line.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// For people on a terminal, JSON elsewhere.
@@ -161,27 +176,31 @@ pub enum Format {
 }
 
 /// How metrics are counted.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
-    /// Whether they are counted at all.
+    /// Whether metrics are counted, and `/metrics` is served.
     pub enabled: bool,
-    /// Bounds of histograms, by metric.
+    /// Bounds of histograms in place of those that ship, by metric and in its unit: ascending.
     pub buckets: BTreeMap<String, Vec<f64>>,
     /// Where they are pushed.
     pub otlp: Otlp,
 }
 
 /// Where metrics are pushed. What is `None` here is decided by the standard `OTEL_*` variables.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Otlp {
-    /// The URL of an OTLP collector.
+    /// The URL of an OTLP collector, such as `http://127.0.0.1:4317`. `None`: as
+    /// `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT` says, if
+    /// `OTEL_METRICS_EXPORTER` has otlp.
     pub endpoint: Option<String>,
-    /// How it is spoken to.
+    /// How it is spoken to. `None`: as `OTEL_EXPORTER_OTLP_PROTOCOL` says, or grpc.
     pub protocol: Option<Protocol>,
-    /// The time from one push to the next.
+    /// The time from one push to the next, at least 1s. `None`: as `OTEL_METRIC_EXPORT_INTERVAL`
+    /// says, or 1m.
     #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
     pub interval: Option<Duration>,
 }
 
@@ -192,15 +211,16 @@ impl Default for Metrics {
 }
 
 /// Where the traffic is written, without its text.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capture {
     /// The file. `None`: nowhere.
     pub file: Option<PathBuf>,
-    /// Most bytes of it and the one before it together.
+    /// Most bytes of the file and the one before it (`FILE.old`) together.
     #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
     pub max_bytes: usize,
-    /// Share of requests that are kept, from 0 to 1.
+    /// Share of requests that are kept, from 0 to 1. Of a session, all or none.
     pub sample: f64,
 }
 

@@ -9,6 +9,7 @@ use crate::openai::Phrases;
 use crate::record::{Condition, Observed, RecentTimes, Scales, SlowLimits};
 use crate::units;
 use arc_swap::ArcSwap;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,16 +35,18 @@ pub trait Replica: Send + Sync + 'static {
 }
 
 /// When a silence between two outputs is a stall, and how long one may last.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StallLimits {
-    /// How many times the p99 of the replica's gaps lately.
+    /// How many times the usual longest gap (p99) of the replica's streams lately.
     pub factor: f64,
     /// No shorter silence is a stall.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub floor: Duration,
     /// A stream that is silent for longer is cut. `None`: never.
     #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
     pub abort_after: Option<Duration>,
 }
 

@@ -1,5 +1,6 @@
 //! What an operator installs around the gateway: rules and alerts for Prometheus, who is called for
-//! them, dashboards, and a collector for traces. All of it is printed from tables here, and a test
+//! them, dashboards, and a collector for traces;
+//! and the reference of what can be configured and what is measured. All of it is printed from tables here, and a test
 //! finds every metric, label and label value of them in the catalogue: a metric that is renamed
 //! breaks a test, and not the alert at night.
 
@@ -8,11 +9,14 @@ pub mod alerts;
 pub mod dashboards;
 mod grafana;
 pub mod recording;
+mod reference;
 mod rules;
 pub mod runbooks;
 mod scraping;
 mod surroundings;
 mod yaml;
+
+use crate::config::schema;
 
 pub use surroundings::Surroundings;
 pub use yaml::Error;
@@ -40,6 +44,12 @@ pub enum Artifact {
     Collector,
     /// A page on each alert: what it means, how to see it, what to do.
     Runbooks,
+    /// JSON Schema of the configuration file, for editors.
+    Schema,
+    /// A page on each key of the configuration.
+    ConfigurationReference,
+    /// A page on each metric.
+    MetricsReference,
 }
 
 /// The collector's configuration does not depend on anything here.
@@ -47,7 +57,7 @@ const COLLECTOR: &str = include_str!("collector.yaml");
 
 impl Artifact {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Prometheus,
         Self::RecordingRules,
         Self::AlertRules,
@@ -58,6 +68,9 @@ impl Artifact {
         Self::GrafanaProvider,
         Self::Collector,
         Self::Runbooks,
+        Self::Schema,
+        Self::ConfigurationReference,
+        Self::MetricsReference,
     ];
 
     /// Where it is kept, from the top of the repository.
@@ -73,6 +86,9 @@ impl Artifact {
             Self::GrafanaProvider => "config/grafana/provider.yml",
             Self::Collector => "config/otel/collector.yaml",
             Self::Runbooks => "docs/runbooks.md",
+            Self::Schema => "config/tokenweir.schema.json",
+            Self::ConfigurationReference => "docs/configuration.md",
+            Self::MetricsReference => "docs/metrics.md",
         }
     }
 
@@ -89,6 +105,9 @@ impl Artifact {
             Self::GrafanaProvider => grafana::provider(),
             Self::Collector => Ok(COLLECTOR.to_owned()),
             Self::Runbooks => Ok(runbooks::print()),
+            Self::Schema => Ok(format!("{:#}\n", schema().as_value())),
+            Self::ConfigurationReference => Ok(reference::configuration(&schema())),
+            Self::MetricsReference => Ok(reference::metrics()),
         }
     }
 }

@@ -9,7 +9,8 @@ const HEAD: &str = "\
 # Runbooks
 
 One for each alert. `page`: somebody has to look now, because users are being failed. `ticket`: in
-working hours. The dashboard is *tokenweir*; `GATEWAY:9090` is the admin port.
+working hours. The dashboard is *tokenweir*; `GATEWAY:9090` is the admin port. What is the matter with
+a replica, by name, is told by [`tokenweir diagnose`](diagnose.md#the-verdicts).
 
 ";
 

@@ -3,12 +3,13 @@
 use crate::record::NotRetried;
 use crate::resilience::{Elsewhere, Poison, Symptom};
 use crate::units;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use tower::retry::budget::{Budget, TpsBudget};
 
 /// How often requests are sent to another replica.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// How many other replicas may have a request after the first one failed it. Those that took no
@@ -20,6 +21,7 @@ pub struct Settings {
     pub budget_floor: u32,
     /// How long an answer without output is held back. Zero: not at all.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub max_hold: Duration,
 }
 

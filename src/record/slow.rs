@@ -2,6 +2,7 @@
 
 use super::{Outcome, Phase, Phases, RequestRecord, Timings};
 use crate::units;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -29,20 +30,24 @@ pub enum SlowCause {
 }
 
 /// A request that takes longer than any of these is slow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SlowLimits {
     /// Time to first token, of streams.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub ttft: Duration,
     /// Time per output token, of streams.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub tpot: Duration,
     /// Duration, of answers that are no stream.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub whole: Duration,
     /// How long the client holds an answer up.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub write_stall: Duration,
 }
 

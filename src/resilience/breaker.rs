@@ -13,13 +13,14 @@
 //! that are too long) is never told to it. A decision reads two atomics of it.
 
 use crate::units;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// When a replica is ejected, and how it comes back.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Failures in a row that eject it. 0: none do.
@@ -29,15 +30,18 @@ pub struct Settings {
     pub failure_share: f64,
     /// How long it is ejected, the first time; each further time twice as long, up to five minutes.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub ejection: Duration,
     /// How long it takes a replica that comes back to get its full share again.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub slow_start: Duration,
     /// Share of replicas that must be left, from 0 to 1: with fewer, ejections count for nothing.
     pub panic_threshold: f64,
     /// An engine that says that it has requests and makes nothing for so long is stuck. `None`:
     /// that is not looked at.
     #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
     pub stuck_after: Option<Duration>,
 }
 

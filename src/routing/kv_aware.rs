@@ -15,10 +15,11 @@
 //! prompt that is computed beside them: that is what `interference` is for.
 
 use super::{Ask, Candidate, Choice, lowest, session};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The weights.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Seconds that a KV cache which is half full counts for.

@@ -30,6 +30,7 @@ pub use question::Question;
 pub use said::{LastSaid, Report};
 pub use shortlist::Shortlist;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A replica that could take the request, as it is believed to be now.
@@ -109,7 +110,17 @@ pub struct Choice {
 
 /// The policies.
 #[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum,
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    clap::ValueEnum,
 )]
 #[serde(rename_all = "snake_case")]
 #[clap(rename_all = "snake_case")]

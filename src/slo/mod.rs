@@ -9,10 +9,11 @@ mod tests;
 pub use promise::{Condition, Measure, Promise, PromiseError};
 
 use crate::record::{Outcome, RequestRecord};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What is promised of the requests for a model, of a tier, or of all.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
     /// What metrics call it.
@@ -23,8 +24,10 @@ pub struct Objective {
     /// Only requests of this tier. `None`: of any.
     #[serde(default)]
     pub tier: Option<String>,
-    /// The promise.
+    /// The promise: conditions, joined by `and`, and the share of requests that must meet them all,
+    /// such as `ttft < 1s and itl_p95 < 50ms for 99 %`.
     #[serde(rename = "objective")]
+    #[schemars(with = "String")]
     pub promise: Promise,
 }
 

@@ -1,10 +1,11 @@
 //! What is configured of TLS: only the names of files, never what is in them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// TLS towards clients.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerSettings {
     /// The certificate, and those that lead from it to an authority. `None`: no TLS.
@@ -19,7 +20,7 @@ pub struct ServerSettings {
 }
 
 /// TLS towards servers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientSettings {
     /// The authorities that are believed. `None`: those of this machine.

@@ -5,6 +5,7 @@ use super::{BAGGAGE, Sampler, TRACEPARENT, TRACESTATE, TraceContext, TraceParent
 use crate::rate::Rate;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,7 +26,7 @@ pub struct Propagation {
 }
 
 /// What a caller's trace is to ours.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Parent {
     /// Ours is part of it.

@@ -17,6 +17,7 @@ mod collectors;
 mod config;
 mod diagnose;
 mod doctor;
+mod documents;
 mod endings;
 mod exemplars;
 mod explain;

@@ -5,11 +5,12 @@
 //! escaped again; but a path such as `C:\notes` has none. What either view finds is taken out.
 
 use super::patterns::{Found, PATTERNS, Pattern};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// What can be taken out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Addresses of mail.

@@ -2,28 +2,32 @@
 
 use super::redact::Kind;
 use crate::units;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Where prompts and answers are written, whose, and what is taken out of them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// The file. `None`: nowhere.
+    /// The file that gets prompts and answers. `None`: nothing of them is kept anywhere.
     pub file: Option<PathBuf>,
-    /// Share of requests, from 0 to 1.
+    /// Share of requests that are written: more than 0, up to 1.
     pub sample: f64,
-    /// Most bytes of a prompt, and of an answer.
+    /// The first bytes of a prompt, and of an answer, that are written. At most 1MiB.
     #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
     pub max_bytes: usize,
-    /// What is taken out.
+    /// What is taken out first.
     pub redact: Vec<Kind>,
-    /// A program that takes out more.
+    /// A program that takes out more, with its arguments: it reads `{"prompt": …, "answer": …}` on a
+    /// line and writes the same on a line. `None`: none.
     pub command: Option<Vec<String>>,
-    /// A server that does.
+    /// A server that does so instead, by POST. `None`: none.
     pub url: Option<String>,
     /// Most bytes of the file and the one before it together.
     #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
     pub max_file_bytes: usize,
 }
 

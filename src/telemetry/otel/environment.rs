@@ -6,6 +6,7 @@ use crate::units;
 use http::Uri;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub(in crate::telemetry) struct Signal {
 }
 
 /// The transports of OTLP that are spoken here.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Protocol {
     /// OTLP over gRPC, usually on port 4317.
     #[default]

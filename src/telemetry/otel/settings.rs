@@ -10,6 +10,7 @@ use super::tail::Share;
 use crate::rate::Rate;
 use crate::tls::ClientSettings;
 use crate::trace_context::{Formats, Parent, Propagation, Sampler};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -61,28 +62,32 @@ pub struct Batch {
 
 /// What the gateway itself is configured with. It wins over the variables; they decide what is
 /// `None` here.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Configured {
-    /// The base URL of the collector.
+    /// The URL of an OTLP collector, such as `http://127.0.0.1:4317`. `None`: as
+    /// `OTEL_EXPORTER_OTLP_ENDPOINT` says; without it there are no traces.
     pub endpoint: Option<String>,
-    /// The transport.
+    /// The transport. `None`: as `OTEL_EXPORTER_OTLP_PROTOCOL` says, or grpc.
     pub protocol: Option<Protocol>,
-    /// Share of traces, from 0 to 1, for requests whose caller has not decided.
+    /// Share of traces that are recorded whatever happens in them, from 0 to 1, where the caller has
+    /// not decided. `None`: as `OTEL_TRACES_SAMPLER` says, or 0.05.
     pub ratio: Option<f64>,
     /// Most of these traces in a second, unless the share is 1. `None`: no limit.
     pub ordinary_per_second: Option<u32>,
-    /// [`Settings::tail`]
+    /// Whether the traces of all requests are recorded besides that fail, are left, stall or are
+    /// slow.
     pub tail: bool,
-    /// [`Settings::send_all`]
+    /// Whether all spans are sent and every engine is told to record, for a collector that chooses.
     pub send_all: bool,
     /// What a caller's trace is to ours.
     pub parent: Parent,
-    /// The names of baggage that goes on.
+    /// The names of W3C baggage that goes on to replicas. The rest stays behind.
     pub baggage: Vec<String>,
-    /// The names of attributes.
+    /// The names of `GenAI` attributes. `None`: latest if `OTEL_SEMCONV_STABILITY_OPT_IN` has
+    /// `gen_ai_latest_experimental`, else v1.41.
     pub semconv: Option<Semconv>,
-    /// Who is served besides.
+    /// Viewers that read more than the conventions.
     pub profiles: Vec<Profile>,
     /// Where a person looks at a trace: a URL with `{trace_id}` in it.
     pub ui: Option<String>,

@@ -1,10 +1,11 @@
 //! In whose words the spans are: the two generations of the GenAI conventions, and what viewers
 //! want besides them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A generation of the GenAI conventions, which are still in development.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Semconv {
     /// The last that was released: what most viewers know.
     #[default]
@@ -16,7 +17,7 @@ pub enum Semconv {
 }
 
 /// A viewer that reads more than the conventions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
     /// Langfuse: its own attributes.
