@@ -13,7 +13,9 @@ pub fn schema() -> Schema {
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let settings = settings.with_transform(RecursiveTransform(polish));
     let mut schema = settings.into_generator().into_root_schema_for::<Config>();
+    let about = "Every key of the file. What is left out keeps its default.";
     schema.insert("title".to_owned(), "The configuration of tokenweir".into());
+    schema.insert("description".to_owned(), about.into());
     schema
 }
 

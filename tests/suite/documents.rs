@@ -53,7 +53,8 @@ fn keys_of_the_parser(path: &[(String, bool)]) -> BTreeSet<String> {
     let text = file_with_a_stranger(path);
     let error = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default()).unwrap_err();
     let error = error.to_string();
-    let (_, keys) = error.split_once("valid here: ").unwrap_or_else(|| panic!("{text}: {error}"));
+    assert!(error.contains("valid here: "), "{text}: {error}");
+    let (_, keys) = error.split_once("valid here: ").unwrap();
     keys.trim_end().split(", ").map(str::to_owned).collect()
 }
 

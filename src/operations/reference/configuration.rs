@@ -19,9 +19,9 @@ refused. [config/tokenweir.yaml](../config/tokenweir.yaml) is the same as a file
 - A *secret* is never written here, but where it is: `{ env: NAME }` or `{ file: PATH }`.
 - `[]` after a key stands for each item of a list. A key without a default must be given.
 
-Editors complete and check a file whose first line names the schema that
-`tokenweir generate schema --out DIR` writes
-([config/tokenweir.schema.json](../config/tokenweir.schema.json)):
+Editors complete and check a file whose first line names the schema, which is
+[config/tokenweir.schema.json](../config/tokenweir.schema.json) or comes from
+`tokenweir generate schema > tokenweir.schema.json`:
 
 ```yaml
 # yaml-language-server: $schema=tokenweir.schema.json
@@ -129,7 +129,7 @@ impl Key {
         let own = text(schema, "description");
         let choices = choices(present(schema)).or_else(|| choices(present(schema.get("items")?)));
         let meaning = match choices {
-            Some(choices) => format!("{own} {choices}"),
+            Some(choices) => format!("{own}<br>{choices}"),
             None => own.to_owned(),
         };
         let (kind, meaning) = (cell(&kind(schema)), cell(&meaning));
@@ -146,7 +146,7 @@ fn choices(schema: &Value) -> Option<String> {
             Some(format!("`{value}`: {}", text(option, "description")))
         })
         .collect();
-    (!choices.is_empty()).then(|| choices.join(" "))
+    (!choices.is_empty()).then(|| choices.join("<br>"))
 }
 
 /// What a value must be, in words.
