@@ -1,12 +1,13 @@
 //! What is configured of the look at quality.
 
 use crate::units;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Whether quality is looked at, and who gets a sample of prompts and answers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Whether it is looked at at all.
@@ -17,17 +18,21 @@ pub struct Settings {
     pub file: Option<PathBuf>,
     /// Most bytes of it and the one before it together.
     #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
     pub max_file_bytes: usize,
     /// A server that scores answers. `None`: nobody does.
     pub judge: Option<String>,
     /// How long it may take.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub judge_timeout: Duration,
     /// What is lately.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub recent: Duration,
     /// What it is compared to.
     #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
     pub baseline: Duration,
 }
 
