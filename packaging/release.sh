@@ -5,7 +5,8 @@
 #
 # It is built twice: once to see which ways requests take, under packaging/train.py, and once more
 # with what was seen, so that those ways lie close together. It needs `rustup component add
-# llvm-tools`, and twice the time of `cargo build --release`, which builds the same without it.
+# llvm-tools`, the linker lld, which is Rust's own on x86-64, and twice the time of
+# `cargo build --release`, which builds the same without all that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,5 +27,8 @@ build() { RUSTFLAGS="${RUSTFLAGS:-} $1" cargo build --release --locked --target 
 build "-Cprofile-generate=$seen" seeing "$@"
 python3 packaging/train.py "$target/seeing/$host/release/tokenweir"
 "$profdata" merge --output "$seen/merged.profdata" "$seen"
-build "-Cprofile-use=$seen/merged.profdata" shipped "$@"
+# What was run lies together, too: the system reads a program by pages, and keeps what it has read.
+"$profdata" show --covered "$seen/merged.profdata" | sed 's/.*;//' >"$seen/order"
+together="-Clink-arg=-Wl,--symbol-ordering-file=$seen/order,--no-warn-symbol-ordering"
+build "-Cprofile-use=$seen/merged.profdata $together" shipped "$@"
 ls "$target/shipped/$host/release/tokenweir"

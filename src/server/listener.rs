@@ -200,7 +200,7 @@ mod tests {
     #[tokio::test]
     async fn one_who_reads_nothing_gets_little_of_the_memory_that_all_share() {
         let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0)), "clients").unwrap();
-        let client = socket2::Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         client.set_recv_buffer_size(4 << 10).unwrap();
         client.connect(&listener.local_addr().unwrap().into()).unwrap();
         let (accepted, _) = listener.accept().await.unwrap();

@@ -10,27 +10,27 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Whether it is looked at at all.
+    /// Whether lengths, refusals and scores of answers are looked at.
     pub enabled: bool,
     /// Share of requests whose text goes to the file and the judge, from 0 to 0.05.
     pub sample: f64,
-    /// The file. `None`: none.
+    /// A file that gets the sample, a JSON object a line. `None`: none.
     pub file: Option<PathBuf>,
-    /// Most bytes of it and the one before it together.
+    /// Most bytes of the file and the one before it together.
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub max_file_bytes: usize,
     /// A server that scores answers. `None`: nobody does.
     pub judge: Option<String>,
-    /// How long it may take.
+    /// How long the judge may take for one answer.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub judge_timeout: Duration,
-    /// What is lately.
+    /// The time over which what was lately is averaged.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub recent: Duration,
-    /// What it is compared to.
+    /// The longer time to which that is compared.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub baseline: Duration,
