@@ -64,7 +64,7 @@ impl Gateway {
             let line = says.recv_timeout(PATIENCE).unwrap();
             if let Some((_, rest)) = line.split_once(&format!("\"{name} ")) {
                 let address = rest.trim_start().trim_start_matches("http://");
-                let end = address.find(|c| c == '/' || c == ' ').unwrap();
+                let end = address.find(['/', ' ']).unwrap();
                 return address[..end].parse().unwrap();
             }
         };

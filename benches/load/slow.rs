@@ -70,7 +70,7 @@ async fn until_full(gateway: &Gateway) {
     while clock::now() < deadline {
         tokio::time::sleep(Duration::from_secs(2)).await;
         let now = worked();
-        if now - before < AT_REST {
+        if now.saturating_sub(before) < AT_REST {
             return;
         }
         before = now;
