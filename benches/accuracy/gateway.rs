@@ -101,7 +101,7 @@ impl Gateway {
 
     /// Sends it a signal, such as HUP.
     pub(crate) fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
+        let id = self.process().to_string();
         let is_told = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
         assert!(is_told.success(), "the gateway had ended before");
     }
