@@ -25,10 +25,11 @@ mkdir -p "$seen"
 build() { RUSTFLAGS="${RUSTFLAGS:-} $1" cargo build --release --locked --target "$host" --bin tokenweir --target-dir "$target/$2" "${@:3}"; }
 
 build "-Cprofile-generate=$seen" seeing "$@"
-python3 packaging/train.py "$target/seeing/$host/release/tokenweir"
-"$profdata" merge --output "$seen/merged.profdata" "$seen"
-# What was run lies together, too: the system reads a program by pages, and keeps what it has read.
-"$profdata" show --covered "$seen/merged.profdata" | sed 's/.*;//' >"$seen/order"
+python3 packaging/train.py "$target/seeing/$host/release/tokenweir" "$seen"
+"$profdata" merge --output "$seen/gateway.profdata" "$seen/gateway"
+"$profdata" merge --output "$seen/all.profdata" "$seen/gateway" "$seen/others"
+# What a gateway runs lies together, too: the system reads a program by pages, and keeps what it read.
+"$profdata" show --covered "$seen/gateway.profdata" | sed 's/.*;//' >"$seen/order"
 together="-Clink-arg=-Wl,--symbol-ordering-file=$seen/order,--no-warn-symbol-ordering"
-build "-Cprofile-use=$seen/merged.profdata $together" shipped "$@"
+build "-Cprofile-use=$seen/all.profdata $together" shipped "$@"
 ls "$target/shipped/$host/release/tokenweir"

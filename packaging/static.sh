@@ -51,11 +51,9 @@ fi
 
 mkdir -p "${1:-target/packages}"
 out=$(cd "${1:-target/packages}" && pwd)
-target=${TARGET:-$(rustc -vV | sed -n 's/^host: //p')}
-# With a target, build scripts and macros are built without these flags: macros are libraries.
-RUSTFLAGS="${RUSTFLAGS:+$RUSTFLAGS }-C target-feature=+crt-static" \
-  cargo build --locked --release --target "$target" --bin tokenweir ${FEATURES:+--features "$FEATURES"} >&2
-binary=$out/tokenweir-$target
-install --mode 755 --strip "target/$target/release/tokenweir" "$binary"
+binary=$out/tokenweir-$(rustc -vV | sed -n 's/^host: //p')
+built=$(RUSTFLAGS="${RUSTFLAGS:+$RUSTFLAGS }-C target-feature=+crt-static" \
+  packaging/release.sh ${FEATURES:+--features "$FEATURES"} | tail -1)
+install --mode 755 --strip "$built" "$binary"
 try "$binary"
 echo "$binary"

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Leads a program through what requests do, so that its compiler can see which ways they take:
 
-    packaging/train.py PROGRAM
+    packaging/train.py PROGRAM FOLDER
 
 The program's own simulator stands behind it and its own generator of load before it, with all
-telemetry on. Loopback only; about a minute.
+telemetry on. What was seen of the gateway comes to FOLDER/gateway, the rest to FOLDER/others. Loopback
+only; about a minute.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -30,9 +32,14 @@ tracing: {{ endpoint: "http://{collector}", protocol: http/protobuf }}
 ADDRESS = re.compile(r"http://(127\.0\.0\.1:\d+)")
 
 
-def start(*command: str, until: str) -> tuple[subprocess.Popen, list[str]]:
+def seen_in(folder: Path) -> dict[str, str]:
+    """The environment of a program that is to leave there what was seen of it."""
+    return {**os.environ, "LLVM_PROFILE_FILE": str(folder / "%p.profraw")}
+
+
+def start(*command: str, until: str, folder: Path) -> tuple[subprocess.Popen, list[str]]:
     """Starts it; the addresses that it tells, up to and with the line that has `until`."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=seen_in(folder))
     said, found = [], []
     for line in process.stderr:
         said.append(line)
@@ -64,30 +71,32 @@ def ask(address: str, count: int) -> None:
             sys.exit(f"a small request was answered with {answer.status}")
 
 
-def bench(program: str, address: str, *arguments: str) -> None:
-    subprocess.run([program, "bench", f"http://{address}", "--max-lag", "1h", *arguments], check=True, stdout=subprocess.DEVNULL)
+def bench(program: str, address: str, folder: Path, *arguments: str) -> None:
+    command = [program, "bench", f"http://{address}", "--max-lag", "1h", *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=seen_in(folder))
 
 
-def train(program: str, folder: Path) -> None:
-    simulator, replicas = start(program, "sim", "--listen", "127.0.0.1:0", "--replicas", "1", "--time-scale", str(FASTER), until="simulated")
-    file = folder / "tokenweir.yaml"
+def train(program: str, folder: Path, scratch: Path) -> None:
+    others = folder / "others"
+    simulator, replicas = start(program, "sim", "--listen", "127.0.0.1:0", "--replicas", "1", "--time-scale", str(FASTER), until="simulated", folder=others)
+    file = scratch / "tokenweir.yaml"
     urls = ", ".join(f'{{ url: "http://{replica}" }}' for replica in replicas)
     file.write_text(CONFIGURATION.format(replicas=urls, collector=replicas[0]))
-    gateway, addresses = start(program, "serve", "--config", str(file), until="policy")
+    gateway, addresses = start(program, "serve", "--config", str(file), until="policy", folder=folder / "gateway")
     asking = [threading.Thread(target=ask, args=(addresses[0], SMALL_REQUESTS // SMALL_CONNECTIONS)) for _ in range(SMALL_CONNECTIONS)]
     for thread in asking:
         thread.start()
     for thread in asking:
         thread.join()
     for api in ("chat", "completions"):
-        bench(program, addresses[0], "--api", api, "--users", "32", "--requests", "400", "--output-tokens", "100-300")
-    bench(program, addresses[0], "--users", "8", "--requests", "100", "--prompt-tokens", "2000-6000", "--output-tokens", "5")
+        bench(program, addresses[0], others, "--api", api, "--users", "32", "--requests", "400", "--output-tokens", "100-300")
+    bench(program, addresses[0], others, "--users", "8", "--requests", "100", "--prompt-tokens", "2000-6000", "--output-tokens", "5")
     end(gateway)
     end(simulator)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 3:
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as name:
-        train(sys.argv[1], Path(name))
+        train(sys.argv[1], Path(sys.argv[2]), Path(name))
