@@ -7,7 +7,8 @@
 #   STREAMS   streams at once (default: 9500, or what the limit of open files allows)
 #   SLOW      slow readers, and slow uploads (default: 5000, or what the limit allows)
 #
-# A stream over HTTP/1.1 takes two files of the gateway, a slow pair three.
+# A stream over HTTP/1.1 takes two files of the gateway. A slow pair takes three, but is two connections,
+# and the gateway takes no more of them than it has files for requests of all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +16,7 @@ files=$(ulimit -Hn)
 if [[ $files == unlimited ]]; then files=1000000; fi
 least() { echo $(($1 < $2 ? $1 : $2)); }
 LOAD_STREAMS=${1:-$(least 9500 $(((files - 500) / 2)))}
-LOAD_SLOW=${2:-$(least 5000 $(((files - 500) / 3)))}
+LOAD_SLOW=${2:-$(least 5000 $(((files - 500) / 4)))}
 export LOAD_STREAMS LOAD_SLOW
 
 exec timeout --kill-after=20 1200 cargo bench --locked --quiet --bench load
