@@ -3,6 +3,7 @@
 
 use crate::support::fake::{FINISH, WORD, chunk, json, stream_head};
 use crate::support::gateway::{Setup, body, start_with, status};
+use crate::support::spoilt::spoilt;
 use bytes::{Buf, Bytes, BytesMut};
 use http::{Method, Request};
 use http_body_util::{BodyExt, Empty};
@@ -113,15 +114,9 @@ proptest! {
 
     #[test]
     fn nothing_is_read_into_spoilt_bytes_that_hyper_does_not_read(
-        wire in wire(),
-        spoilt in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4),
+        wire in spoilt(wire()),
         piece in 1_usize..80,
     ) {
-        let mut wire = wire;
-        for (index, byte) in spoilt {
-            let at = index.index(wire.len());
-            wire[at] = byte;
-        }
         if let Some(answer) = ours(&wire, piece) {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             prop_assert_eq!(Some(answer), runtime.block_on(hypers(wire)));

@@ -68,5 +68,6 @@ mod support {
     pub(crate) mod promql;
     pub(crate) mod raw_http2;
     pub(crate) mod recording;
+    pub(crate) mod spoilt;
     pub(crate) mod strict;
 }

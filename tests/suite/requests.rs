@@ -4,6 +4,7 @@
 
 use crate::support::fake::{Fake, json};
 use crate::support::gateway::{Setup, body, post, start, start_with, status};
+use crate::support::spoilt::spoilt;
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, Method, Uri};
 use http_body_util::{BodyExt, Empty};
@@ -122,15 +123,9 @@ proptest! {
 
     #[test]
     fn nothing_is_taken_of_spoilt_bytes_that_hyper_does_not_take(
-        wire in wire(),
-        spoilt in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4),
+        wire in spoilt(wire()),
         piece in 1_usize..80,
     ) {
-        let mut wire = wire;
-        for (index, byte) in spoilt {
-            let at = index.index(wire.len());
-            wire[at] = byte;
-        }
         if let Some(asked) = ours(&wire, piece) {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             prop_assert_eq!(Some(asked), runtime.block_on(hypers(wire)));

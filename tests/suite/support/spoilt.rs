@@ -1,0 +1,16 @@
+//! Bytes of a wire, some of which are others than they were.
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+/// The same bytes, one to three of them replaced.
+pub(crate) fn spoilt(wire: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
+    let others = proptest::collection::vec((any::<Index>(), any::<u8>()), 1..4);
+    (wire, others).prop_map(|(mut wire, others)| {
+        for (index, byte) in others {
+            let at = index.index(wire.len());
+            wire[at] = byte;
+        }
+        wire
+    })
+}
