@@ -21,6 +21,8 @@ struct Script {
     every: Duration,
     /// It stays open for this long after its first chunk.
     silent: Duration,
+    /// Bytes of chunks that are gathered before they are written.
+    ahead: usize,
     /// The stream's own number, in each of its chunks. 0: none.
     mark: usize,
 }
@@ -123,6 +125,7 @@ async fn play(stream: &mut TcpStream, script: &Script) -> io::Result<()> {
         )
         .await?;
     let begin = Instant::from_std(clock::now());
+    let mut ready = String::new();
     for number in 0..script.chunks {
         if !script.every.is_zero() {
             sleep_until(begin + script.every * number as u32).await;
@@ -132,7 +135,11 @@ async fn play(stream: &mut TcpStream, script: &Script) -> io::Result<()> {
             0 => Cow::Borrowed("word"),
             mark => Cow::Owned(format!("{mark}-{number}")),
         };
-        stream.write_all(framed(&words(at, &word)).as_bytes()).await?;
+        ready.push_str(&framed(&words(at, &word)));
+        if ready.len() >= script.ahead || number + 1 == script.chunks {
+            stream.write_all(ready.as_bytes()).await?;
+            ready.clear();
+        }
         if number == 0 && !script.silent.is_zero() {
             rest(stream, script.silent).await?;
         }
@@ -168,6 +175,7 @@ impl Script {
             chunks: number(body, "\"chunks\":"),
             every: micros("\"every_us\":"),
             silent: micros("\"silent_us\":"),
+            ahead: number(body, "\"ahead\":"),
             mark: number(body, "\"mark\":"),
         }
     }

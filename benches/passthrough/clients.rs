@@ -38,7 +38,15 @@ pub(crate) fn stream(chunks: usize, every_us: usize, silent_us: usize) -> String
     stream_of(0, chunks, every_us, silent_us)
 }
 
-/// The same with a prompt of so many bytes.
+/// A request for a stream that comes faster than it can be passed on: so many bytes at once.
+pub(crate) fn flood(chunks: usize, ahead: usize) -> String {
+    post(&format!(
+        "{{\"model\":\"tiny\",\"stream\":true,\"chunks\":{chunks},\"ahead\":{ahead},{}}}",
+        messages(0)
+    ))
+}
+
+/// A stream with a prompt of so many bytes.
 pub(crate) fn stream_of(prompt: usize, chunks: usize, every_us: usize, silent_us: usize) -> String {
     post(&format!(
         "{{\"model\":\"tiny\",\"stream\":true,\"chunks\":{chunks},\"every_us\":{every_us},\

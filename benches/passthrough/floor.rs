@@ -9,16 +9,23 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::TcpListener;
 use tokio::runtime;
 
-/// The variable that makes this program the floor: where its backend is.
-pub(crate) const BACKEND: &str = "PASSTHROUGH_FLOOR";
+/// The variable that makes this program the floor: where its backends are, with commas between.
+pub(crate) const BACKENDS: &str = "PASSTHROUGH_FLOOR";
 
 type Upstream = Client<HttpConnector, Incoming>;
 
-/// Serves until it is killed. Its address is the first line that it says.
-pub(crate) fn run(backend: SocketAddr) {
+/// Serves until it is killed, each request at the next backend. Its address is the first line that it
+/// says.
+pub(crate) fn run(backends: &str) {
+    let backends: Vec<SocketAddr> = backends.split(',').map(|at| at.parse().unwrap()).collect();
+    let turn = AtomicUsize::new(0);
+    let next = move || backends[turn.fetch_add(1, Ordering::Relaxed) % backends.len()];
+    let next: Arc<dyn Fn() -> SocketAddr + Send + Sync> = Arc::new(next);
     let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut connector = HttpConnector::new();
@@ -30,8 +37,8 @@ pub(crate) fn run(backend: SocketAddr) {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             stream.set_nodelay(true).unwrap();
-            let upstream = upstream.clone();
-            let pass = service_fn(move |request| pass(upstream.clone(), backend, request));
+            let (upstream, next) = (upstream.clone(), Arc::clone(&next));
+            let pass = service_fn(move |request| pass(upstream.clone(), next(), request));
             tokio::spawn(
                 hyper::server::conn::http1::Builder::new()
                     .serve_connection(TokioIo::new(stream), pass),

@@ -10,8 +10,10 @@ use tokio::time::sleep;
 
 /// Streams at once, chunks of each and microseconds between two, when they are paced.
 const PACED: (usize, usize, usize) = (200, 200, 20_000);
-/// As fast as they go.
-const FLAT_OUT: (usize, usize, usize) = (8, 10_000, 0);
+/// As fast as they go: streams and chunks of each, each written by itself, or so many bytes of them
+/// together, so that the replica is always ahead.
+const FLAT_OUT: (usize, usize) = (8, 10_000);
+const AHEAD: usize = 8 << 10;
 /// Connections and time of small requests.
 const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
 /// Clients whose latency is looked at, and how often each streams so many chunks, so far apart.
@@ -24,21 +26,33 @@ const LARGE: (usize, Duration) = (4, Duration::from_millis(1_500));
 /// Streams with such prompts, one every 20 ms: 100 are open when half of them have begun.
 const PROMPTED: (usize, usize, usize) = (200, 100, 20_000);
 
-/// CPU of a chunk in µs, paced and flat out.
-pub(crate) async fn chunks(subject: &Subject) -> [f64; 2] {
+/// CPU of a chunk in µs: paced, flat out, and flat out from a replica that is ahead.
+pub(crate) async fn chunks(subject: &Subject) -> [f64; 3] {
     warm(subject).await;
-    let mut costs = [0.0; 2];
-    for (cost, (streams, chunks, every_us)) in costs.iter_mut().zip([PACED, FLAT_OUT]) {
-        let before = subject.cpu();
-        let request = clients::stream(chunks, every_us, 0);
-        let apart = Duration::from_micros(every_us as u64) / streams as u32;
-        for seen in watch(subject.address, streams, apart, &request).await {
-            // The framing of a chunk may fall into the mark of a moment, which is then not seen.
-            assert!(seen.chunks + chunks / 100 >= chunks, "{} of {chunks} arrived", seen.chunks);
-        }
-        *cost = spent(subject, before, streams * chunks);
+    let paced = clients::stream(PACED.1, PACED.2, 0);
+    let flat_out = clients::stream(FLAT_OUT.1, 0, 0);
+    let ahead = clients::flood(FLAT_OUT.1, AHEAD);
+    let pause = Duration::from_micros(PACED.2 as u64);
+    [
+        streamed(subject, (PACED.0, PACED.1), pause, &paced).await,
+        streamed(subject, FLAT_OUT, Duration::ZERO, &flat_out).await,
+        streamed(subject, FLAT_OUT, Duration::ZERO, &ahead).await,
+    ]
+}
+
+/// CPU of a chunk in µs, of so many streams that begin within a pause, with so many chunks each.
+async fn streamed(
+    subject: &Subject,
+    (streams, chunks): (usize, usize),
+    pause: Duration,
+    request: &str,
+) -> f64 {
+    let before = subject.cpu();
+    for seen in watch(subject.address, streams, pause / streams as u32, request).await {
+        // The framing of a chunk may fall into the mark of a moment, which is then not seen.
+        assert!(seen.chunks + chunks / 100 >= chunks, "{} of {chunks} arrived", seen.chunks);
     }
-    costs
+    spent(subject, before, streams * chunks)
 }
 
 /// CPU of a small request in µs, and how many there are in a second.

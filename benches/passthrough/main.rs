@@ -52,8 +52,8 @@ fn main() -> ExitCode {
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
-    if let Some(backend) = given(floor::BACKEND) {
-        floor::run(backend.parse().unwrap());
+    if let Some(backends) = given(floor::BACKENDS) {
+        floor::run(&backends);
         return ExitCode::SUCCESS;
     }
     subject::pin_to_the_other_core();

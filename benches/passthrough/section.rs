@@ -55,6 +55,11 @@ const CHUNKS: &[Figure] = &[
         2,
         &[Bar::TimesAtMost(Kind::Floor, 1.3), Bar::TimesAtMost(Kind::Off, 1.15)],
     ),
+    figure(
+        "CPU a chunk, flat out, the replica ahead, µs",
+        2,
+        &[Bar::TimesAtMost(Kind::Floor, 1.3)],
+    ),
 ];
 const REQUESTS: &[Figure] = &[
     figure(
@@ -122,8 +127,8 @@ impl Section {
     /// Who has turns: of those in a list of names, or of those that are worth their time.
     pub(crate) fn subjects(self, only: Option<&str>) -> Vec<Kind> {
         let compared: &[Kind] = match self {
-            Self::Idle | Self::Fleet | Self::Long => &[Kind::All],
-            Self::Cores => &[Kind::Floor, Kind::All],
+            Self::Idle | Self::Long => &[Kind::All],
+            Self::Fleet | Self::Cores => &[Kind::Floor, Kind::All],
             _ => &[Kind::Floor, Kind::Off, Kind::Metrics, Kind::All],
         };
         // The floor has no replicas to look at or to choose from.

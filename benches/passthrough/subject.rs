@@ -76,7 +76,8 @@ impl Subject {
     pub(crate) fn on_cores(cores: usize, kind: Kind, replicas: &[SocketAddr]) -> Self {
         if kind == Kind::Floor {
             let mut command = on_its_cores(cores, &std::env::current_exe().unwrap());
-            command.arg("--bench").env(floor::BACKEND, replicas[0].to_string());
+            let backends = replicas.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+            command.arg("--bench").env(floor::BACKENDS, backends);
             return Self::of(command.stdout(Stdio::piped()), |line| line.parse().ok());
         }
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
