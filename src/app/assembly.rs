@@ -32,6 +32,7 @@ use arc_swap::ArcSwap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -205,7 +206,7 @@ impl Assembly {
     }
 
     /// Serves until `shutdown`, drains, and sends what is left of the spans and the last metrics.
-    pub(super) async fn run(self, shutdown: impl Future<Output = ()>) {
+    pub(super) async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) {
         let reloading = tokio::spawn(self.reloader.run());
         let living = tokio::spawn(systemd::alive());
         let shutdown = async {
@@ -213,7 +214,10 @@ impl Assembly {
             systemd::stopping();
         };
         systemd::ready();
-        let drained = self.server.run(shutdown).await;
+        // On a worker: on the thread that waits for the end of all, each connection that comes or goes
+        // would wake two threads instead of one.
+        let drained = tokio::spawn(self.server.run(shutdown)).await;
+        let drained = drained.unwrap_or_else(|error| resume_unwind(error.into_panic()));
         living.abort();
         reloading.abort();
         // What it holds is dropped when it has ended.

@@ -61,7 +61,7 @@ fn run_serve(serve: Serve) -> ExitCode {
 }
 
 /// Serves until `shutdown`, on the runtime that polls it.
-pub async fn serve(serve: Serve, shutdown: impl Future<Output = ()>) -> ExitCode {
+pub async fn serve(serve: Serve, shutdown: impl Future<Output = ()> + Send + 'static) -> ExitCode {
     let loaded = Config::load(serve.config.as_deref(), serve.overrides.clone());
     let loaded = match loaded.and_then(|loaded| loaded.require_backend().map(|()| loaded)) {
         Ok(loaded) => loaded,
