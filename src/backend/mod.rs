@@ -287,6 +287,11 @@ impl Backend {
         }
     }
 
+    /// The number of replicas in its fleet; 1 if it is in none.
+    fn fleet_size(&self) -> usize {
+        self.roster.upgrade().map_or(1, |roster| roster.fleet().backends.len())
+    }
+
     /// What it is believed to be for this prompt.
     fn candidate(&self, prompt: &Prompt, now: Instant) -> Candidate {
         Candidate { weight: self.weight(), key: self.key, ..self.ledger.candidate(prompt, now) }

@@ -26,6 +26,9 @@ const REST: u32 = 20;
 const KV_USAGE: (f64, f64) = (0.5, 0.9);
 /// A pause grows by this factor.
 const GROWTH: f64 = 1.5;
+/// Looks at all replicas together in a second, at most: a gateway that looked ten times a second at
+/// each of a thousand would do little else.
+const LOOKS: u32 = 1_000;
 
 impl Signs {
     /// How much it matters to know the replica's state, from 0 (idle) to 1.
@@ -60,6 +63,12 @@ pub(super) fn pause(before: Duration, strain: f64, least: Duration, most: Durati
     Duration::from_secs_f64(next)
 }
 
+/// The pause under load in a fleet of so many replicas.
+pub(super) fn least(min_interval: Duration, replicas: usize) -> Duration {
+    let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
+    min_interval.max(Duration::from_secs(1).saturating_mul(replicas) / LOOKS)
+}
+
 /// How long a replica is left alone after a page that took this long.
 pub(super) fn rest(took: Duration) -> Duration {
     took.saturating_mul(REST)
@@ -92,6 +101,15 @@ mod tests {
 
     fn settled(signs: Signs) -> Duration {
         (0..40).fold(Duration::from_secs(1), |before, _| pause(before, signs.strain(), LEAST, MOST))
+    }
+
+    #[test]
+    fn a_large_fleet_is_not_looked_at_more_often_than_a_thousand_times_a_second() {
+        for replicas in [0, 1, 16, 100] {
+            assert_eq!(least(LEAST, replicas), LEAST);
+        }
+        assert_eq!(least(LEAST, 1_000), Duration::from_secs(1));
+        assert_eq!(least(MOST, 1_000), MOST, "who wants it less often has it so");
     }
 
     #[test]

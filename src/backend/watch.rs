@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Time between two looks at a replica under load.
+    /// Time between two looks at a replica under load. Of more than a thousand a second at the whole
+    /// fleet each takes its share: with 1,000 replicas it is 1 s.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub min_interval: Duration,
@@ -158,14 +159,14 @@ impl Watcher {
     async fn pause(&mut self) {
         let begun = clock::now();
         let Settings { min_interval, max_interval, .. } = self.settings;
-        self.interval =
-            pace::pause(self.interval, self.signs().strain(), min_interval, max_interval);
+        let least = pace::least(min_interval, self.backend.fleet_size());
+        self.interval = pace::pause(self.interval, self.signs().strain(), least, max_interval);
         let since_origin = begun.saturating_duration_since(self.origin);
         let jittered = pace::jittered(self.interval, fastrand::f64());
         let pause = pace::aligned(since_origin, jittered).max(LEAST_PAUSE);
-        match wait(&self.backend, pause, pace::jittered(min_interval, fastrand::f64())).await {
+        match wait(&self.backend, pause, pace::jittered(least, fastrand::f64())).await {
             Wake::Time => {}
-            Wake::Work => self.interval = min_interval,
+            Wake::Work => self.interval = least,
             Wake::Failure => {
                 // That its metrics answer is no proof that it is well.
                 self.well_at = None;
