@@ -28,8 +28,10 @@ pub(super) struct Open<'f> {
 
 #[derive(Default)]
 struct Table {
-    /// Where in `series` the labels of a hash are.
-    places: HashTable<usize>,
+    /// Where in `series` the labels of a hash are. The values themselves are not compared: they would
+    /// be fetched into the cache for each request, and of a million series two have the same hash of
+    /// 64 bits once in 30 million gateways. No client can choose values: all are of closed sets.
+    places: HashTable<(u64, usize)>,
     series: Vec<Series>,
     /// The place that was asked for last. Requests of one kind follow each other, and to compare
     /// their labels costs less than to hash them.
@@ -90,8 +92,8 @@ impl Family {
             *last = 0;
             places.clear();
             for (place, kept) in series.iter().enumerate() {
-                let rehash = |place: &usize| hash(series[*place].labels.values());
-                places.insert_unique(hash(kept.labels.values()), place, rehash);
+                let hashed = hash(kept.labels.values());
+                places.insert_unique(hashed, (hashed, place), |(hashed, _)| *hashed);
             }
         }
     }
@@ -181,7 +183,7 @@ impl Open<'_> {
             return *last;
         }
         let hashed = hash(labels.iter().copied());
-        if let Some(place) = places.find(hashed, |place| is_same(&series[*place])) {
+        if let Some((_, place)) = places.find(hashed, |(other, _)| *other == hashed) {
             return *place;
         }
         let place = series.len();
@@ -190,8 +192,7 @@ impl Open<'_> {
             labels: Arc::new(Labels { values, text: self.family.text(labels) }),
             point: Point::of(&self.family.bounds),
         });
-        let rehash = |place: &usize| hash(series[*place].labels.values());
-        places.insert_unique(hashed, place, rehash);
+        places.insert_unique(hashed, (hashed, place), |(hashed, _)| *hashed);
         place
     }
 }
