@@ -3,7 +3,7 @@
 
 use super::pool::Need;
 use super::routes::{Route, Routes, Rule};
-use super::{Backend, Health, Lease};
+use super::{Backend, Lease};
 use crate::error::{self, Error};
 use crate::record::Decision;
 use crate::routing::high_water::Marks;
@@ -161,9 +161,7 @@ impl Fleet {
         };
         for position in positions {
             let backend = &self.backends[*position];
-            let state = backend.state.load();
-            let is_open = state.health == Health::Up && !state.is_asleep();
-            if is_open && backend.weight() > 0 && !is_tried(backend) {
+            if backend.is_open() && backend.weight() > 0 && !is_tried(backend) {
                 open.found += 1;
                 let luck = routing::unit(routing::mix(need.seed ^ backend.key));
                 match limits.breakers {
@@ -178,7 +176,8 @@ impl Fleet {
                     }
                     Breakers::Obeyed | Breakers::WithoutSlowStart => {}
                 }
-                let has_adapter = adapter.is_none_or(|adapter| state.may_have(adapter));
+                let may_have = |adapter| backend.state.load().may_have(adapter);
+                let has_adapter = adapter.is_none_or(may_have);
                 let candidate = backend.candidate(need.prompt, now);
                 let candidate = Candidate { has_adapter, ..candidate };
                 if limits.marks.is_some_and(|marks| marks.are_passed_by(&candidate)) {

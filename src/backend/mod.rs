@@ -68,6 +68,8 @@ pub struct Backend {
     stalled: AtomicU32,
     stalls: AtomicU64,
     state: ArcSwap<State>,
+    /// What of the state each decision asks of many replicas.
+    is_open: AtomicBool,
     idle: Idle,
     /// Where it is told which models it serves.
     roster: Weak<Roster>,
@@ -105,6 +107,7 @@ impl Backend {
             stalled: AtomicU32::new(0),
             stalls: AtomicU64::new(0),
             state: ArcSwap::default(),
+            is_open: AtomicBool::new(false),
             idle: Idle::default(),
             roster: Weak::new(),
             is_doubted: AtomicBool::new(false),
@@ -180,6 +183,11 @@ impl Backend {
         let server = self.state.load().server();
         self.may_inject_usage.load(Ordering::Relaxed)
             && server.is_some_and(Server::tells_usage_apart)
+    }
+
+    /// Whether it is up and awake.
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
     }
 
     /// Its streams that are silent now.
@@ -271,6 +279,14 @@ impl Backend {
             change(&mut next);
             next
         });
+        // Whoever changed it meanwhile may have told before this does.
+        loop {
+            let state = self.state.load();
+            self.is_open.store(state.is_open(), Ordering::Release);
+            if Arc::ptr_eq(&state, &self.state.load()) {
+                break;
+            }
+        }
         self.vacancies.tell();
     }
 

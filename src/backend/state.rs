@@ -83,6 +83,11 @@ impl State {
         self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
     }
 
+    /// Whether it is up and awake.
+    pub(super) fn is_open(&self) -> bool {
+        self.health == Health::Up && !self.is_asleep()
+    }
+
     /// Whether it has a LoRA adapter, or does not tell which ones it has.
     pub(super) fn may_have(&self, adapter: u64) -> bool {
         let adapters = self.sample.and_then(|sample| sample.load.adapters);
