@@ -1,6 +1,6 @@
 //! What comes bit by bit is handled together. Whoever gives something goes on at once; the first
-//! thing wakes a thread, which waits a moment for more and then takes all of it. A thread that
-//! were woken for each would cost several times what most of them cost.
+//! thing wakes a thread, which waits a moment for more, or until there is much, and then takes all of
+//! it. A thread that were woken for each would cost several times what most of them cost.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,11 +9,14 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Gatherer<T> {
     waiting: Mutex<Waiting<T>>,
-    /// The first thing has come, or it is over.
+    /// The first thing has come, or much, or it is over.
     told: Condvar,
     together: Duration,
     room: usize,
 }
+
+/// Of the room, the part that is much: it is not waited for more.
+const MUCH: usize = 32;
 
 #[derive(Debug)]
 struct Waiting<T> {
@@ -23,8 +26,8 @@ struct Waiting<T> {
 }
 
 impl<T> Gatherer<T> {
-    /// The first thing waits for others for as long as `together`. The sizes of all that wait
-    /// come to `room` at most.
+    /// The first thing waits for others for as long as `together`, or until their sizes come to a
+    /// thirty-second of `room`. They come to `room` at most.
     pub const fn new(together: Duration, room: usize) -> Self {
         let waiting = Waiting { things: Vec::new(), size: 0, is_over: false };
         Self { waiting: Mutex::new(waiting), told: Condvar::new(), together, room }
@@ -37,10 +40,11 @@ impl<T> Gatherer<T> {
             return Err(thing);
         }
         waiting.things.push(thing);
+        let was_much = self.is_much(&waiting);
         waiting.size += size;
-        let is_first = waiting.things.len() == 1;
+        let is_news = waiting.things.len() == 1 || was_much != self.is_much(&waiting);
         drop(waiting);
-        if is_first {
+        if is_news {
             self.told.notify_one();
         }
         Ok(())
@@ -51,8 +55,13 @@ impl<T> Gatherer<T> {
         let is_quiet = |waiting: &mut Waiting<T>| waiting.things.is_empty() && !waiting.is_over;
         let waiting = self.told.wait_while(self.waiting(), is_quiet);
         let waiting = waiting.unwrap_or_else(PoisonError::into_inner);
-        let more = self.told.wait_timeout_while(waiting, self.together, |it| !it.is_over);
+        let is_little = |it: &mut Waiting<T>| !it.is_over && !self.is_much(it);
+        let more = self.told.wait_timeout_while(waiting, self.together, is_little);
         !more.unwrap_or_else(PoisonError::into_inner).0.is_over
+    }
+
+    fn is_much(&self, waiting: &Waiting<T>) -> bool {
+        waiting.size >= (self.room / MUCH).max(1)
     }
 
     /// Takes all that waits, in the order in which it came.
@@ -105,8 +114,19 @@ mod tests {
     }
 
     #[test]
+    fn much_is_not_waited_for_more() {
+        let gatherer = Arc::new(Gatherer::new(LONG, 10 * MUCH));
+        let thread = {
+            let gatherer = gatherer.clone();
+            thread::spawn(move || (gatherer.wait(), gatherer.take().len()))
+        };
+        (0..10).for_each(|number| gatherer.give(number, 1).unwrap());
+        assert_eq!(thread.join().unwrap(), (true, 10));
+    }
+
+    #[test]
     fn the_end_lets_all_be_taken_and_nothing_more_in() {
-        let gatherer = Arc::new(Gatherer::new(LONG, 10));
+        let gatherer = Arc::new(Gatherer::new(LONG, 10 * MUCH));
         gatherer.give("before", 1).unwrap();
         let thread = {
             let gatherer = gatherer.clone();

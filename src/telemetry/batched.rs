@@ -26,7 +26,7 @@ struct Shared {
 }
 
 /// How long the first line waits for others.
-const TOGETHER: Duration = Duration::from_millis(50);
+const TOGETHER: Duration = Duration::from_millis(100);
 /// Bytes that wait for a slow reader; what is more is dropped.
 const ROOM: usize = 8 << 20;
 /// How long the end waits for a reader that does not read.

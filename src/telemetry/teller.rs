@@ -26,8 +26,9 @@ struct Shared {
     telling: Mutex<()>,
 }
 
-/// How long the first record waits for others.
-const TOGETHER: Duration = Duration::from_millis(20);
+/// How long the first record waits for others: whoever reads a page settles first. A thread that
+/// wakes more often holds up one chunk in a hundred where it shares its core with a worker.
+const TOGETHER: Duration = Duration::from_millis(100);
 /// Records that wait at most: about 16 MiB. Then whoever ends a request tells it.
 const MOST: usize = 8_192;
 /// Records that are told together: few enough to stay in the CPU's cache.
