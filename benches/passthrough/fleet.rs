@@ -21,8 +21,9 @@ pub(crate) async fn idle(subject: &Subject) -> f64 {
     spent.as_secs_f64() / IDLE.as_secs_f64() * 100.0
 }
 
-/// CPU of a small request in front of all these replicas, of that in front of one.
-pub(crate) async fn larger(kind: Kind, replicas: &[SocketAddr]) -> f64 {
+/// CPU of a small request in µs, in front of one replica and of all these, and the second of the
+/// first.
+pub(crate) async fn larger(kind: Kind, replicas: &[SocketAddr]) -> [f64; 3] {
     let mut costs = [0.0; 2];
     for (cost, replicas) in costs.iter_mut().zip([&replicas[..1], replicas]) {
         let subject = Subject::start(kind, replicas);
@@ -30,7 +31,7 @@ pub(crate) async fn larger(kind: Kind, replicas: &[SocketAddr]) -> f64 {
         loads::repeated(&subject, SMALL, 0).await;
         *cost = loads::repeated(&subject, SMALL, 0).await.0;
     }
-    costs[1] / costs[0]
+    [costs[0], costs[1], costs[1] / costs[0]]
 }
 
 /// Small requests that two cores would serve if nobody else used them, times what one serves: by

@@ -89,8 +89,11 @@ const PROMPTS: &[Figure] = &[
 ];
 const IDLE: &[Figure] =
     &[figure("CPU of a core, idle with 16 replicas, %", 2, &[Bar::AtMost(0.5)])];
-const FLEET: &[Figure] =
-    &[figure("CPU a small request, 1,000 replicas ÷ 1", 2, &[Bar::AtMost(1.1)])];
+const FLEET: &[Figure] = &[
+    figure("CPU a small request, 1 replica, µs", 1, &[]),
+    figure("CPU a small request, 1,000 replicas, µs", 1, &[]),
+    figure("the second ÷ the first", 2, &[Bar::AtMost(1.1)]),
+];
 const CORES: &[Figure] =
     &[figure("small requests for CPU time, on two cores ÷ on one, × 2", 2, &[Bar::AtLeast(1.8)])];
 const LONG: &[Figure] =
@@ -165,7 +168,7 @@ impl Section {
             Self::Memory => memory::turn(&one()).await.into(),
             Self::Prompts => loads::prompts(&one()).await.into(),
             Self::Idle => vec![fleet::idle(&Subject::start(kind, &replicas[..16])).await],
-            Self::Fleet => vec![fleet::larger(kind, replicas).await],
+            Self::Fleet => fleet::larger(kind, replicas).await.into(),
             Self::Cores => vec![fleet::cores(kind, &replicas[..1]).await],
             Self::Long => vec![memory::long(&one()).await],
         }
