@@ -7,6 +7,7 @@
 mod capacity;
 mod gateway;
 mod latency;
+mod quality;
 mod replicas;
 mod slo;
 
@@ -63,8 +64,15 @@ pub struct Silence {
 
 /// All alerts, the most urgent areas first.
 pub fn all() -> Vec<Alert> {
-    [slo::alerts(), replicas::alerts(), capacity::alerts(), latency::alerts(), gateway::alerts()]
-        .concat()
+    [
+        slo::alerts(),
+        replicas::alerts(),
+        capacity::alerts(),
+        latency::alerts(),
+        quality::alerts(),
+        gateway::alerts(),
+    ]
+    .concat()
 }
 
 // === impl Alert ===
