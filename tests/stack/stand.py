@@ -137,6 +137,14 @@ class Stand:
             "slos": [{"name": "interactive", "objective": OBJECTIVE}],
             "admission": {"room": 40, "max_wait": "12s"},
             "routing": {"shadow": ["least_requests"]},
+            # As much shorter as the windows of rules. The webhook is the judge, too.
+            "quality": {
+                "enabled": True,
+                "sample": 0.05,
+                "judge": f"{self.url('webhook')}/score",
+                "recent": "2m",
+                "baseline": "48m",
+            },
         }
         # JSON is YAML.
         self.config.write_text(json.dumps(config))

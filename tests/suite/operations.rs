@@ -229,6 +229,43 @@ fn panels_stand_beside_each_other_and_each_says_what_it_shows() {
     }
 }
 
+#[test]
+fn both_dashboards_show_over_time_which_condition_holds_where() {
+    for dashboard in [dashboards::overview(), dashboards::replica()] {
+        let board: serde_json::Value = serde_json::from_str(&dashboard.print()).unwrap();
+        let mut panels = board["panels"].as_array().unwrap().iter();
+        let panel = panels.find(|panel| panel["type"] == "state-timeline").unwrap();
+        let target = &panel["targets"][0];
+        let names = promql::names(target["expr"].as_str().unwrap());
+        assert_eq!(names.metrics[0].metric, "tokenweir_verdict");
+        // What a bar is about must be known from its name.
+        for label in &names.labels {
+            let name = target["legendFormat"].as_str().unwrap();
+            assert!(name.contains(&format!("{{{{{label}}}}}")), "{label} is not in {name}");
+        }
+        let mappings = &panel["fieldConfig"]["defaults"]["mappings"];
+        assert_eq!(mappings[0]["options"]["1"]["text"], "found");
+        assert_eq!(mappings[0]["options"]["0"]["text"], "no");
+        assert_eq!(mappings[1]["options"]["result"]["text"], "cannot tell");
+    }
+}
+
+#[test]
+fn every_metric_of_quality_is_on_the_main_dashboard_and_watched_by_an_alert() {
+    let alerts = alerts::all().into_iter().map(|alert| alert.expr.into_owned());
+    let alerts: Vec<String> = alerts.collect();
+    let board = dashboards::overview();
+    let panels: Vec<&str> = board.panels().flat_map(|panel| panel.queries()).collect();
+    let rows = catalog::rows().filter(|row| row.name.starts_with("tokenweir_quality_"));
+    let mut seen = 0;
+    for row in rows {
+        assert!(alerts.iter().any(|query| query.contains(row.name)), "no alert on {}", row.name);
+        assert!(panels.iter().any(|query| query.contains(row.name)), "no panel of {}", row.name);
+        seen += 1;
+    }
+    assert_eq!(seen, 4);
+}
+
 /// The values of a key of the composition that stand on lines of their own or in a list.
 fn mounts(composition: &str) -> Vec<PathBuf> {
     let words = composition.split([' ', '"', '[', ']', '\n']);

@@ -2,6 +2,7 @@
 //! written down is in `grid` and `panel`, and how a metric is asked for in `query`.
 
 mod cache;
+mod diagnosis;
 mod gateway;
 mod golden;
 mod grid;
@@ -9,6 +10,7 @@ mod health;
 mod latency;
 mod objectives;
 mod panel;
+mod quality;
 pub mod query;
 mod queues;
 mod replica;
@@ -28,12 +30,14 @@ pub fn overview() -> Dashboard {
         variables: vec![Variable::MODELS, Variable::BACKENDS],
         rows: vec![
             golden::row(),
+            diagnosis::row(),
             objectives::row(),
             latency::row(),
             health::row(),
             queues::row(),
             cache::row(),
             routing::row(),
+            quality::row(),
             gateway::row(),
         ],
     }

@@ -12,6 +12,8 @@ pub enum Kind {
     Lines,
     /// Areas over time that add up.
     Stacked,
+    /// A bar over time for each series, from when it holds to when it does not.
+    States,
     /// The buckets of a histogram over time, with exemplars.
     Heatmap,
 }
@@ -25,6 +27,7 @@ pub struct Panel {
     unit: &'static str,
     thresholds: Thresholds,
     width: u32,
+    height: u32,
     queries: Vec<Query>,
 }
 
@@ -37,6 +40,8 @@ pub enum Thresholds {
     Above(f64, f64),
     /// Yellow and red below these values.
     Below(f64, f64),
+    /// Red below the first and from the second up.
+    Outside(f64, f64),
 }
 
 #[derive(Debug, Clone)]
@@ -53,9 +58,9 @@ pub(super) const COLUMNS: u32 = 24;
 
 impl Panel {
     fn new(kind: Kind, title: &'static str, unit: &'static str, description: &'static str) -> Self {
-        let width = if kind == Kind::Stat { COLUMNS / 8 } else { COLUMNS / 3 };
+        let (width, height) = if kind == Kind::Stat { (COLUMNS / 8, 5) } else { (COLUMNS / 3, 8) };
         let (thresholds, queries) = (Thresholds::None, Vec::new());
-        Self { title, description, kind, unit, thresholds, width, queries }
+        Self { title, description, kind, unit, thresholds, width, height, queries }
     }
 
     /// The latest value. Units are Grafana's; the description says what is good.
@@ -71,6 +76,11 @@ impl Panel {
     /// Areas that add up.
     pub fn stacked(title: &'static str, unit: &'static str, description: &'static str) -> Self {
         Self::new(Kind::Stacked, title, unit, description)
+    }
+
+    /// When something holds: 1 while it does, 0 while it does not, NaN if that cannot be told.
+    pub fn states(title: &'static str, description: &'static str) -> Self {
+        Self::new(Kind::States, title, "none", description)
     }
 
     /// The buckets of a histogram.
@@ -119,6 +129,11 @@ impl Panel {
         Self { width, ..self }
     }
 
+    /// Lines of the grid; a plot has 8.
+    pub fn tall(self, height: u32) -> Self {
+        Self { height, ..self }
+    }
+
     /// Its title.
     pub fn title(&self) -> &'static str {
         self.title
@@ -131,7 +146,7 @@ impl Panel {
 
     /// Columns and lines.
     pub(super) fn size(&self) -> (u32, u32) {
-        (self.width, if self.kind == Kind::Stat { 5 } else { 8 })
+        (self.width, self.height)
     }
 
     /// As Grafana has it, at a place.
@@ -164,8 +179,7 @@ impl Panel {
     }
 
     fn defaults(&self) -> Value {
-        let is_over_time = matches!(self.kind, Kind::Lines | Kind::Stacked);
-        let custom = json!({
+        let of_lines = json!({
             "drawStyle": "line",
             "lineWidth": 1,
             "fillOpacity": if self.kind == Kind::Stacked { 40 } else { 8 },
@@ -179,12 +193,19 @@ impl Panel {
                 "mode": if self.thresholds == Thresholds::None { "off" } else { "dashed" },
             },
         });
+        let custom = match self.kind {
+            Kind::Lines | Kind::Stacked => of_lines,
+            Kind::States => json!({ "lineWidth": 0, "fillOpacity": 80, "spanNulls": false }),
+            Kind::Stat | Kind::Heatmap => json!({}),
+        };
+        let has_colors = matches!(self.kind, Kind::Stat | Kind::States);
         json!({
             "unit": self.unit,
             "min": 0,
-            "color": { "mode": if self.kind == Kind::Stat { "thresholds" } else { "palette-classic" } },
+            "color": { "mode": if has_colors { "thresholds" } else { "palette-classic" } },
             "thresholds": { "mode": "absolute", "steps": self.thresholds.to_json() },
-            "custom": if is_over_time { custom } else { json!({}) },
+            "mappings": if self.kind == Kind::States { states() } else { json!([]) },
+            "custom": custom,
         })
     }
 
@@ -201,6 +222,14 @@ impl Panel {
                 "legend": { "displayMode": "list", "placement": "bottom", "showLegend": true },
                 "tooltip": { "mode": "multi", "sort": "desc" },
             }),
+            Kind::States => json!({
+                "alignValue": "left",
+                "legend": { "displayMode": "list", "placement": "bottom", "showLegend": false },
+                "mergeValues": true,
+                "rowHeight": 0.8,
+                "showValue": "auto",
+                "tooltip": { "mode": "single", "sort": "none" },
+            }),
             Kind::Heatmap => json!({
                 "calculate": false,
                 "cellGap": 1,
@@ -216,6 +245,18 @@ impl Panel {
     }
 }
 
+/// What states are called, and their colours.
+fn states() -> Value {
+    let state = |text: &str, color: &str| json!({ "text": text, "color": color });
+    json!([
+        { "type": "value", "options": { "0": state("no", "green"), "1": state("found", "red") } },
+        {
+            "type": "special",
+            "options": { "match": "null+nan", "result": state("cannot tell", "gray") },
+        },
+    ])
+}
+
 /// Where all panels ask: what the variable says.
 pub(super) fn datasource() -> Value {
     json!({ "type": "prometheus", "uid": "${datasource}" })
@@ -228,6 +269,7 @@ impl Kind {
         match self {
             Self::Stat => "stat",
             Self::Lines | Self::Stacked => "timeseries",
+            Self::States => "state-timeline",
             Self::Heatmap => "heatmap",
         }
     }
@@ -245,6 +287,9 @@ impl Thresholds {
             }
             Self::Below(warn, bad) => {
                 json!([step("red", None), step("yellow", Some(bad)), step("green", Some(warn))])
+            }
+            Self::Outside(low, high) => {
+                json!([step("red", None), step("green", Some(low)), step("red", Some(high))])
             }
         }
     }

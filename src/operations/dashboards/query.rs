@@ -46,6 +46,11 @@ pub(super) fn gauge_by(labels: &str, name: &str) -> String {
     format!("max by ({labels}) ({})", of(name, ""))
 }
 
+/// The mean of what all gateways say, by labels, without those that say NaN: it would hide the others.
+pub(super) fn mean_of_gateways(labels: &str, name: &str, matchers: &str) -> String {
+    format!("avg by ({labels}) ({} >= 0)", of(name, matchers))
+}
+
 /// A quantile of a histogram.
 pub(super) fn quantile(quantile: f64, histogram: &str, matchers: &str) -> String {
     quantile_by(quantile, "le", histogram, matchers)

@@ -1,5 +1,6 @@
 //! One replica: what it says of itself beside what was seen of it.
 
+use super::diagnosis;
 use super::grid::{Dashboard, Row, Variable};
 use super::panel::{Panel, Thresholds};
 use super::query::{mean_by, of, quantile, rate_by, total_rate};
@@ -14,7 +15,7 @@ pub fn replica() -> Dashboard {
         description: "What a replica says of itself beside what was seen of it. Compare it with the others \
                       on the main dashboard.",
         variables: vec![Variable::MODELS, Variable::BACKEND],
-        rows: vec![now(), seen(), inside()],
+        rows: vec![now(), diagnosis::of_one(), seen(), inside()],
     }
 }
 
