@@ -11,6 +11,9 @@ program=${TOKENWEIR:-${CARGO_TARGET_DIR:-target}/debug/tokenweir}
 
 if [ "${1-}" = --renew ]; then
   "$program" generate all --config docker/tokenweir.yaml --out .
+  # The chart carries copies.
+  cp config/prometheus/{alert,recording}-rules.yml config/grafana/dashboards/{overview,replica}.json \
+    packaging/helm/tokenweir/files/
 else
   "$program" generate all --config docker/tokenweir.yaml --out "$work" 2>/dev/null
   (cd "$work" && find . -type f) | while read -r file; do

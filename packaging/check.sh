@@ -70,13 +70,83 @@ if have python3 "the wheel"; then
   if have twine "the description of the wheel"; then twine check "$wheel"; fi
 fi
 
+# What nobody must be able to install is refused, and says why.
+refused() {
+  local why=$1
+  shift
+  helm template gw packaging/helm/tokenweir "$@" >/dev/null 2>"$out/said" && { echo "the chart takes $*" >&2; exit 1; }
+  grep --fixed-strings "$why" "$out/said" >/dev/null || { echo "the chart refuses $* without saying $why" >&2; cat "$out/said" >&2; exit 1; }
+}
+
+# Whether it stands in what was rendered.
+rendered() {
+  local file=$1 text
+  shift
+  for text in "$@"; do
+    grep --fixed-strings -- "$text" "$file" >/dev/null || { echo "the chart renders no $text" >&2; exit 1; }
+  done
+}
+
 echo "== chart"
 if have helm "the chart"; then
-  helm lint --quiet packaging/helm/tokenweir
-  helm template gw packaging/helm/tokenweir \
-    --set serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboards.enabled=true,autoscaling.enabled=true \
-    >/dev/null 2>&1
+  chart=packaging/helm/tokenweir
+  helm lint --quiet "$chart"
+  helm template gw "$chart" >"$out/chart.yaml"
+  rendered "$out/chart.yaml" 'terminationGracePeriodSeconds: 330' 'scheme: HTTP }' 'readOnlyRootFilesystem: true'
   # What the chart writes must be what the gateway reads.
-  helm template gw packaging/helm/tokenweir >"$out/chart.yaml"
   check_configuration "$out/chart.yaml"
+  cat >"$out/values.yaml" <<'VALUES'
+vllm: { namespace: ai, port: http }
+config:
+  listen: 0.0.0.0:8443
+  tls: { cert: /run/tls/tls.crt, key: /run/tls/tls.key, admin: true }
+  access: { admin_token: { env: ADMIN_TOKEN } }
+  reload: { watch: false }
+  drain: { timeout: 1h 30m }
+env: [{ name: ADMIN_TOKEN, valueFrom: { secretKeyRef: { name: gateway, key: admin } } }]
+volumes: [{ name: tls, secret: { secretName: gateway-tls } }]
+volumeMounts: [{ name: tls, mountPath: /run/tls, readOnly: true }]
+autoscaling: { enabled: true }
+serviceMonitor:
+  enabled: true
+  labels: { release: prometheus }
+  authorization: { credentials: { name: gateway, key: admin } }
+prometheusRule: { enabled: true, runbooks: "https://wiki.example.com/runbooks" }
+dashboards: { enabled: true }
+VALUES
+  helm template gw "$chart" --values "$out/values.yaml" >"$out/full.yaml"
+  # Ports and drain follow the configuration, a false wins over what is usual, and the rules are rules.
+  rendered "$out/full.yaml" 'containerPort: 8443' 'value: "0.0.0.0:8443"' 'scheme: HTTPS }' 'scheme: https' \
+    'terminationGracePeriodSeconds: 5430' 'watch: false' 'secretName: gateway-tls' 'name: ADMIN_TOKEN' \
+    'release: prometheus' 'authorization:' 'alert: TokenweirNoBackend' 'record: tokenweir:slo_budget:ratio' \
+    '"uid": "tokenweir-replica"' 'https://wiki.example.com/runbooks#tokenweirnobackend'
+  check_configuration "$out/full.yaml"
+  refused 'streams would be cut' --set terminationGracePeriodSeconds=305
+  refused 'write durations of drain in s, m and h' --set drain.timeout=2weeks
+  refused 'autoscaling' --set autoscaling.maxReplica=3
+fi
+
+# The first stage of docker/Dockerfile needs what it fetches; the last one is the image that runs.
+check_image() {
+  local store=(--root "$out/store" --runroot "$out/run" --storage-driver vfs) built=$out/built container
+  mkdir -p "$built/src" "$built/etc/ssl/certs"
+  cp "$binary" "$built/src/tokenweir"
+  cp /etc/ssl/certs/ca-certificates.crt "$built/etc/ssl/certs/"
+  sed -n '/^FROM scratch/,$p' docker/Dockerfile >"$out/Dockerfile"
+  buildah "${store[@]}" bud --quiet --isolation chroot --build-context "build=$built" --tag tokenweir:check \
+    --file "$out/Dockerfile" . >/dev/null
+  [ "$(buildah "${store[@]}" inspect --format '{{.OCIv1.Config.User}}' tokenweir:check)" = 65532:65532 ] \
+    || { echo "the image runs as root" >&2; exit 1; }
+  container=$(buildah "${store[@]}" from tokenweir:check)
+  buildah "${store[@]}" run --isolation chroot "$container" -- /tokenweir --version
+  buildah "${store[@]}" run --isolation chroot "$container" -- /tokenweir check /etc/tokenweir/tokenweir.yaml
+  buildah "${store[@]}" rm --all >/dev/null
+}
+
+echo "== image"
+if have hadolint "the Dockerfile"; then hadolint docker/Dockerfile; fi
+if readelf --dynamic "$binary" 2>/dev/null | grep NEEDED >/dev/null; then
+  printf '!! %s needs libraries, and the image has none: it is NOT checked\n' "$binary" >&2
+elif have buildah "the image"; then
+  check_image
 fi
