@@ -33,6 +33,7 @@ mod metrics;
 mod models;
 mod mutations;
 mod operations;
+mod packages;
 mod pages;
 mod proxy;
 mod push;

@@ -25,7 +25,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_default()
 }
 
-fn composed() -> Loaded {
+pub(crate) fn composed() -> Loaded {
     Config::load(Some(&root().join("docker/tokenweir.yaml")), Overrides::default()).unwrap()
 }
 
