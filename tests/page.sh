@@ -1,6 +1,7 @@
 #!/bin/sh
-# The live page in a real Chromium: numbers that move, keys, both colour schemes, a narrow screen, a
-# token, a gateway that is gone, a browser without JavaScript, and names that are markup.
+# The live page in a real Chromium: numbers that move, and when; keys, both colour schemes, a narrow
+# screen, slow requests that lead to their traces, verdicts, fleets of which nothing is up, a token, a
+# gateway that is gone, a browser without JavaScript, and names that are markup.
 # Needs chromium, chromedriver and python3. Pictures go to FOLDER, or target/page.
 #
 #   tests/page.sh [FOLDER]

@@ -3,6 +3,7 @@
 
 use super::Admin;
 use crate::clock;
+use crate::diagnose::Verdict;
 use crate::observe::{Glance, OpenStream};
 use crate::record::Caller;
 use crate::telemetry::recent::{Ended, LastMinute, Totals};
@@ -11,7 +12,6 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, to_value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ pub struct Document {
     /// The last requests that ended and the last slow ones, the newest first.
     pub ended: Vec<EndedRequest>,
     /// What is wrong, as `/status` says it.
-    pub verdicts: Vec<Value>,
+    pub verdicts: Vec<Verdict>,
     /// Where a trace can be looked at: a URL with `{trace_id}` in it.
     pub trace_ui: Option<String>,
 }
@@ -187,7 +187,6 @@ fn document(admin: &Admin, now: Instant) -> Document {
         class: class.class.clone(),
         waiting: class.waiting,
     };
-    let verdicts = vitals.diagnosis.verdicts.iter().filter_map(|one| to_value(one).ok()).collect();
     Document {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         policy: admin.pool.policy().name().to_owned(),
@@ -201,7 +200,7 @@ fn document(admin: &Admin, now: Instant) -> Document {
         streams: streams(&glance, now),
         last_minute,
         ended: admin.recent.ended().iter().map(|one| ended(one, now)).collect(),
-        verdicts,
+        verdicts: vitals.diagnosis.verdicts.clone(),
         trace_ui: admin.trace_ui.clone(),
     }
 }

@@ -17,7 +17,7 @@ struct Asset {
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-const ASSETS: [Asset; 7] = [
+const ASSETS: [Asset; 8] = [
     Asset {
         name: "page.css",
         content_type: "text/css; charset=utf-8",
@@ -26,6 +26,7 @@ const ASSETS: [Asset; 7] = [
     Asset { name: "page.js", content_type: SCRIPT, text: include_str!("page/page.js") },
     Asset { name: "tables.js", content_type: SCRIPT, text: include_str!("page/tables.js") },
     Asset { name: "columns.js", content_type: SCRIPT, text: include_str!("page/columns.js") },
+    Asset { name: "verdicts.js", content_type: SCRIPT, text: include_str!("page/verdicts.js") },
     Asset { name: "plots.js", content_type: SCRIPT, text: include_str!("page/plots.js") },
     Asset { name: "dialogs.js", content_type: SCRIPT, text: include_str!("page/dialogs.js") },
     Asset { name: "words.js", content_type: SCRIPT, text: include_str!("page/words.js") },

@@ -6,8 +6,9 @@ use super::measure::Measure;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// A condition of one replica.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A condition of one replica. What another version leaves out is empty.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Verdict {
     /// The name of its rule.
     pub verdict: Cow<'static, str>,
@@ -34,7 +35,8 @@ pub struct Verdict {
 }
 
 /// A number, and what it usually is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Evidence {
     /// What was measured.
     pub measure: Cow<'static, str>,
@@ -70,20 +72,22 @@ pub struct Watched {
 }
 
 /// How bad a condition is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// It costs something.
+    #[default]
     Warning,
     /// Users are being failed.
     Critical,
 }
 
 /// How many signals that do not depend on each other say so: one, two, or more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Confidence {
     /// One.
+    #[default]
     Low,
     /// Two.
     Medium,

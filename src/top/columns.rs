@@ -147,6 +147,7 @@ fn standing(replica: &Replica) -> (&str, Tone) {
     match replica.health.as_str() {
         _ if replica.drained && replica.in_flight > 0 => ("draining", Tone::Quiet),
         _ if replica.drained => ("drained", Tone::Quiet),
+        "up" if replica.weight == 0 => ("weight 0", Tone::Quiet),
         "up" if replica.reason.is_some() => ("asleep", Tone::Quiet),
         "up" if replica.breaker != "closed" => (&replica.breaker, Tone::Warning),
         "up" if replica.stalled > 0 => ("stalls", Tone::Warning),

@@ -4,13 +4,13 @@ use super::columns::{Column, Row, Tone, columns};
 use super::state::{Mode, Pane, State, View};
 use super::words::{number, percent, seconds, span, text};
 use crate::admin::live::Document;
+use crate::diagnose::{Severity, Verdict};
 use crate::telemetry::recent::Quantiles;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph, Widget, Wrap};
-use serde_json::Value;
 
 /// How it is drawn.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +32,8 @@ pub struct Frame<'a> {
 
 /// The room that a screen must have to show anything of use.
 const LEAST: (u16, u16) = (30, 8);
+/// With fewer columns, what is not news is left out.
+const ROOMY: u16 = 60;
 /// With fewer lines for lists, only one of them is shown.
 const ALL_PANES: u16 = 14;
 
@@ -82,28 +84,32 @@ impl Frame<'_> {
         let (ready, tone) = match document {
             Document { draining: true, .. } => ("shutting down", Tone::Warning),
             Document { ready: true, .. } => ("ready", Tone::Good),
+            Document { replicas, .. } if replicas.is_empty() => ("no replicas", Tone::Bad),
+            Document { replicas, .. } if replicas.iter().any(|one| one.health == "up") => {
+                ("all drained", Tone::Bad)
+            }
             _ => ("no replica is up", Tone::Bad),
         };
         let mut title = vec![
             Span::styled(format!("tokenweir {}  ", text(Some(&document.version))), bold()),
             Span::styled(ready, self.style(tone)),
-            Span::raw(format!(
-                "  {}  up {}",
-                text(Some(&document.policy)),
-                span(document.uptime_seconds)
-            )),
         ];
+        if width >= ROOMY {
+            title.push(Span::raw(format!("  {}", text(Some(&document.policy)))));
+        }
+        title.push(Span::raw(format!("  up {}", span(document.uptime_seconds))));
         if self.state.is_paused {
             title.push(Span::styled("  paused", self.style(Tone::Warning)));
         }
         lines.push(Line::from(title));
         lines.extend(flowed(self.figures(document), width));
-        lines.extend(
-            document
-                .verdicts
-                .iter()
-                .flat_map(|one| wrapped(&verdict(one), width, self.style(Tone::Warning))),
-        );
+        lines.extend(document.verdicts.iter().flat_map(|one| {
+            let tone = match one.severity {
+                Severity::Critical => Tone::Bad,
+                Severity::Warning => Tone::Warning,
+            };
+            wrapped(&verdict(one), width, self.style(tone))
+        }));
         lines
     }
 
@@ -191,7 +197,7 @@ impl Frame<'_> {
             Mode::Reading { .. } => Line::styled("↑ ↓ scroll  any other key: back", bold()),
             Mode::Watching => match (&self.state.said, self.state.filter.as_str()) {
                 (Some(said), _) => Line::styled(text(Some(said)), self.style(Tone::Warning)),
-                (None, "") if width < 60 => Line::from("q quit  ? keys  Tab list"),
+                (None, "") if width < ROOMY => Line::from("q quit  ? keys  Tab list"),
                 (None, "") => Line::from(
                     "q quit  ? keys  Tab list  / filter  s sort  d drain  Enter why  p pause",
                 ),
@@ -261,16 +267,12 @@ fn quantiles(name: &str, of: Option<Quantiles>) -> String {
     format!("{name} {} / {} / {}", seconds(p50), seconds(p95), seconds(p99))
 }
 
-/// A verdict in a line, whatever of it is there.
-fn verdict(told: &Value) -> String {
-    let word = |name: &str| match &told[name] {
-        Value::String(word) => text(Some(word)),
-        Value::Null => String::new(),
-        other => text(Some(&other.to_string())),
-    };
-    let parts = [word("rule"), word("scope"), word("remedy")];
-    let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-    format!("! {}", parts.join(": "))
+/// A verdict: how bad, whose and what it is, and what to do.
+fn verdict(told: &Verdict) -> String {
+    let Verdict { verdict, backend, severity, meaning, remedy, .. } = told;
+    let [name, backend, meaning, remedy] =
+        [&**verdict, &**backend, &**meaning, &**remedy].map(|words| text(Some(words)));
+    format!("{}  {backend}: {meaning}  [{name}]  -> {remedy}", severity.as_str())
 }
 
 /// Text on as many lines as it takes.

@@ -6,7 +6,6 @@ use crate::telemetry::recent::{LastMinute, Totals};
 use crate::top::{Key, Wish};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use serde_json::json;
 
 const QUANTILES: Option<Quantiles> =
     Some(Quantiles { count: 9, p50: 0.031, p95: 0.12, p99: 0.4, max: 0.5 });
@@ -16,6 +15,7 @@ fn replica(name: &str, kv_usage: f64) -> Replica {
         name: name.into(),
         health: "up".into(),
         breaker: "closed".into(),
+        weight: 1,
         kv_usage: Some(kv_usage),
         waiting: Some(2.0),
         running: Some(7.0),
@@ -70,7 +70,14 @@ fn document() -> Document {
             ..LastMinute::default()
         },
         ended: vec![ended],
-        verdicts: vec![json!({ "rule": "kv_full", "scope": "gpu-1", "remedy": "add a replica" })],
+        verdicts: vec![Verdict {
+            verdict: "kv_thrashing".into(),
+            backend: "gpu-1".into(),
+            severity: Severity::Critical,
+            meaning: "The KV cache is too small.".into(),
+            remedy: "Add a replica.".into(),
+            ..Verdict::default()
+        }],
         ..Document::default()
     }
 }
@@ -101,12 +108,36 @@ fn has(lines: &[String], words: &str) -> bool {
 fn every_width_shows_the_replicas_the_streams_and_what_is_wrong() {
     for width in [40, 80, 200] {
         let lines = drawn(&watching(), width, 40);
-        for words in ["ready", "gpu-0", "97%", "req-old", "req-ended", "kv_full", "add a replica"] {
+        for words in ["ready", "gpu-0", "97%", "req-old", "req-ended", "kv_thrashing"] {
             assert!(has(&lines, words), "{words} at {width} columns:\n{}", lines.join("\n"));
         }
+        assert!(lines[0].ends_with("up 1m01s"), "{}", lines[0]);
         assert!(has(&lines, "2 req/s") && has(&lines, "TTFT 31ms / 120ms / 400ms"));
         assert!(lines.iter().all(|line| line.chars().count() <= width.into()));
     }
+}
+
+#[test]
+fn a_verdict_says_how_bad_it_is_whose_it_is_and_what_to_do() {
+    let lines = drawn(&watching(), 200, 40);
+    let said = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]  -> Add a replica.";
+    assert!(has(&lines, said), "{}", lines.join("\n"));
+}
+
+#[test]
+fn a_gateway_that_is_not_ready_says_why() {
+    let shown = |replicas: Vec<Replica>| {
+        let mut state = State::new();
+        state.on_document(Document { replicas, ready: false, ..document() });
+        drawn(&state, 80, 40)
+    };
+    let drained = Replica { drained: true, weight: 0, ..replica("gpu-0", 0.1) };
+    let down = Replica { health: "down".into(), ..replica("gpu-1", 0.1) };
+    assert!(has(&shown(Vec::new()), "no replicas"));
+    assert!(has(&shown(vec![drained, down.clone()]), "all drained"));
+    assert!(has(&shown(vec![down]), "no replica is up"));
+    let idle = Replica { weight: 0, ..replica("gpu-0", 0.1) };
+    assert!(has(&shown(vec![idle]), "weight 0"));
 }
 
 #[test]

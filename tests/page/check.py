@@ -2,15 +2,15 @@
 
 import argparse
 import json
-import os
-import re
-import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
 
+import trouble
+import traces
 from browser import Browser, Driver
+from program import Program, get
 
 FIRST_NUMBERS_SECONDS = 5.0
 TOKEN = "operator-token"
@@ -18,40 +18,21 @@ EVIL_MODEL = "<img src=x onerror=window.evil=1>"
 EVIL_ID = "<img/src=x/onerror=window.evil=1>"
 
 
-class Program:
-    """The program, until it is stopped."""
-
-    def __init__(self, binary: Path, *arguments: str, **environment: str) -> None:
-        self.started = time.monotonic()
-        self.process = subprocess.Popen(
-            [binary, *arguments], stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-        )
-
-    def find(self, pattern: str) -> str:
-        """What the program says of itself, on its standard error."""
-        for line in self.process.stderr:
-            if found := re.search(pattern, line):
-                return found.group(1)
-        raise AssertionError(f"it ended without saying {pattern}")
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.stderr.close()
-        self.process.wait()
-
-
-def get(url: str) -> dict:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return json.load(answer)
-
-
 def numbers_move(browser: Browser, program: Program, url: str) -> None:
+    """From the start of the program until a browser has shown three figures, one after the other."""
     browser.open(url)
-    tile = "document.querySelector('#tiles strong')?.textContent"
-    first = browser.wait_for("a first number", f"/[1-9]/.test({tile} ?? '') && {tile}")
-    browser.wait_for("another number", f"{tile} !== {json.dumps(first)} && {tile}")
+    browser.run("""
+        window.shown = [...Array(6)].map(() => []);
+        setInterval(() => document.querySelectorAll('#tiles strong').forEach((tile, index) => {
+            const [text, seen] = [tile.textContent, window.shown[index]];
+            if (/[0-9]/.test(text) && text !== seen.at(-1)) seen.push(text);
+        }), 20);
+    """)
+    browser.wait_for("a number", "window.shown.some((seen) => seen.length > 0)")
+    first = time.monotonic() - program.started
+    browser.wait_for("a number that changed twice", "window.shown.some((seen) => seen.length > 2)")
     took = time.monotonic() - program.started
-    print(f"numbers move {took:.1f} s after the start")
+    print(f"after the start: a number in {first:.2f} s, and it has changed twice in {took:.2f} s")
     assert took < FIRST_NUMBERS_SECONDS, f"{took:.1f} s"
 
 
@@ -121,12 +102,15 @@ def nothing_leaves(browser: Browser, url: str) -> None:
     assert problems == [], problems
 
 
-def says_that_the_gateway_is_gone(browser: Browser, program: Program) -> None:
+def says_that_the_gateway_is_gone(browser: Browser, program: Program, folder: Path) -> None:
     program.stop()
     browser.wait_for("a statement", "!document.getElementById('problem').hidden")
     words = browser.text("#problem")
     assert "does not answer" in words and "how it was" in words, words
+    assert browser.text("#pulse") == "", "nothing is live"
     assert browser.run("return document.querySelectorAll('#replicas tbody tr').length") == 3
+    assert browser.run("return document.title").startswith("no news")
+    browser.picture(folder / "page-gone.png")
 
 
 def names_are_only_text(driver: Driver, binary: Path) -> None:
@@ -178,6 +162,7 @@ def asks_for_the_token(driver: Driver, binary: Path, folder: Path) -> None:
             browser.wait_for("the token is asked for", f"{asked} !== null")
             browser.press(*"wrong", "Enter")
             browser.wait_for("it is asked for again", f"{asked}?.closest('dialog').textContent.includes('not the token')")
+            browser.picture(folder / "page-wrong-token.png")
             browser.press(*TOKEN, "Enter")
             browser.wait_for("the page", "document.querySelectorAll('#replicas tbody tr').length === 1")
             assert browser.run("return localStorage.length === 0 && document.cookie === ''")
@@ -205,7 +190,10 @@ def main() -> int:
             looks_right(browser, given.folder, given.watch)
             nothing_leaves(browser, url)
             says_that_scripts_are_off(driver, url, given.folder)
-            says_that_the_gateway_is_gone(browser, demo)
+            says_that_the_gateway_is_gone(browser, demo, given.folder)
+        traces.slow_requests_link_to_their_traces(driver, given.binary, given.folder)
+        trouble.verdicts_are_shown(driver, given.binary, given.folder)
+        trouble.a_gateway_without_replicas_says_so(driver, given.binary, given.folder)
         names_are_only_text(driver, given.binary)
         asks_for_the_token(driver, given.binary, given.folder)
     finally:

@@ -16,16 +16,28 @@ const share = (name, title, of, warns, hint) => ({
   },
 });
 
-/** How a replica is, in one word and a class for its colour. */
-export function standing(replica) {
+const BREAKERS = {
+  resting: ["warn", "resting", "It was full or paused a moment ago"],
+  half_open: ["warn", "on trial", "It failed requests, and gets one at a time (breaker half open)"],
+  open: ["bad", "ejected", "It failed requests, and gets none (breaker open)"],
+};
+
+/** How a replica is: a class for its colour, one word, and more of it. */
+function standing(replica) {
   if (replica.drained) return ["drained", replica.in_flight > 0 ? "draining" : "drained"];
-  if (replica.health !== "up") return [replica.health === "down" ? "bad" : "drained", replica.health];
-  if (replica.reason) return ["drained", "asleep"];
-  if (replica.breaker !== "closed") return ["warn", replica.breaker];
-  return replica.stalled > 0 ? ["warn", "stalls"] : ["good", "up"];
+  if (replica.health !== "up") {
+    return [replica.health === "down" ? "bad" : "drained", replica.health, replica.reason];
+  }
+  if (replica.reason) return ["drained", "asleep", replica.reason];
+  if (replica.weight === 0) return ["drained", "weight 0", "It is configured to get nothing new"];
+  if (replica.breaker !== "closed") return BREAKERS[replica.breaker] ?? ["warn", replica.breaker];
+  return replica.stalled > 0 ? ["warn", "stalls", `${replica.stalled} of its streams are silent`] : ["good", "up"];
 }
 
-const chip = (name, title, of) => ({
+/** Whether it is sent new requests. */
+export const takes = (replica) => ["up", "stalls", "resting", "on trial"].includes(standing(replica)[1]);
+
+const chip = (name, title, of, more = {}) => ({
   name, title, value: (item) => of(item)[1],
   make: (cell) => cell.append(element("span", "chip")),
   show: (cell, item) => {
@@ -34,6 +46,7 @@ const chip = (name, title, of) => ({
     cell.firstChild.textContent = words;
     cell.title = hint ?? "";
   },
+  ...more,
 });
 
 const long = (name, title, of, className = "name") => ({
@@ -47,7 +60,10 @@ const long = (name, title, of, className = "name") => ({
 /** `drain` is told which replica its button is for. */
 export const replicaColumns = (drain) => [
   long("name", "Replica", (replica) => replica.name, "name lead"),
-  chip("health", "State", (replica) => [...standing(replica), replica.reason ?? replica.url]),
+  chip("health", "State", (replica) => {
+    const [className, words, hint] = standing(replica);
+    return [className, words, hint ?? replica.url];
+  }),
   share("kv", "KV cache", (replica) => replica.kv_usage, true, "How full its KV cache is"),
   figure("waiting", "Queue", (replica) => replica.waiting, count, { hint: "Requests that wait in its engine" }),
   figure("running", "Running", (replica) => replica.running, count, { hint: "Requests that run in its engine" }),
@@ -102,7 +118,9 @@ const OUTCOMES = { ok: "good", cancelled: "drained" };
 export const endedColumns = (link) => [
   long("request_id", "Request", (request) => request.request_id, "name lead id"),
   chip("outcome", "Outcome", (request) => [OUTCOMES[request.outcome] ?? "bad", request.outcome]),
-  chip("slow", "Slow", (request) => [request.slow ? "warn" : "none", request.slow ?? "no"]),
+  // Sorted by it, slow ones come first.
+  chip("slow", "Slow", (request) => [request.slow ? "warn" : "none", request.slow ?? "no"],
+    { value: (request) => request.slow, hint: "Why it was slow" }),
   figure("ttft", "TTFT", (request) => request.ttft_seconds, seconds),
   figure("duration", "Duration", (request) => request.duration_seconds, seconds),
   figure("tokens", "Tokens", (request) => request.output_tokens, number),
@@ -119,7 +137,7 @@ export const endedColumns = (link) => [
       cell.replaceChildren(url ? element("a", "", id.slice(0, 8)) : element("span", "", id.slice(0, 8)));
       cell.title = id;
       if (!url) return;
-      Object.assign(cell.firstChild, { href: url, target: "_blank", rel: "noreferrer", tabIndex: -1 });
+      Object.assign(cell.firstChild, { href: url, target: "_blank", rel: "noreferrer" });
     },
   },
 ];

@@ -1,10 +1,11 @@
 // The live page: asks for /live once a second and shows what it says.
 
-import { endedColumns, replicaColumns, streamColumns } from "./columns.js";
+import { endedColumns, replicaColumns, streamColumns, takes } from "./columns.js";
 import { askToken, confirm, explain, help, isOpen, tell } from "./dialogs.js";
 import { Series, draw, plot } from "./plots.js";
 import { Table } from "./tables.js";
-import { count, element, number, percent, seconds, span, text } from "./words.js";
+import { Verdicts } from "./verdicts.js";
+import { count, element, number, percent, seconds, span } from "./words.js";
 
 const INTERVAL = 1000;
 const PATIENCE = 5000;
@@ -13,7 +14,7 @@ const RATE_WINDOW = 5;
 const TOKEN = "tokenweir-admin-token";
 
 const $ = (id) => document.getElementById(id);
-const state = { paused: false, latest: null, moments: [], failedSince: null, refused: false };
+const state = { paused: false, latest: null, moments: [], news: null, refused: false };
 
 // === asking
 
@@ -24,6 +25,7 @@ async function ask(path, options = {}) {
     ...options, headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE),
   });
   if (answer.status === 401) {
+    pill("warn", "token wanted");
     const given = await askToken(token !== null);
     if (given === "") {
       state.refused = true;
@@ -40,7 +42,7 @@ async function look() {
     const answer = await ask("/live");
     if (!answer.ok) throw new Error(`/live answered ${answer.status}`);
     const live = await answer.json();
-    state.failedSince = null;
+    state.news = Date.now();
     if (!state.paused) show(live);
     $("problem").hidden = true;
     document.body.classList.remove("stale");
@@ -50,14 +52,14 @@ async function look() {
 }
 
 function fail(error) {
-  state.failedSince ??= Date.now();
-  const since = span((Date.now() - state.failedSince) / 1000);
+  const since = state.news === null ? "" : ` for ${span((Date.now() - state.news) / 1000)}`;
   const shown = state.latest ? " What is below is how it was." : "";
   const why = error.name === "TypeError" ? "the gateway does not answer" : error.message;
   const next = state.refused ? "" : " It is asked again every second.";
-  $("problem").textContent = `No news for ${since}: ${why}.${shown}${next}`;
+  $("problem").textContent = `No news${since}: ${why}.${shown}${next}`;
   $("problem").hidden = false;
   document.body.classList.add("stale");
+  $("pulse").textContent = "";
   pill("bad", "no news");
 }
 
@@ -133,21 +135,22 @@ function remember(live) {
 
 // === the page
 
+const verdicts = new Verdicts($("verdicts"));
 const tables = {
   replicas: new Table($("replicas"), {
     id: "replicas", title: "Replicas", columns: replicaColumns(drain), key: (replica) => replica.name,
-    sort: { name: "name", order: "up" }, empty: "No replica fits.",
+    sort: { name: "name", order: "up" }, empty: "There are no replicas.",
     onKey: (event, replica) => event.key === "d" && plain(event) && (drain(replica), true),
   }),
   streams: new Table($("streams"), {
     id: "streams", title: "Open streams", columns: streamColumns, key: (stream) => stream.number,
-    sort: { name: "age", order: "down" }, empty: "No stream is open that fits.",
+    sort: { name: "age", order: "down" }, empty: "No stream is open.",
     onKey: (event, stream) => event.key === "Enter" && (why(stream.request_id), true),
   }),
   ended: new Table($("ended"), {
     id: "ended", title: "Requests that ended", columns: endedColumns(traceLink),
     key: (request) => request.number, sort: { name: "age", order: "up" },
-    empty: "No request has ended that fits.",
+    empty: "No request has ended.",
     onKey: (event, request) => {
       if (event.key === "Enter") return why(request.request_id), true;
       const url = event.key === "t" && plain(event) && traceLink(request.trace_id);
@@ -162,6 +165,8 @@ const plain = (event) => !event.ctrlKey && !event.metaKey && !event.altKey;
 function pill(className, words) {
   $("state").className = `pill ${className}`;
   $("state").textContent = words;
+  // Among many tabs, or in a bookmark bar.
+  document.title = `${words} – tokenweir`;
 }
 
 function show(live) {
@@ -170,7 +175,7 @@ function show(live) {
   document.querySelector("main").hidden = false;
   if (live.draining) pill("warn", "shutting down");
   else if (live.ready) pill("good", "ready");
-  else pill("bad", "no replica is up");
+  else pill("bad", unready(live));
   $("about").textContent = `${live.version} · ${live.policy} · up ${span(live.uptime_seconds)}`;
   $("pulse").textContent = state.paused ? "paused" : "live";
   for (const tile of TILES) {
@@ -181,15 +186,21 @@ function show(live) {
     tile.series.push(value);
     draw(tile.plot, tile.series.values, tile.top);
   }
-  showVerdicts(live.verdicts);
+  verdicts.update(live.verdicts);
   tables.replicas.update(live.replicas);
   tables.streams.update(live.streams.oldest);
   tables.ended.update(live.ended);
   showNotes(live);
 }
 
+/** Why it takes no requests. */
+function unready({ replicas }) {
+  if (replicas.length === 0) return "no replicas";
+  return replicas.some((one) => one.health === "up") ? "all drained" : "no replica is up";
+}
+
 function showNotes(live) {
-  const up = live.replicas.filter((one) => one.health === "up" && !one.drained).length;
+  const up = live.replicas.filter(takes).length;
   tables.replicas.note = `${up} of ${live.replicas.length} take requests`;
   const phases = Object.entries(live.streams.phases).map(([name, many]) => `${many} ${name}`);
   const hidden = live.streams.count - live.streams.oldest.length;
@@ -198,34 +209,6 @@ function showNotes(live) {
   const slow = live.ended.filter((one) => one.slow).length;
   tables.ended.note = `the last, and the last slow ones · ${slow} slow`;
 }
-
-function showVerdicts(verdicts) {
-  const told = Array.isArray(verdicts) ? verdicts.filter((one) => one && one.rule) : [];
-  const key = JSON.stringify(told);
-  const section = $("verdicts");
-  if (section.dataset.key === key) return;
-  section.dataset.key = key;
-  section.hidden = told.length === 0;
-  section.querySelector("ul").replaceChildren(...told.map(verdict));
-}
-
-function verdict(told) {
-  const item = element("li");
-  const head = element("p");
-  const sure = typeof told.confidence === "number" ? percent(told.confidence) : told.confidence;
-  head.append(element("strong", "", text(told.rule)), element("span", "chip warn", text(scope(told.scope))),
-    element("span", "quiet", sure ? `confidence ${sure}` : ""));
-  const evidence = (Array.isArray(told.evidence) ? told.evidence : []).map((one) => {
-    const value = typeof one.value === "number" ? number(one.value) : text(one.value);
-    return `${text(one.name)} ${value}${one.unit ? ` ${one.unit}` : ""}`;
-  });
-  item.append(head);
-  if (evidence.length > 0) item.append(element("p", "quiet", evidence.join(" · ")));
-  if (told.remedy) item.append(element("p", "", told.remedy));
-  return item;
-}
-
-const scope = (given) => (given && typeof given === "object" ? Object.values(given).join(" ") : given);
 
 function traceLink(id) {
   const template = state.latest?.trace_ui;

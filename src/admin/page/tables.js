@@ -3,6 +3,9 @@
 
 import { element } from "./words.js";
 
+/** gpu-9 stands before gpu-10. */
+const WORDS = new Intl.Collator("en", { numeric: true });
+
 /**
  * A column: `name`, `title` for its head, `value` of a row to sort and filter by, and either `text`
  * of a row or `make` and `show` for a cell of its own; `optional` if it is hidden while it is empty.
@@ -16,6 +19,7 @@ export class Table {
   #sort;
   #body = element("tbody");
   #empty;
+  #nothing;
   #note = element("span", "quiet");
   #heads = new Map();
   #onKey;
@@ -33,7 +37,8 @@ export class Table {
     table.setAttribute("aria-labelledby", head.id);
     table.append(this.#head(), this.#body);
     const frame = element("div", "frame");
-    this.#empty = element("p", "empty", empty);
+    this.#nothing = empty;
+    this.#empty = element("p", "empty");
     frame.append(table, this.#empty);
     section.append(line, frame);
     this.#body.addEventListener("keydown", (event) => this.#walk(event));
@@ -155,6 +160,7 @@ export class Table {
       // What is not known stands last.
       if (left === null || left === undefined) return 1;
       if (right === null || right === undefined) return -1;
+      if (typeof left === "string") return WORDS.compare(left, String(right)) * way;
       return (left < right ? -1 : 1) * way;
     };
     const fits = (item) => {
@@ -172,7 +178,9 @@ export class Table {
     });
     if (focused !== document.activeElement && focused.isConnected) focused.focus();
     if (rows.length > 0 && !rows.some((row) => row.tabIndex === 0)) this.#settle(rows[0]);
+    else this.#stops();
     this.#empty.hidden = rows.length > 0;
+    this.#empty.textContent = this.#items.length > 0 ? "Nothing fits the filter." : this.#nothing;
     for (const [name, head] of this.#heads) {
       const order = this.#sort.order === "up" ? "ascending" : "descending";
       head.setAttribute("aria-sort", name === this.#sort.name ? order : "none");
@@ -182,6 +190,14 @@ export class Table {
   #settle(row) {
     if (!row) return;
     for (const other of this.#body.children) other.tabIndex = other === row ? 0 : -1;
+    this.#stops();
+  }
+
+  /** Tab goes from the row that has the keys to the links and buttons in it, and to no others. */
+  #stops() {
+    for (const row of this.#body.children) {
+      for (const inner of row.querySelectorAll("a, button")) inner.tabIndex = row.tabIndex;
+    }
   }
 
   /** The row goes away: the keys go on with its neighbour. */
@@ -201,8 +217,10 @@ export class Table {
     if (to !== undefined) {
       rows[Math.min(Math.max(to, 0), rows.length - 1)]?.focus();
       event.preventDefault();
-    } else if (event.target === row && this.#onKey?.(event, this.#rows.get(row.dataset.key).item)) {
-      event.preventDefault();
+      return;
     }
+    // Enter on a link or a button in the row is theirs.
+    const isOurs = event.target === row || event.key !== "Enter";
+    if (isOurs && this.#onKey?.(event, this.#rows.get(row.dataset.key).item)) event.preventDefault();
   }
 }

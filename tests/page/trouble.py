@@ -1,0 +1,107 @@
+"""What the page says when something is the matter: verdicts, and fleets of which nothing is up."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from browser import Browser, Driver
+from program import Program
+
+VERDICTS = [
+    {
+        "verdict": "kv_thrashing", "backend": "127.0.0.1:8101", "severity": "critical", "confidence": "high",
+        "meaning": "The KV cache is too small for what runs: requests are preempted and computed again.",
+        "cause": None, "age_seconds": 65.0,
+        "evidence": [
+            {"measure": "kv_usage", "value": 0.99, "unit": "ratio", "usual": 0.61, "window_seconds": 60.0},
+            {"measure": "queue_time_mean", "value": 4.2, "unit": "s", "usual": None, "window_seconds": 60.0},
+        ],
+        "remedy": "Lower --max-num-seqs to 24, or add a replica.",
+        "disproof": "Preemptions stop while the load stays.", "runbook": "docs/diagnose.md#kv_thrashing",
+    },
+    {
+        "verdict": "blind", "backend": "127.0.0.1:8102", "severity": "warning", "confidence": "low",
+        "meaning": "The replica is up and its metrics cannot be read.", "cause": None, "age_seconds": 5.0,
+        "evidence": [], "remedy": "Start vLLM without --disable-log-stats.",
+        "disproof": "A page can be read.", "runbook": "docs/diagnose.md#blind",
+    },
+]
+
+
+class Doctored:
+    """A gateway's admin port, with another /live."""
+
+    def __init__(self, gateway: str, change: dict) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                headers = {"accept": self.headers.get("accept", "*/*")}
+                try:
+                    with urllib.request.urlopen(urllib.request.Request(gateway + self.path, headers=headers)) as answer:
+                        status, media_type, body = 200, answer.headers["content-type"], answer.read()
+                except urllib.error.HTTPError as error:
+                    status, media_type, body = error.code, "text/plain", b""
+                if self.path == "/live":
+                    body = json.dumps(json.loads(body) | change).encode()
+                self.send_response(status)
+                self.send_header("content-type", media_type)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+def verdicts_are_shown(driver: Driver, binary: Path, folder: Path) -> None:
+    arguments = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "human"]
+    gateway = Program(binary, *arguments, "--backend", "http://127.0.0.1:9", "--backend", "http://127.0.0.1:10")
+    doctored = Doctored(gateway.find(r"admin +(http://[^/ ]+)"), {"verdicts": VERDICTS})
+    try:
+        with Browser(driver) as browser:
+            browser.screen(1280, 980)
+            browser.open(doctored.url)
+            browser.wait_for("the verdicts", "!document.getElementById('verdicts').hidden")
+            told = browser.text("#verdicts")
+            for words in [
+                "critical", "127.0.0.1:8101: The KV cache is too small", "kv_thrashing · confidence high · for 1 min 5 s",
+                "kv_usage 99 % in 1 min 0 s, usually 61 %", "queue_time_mean 4.20 s", "→ Lower --max-num-seqs to 24",
+                "It is not so if: Preemptions stop", "→ Start vLLM without",
+            ]:
+                assert words in told, (words, told)
+            assert browser.text("#state") == "no replica is up"
+            names = "[...document.querySelectorAll('#replicas tbody td:first-child')].map((cell) => cell.textContent)"
+            assert browser.run(f"return {names}") == ["127.0.0.1:9", "127.0.0.1:10"]
+            assert browser.run("return document.title").startswith("no replica is up")
+            browser.picture(folder / "page-all-down.png")
+            browser.screen(400, 1500, "dark")
+            overflow = browser.run("return document.documentElement.scrollWidth - window.innerWidth")
+            assert overflow <= 0, f"verdicts: {overflow} px too wide"
+            browser.picture(folder / "page-all-down-narrow.png")
+    finally:
+        gateway.stop()
+        doctored.server.shutdown()
+
+
+def a_gateway_without_replicas_says_so(driver: Driver, binary: Path, folder: Path) -> None:
+    (folder / "none.yaml").write_text("[]\n")
+    config = folder / "discovery.yaml"
+    config.write_text(
+        f"listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\ndiscovery: [{{ file: '{folder.resolve()}/none.yaml' }}]\nlog: {{ format: human }}\n"
+    )
+    gateway = Program(binary, "serve", "--config", str(config))
+    try:
+        with Browser(driver) as browser:
+            browser.screen(1280, 980)
+            browser.open(gateway.find(r"admin +(http://\S+)"))
+            browser.wait_for("the page", "document.getElementById('replicas').textContent.includes('There are no replicas.')")
+            assert browser.text("#state") == "no replicas"
+            browser.picture(folder / "page-no-replicas.png")
+    finally:
+        gateway.stop()
