@@ -51,15 +51,7 @@ pub(super) fn advise(
             "with fewer GPUs there is no room for 16 requests of mean length".to_owned(),
         ));
     }
-    if let Some(longest) = model.longest.filter(|longest| *longest > budget.capacity) {
-        advice.push(set(
-            "--max-model-len",
-            budget.capacity.to_string(),
-            format!(
-                "the model allows {longest}, of which a request would not fit: vLLM would not start"
-            ),
-        ));
-    }
+    advice.extend(context(report, model, budget));
     advice.push(requests(report, request, budget));
     let reason = match (pace.least, pace.most) {
         (None, None) => "vLLM's own for such a GPU: no target and speed says otherwise".to_owned(),
@@ -69,6 +61,32 @@ pub(super) fn advise(
     advice.extend(smaller_kv(report, model, request, budget));
     report.advice = advice;
     replicas(report, request, budget);
+}
+
+/// The longest request, and how many of them the log of vLLM says to fit.
+fn context(report: &mut Report, model: &Model, budget: &Budget) -> Option<Advice> {
+    let longest = model.longest?;
+    let served = longest.min(budget.longest());
+    let concurrency = budget.concurrency(served);
+    report.lines.push(Line::shown(
+        "the longest at once",
+        &format!(
+            "{} blocks ÷ {} for {served} tokens: the log's Maximum concurrency; its size is {} tokens",
+            thousands(budget.capacity / budget.block),
+            served.div_ceil(budget.block),
+            thousands((concurrency * served as f64) as u64)
+        ),
+        concurrency,
+        format!("{concurrency:.2}"),
+    ));
+    (served < longest).then(|| Advice {
+        flag: "--max-model-len",
+        value: served.to_string(),
+        reason: format!(
+            "the model allows {longest}, of which a request would not fit, and vLLM keeps a block \
+             for itself: it would not start"
+        ),
+    })
 }
 
 /// Requests that run at once: as many as fit while their answers are half done on the mean.

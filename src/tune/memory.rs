@@ -11,6 +11,8 @@ pub(super) struct Budget {
     pub(super) kv_per_token: u64,
     /// Tokens of KV cache of the replica, in whole blocks. 0: the weights do not fit.
     pub(super) capacity: u64,
+    /// Tokens in a block.
+    pub(super) block: u64,
     pub(super) lines: Vec<Line>,
 }
 
@@ -100,7 +102,18 @@ impl Budget {
             value: capacity as f64,
             shown: format!("{} tokens", thousands(capacity)),
         });
-        Some(Self { tensor_parallel, kv_per_token, capacity, lines })
+        Some(Self { tensor_parallel, kv_per_token, capacity, block: request.block, lines })
+    }
+
+    /// The longest request with which vLLM starts: it keeps one block of its cache for itself.
+    pub(super) const fn longest(&self) -> u64 {
+        self.capacity.saturating_sub(self.block)
+    }
+
+    /// Requests of so many tokens that its log says to fit at once, each in whole blocks.
+    pub(super) fn concurrency(&self, tokens: u64) -> f64 {
+        let blocks = tokens.div_ceil(self.block).max(1);
+        (self.capacity / self.block) as f64 / blocks as f64
     }
 
     /// Requests of so many tokens that fit at once.

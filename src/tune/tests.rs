@@ -64,13 +64,98 @@ fn what_remains_is_what_vllm_has_less_what_is_taken() {
     assert!(report.kv_tokens.is_multiple_of(16));
 }
 
+/// A model of two layers, as vLLM 0.32 was started with it on a CPU.
+const TINY: &str = r#"{"model_type":"qwen3","num_hidden_layers":2,"hidden_size":64,"head_dim":32,
+    "num_attention_heads":4,"num_key_value_heads":2,"vocab_size":2048,"dtype":"bfloat16",
+    "max_position_embeddings":4096}"#;
+
+/// A start of vLLM: what it was given, and what its log said.
+struct Start {
+    kv_memory: u64,
+    kv_bytes: u64,
+    block: u64,
+    max_model_len: u64,
+    blocks: u64,
+    concurrency: f64,
+    size: &'static str,
+}
+
+const STARTS: [Start; 4] = [
+    Start {
+        kv_memory: 1 << 30,
+        kv_bytes: 4,
+        block: 32,
+        max_model_len: 2_048,
+        blocks: 32_768,
+        concurrency: 512.0,
+        size: "1,048,576",
+    },
+    Start {
+        kv_memory: 2 << 30,
+        kv_bytes: 4,
+        block: 64,
+        max_model_len: 4_000,
+        blocks: 32_768,
+        concurrency: 520.13,
+        size: "2,080,507",
+    },
+    Start {
+        kv_memory: 3 << 30,
+        kv_bytes: 2,
+        block: 32,
+        max_model_len: 2_000,
+        blocks: 196_608,
+        concurrency: 3_120.76,
+        size: "6,241,523",
+    },
+    // With --num-gpu-blocks-override 128.
+    Start {
+        kv_memory: 128 << 15,
+        kv_bytes: 4,
+        block: 32,
+        max_model_len: 2_048,
+        blocks: 128,
+        concurrency: 2.0,
+        size: "4,096",
+    },
+];
+
 #[test]
-fn given_kv_memory_is_taken_as_it_is() {
-    let tiny = r#"{"model_type":"qwen3","num_hidden_layers":2,"hidden_size":64,"head_dim":32,
-        "num_attention_heads":4,"num_key_value_heads":2,"vocab_size":2048,"dtype":"float32"}"#;
-    let asked = Request { kv_memory: Some(1 << 30), block: 32, ..request() };
-    let report = Report::of(&Model::read(tiny).unwrap(), &asked).unwrap();
-    assert_eq!(report.kv_tokens, 1_048_576);
+fn the_kv_cache_is_that_of_the_log_of_vllm() {
+    for start in STARTS {
+        let text = TINY.replace("4096", &start.max_model_len.to_string());
+        let length = Tokens { mean: 100.0, p95: 200.0 };
+        let asked = Request {
+            kv_memory: Some(start.kv_memory),
+            kv_bytes: Some(start.kv_bytes),
+            block: start.block,
+            prompt: length,
+            output: length,
+            ..request()
+        };
+        let report = Report::of(&Model::read(&text).unwrap(), &asked).unwrap();
+        assert_eq!(report.kv_tokens, start.blocks * start.block, "{}", report.text());
+        let longest = line(&report, "the longest at once");
+        assert!((longest.value - start.concurrency).abs() < 0.005, "{}", report.text());
+        assert!(
+            longest.how.ends_with(&format!("its size is {} tokens", start.size)),
+            "{longest:?}"
+        );
+    }
+}
+
+#[test]
+fn the_longest_request_is_a_block_shorter_than_the_cache() {
+    let model = Model::read(TINY).unwrap();
+    let with = |blocks: u64| {
+        let prompt = Tokens { mean: 100.0, p95: 100.0 };
+        let kv_memory = Some(blocks * 32 * 512);
+        let asked = Request { kv_memory, block: 32, prompt, output: prompt, ..request() };
+        Report::of(&model, &asked).unwrap()
+    };
+    // With 128 blocks of 32 vLLM refuses 4,096 and starts with 4,064.
+    assert_eq!(value(&with(128), "--max-model-len"), Some("4064"));
+    assert_eq!(value(&with(129), "--max-model-len"), None);
 }
 
 #[test]
