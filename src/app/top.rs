@@ -28,8 +28,11 @@ use tokio::task::JoinSet;
 const ADMIN_TOKEN: &str = "TOKENWEIR_ADMIN_TOKEN";
 /// How often it is looked whether nobody waits for keys any more.
 const KEYS: Duration = Duration::from_millis(200);
-/// Columns of text for a pipe, and at least.
+/// Columns of text for a pipe.
 const WIDTH: u16 = 120;
+/// The narrowest and the widest that a pipe may ask for.
+const NARROWEST: u16 = 30;
+const WIDEST: u16 = 1_000;
 
 /// What happens while it is shown.
 enum Happening {
@@ -47,7 +50,7 @@ pub(super) async fn run(top: Top) -> ExitCode {
         Err(error) => return failed(&error),
     };
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
-    if top.once || !is_terminal {
+    if top.once || !is_terminal || !has_screen(variable("TERM").as_deref()) {
         return once(&asker).await;
     }
     // It restores the terminal when this panics, as well.
@@ -86,7 +89,7 @@ async fn once(asker: &Asker) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    let width = if io::stdout().is_terminal() { columns() } else { WIDTH };
+    let width = if io::stdout().is_terminal() { columns() } else { told_columns() };
     // A closed pipe is no failure.
     let _ = io::stdout().write_all(text(&state, width).as_bytes());
     ExitCode::SUCCESS
@@ -94,6 +97,12 @@ async fn once(asker: &Asker) -> ExitCode {
 
 fn columns() -> u16 {
     u16::try_from(textwrap::termwidth()).unwrap_or(WIDTH)
+}
+
+/// As somebody says who reads a pipe.
+fn told_columns() -> u16 {
+    let told = variable("COLUMNS").and_then(|told| told.trim().parse().ok());
+    told.map_or(WIDTH, |told: u16| told.clamp(NARROWEST, WIDEST))
 }
 
 fn text(state: &State, width: u16) -> String {
@@ -160,6 +169,11 @@ async fn ask_again_and_again(
         // Whether the time is over or somebody wants to know at once.
         let _ = tokio::time::timeout(pause, again.notified()).await;
     }
+}
+
+/// Whether the cursor of this terminal can be moved: a dumb one shows the signs that would.
+fn has_screen(term: Option<&str>) -> bool {
+    term != Some("dumb")
 }
 
 /// Colours are off for whoever says so: <https://no-color.org>.
@@ -278,6 +292,13 @@ mod tests {
     #[test]
     fn colours_are_off_for_whoever_says_so() {
         assert!(has_colour(None) && has_colour(Some("")) && !has_colour(Some("1")));
+    }
+
+    #[test]
+    fn a_dumb_terminal_gets_text_and_no_moves_of_the_cursor() {
+        assert!(
+            has_screen(None) && has_screen(Some("xterm-256color")) && !has_screen(Some("dumb"))
+        );
     }
 
     #[test]

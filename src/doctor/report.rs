@@ -123,6 +123,7 @@ fn described(replica: &Replica) -> String {
     }
     match (replica.is_reached(), replica.server()) {
         (false, _) => parts.push("not reached".into()),
+        (true, _) if replica.gateway_port().is_some() => parts.push("a tokenweir gateway".into()),
         (true, Some(Server::Vllm)) => {
             let version = replica.version_text().unwrap_or_else(|| "of unknown version".into());
             let front_end = if replica.is_rust_front_end() { " (Rust front end)" } else { "" };

@@ -16,6 +16,15 @@ const TOGETHER: Duration = Duration::from_micros(200);
 /// Fewer events show no pattern.
 const LEAST_EVENTS: usize = 4;
 
+/// A port of such a gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GatewayPort {
+    /// Where clients send their requests.
+    Clients,
+    /// Where operators look.
+    Admin,
+}
+
 /// A version of vLLM: its first two numbers tell what it can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(pub(super) u32, pub(super) u32);
@@ -24,6 +33,12 @@ impl Answer {
     /// Whether it is what was asked for.
     pub(super) fn is_ok(&self) -> bool {
         self.status == StatusCode::OK
+    }
+
+    /// Whether it is a page of metrics of such a gateway itself, which its admin port has.
+    pub fn is_admin_page(&self) -> bool {
+        let mut lines = self.body.split(|byte| *byte == b'\n');
+        self.is_ok() && lines.any(|line| line.starts_with(b"tokenweir_"))
     }
 
     /// A header as text.
@@ -85,10 +100,20 @@ impl Replica {
         self.is_vllm() && media_type.is_some_and(|it| it.starts_with("application/openmetrics"))
     }
 
-    /// Whether this is the port for clients of such a gateway.
-    pub(super) fn is_gateway(&self) -> bool {
+    /// Whether this is such a gateway, and no replica: which of its ports.
+    pub(super) fn gateway_port(&self) -> Option<GatewayPort> {
         let pages = [&self.health, &self.models, &self.metrics];
-        pages.into_iter().flatten().any(|answer| answer.headers.contains_key(GATEWAY_ERROR))
+        let mut pages = pages.into_iter().flatten();
+        if pages.any(|answer| answer.headers.contains_key(GATEWAY_ERROR)) {
+            return Some(GatewayPort::Clients);
+        }
+        let is_admin = self.metrics.as_ref().is_ok_and(Answer::is_admin_page);
+        is_admin.then_some(GatewayPort::Admin)
+    }
+
+    /// Whether it answers and may be judged as a replica.
+    pub(super) fn is_replica(&self) -> bool {
+        self.is_reached() && self.gateway_port().is_none()
     }
 
     /// Whether it refuses whoever has no key.

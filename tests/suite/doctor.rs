@@ -3,6 +3,7 @@
 
 use crate::support::certificates::{Authority, Files, terminator};
 use crate::support::fake::{FINISH, Fake, Page, ROLE, Step, USAGE, WORD, json, stream_of};
+use crate::support::gateway::start;
 use crate::support::process::Process;
 use serde_json::Value;
 use std::fs;
@@ -271,4 +272,54 @@ async fn colours_are_for_terminals_and_pipelines_say_what_they_end_at() {
     let arguments = format!("--backend {} --idle 0s", half.addr);
     assert_eq!(doctor(&arguments, &[]).await.status.code(), Some(1));
     assert_eq!(doctor(&format!("{arguments} --fail-on error"), &[]).await.status.code(), Some(0));
+}
+
+/// The words of all that was found.
+fn seen(report: &Value) -> Vec<&str> {
+    let findings = report["findings"].as_array().unwrap();
+    findings.iter().map(|finding| finding["seen"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_of_a_gateway_is_named_and_not_judged_as_a_replica() {
+    let fake = Fake::start(|_| nothing()).await;
+    let gateway = start(&[fake.addr]).await;
+    let admin = format!("tokenweir doctor --admin http://{}", gateway.admin);
+    for (addr, words, change) in [
+        (gateway.addr, "this is the port for clients of a tokenweir gateway", "give --admin"),
+        (gateway.admin, "this is the admin port of a tokenweir gateway", admin.as_str()),
+    ] {
+        let (report, code) = report(&format!("--backend {addr} --idle 0s"), &[]).await;
+        assert_eq!((code, seen(&report)), (1, vec![words]), "{report:#}");
+        let change_seen = one(&report, "server")["change"].as_str().unwrap();
+        assert!(change_seen.starts_with(change), "{change_seen}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_web_server_is_said_to_be_no_engine_and_not_to_be_one_that_is_ill() {
+    let web = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = web.local_addr().unwrap();
+    let _serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = web.accept().await {
+            let _ = stream.read(&mut [0; 1024]).await;
+            let none = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            let _ = stream.write_all(none).await;
+        }
+    });
+    let (report, code) = report(&format!("--backend {addr} --idle 0s"), &[]).await;
+    let found = seen(&report);
+    assert_eq!((code, found.len()), (1, 1), "{report:#}");
+    assert!(found[0].starts_with("is not known for an inference server"), "{found:?}");
+    assert!(found[0].ends_with("/health answers 404 Not Found"), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_gateway_that_does_not_tell_it_is_not_known_whether_it_has_replicas() {
+    let fake = Fake::start(|_| nothing()).await;
+    for admin in ["127.0.0.1:9".to_owned(), fake.addr.to_string()] {
+        let (report, code) = report(&format!("--admin http://{admin} --idle 0s"), &[]).await;
+        assert_eq!((code, found(&report, "fleet").len()), (1, 0), "{report:#}");
+        assert_eq!(one(&report, "gateway")["severity"], "error");
+    }
 }

@@ -6,7 +6,8 @@ use crate::support::gateway::{Running, Setup, body, post, start, start_with, sta
 use serde_json::Value;
 use tokenweir::access::KeyDigest;
 use tokenweir::admin::Guard;
-use tokenweir::admin::live::{Document, Replica};
+use tokenweir::admin::live::{Document, EndedRequest, Replica, Stream, Streams};
+use tokenweir::diagnose::{Evidence, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -201,5 +202,49 @@ async fn with_a_token_the_page_is_for_everybody_and_what_it_shows_is_not() {
     ] {
         let answer = operate(&gateway, method, path, headers).await;
         assert_eq!(status(&answer), expected, "{method} {path}");
+    }
+}
+
+/// What a script reads of a value with this name, such as `name` in `replica.name`.
+fn read_of<'a>(script: &'a str, value: &str) -> Vec<&'a str> {
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let value = format!("{value}.");
+    let places = script.match_indices(&value).filter(|(at, _)| {
+        !script[..*at].ends_with(|letter: char| is_word(letter) || matches!(letter, '.' | '/'))
+    });
+    let rests = places.map(|(at, _)| &script[at + value.len()..]);
+    let names = rests.map(|rest| rest.split(|letter: char| !is_word(letter)).next().unwrap());
+    // Without a name it is the end of a sentence.
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+#[tokio::test]
+async fn each_name_that_the_page_reads_is_in_the_document() {
+    let fake = Fake::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    let verdict = Verdict { evidence: vec![Evidence::default()], ..Verdict::default() };
+    let document = Document {
+        replicas: vec![Replica::default()],
+        streams: Streams { oldest: vec![Stream::default()], ..Streams::default() },
+        ended: vec![EndedRequest::default()],
+        verdicts: vec![verdict],
+        ..Document::default()
+    };
+    let document = serde_json::to_value(document).unwrap();
+    for (file, value, place, least) in [
+        ("page.js", "live", "", 10),
+        ("page.js", "minute", "/last_minute", 3),
+        ("columns.js", "replica", "/replicas/0", 10),
+        ("columns.js", "stream", "/streams/oldest/0", 5),
+        ("columns.js", "request", "/ended/0", 8),
+        ("verdicts.js", "verdict", "/verdicts/0", 8),
+        ("verdicts.js", "evidence", "/verdicts/0/evidence/0", 5),
+    ] {
+        let script = gateway.admin(&format!("/page/{file}")).await;
+        let read = read_of(&script, value);
+        assert!(read.len() >= least, "{file} reads {read:?} of {value}");
+        let there = document.pointer(place).unwrap();
+        let missing: Vec<_> = read.iter().filter(|name| there.get(name).is_none()).collect();
+        assert!(missing.is_empty(), "{file} reads {missing:?} of {value}: {there:#}");
     }
 }

@@ -56,3 +56,16 @@ async fn without_a_gateway_or_its_token_it_says_what_to_do() {
     assert_eq!(top("http://a/v1", &[], &[]).await.status.code(), Some(2));
     assert_eq!(top(&admin, &[], &["--interval", "1ms"]).await.status.code(), Some(2));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_gets_lines_as_long_as_columns_says() {
+    let fake = Fake::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+    let gateway = start(&[fake.addr]).await;
+    let admin = gateway.admin.to_string();
+    for (columns, most) in [("40", 40), ("9", 30), ("many", 120)] {
+        let shown = top(&admin, &[("COLUMNS", columns)], &[]).await;
+        let lines = text(&shown.stdout);
+        let longest = lines.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(longest <= most && lines.contains("ready"), "{columns}: {lines}");
+    }
+}

@@ -76,14 +76,35 @@ async fn watched(diagnose: &Diagnose, plan: &Plan) -> Diagnosis {
     loop {
         let begun = clock::now();
         let pages = targets.iter().map(|target| gather::page(target, "/metrics", plan));
-        let samples = join_all(pages).await.into_iter().zip(&targets);
+        let pages = join_all(pages).await;
+        let unread: Vec<String> =
+            pages.iter().zip(&targets).filter_map(|(page, target)| unread(page, target)).collect();
+        let samples = pages.into_iter().zip(&targets);
         let samples = samples.map(|(page, target)| (BackendId::new(&target.id), sample(page)));
         let diagnosis = watch.look(samples.collect(), clock::now());
         if begun + EVERY > end {
+            for problem in &unread {
+                eprintln!("note: {problem}");
+            }
             return diagnosis;
         }
         tokio::time::sleep_until((begun + EVERY).into()).await;
     }
+}
+
+/// Why the last page of a replica says nothing. One that is down is told of anyway.
+fn unread(page: &Asked, target: &Target) -> Option<String> {
+    let answer = page.as_ref().ok()?;
+    let url = &target.url;
+    if answer.is_admin_page() {
+        return Some(format!("{url} is the admin port of a gateway: give --admin {url}"));
+    }
+    let seen = match answer.status {
+        StatusCode::OK if Load::read(&answer.body).is_understood() => return None,
+        StatusCode::OK => "has no page with the load of an engine".to_owned(),
+        status => format!("answers {status}"),
+    };
+    Some(format!("{url}/metrics {seen}: tokenweir doctor --backend {url} says what it is"))
 }
 
 fn target(url: &Address) -> Target {

@@ -1,7 +1,7 @@
 //! Replicas beside each other: what should be the same.
 
 use crate::backend::Model;
-use crate::doctor::facts::{Facts, Replica};
+use crate::doctor::facts::{Facts, Gateway, Replica, Silence};
 use crate::doctor::finding::Remark;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 pub(super) fn fleet(facts: &Facts) -> Vec<Remark> {
     let mut remarks = Vec::new();
-    if facts.replicas.is_empty() {
+    // Of a gateway that does not tell, nothing is known.
+    let is_known = !matches!(&facts.gateway, Some(told) if !tells(told));
+    if facts.replicas.is_empty() && is_known {
         let remark = Remark::error("there is no replica");
         let change = "add `backends` or `discovery` to the configuration, or give --backend";
         remarks.push(remark.because("The gateway answers 503.").change(change));
@@ -20,8 +22,13 @@ pub(super) fn fleet(facts: &Facts) -> Vec<Remark> {
     remarks
 }
 
+fn tells(told: &Result<Gateway, Silence>) -> bool {
+    told.as_ref().is_ok_and(|gateway| gateway.status.is_ok())
+}
+
 fn versions(replicas: &[Replica]) -> Option<Remark> {
-    let told = replicas.iter().filter_map(|it| Some((it.version_text()?, it.id.as_str())));
+    let replicas = replicas.iter().filter(|replica| replica.is_replica());
+    let told = replicas.filter_map(|it| Some((it.version_text()?, it.id.as_str())));
     let by_version = gathered(told);
     if by_version.len() < 2 {
         return None;

@@ -23,9 +23,9 @@ pub struct Check {
 }
 
 enum Look {
-    /// At each replica that answers.
+    /// At each replica that answers, and is none of a gateway's own ports.
     Each(fn(&Replica, &Facts) -> Vec<Remark>),
-    /// At each replica, also one that does not answer.
+    /// At each address, also one that does not answer.
     Any(fn(&Replica, &Facts) -> Vec<Remark>),
     /// At everything.
     All(fn(&Facts) -> Vec<Remark>),
@@ -35,7 +35,7 @@ enum Look {
 pub const CHECKS: [Check; 28] = [
     Check { name: "reachable", look: Look::Any(reach::reachable) },
     Check { name: "health", look: Look::Each(reach::health) },
-    Check { name: "server", look: Look::Each(reach::server) },
+    Check { name: "server", look: Look::Any(reach::server) },
     Check { name: "version", look: Look::Each(reach::version) },
     Check { name: "key", look: Look::Any(reach::key) },
     Check { name: "models", look: Look::Each(reach::models) },
@@ -85,9 +85,9 @@ pub fn examine(facts: &Facts) -> Vec<Finding> {
 impl Check {
     /// What it says, and of which replica.
     fn remarks(&self, facts: &Facts) -> Vec<(Option<String>, Remark)> {
-        let of_replicas = |look: fn(&Replica, &Facts) -> Vec<Remark>, also_silent: bool| {
+        let of_replicas = |look: fn(&Replica, &Facts) -> Vec<Remark>, also_others: bool| {
             let asked = facts.replicas.iter();
-            let asked = asked.filter(move |replica| also_silent || replica.is_reached());
+            let asked = asked.filter(move |replica| also_others || replica.is_replica());
             let remarks = asked.flat_map(|replica| {
                 look(replica, facts).into_iter().map(|remark| (Some(replica.id.clone()), remark))
             });

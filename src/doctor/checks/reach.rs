@@ -3,7 +3,8 @@
 use crate::backend::dialect::Server;
 use crate::doctor::facts::{Facts, Key, Replica, Silence};
 use crate::doctor::finding::{Remark, Severity};
-use crate::doctor::sight::{Version, is_refusal};
+use crate::doctor::sight::{GatewayPort, Version, is_refusal};
+use http::StatusCode;
 
 /// The versions of vLLM that this gateway was tried with or knows the metrics of.
 const OLDEST: Version = Version(0, 6);
@@ -60,7 +61,11 @@ fn advice(replica: &Replica, silence: &Silence) -> (&'static str, String) {
 
 pub(super) fn health(replica: &Replica, _: &Facts) -> Vec<Remark> {
     match &replica.health {
-        Ok(answer) if !answer.is_ok() && !replica.is_gateway() => {
+        // What has no such path may be no engine at all, which is said elsewhere.
+        Ok(answer) if answer.status == StatusCode::NOT_FOUND && replica.server().is_none() => {
+            Vec::new()
+        }
+        Ok(answer) if !answer.is_ok() => {
             let remark = Remark::error(format!("/health answers {}", answer.status));
             let why = "The gateway sends it nothing. vLLM answers 503 when its engine is dead.";
             vec![remark.because(why).change("look at the log of vLLM, and start it again")]
@@ -70,10 +75,22 @@ pub(super) fn health(replica: &Replica, _: &Facts) -> Vec<Remark> {
 }
 
 pub(super) fn server(replica: &Replica, _: &Facts) -> Vec<Remark> {
-    if replica.is_gateway() {
-        let remark = Remark::error("this is the port for clients of a tokenweir gateway");
-        let why = "It shows its replicas on its admin port only.";
-        return vec![remark.because(why).change("give --admin with the URL of its admin port")];
+    if !replica.is_reached() {
+        return Vec::new();
+    }
+    if let Some(port) = replica.gateway_port() {
+        let (seen, change) = match port {
+            GatewayPort::Clients => (
+                "this is the port for clients of a tokenweir gateway",
+                "give --admin with the URL of its admin port".to_owned(),
+            ),
+            GatewayPort::Admin => (
+                "this is the admin port of a tokenweir gateway",
+                format!("tokenweir doctor --admin {}", replica.url),
+            ),
+        };
+        let why = "It is no replica; it tells of its own if it is asked as a gateway.";
+        return vec![Remark::error(seen).because(why).change(change)];
     }
     match replica.server() {
         Some(Server::Vllm) => Vec::new(),
@@ -87,11 +104,14 @@ pub(super) fn server(replica: &Replica, _: &Facts) -> Vec<Remark> {
         // It may be one that wants a key.
         None if replica.wants_key() => Vec::new(),
         None => {
-            let remark = Remark::error(
+            let health = replica.health.as_ref().ok().filter(|answer| !answer.is_ok());
+            let health = health.map(|answer| format!("; /health answers {}", answer.status));
+            let remark = Remark::error(format!(
                 "is not known for an inference server: it has neither models at /v1/models nor \
-                 metrics that are understood",
-            );
-            let why = "The gateway would send it requests that it may not understand.";
+                 metrics that are understood{}",
+                health.unwrap_or_default()
+            ));
+            let why = "Requests would fail there, if they were sent.";
             vec![remark.because(why).change("give the URL of vLLM, without a path")]
         }
     }
@@ -136,6 +156,9 @@ pub(super) fn version(replica: &Replica, _: &Facts) -> Vec<Remark> {
 }
 
 pub(super) fn key(replica: &Replica, facts: &Facts) -> Vec<Remark> {
+    if replica.gateway_port().is_some() {
+        return Vec::new();
+    }
     if let Key::Missing(reason) = &replica.key {
         let remark = if facts.gateway.is_some() {
             Remark::note(format!("was asked without its key: {reason}"))

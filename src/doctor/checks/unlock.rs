@@ -58,7 +58,8 @@ pub(super) fn forced_usage(replica: &Replica, _: &Facts) -> Vec<Remark> {
 }
 
 pub(super) fn not_probed(facts: &Facts) -> Vec<Remark> {
-    let is_open = |replica: &Replica| replica.is_vllm() && replica.probe.is_none();
+    let is_open =
+        |replica: &Replica| replica.is_vllm() && replica.is_replica() && replica.probe.is_none();
     if !facts.replicas.iter().any(is_open) {
         return Vec::new();
     }

@@ -111,3 +111,22 @@ async fn what_has_no_diagnosis_is_named_and_cannot_be_told() {
     assert_eq!(output.status.code(), Some(3));
     assert!(errors.contains("/diagnose") && errors.contains("admin port"), "{errors}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_engine_is_named_beside_what_cannot_be_told_of_it() {
+    let html = Fake::start(|_| Vec::new()).await;
+    html.set_metrics(Some(Page::of("<html>hello</html>")));
+    let gateway = start_with(&[html.addr], Setup::default()).await;
+    let admin = format!("give --admin http://{}", gateway.admin);
+    for (addr, words) in [
+        (html.addr, "/metrics has no page with the load of an engine: tokenweir doctor --backend"),
+        (gateway.addr, "/metrics answers 404 Not Found"),
+        (gateway.admin, admin.as_str()),
+    ] {
+        let output = diagnose(format!("--backend http://{addr} --for 0s")).await;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3));
+        assert!(errors.starts_with(&format!("note: http://{addr}")), "{errors}");
+        assert!(errors.contains(words), "{errors}");
+    }
+}
