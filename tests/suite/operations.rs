@@ -255,7 +255,7 @@ fn every_metric_of_quality_is_on_the_main_dashboard_and_watched_by_an_alert() {
     let alerts = alerts::all().into_iter().map(|alert| alert.expr.into_owned());
     let alerts: Vec<String> = alerts.collect();
     let board = dashboards::overview();
-    let panels: Vec<&str> = board.panels().flat_map(|panel| panel.queries()).collect();
+    let panels: Vec<&str> = board.panels().flat_map(dashboards::Panel::queries).collect();
     let rows = catalog::rows().filter(|row| row.name.starts_with("tokenweir_quality_"));
     let mut seen = 0;
     for row in rows {

@@ -15,7 +15,8 @@ fn at(path: &str) -> PathBuf {
 }
 
 fn read(path: &str) -> String {
-    fs::read_to_string(at(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    assert!(at(path).exists(), "{path} is not there");
+    fs::read_to_string(at(path)).unwrap()
 }
 
 /// The values that templates read, as `a.b`.
