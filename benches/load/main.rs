@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Every chunk carries the number of its stream and its own: none may be lost, sent twice, out of
-//! order or in another stream. `LOAD_STREAMS` sets how many streams there are in HTTP/1.1 (as many in
-//! HTTP/2, in hundreds), `LOAD_CHUNKS` how many chunks each has, one every two seconds, and
-//! `LOAD_SLOW` how many slow readers and slow uploads. It fails if a stream is not whole, if the
+//! order or in another stream. `LOAD_STREAMS` sets how many streams there are in HTTP/1.1,
+//! `LOAD_STREAMS_HTTP2` how many in HTTP/2, in hundreds, `LOAD_CHUNKS` how many chunks each has, one
+//! every two seconds, and `LOAD_SLOW` how many slow readers and slow uploads. It fails if a stream is not whole, if the
 //! gateway uses more memory than its bar, or if honest clients wait much longer.
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the numbers are for people")]
@@ -46,6 +46,8 @@ const BACKEND: &str = "LOAD_BACKEND";
 /// The system's limit of open files is 20,000 on the machine that this is for, and a stream over
 /// HTTP/1.1 takes two.
 const STREAMS: usize = 9_500;
+/// Over HTTP/2 it takes one, and a hundredth.
+const STREAMS_HTTP2: usize = 10_000;
 const CHUNKS: usize = 15;
 const SLOW: usize = 5_000;
 /// Requests over one connection of HTTP/2.
@@ -119,12 +121,12 @@ fn start(backend: SocketAddr) -> Gateway {
 
 async fn run() -> Vec<String> {
     let mut missed = Vec::new();
-    let streams = given("LOAD_STREAMS", STREAMS);
     let chunks = given("LOAD_CHUNKS", CHUNKS);
     let backend = Backend::start();
-    for kind in [streams::Kind::Http1, streams::Kind::Http2] {
-        let hundreds = streams.div_ceil(500) * 500;
-        let count = if kind == streams::Kind::Http1 { streams } else { hundreds };
+    let over_http2 = given("LOAD_STREAMS_HTTP2", STREAMS_HTTP2).div_ceil(OVER_ONE) * OVER_ONE;
+    for (kind, count) in
+        [(streams::Kind::Http1, given("LOAD_STREAMS", STREAMS)), (streams::Kind::Http2, over_http2)]
+    {
         let gateway = start(backend.address);
         held(&gateway, kind, count, chunks, &mut missed).await;
         gateway.stop();
