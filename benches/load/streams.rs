@@ -40,6 +40,8 @@ const PACE_US: usize = 2_000_000;
 /// Streams begin so many at a time, this far apart.
 const AT_ONCE: usize = 10;
 const APART: Duration = Duration::from_millis(7);
+/// How often it is looked whether all are open.
+const LOOKS: usize = 100;
 
 enum Sender {
     Http1(http1::SendRequest<Full<Bytes>>),
@@ -65,8 +67,15 @@ pub(crate) async fn hold(gateway: &Gateway, kind: Kind, count: usize, chunks: us
             tokio::time::sleep(APART).await;
         }
     }
-    // Every stream is open until its last chunk, and the first began this long ago at least.
-    let open = sum(&gateway.metrics(), "tokenweir_requests_in_flight", "").unwrap() as usize;
+    // Every stream is open until its last chunk, which is long after the last request was sent.
+    let mut open = 0;
+    for _ in 0..LOOKS {
+        tokio::time::sleep(APART).await;
+        open = sum(&gateway.metrics(), "tokenweir_requests_in_flight", "").unwrap() as usize;
+        if open == count {
+            break;
+        }
+    }
     let resident = resident(gateway);
     let mut held = Held { whole: 0, wrong: Vec::new(), open, resident, first: Vec::new() };
     while let Some(result) = reading.join_next().await {
