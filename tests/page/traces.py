@@ -4,13 +4,12 @@ asked, and what the page links to."""
 import gzip
 import json
 import re
-import threading
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from browser import Browser, Driver
 from program import Program, get
+from server import Answering, serve
 
 KNOWN_TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -23,7 +22,7 @@ class Viewer:
         self.asked: list[tuple[str, str | None]] = []
         viewer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(Answering):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 is_packed = self.headers.get("content-encoding") == "gzip"
@@ -34,19 +33,7 @@ class Viewer:
                 viewer.asked.append((self.path, self.headers.get("referer")))
                 self.answer("text/html", b"<title>a trace</title>")
 
-            def answer(self, media_type: str, body: bytes) -> None:
-                self.send_response(200)
-                self.send_header("content-type", media_type)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = serve(Handler)
 
     def has_shown(self, trace: str) -> bool:
         return any(path == f"/trace/{trace}" for path, _ in self.asked)
@@ -99,7 +86,6 @@ def slow_requests_link_to_their_traces(driver: Driver, binary: Path, folder: Pat
     finally:
         gateway.stop()
         sim.stop()
-        viewer.server.shutdown()
 
 
 def keys_reach_the_link(browser: Browser, viewer: Viewer, told: dict[str, str]) -> None:

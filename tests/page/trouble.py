@@ -1,14 +1,13 @@
 """What the page says when something is the matter: verdicts, and fleets of which nothing is up."""
 
 import json
-import threading
 import urllib.error
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from browser import Browser, Driver
 from program import Program
+from server import Answering, serve
 
 VERDICTS = [
     {
@@ -35,7 +34,7 @@ class Doctored:
     """A gateway's admin port, with another /live."""
 
     def __init__(self, gateway: str, change: dict) -> None:
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(Answering):
             def do_GET(self) -> None:
                 headers = {"accept": self.headers.get("accept", "*/*")}
                 try:
@@ -45,18 +44,9 @@ class Doctored:
                     status, media_type, body = error.code, "text/plain", b""
                 if self.path == "/live":
                     body = json.dumps(json.loads(body) | change).encode()
-                self.send_response(status)
-                self.send_header("content-type", media_type)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(media_type, body, status)
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"{serve(Handler)}/"
 
 
 def verdicts_are_shown(driver: Driver, binary: Path, folder: Path) -> None:
@@ -86,7 +76,6 @@ def verdicts_are_shown(driver: Driver, binary: Path, folder: Path) -> None:
             browser.picture(folder / "page-all-down-narrow.png")
     finally:
         gateway.stop()
-        doctored.server.shutdown()
 
 
 def a_gateway_without_replicas_says_so(driver: Driver, binary: Path, folder: Path) -> None:
