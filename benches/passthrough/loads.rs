@@ -2,7 +2,9 @@
 
 use super::clients::{self, Seen};
 use super::subject::Subject;
+use std::iter;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir::clock;
 use tokio::task::JoinSet;
@@ -18,8 +20,8 @@ const AHEAD: usize = 8 << 10;
 const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
 /// Clients whose latency is looked at, and how often each streams so many chunks, so far apart.
 const WATCHING: usize = 50;
-const TURNS: usize = 8;
-const SHORT: (usize, usize) = (20, 20_000);
+const TURNS: usize = 16;
+const SHORT: (usize, usize) = (10, 20_000);
 /// Bytes of prompts; connections and time of those that are sent again and again.
 const PROMPTS: [usize; 2] = [220_000, 2_000_000];
 const LARGE: (usize, Duration) = (4, Duration::from_millis(1_500));
@@ -62,31 +64,35 @@ pub(crate) async fn requests(subject: &Subject) -> [f64; 2] {
     [cpu, count as f64 / SMALL.1.as_secs_f64()]
 }
 
-/// What it adds to the time to the first chunk and to the transit of each, p50 and p99, in µs. Each
-/// client goes directly and through it, in turn.
-pub(crate) async fn latency(subject: &Subject, directly: SocketAddr) -> [f64; 4] {
-    warm(subject).await;
-    let through = subject.address;
+/// What each adds to the time to the first chunk and to the transit of each, p50 and p99, in µs. Each
+/// client goes directly and through each of them, in turn.
+pub(crate) async fn latency(subjects: &[Subject], directly: SocketAddr) -> Vec<[f64; 4]> {
+    for subject in subjects {
+        warm(subject).await;
+    }
+    let through = subjects.iter().map(|subject| subject.address);
+    let ways: Arc<[SocketAddr]> = iter::once(directly).chain(through).collect();
     let mut watching = JoinSet::new();
     for number in 0..WATCHING {
+        let ways = Arc::clone(&ways);
         watching.spawn(async move {
             sleep(Duration::from_micros((SHORT.1 * number / WATCHING) as u64)).await;
-            let mut seen = [Vec::new(), Vec::new()];
+            let mut seen: Vec<_> = ways.iter().map(|_| Vec::new()).collect();
             for _ in 0..TURNS {
-                for (to, seen) in [directly, through].into_iter().zip(&mut seen) {
-                    seen.push(clients::watch(to, clients::stream(SHORT.0, SHORT.1, 0)).await);
+                for (to, seen) in ways.iter().zip(&mut seen) {
+                    seen.push(clients::watch(*to, clients::stream(SHORT.0, SHORT.1, 0)).await);
                 }
             }
             seen
         });
     }
-    let [mut directly, mut through] = [Vec::new(), Vec::new()];
-    for [a, b] in watching.join_all().await {
-        directly.extend(a);
-        through.extend(b);
+    let mut seen: Vec<_> = ways.iter().map(|_| Vec::new()).collect();
+    for of_one in watching.join_all().await {
+        seen.iter_mut().zip(of_one).for_each(|(all, of_one)| all.extend(of_one));
     }
-    let [directly, through] = [quantiles(directly), quantiles(through)];
-    std::array::from_fn(|index| through[index] - directly[index])
+    let mut ways = seen.into_iter().map(quantiles);
+    let directly = ways.next().unwrap();
+    ways.map(|through| std::array::from_fn(|index| through[index] - directly[index])).collect()
 }
 
 /// CPU of a byte of a prompt in ns, and the median time to the first chunk in µs; each for two sizes.

@@ -7,7 +7,8 @@
 //! backend with scripted answers ◄─────────────────────────────────────────────┘
 //! ```
 //!
-//! The subjects take turns, round by round, so that whatever else the machine does meets them all.
+//! The subjects take turns, round by round, so that whatever else the machine does meets them all; for
+//! latency request by request, because a machine's mood changes within seconds by more than a proxy adds.
 //! Their CPU time is what the scheduler says of their threads; a chunk carries the moment at which
 //! it was written, so a client knows how long it was under way. Medians of the rounds are printed,
 //! each with what it must reach with all telemetry; it fails if one is missed.
@@ -36,6 +37,7 @@ mod table;
 use section::Section;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use subject::Kind;
 use table::Measured;
 use tokio::runtime::{self, Runtime};
 
@@ -83,10 +85,14 @@ fn measure(section: Section, replicas: &[SocketAddr], runtime: &Runtime) -> usiz
     let rounds = given("PASSTHROUGH_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     let mut measured = Measured::new(section, given("PASSTHROUGH_ONLY").as_deref());
     for round in 1..=rounds {
-        for (kind, turns) in measured.subjects() {
-            let turn = runtime.block_on(section.turn(*kind, replicas));
-            eprintln!("{}, round {round} of {rounds}, {}: {turn:.2?}", section.name(), kind.name());
-            turns.push(turn);
+        for subjects in measured.turns() {
+            let kinds: Vec<Kind> = subjects.iter().map(|(kind, _)| *kind).collect();
+            let found = runtime.block_on(section.turn(&kinds, replicas));
+            for ((kind, rounds_of_it), found) in subjects.iter_mut().zip(found) {
+                let (section, kind) = (section.name(), kind.name());
+                eprintln!("{section}, round {round} of {rounds}, {kind}: {found:.2?}");
+                rounds_of_it.push(found);
+            }
         }
     }
     let (table, missed) = measured.table();

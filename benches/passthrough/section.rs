@@ -4,7 +4,7 @@ use super::subject::{Kind, Subject};
 use super::{fleet, loads, memory};
 use std::net::SocketAddr;
 
-/// What is measured together: in one turn of one subject.
+/// What is measured together, in one turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Section {
     Chunks,
@@ -158,13 +158,32 @@ impl Section {
         }
     }
 
-    /// One turn of one subject, in front of some of these replicas.
-    pub(crate) async fn turn(self, kind: Kind, replicas: &[SocketAddr]) -> Vec<f64> {
+    /// Whether all subjects have their turn together.
+    pub(crate) const fn is_shared(self) -> bool {
+        matches!(self, Self::Latency)
+    }
+
+    /// One turn of these subjects, in front of some of these replicas; the numbers of each.
+    pub(crate) async fn turn(self, kinds: &[Kind], replicas: &[SocketAddr]) -> Vec<Vec<f64>> {
+        if self.is_shared() {
+            let start = |kind: &Kind| Subject::start(*kind, &replicas[..1]);
+            let subjects: Vec<Subject> = kinds.iter().map(start).collect();
+            let found = loads::latency(&subjects, replicas[0]).await;
+            return found.into_iter().map(Vec::from).collect();
+        }
+        let mut found = Vec::new();
+        for kind in kinds {
+            found.push(self.alone(*kind, replicas).await);
+        }
+        found
+    }
+
+    async fn alone(self, kind: Kind, replicas: &[SocketAddr]) -> Vec<f64> {
         let one = || Subject::start(kind, &replicas[..1]);
         match self {
+            Self::Latency => loads::latency(&[one()], replicas[0]).await.concat(),
             Self::Chunks => loads::chunks(&one()).await.into(),
             Self::Requests => loads::requests(&one()).await.into(),
-            Self::Latency => loads::latency(&one(), replicas[0]).await.into(),
             Self::Memory => memory::turn(&one()).await.into(),
             Self::Prompts => loads::prompts(&one()).await.into(),
             Self::Idle => vec![fleet::idle(&Subject::start(kind, &replicas[..16])).await],

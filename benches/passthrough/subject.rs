@@ -81,9 +81,10 @@ impl Subject {
             return Self::of(command.stdout(Stdio::piped()), |line| line.parse().ok());
         }
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let file = folder.join("passthrough.yaml");
+        let file = folder.join(format!("passthrough-{}.yaml", kind.name()));
         fs::write(&file, configuration(kind, replicas)).unwrap();
-        let log = fs::File::create(folder.join("passthrough-access.log")).unwrap();
+        let log = folder.join(format!("passthrough-{}.log", kind.name()));
+        let log = fs::File::create(log).unwrap();
         let mut command = on_its_cores(cores, &program());
         command.args(["serve", "--config"]).arg(file).stdout(log).stderr(Stdio::piped());
         Self::of(&mut command, |line| {

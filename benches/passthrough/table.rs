@@ -17,9 +17,10 @@ impl Measured {
         Self { section, subjects }
     }
 
-    /// Those that have turns, and their numbers so far.
-    pub(crate) fn subjects(&mut self) -> impl Iterator<Item = &mut (Kind, Vec<Vec<f64>>)> {
-        self.subjects.iter_mut()
+    /// The turns of a round: who has it alone or with others, and their numbers so far.
+    pub(crate) fn turns(&mut self) -> impl Iterator<Item = &mut [(Kind, Vec<Vec<f64>>)]> {
+        let at_once = if self.section.is_shared() { self.subjects.len() } else { 1 };
+        self.subjects.chunks_mut(at_once)
     }
 
     /// A table in Markdown, and how many bars were missed.
