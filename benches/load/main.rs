@@ -10,8 +10,8 @@
 //! Every chunk carries the number of its stream and its own: none may be lost, sent twice, out of
 //! order or in another stream. `LOAD_STREAMS` sets how many streams there are in HTTP/1.1,
 //! `LOAD_STREAMS_HTTP2` how many in HTTP/2, in hundreds, `LOAD_CHUNKS` how many chunks each has, one
-//! every two seconds, and `LOAD_SLOW` how many slow readers and slow uploads. It fails if a stream is not whole, if the
-//! gateway uses more memory than its bar, or if honest clients wait much longer.
+//! every two seconds, and `LOAD_SLOW` how many slow readers and slow uploads. It fails if a stream is
+//! not whole, if the gateway uses more memory than its bar, or if honest clients wait much longer.
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the numbers are for people")]
 
