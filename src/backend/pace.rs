@@ -22,6 +22,9 @@ pub(super) struct Signs {
 /// it took. Rendering it holds up the replica's API loop, so this bounds what looking costs the
 /// replica to 1/21 of the loop's time, if the whole wait was rendering; mostly it is less.
 const REST: u32 = 20;
+/// A rest is not longer than this: one Prometheus at its usual pace asks as often, and a sample that is
+/// older than 15 s counts as none.
+const LONGEST_REST: Duration = Duration::from_secs(10);
 /// KV usage from which a replica that works is looked at more often, and by which most often.
 const KV_USAGE: (f64, f64) = (0.5, 0.9);
 /// A pause grows by this factor.
@@ -71,7 +74,7 @@ pub(super) fn least(min_interval: Duration, replicas: usize) -> Duration {
 
 /// How long a replica is left alone after a page that took this long.
 pub(super) fn rest(took: Duration) -> Duration {
-    took.saturating_mul(REST)
+    took.saturating_mul(REST).min(LONGEST_REST)
 }
 
 /// A pause made up to 10 % shorter or longer, by luck from 0 to 1, so that gateways do not fall
@@ -151,7 +154,14 @@ mod tests {
     fn looks_take_less_than_a_twentieth_of_the_time() {
         let took = Duration::from_millis(30);
         assert!(took.as_secs_f64() / (took + rest(took)).as_secs_f64() < 0.05);
-        assert!(rest(Duration::MAX) == Duration::MAX);
+    }
+
+    /// A page of 2.3 s was followed by a rest of 46 s, in which the replica counted as silent.
+    #[test]
+    fn a_replica_whose_page_is_slow_does_not_count_as_silent_between_two_looks() {
+        let took = Duration::from_millis(2_300);
+        assert!(took + rest(took) < Duration::from_secs(15));
+        assert_eq!(rest(Duration::MAX), LONGEST_REST);
     }
 
     #[test]
