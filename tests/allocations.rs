@@ -163,7 +163,7 @@ fn a_body_forwards_a_chunk_without_allocating() {
 }
 
 /// A thousand names. Decisions share them.
-static NAMES: LazyLock<Vec<BackendId>> =
+static NAMES: LazyLock<Arc<[BackendId]>> =
     LazyLock::new(|| (0..1_000).map(|index| BackendId::new(&format!("vllm-{index}"))).collect());
 
 /// A decision among this many replicas of which nothing is known.
@@ -174,11 +174,11 @@ fn decision(replicas: usize) -> Decision {
     let (policy, ask) = (Policy::default(), Ask::default());
     let question = Question::new(&policy, &candidates, &ask);
     let choice = question.pick().unwrap();
-    let id = |index: usize| NAMES[index].clone();
+    let places: Vec<usize> = (0..replicas).collect();
     LazyLock::force(&NAMES);
     let before = allocated();
-    let decision = Decision::new(&question, choice, Condition::default(), id);
-    let decision = decision.with_shadow(&question, &[], id);
+    let decision = Decision::new(&question, choice, Condition::default(), &NAMES, &places);
+    let decision = decision.with_shadow(&question, &[], &places);
     let table = replicas.min(Decision::MOST) * size_of::<Considered>();
     let cost = usize::try_from(allocated() - before).unwrap();
     // The allocator rounds up by a quarter at most.

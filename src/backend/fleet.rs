@@ -5,7 +5,7 @@ use super::pool::Need;
 use super::routes::{Route, Routes, Rule};
 use super::{Backend, Lease};
 use crate::error::{self, Error};
-use crate::record::Decision;
+use crate::record::{BackendId, Decision};
 use crate::routing::high_water::Marks;
 use crate::routing::{self, Ask, Candidate, Policy, Question, Shortlist};
 use std::sync::Arc;
@@ -16,6 +16,8 @@ use std::time::Instant;
 pub(super) struct Fleet {
     /// Each has its position for as long as it is there.
     pub(super) backends: Arc<[Arc<Backend>]>,
+    /// Their names.
+    pub(super) ids: Arc<[BackendId]>,
     pub(super) routes: Routes,
     /// What the configuration says of routes.
     pub(super) rules: Arc<[Rule]>,
@@ -69,6 +71,7 @@ impl Fleet {
     pub(super) fn anew(&self) -> Self {
         Self {
             backends: self.backends.clone(),
+            ids: self.ids.clone(),
             routes: routes(&self.rules, &self.backends),
             rules: self.rules.clone(),
             shortlist: self.shortlist.clone(),
@@ -107,9 +110,8 @@ impl Fleet {
         let position = open.positions[choice.index];
         let backend = &self.backends[position];
         let condition = backend.state.load().condition(now);
-        let id = |index: usize| self.backends[open.positions[index]].id.clone();
-        let decision = Decision::new(&question, choice, condition, id);
-        let decision = decision.with_shadow(&question, &self.shadow, id);
+        let decision = Decision::new(&question, choice, condition, &self.ids, &open.positions);
+        let decision = decision.with_shadow(&question, &self.shadow, &open.positions);
         let candidate = &open.candidates[choice.index];
         backend.breaker.on_pick(now);
         let lease = Lease::new(backend.clone(), candidate, need.prompt, need.is_stream, now);

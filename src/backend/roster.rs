@@ -72,6 +72,7 @@ impl Roster {
     pub(super) fn new(vacancies: Arc<Vacancies>) -> Arc<Self> {
         let fleet = Fleet {
             backends: Arc::default(),
+            ids: Arc::default(),
             routes: routes(&[], &[]),
             rules: Arc::default(),
             shortlist: Arc::new(Shortlist::new(0)),
@@ -109,7 +110,7 @@ impl Roster {
         let fleet = self.fleet();
         let next: Vec<Arc<Backend>> = members.into_iter().map(Member::settle).collect();
         let backends: Arc<[Arc<Backend>]> = seated(&fleet.backends, next).into();
-        let ids: Vec<&BackendId> = backends.iter().map(|backend| &backend.id).collect();
+        let ids: Arc<[BackendId]> = backends.iter().map(|backend| backend.id.clone()).collect();
         let rules: Arc<[Rule]> =
             selection.names.iter().map(|named| Rule::of(named, &ids)).collect();
         let is_fit = fleet.shortlist.is_for(backends.len());
@@ -120,6 +121,7 @@ impl Roster {
             routes: routes(&rules, &backends),
             shortlist: shortlist.unwrap_or_else(|| Arc::new(Shortlist::new(backends.len()))),
             backends,
+            ids,
             rules,
             policy: selection.policy,
             shadow: others(&selection.policy, &selection.shadow),

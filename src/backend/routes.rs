@@ -191,9 +191,9 @@ impl Route {
 
 impl Rule {
     /// The rule of a name among these replicas, in the order of their positions.
-    pub(super) fn of(named: &Named, replicas: &[&BackendId]) -> Self {
+    pub(super) fn of(named: &Named, replicas: &[BackendId]) -> Self {
         let only = named.backends.as_ref().map(|names| {
-            let is_listed = |id: &&BackendId| names.iter().any(|name| name == id.as_str());
+            let is_listed = |id: &BackendId| names.iter().any(|name| name == id.as_str());
             replicas.iter().map(is_listed).collect()
         });
         let served_as = named.alias_of().map(Arc::from);
@@ -253,7 +253,6 @@ mod tests {
     fn routes(names: &[Named], fleet: &[Option<&[&str]>]) -> Routes {
         let ids: Vec<BackendId> =
             (0..fleet.len()).map(|number| BackendId::new(&format!("r{number}"))).collect();
-        let ids: Vec<&BackendId> = ids.iter().collect();
         let rules: Vec<Rule> = names.iter().map(|named| Rule::of(named, &ids)).collect();
         let mut lists = Lists::default();
         let list = |ids: Option<&[&str]>| ids.map(|ids| lists.shared(&said(ids)));

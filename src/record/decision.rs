@@ -17,6 +17,8 @@ pub struct Decision {
     pub reason: &'static str,
     /// What the replica last said of itself.
     pub condition: Condition,
+    /// The names of the fleet that it was made in.
+    pub fleet: Arc<[BackendId]>,
     /// The replicas that it was chosen among. The chosen one is the first; of more than
     /// [`Decision::MOST`] the others that cost least are here.
     pub considered: Arc<[Considered]>,
@@ -27,10 +29,10 @@ pub struct Decision {
 }
 
 /// A replica that could have been chosen.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Considered {
-    /// The replica.
-    pub backend: BackendId,
+    /// Its place in the fleet. Names have counts of who has them, which lie all over the memory.
+    pub place: usize,
     /// What was believed of it then, for this prompt.
     pub candidate: Candidate,
     /// The predicted time from sending the request there to its first output, in seconds.
@@ -59,16 +61,17 @@ impl Decision {
     /// Most candidates of one decision that are kept.
     pub const MOST: usize = 16;
 
-    /// What was decided of a question. `id` names the candidates by their positions.
+    /// What was decided of a question, whose candidates have these places in the fleet.
     pub fn new(
         question: &Question<'_>,
         choice: Choice,
         condition: Condition,
-        id: impl Fn(usize) -> BackendId,
+        fleet: &Arc<[BackendId]>,
+        places: &[usize],
     ) -> Self {
         let candidates = question.candidates();
         let considered = |index: usize| Considered {
-            backend: id(index),
+            place: places[index],
             candidate: candidates[index],
             ttft: question.ttft(index),
         };
@@ -87,28 +90,28 @@ impl Decision {
             policy: question.policy().name(),
             reason: choice.reason,
             condition,
+            fleet: fleet.clone(),
             considered: table,
             left_out: candidates.len().saturating_sub(Self::MOST),
             shadow: Box::default(),
         }
     }
 
-    /// With what these policies would have chosen.
+    /// With what these policies would have chosen among the same candidates.
     pub fn with_shadow(
         self,
         question: &Question<'_>,
         policies: &[Policy],
-        id: impl Fn(usize) -> BackendId,
+        places: &[usize],
     ) -> Self {
         let Some(chosen) = self.chosen() else { return self };
         let shadow = policies.iter().filter_map(|policy| {
             let Choice { index, reason } = question.pick_by(policy)?;
-            let backend = id(index);
             Some(Shadow {
                 policy: policy.name(),
                 reason,
-                is_same: backend == chosen.backend,
-                backend,
+                backend: self.fleet[places[index]].clone(),
+                is_same: places[index] == chosen.place,
                 regret: question.ttft(index) - chosen.ttft,
             })
         });
@@ -118,6 +121,11 @@ impl Decision {
     /// The replica that was chosen.
     pub fn chosen(&self) -> Option<&Considered> {
         self.considered.first()
+    }
+
+    /// The name of a replica that was considered.
+    pub fn name(&self, considered: &Considered) -> &BackendId {
+        &self.fleet[considered.place]
     }
 
     /// All that were considered.

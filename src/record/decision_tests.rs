@@ -10,7 +10,7 @@ fn id(index: usize) -> BackendId {
 
 /// Candidates with these backlogs.
 fn fleet(backlogs: &[f64]) -> Vec<Candidate> {
-    let candidate = considered("any").candidate;
+    let candidate = considered(0).candidate;
     backlogs.iter().map(|backlog| Candidate { backlog: *backlog, ..candidate }).collect()
 }
 
@@ -18,11 +18,14 @@ fn decided(policy: &Policy, shadow: &[Policy], fleet: &[Candidate], index: usize
     let ask = Ask::default();
     let question = Question::new(policy, fleet, &ask);
     let choice = Choice { index, reason: "turn" };
-    Decision::new(&question, choice, Condition::default(), id).with_shadow(&question, shadow, id)
+    let ids: Arc<[BackendId]> = (0..fleet.len()).map(id).collect();
+    let places: Vec<usize> = (0..fleet.len()).collect();
+    Decision::new(&question, choice, Condition::default(), &ids, &places)
+        .with_shadow(&question, shadow, &places)
 }
 
 fn names(decision: &Decision) -> Vec<String> {
-    decision.considered.iter().map(|considered| considered.backend.to_string()).collect()
+    decision.considered.iter().map(|considered| decision.name(considered).to_string()).collect()
 }
 
 #[test]
@@ -70,7 +73,7 @@ fn a_weight_changes_what_is_compared_and_not_the_time_that_is_predicted() {
     let [light, heavy] = &decision.considered[..] else { panic!("two are kept") };
     assert!((light.ttft - heavy.ttft).abs() < 1e-9);
     assert!((light.cost() - 4.0 * heavy.cost()).abs() < 1e-9);
-    assert_eq!(decision.ranked()[0].backend, heavy.backend);
+    assert_eq!(decision.ranked()[0].place, heavy.place);
 }
 
 #[test]
@@ -96,7 +99,7 @@ fn a_prediction_is_compared_with_the_time_since_the_request_was_sent() {
     let mut record = streamed();
     let (actual, predicted) = record.actual_and_predicted_ttft().unwrap();
     assert!((actual - 0.09).abs() < 1e-9, "sent at 10 ms, first output at 100 ms: {actual}");
-    assert!((predicted - considered("any").ttft).abs() < 1e-9);
+    assert!((predicted - considered(0).ttft).abs() < 1e-9);
     record.timings.first_output = None;
     assert_eq!(record.actual_and_predicted_ttft(), None);
     assert_eq!(record.reported_and_predicted_cached(), Some((8, 6.0)));

@@ -41,8 +41,8 @@ pub(crate) fn streamed() -> RequestRecord {
                 age: Some(Duration::from_millis(120)),
                 ..Condition::default()
             },
-            considered: [considered("vllm-0"), Considered { ttft: 0.25, ..considered("vllm-1") }]
-                .into(),
+            fleet: ["vllm-0", "vllm-1"].map(BackendId::new).into(),
+            considered: [considered(0), Considered { ttft: 0.25, ..considered(1) }].into(),
             left_out: 0,
             shadow: Box::default(),
         }),
@@ -134,9 +134,9 @@ fn head() -> Head {
 }
 
 /// A replica that was predicted to answer after 80 ms.
-pub(crate) fn considered(backend: &str) -> Considered {
+pub(crate) fn considered(place: usize) -> Considered {
     Considered {
-        backend: BackendId::new(backend),
+        place,
         candidate: Candidate {
             in_flight: 2,
             weight: 1,

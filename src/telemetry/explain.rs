@@ -112,7 +112,7 @@ impl Explanation {
             "request_id": self.request_id,
             "time": humantime::format_rfc3339_millis(self.started).to_string(),
             "model": self.model.as_str(),
-            "backend": chosen.map(|chosen| chosen.backend.as_str()),
+            "backend": chosen.map(|chosen| self.decision.name(chosen).as_str()),
             "reason": self.decision.reason,
             "outcome": self.outcome,
             "predicted_ttft_seconds": chosen.map(|chosen| short(chosen.ttft)),
@@ -130,7 +130,7 @@ impl Explanation {
         });
         let candidates = decision.ranked().into_iter().map(|one| {
             let is_chosen = chosen.is_some_and(|chosen| std::ptr::eq(chosen, one));
-            candidate(one, is_chosen, decision.policy)
+            candidate(decision, one, is_chosen)
         });
         json!({
             "request_id": self.request_id,
@@ -139,7 +139,7 @@ impl Explanation {
             "route": self.route,
             "policy": decision.policy,
             "reason": decision.reason,
-            "backend": chosen.map(|chosen| chosen.backend.as_str()),
+            "backend": chosen.map(|chosen| decision.name(chosen).as_str()),
             "failed_attempts": failed.collect::<Vec<_>>(),
             "predicted": {
                 "ttft_seconds": chosen.map(|chosen| short(chosen.ttft)),
@@ -159,13 +159,13 @@ impl Explanation {
     }
 }
 
-fn candidate(considered: &Considered, is_chosen: bool, policy: &str) -> Value {
+fn candidate(decision: &Decision, considered: &Considered, is_chosen: bool) -> Value {
     let mut fields = Map::new();
-    fields.insert("backend".into(), considered.backend.as_str().into());
+    fields.insert("backend".into(), decision.name(considered).as_str().into());
     fields.insert("chosen".into(), is_chosen.into());
     fields.insert("predicted_ttft_seconds".into(), json!(short(considered.ttft)));
     // Other policies compare something else.
-    if policy == PolicyKind::KvAware.name() {
+    if decision.policy == PolicyKind::KvAware.name() {
         fields.insert("cost".into(), json!(short(considered.cost())));
     }
     if let Ok(Value::Object(believed)) = serde_json::to_value(considered.candidate) {

@@ -3,6 +3,7 @@
 use super::Part;
 use std::hint::black_box;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir::clock;
 use tokenweir::record::{BackendId, Condition, Decision};
@@ -39,15 +40,17 @@ pub(super) fn decisions(replicas: usize) -> Vec<Part> {
     let explaining = [("", &[][..]), (" and 3 in shadow", &shadow[..])].map(|(what, shadow)| {
         let policies: Vec<Policy> =
             shadow.iter().map(|kind| Policy { kind: *kind, ..fleet.policy }).collect();
-        let (fleet, name) = (fleet.clone(), BackendId::new("vllm-0"));
+        let fleet = fleet.clone();
+        let ids: Arc<[BackendId]> = (0..replicas).map(|_| BackendId::new("vllm-0")).collect();
+        let places: Vec<usize> = (0..replicas).collect();
         let (ask, prompt) = (ask(), Prompt::default());
         let candidates = fleet.candidates(&prompt, &ask);
         Part::new(format!("explain{what} among {replicas}"), 1, 0, move || {
             let question = Question::new(&fleet.policy, &candidates, &ask);
-            let id = |_: usize| name.clone();
             let choice = question.pick().unwrap();
-            let decision = Decision::new(black_box(&question), choice, Condition::default(), id);
-            black_box(decision.with_shadow(&question, &policies, id));
+            let condition = Condition::default();
+            let decision = Decision::new(black_box(&question), choice, condition, &ids, &places);
+            black_box(decision.with_shadow(&question, &policies, &places));
         })
     });
     deciding.into_iter().chain(explaining).collect()

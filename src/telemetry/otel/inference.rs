@@ -194,7 +194,7 @@ fn decision(record: &RequestRecord) -> impl Iterator<Item = Event> {
     decided.into_iter().map(|(decision, at)| {
         let mut best = decision.ranked();
         best.truncate(SCORES);
-        let backends = texts(best.iter().map(|considered| considered.backend.as_str()));
+        let backends = texts(best.iter().map(|one| decision.name(one).as_str()));
         let attributes = Attributes::default()
             .put("tokenweir.route.scores.backend", backends)
             .put("tokenweir.route.scores.ttft", reals(best.iter().map(|one| one.ttft)));
