@@ -10,7 +10,7 @@ pub use times::{Quantiles, Times};
 use crate::observe::Sink;
 use crate::record::{BackendId, Observed, Outcome, RequestRecord};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ struct Window {
     ttft: Times,
     itl: Times,
     e2e: Times,
-    by_replica: BTreeMap<BackendId, u64>,
+    by_replica: HashMap<BackendId, u64>,
 }
 
 /// A minute is so many windows, and the one that is being filled.
@@ -192,7 +192,7 @@ impl Window {
             ttft: Times::default(),
             itl: Times::default(),
             e2e: Times::default(),
-            by_replica: BTreeMap::new(),
+            by_replica: HashMap::new(),
         }
     }
 

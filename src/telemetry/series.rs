@@ -5,9 +5,9 @@
 use super::exemplar::Exemplar;
 use super::metric::{Known, Label, Row};
 use crate::spread::{Bounds, Parts};
-use hashbrown::HashTable;
+use hashbrown::hash_table::{Entry, HashTable};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// All series of one row of the catalogue.
 pub(super) struct Family {
@@ -33,10 +33,18 @@ struct Table {
     /// 64 bits once in 30 million gateways. No client can choose values: all are of closed sets.
     places: HashTable<(u64, usize)>,
     series: Vec<Series>,
-    /// The place that was asked for last. Requests of one kind follow each other, and to compare
-    /// their labels costs less than to hash them.
-    last: usize,
+    /// What was asked for last: requests of one kind follow each other.
+    last: Key,
+    last_place: Option<usize>,
 }
+
+/// Label values in one piece, each with its end behind it: a series' own are in four pieces of memory
+/// or more, which are not in the cache if there are many series.
+#[derive(Default)]
+struct Key(Vec<u8>);
+
+/// A byte that no text has.
+const END: u8 = 0xff;
 
 struct Series {
     labels: Arc<Labels>,
@@ -88,11 +96,12 @@ impl Family {
         let before = table.series.len();
         table.series.retain(|series| keeps(&series.labels.values[index]));
         if table.series.len() < before {
-            let Table { places, series, last } = &mut *table;
-            *last = 0;
+            let Table { places, series, last, last_place } = &mut *table;
+            *last_place = None;
             places.clear();
             for (place, kept) in series.iter().enumerate() {
-                let hashed = hash(kept.labels.values());
+                last.set(kept.labels.values());
+                let hashed = last.hash();
                 places.insert_unique(hashed, (hashed, place), |(hashed, _)| *hashed);
             }
         }
@@ -172,33 +181,53 @@ impl Open<'_> {
     /// The series of these labels. It is made if there is none.
     fn point(&mut self, labels: &[&str]) -> &mut Point {
         let place = self.place(labels);
-        self.table.last = place;
         &mut self.table.series[place].point
     }
 
     fn place(&mut self, labels: &[&str]) -> usize {
-        let Table { places, series, last } = &mut *self.table;
-        let is_same = |series: &Series| series.labels.values().eq(labels.iter().copied());
-        if series.get(*last).is_some_and(is_same) {
-            return *last;
+        let Table { places, series, last, last_place } = &mut *self.table;
+        if let Some(place) = last_place.filter(|_| last.is(labels)) {
+            return place;
         }
-        let hashed = hash(labels.iter().copied());
-        if let Some((_, place)) = places.find(hashed, |(other, _)| *other == hashed) {
-            return *place;
-        }
-        let place = series.len();
-        let values = labels.iter().map(|value| (*value).into()).collect();
-        series.push(Series {
-            labels: Arc::new(Labels { values, text: self.family.text(labels) }),
-            point: Point::of(&self.family.bounds),
-        });
-        places.insert_unique(hashed, (hashed, place), |(hashed, _)| *hashed);
+        last.set(labels.iter().copied());
+        let hashed = last.hash();
+        let is_it = |(other, _): &(u64, usize)| *other == hashed;
+        let place = match places.entry(hashed, is_it, |(hashed, _)| *hashed) {
+            Entry::Occupied(known) => known.get().1,
+            Entry::Vacant(vacant) => {
+                let values = labels.iter().map(|value| (*value).into()).collect();
+                let labels = Labels { values, text: self.family.text(labels) };
+                let point = Point::of(&self.family.bounds);
+                series.push(Series { labels: Arc::new(labels), point });
+                vacant.insert((hashed, series.len() - 1)).get().1
+            }
+        };
+        *last_place = Some(place);
         place
     }
 }
 
-fn hash<'a>(labels: impl Iterator<Item = &'a str>) -> u64 {
-    labels.fold(0, |seed, label| xxh3_64_with_seed(label.as_bytes(), seed))
+// === impl Key ===
+
+impl Key {
+    fn set<'a>(&mut self, labels: impl Iterator<Item = &'a str>) {
+        self.0.clear();
+        for label in labels {
+            self.0.extend_from_slice(label.as_bytes());
+            self.0.push(END);
+        }
+    }
+
+    fn is(&self, labels: &[&str]) -> bool {
+        let rest = labels.iter().try_fold(&*self.0, |rest, label| {
+            rest.strip_prefix(label.as_bytes())?.strip_prefix(&[END])
+        });
+        rest.is_some_and(<[u8]>::is_empty)
+    }
+
+    fn hash(&self) -> u64 {
+        xxh3_64(&self.0)
+    }
 }
 
 /// What the formats of pages ask to be escaped in the value of a label. All else is text, control
