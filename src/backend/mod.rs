@@ -47,34 +47,38 @@ pub use roster::{Change, Selection};
 pub use state::{Health, Sample, ScrapeError, State};
 
 /// One replica.
+///
+/// What a decision reads of each candidate lies together, here and in the ledger: in a large fleet it is
+/// not in the CPU's caches, and each piece that lies elsewhere is waited for.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Backend {
+    /// What of the state each decision asks of many replicas.
+    is_open: AtomicBool,
+    /// An operator wants it to get nothing new.
+    is_drained: AtomicBool,
+    may_inject_usage: AtomicBool,
+    /// What it said of its models may be wrong.
+    is_doubted: AtomicBool,
+    weight: AtomicU32,
+    key: u64,
+    /// What is known of its load and its speed.
+    pub ledger: Ledger,
+    /// Whether its failures keep requests from it.
+    pub breaker: Breaker,
+    state: ArcSwap<State>,
+    idle: Idle,
     /// Its name.
     pub id: BackendId,
     /// Where it is.
     pub address: Address,
     /// The `Authorization` that it wants, instead of the client's.
     pub authorization: Option<HeaderValue>,
-    may_inject_usage: AtomicBool,
-    weight: AtomicU32,
-    /// An operator wants it to get nothing new.
-    is_drained: AtomicBool,
-    /// What is known of its load and its speed.
-    pub ledger: Ledger,
-    /// Whether its failures keep requests from it.
-    pub breaker: Breaker,
-    key: u64,
     gaps: RecentGaps,
     stalled: AtomicU32,
     stalls: AtomicU64,
-    state: ArcSwap<State>,
-    /// What of the state each decision asks of many replicas.
-    is_open: AtomicBool,
-    idle: Idle,
     /// Where it is told which models it serves.
     roster: Weak<Roster>,
-    /// What it said of its models may be wrong.
-    is_doubted: AtomicBool,
     /// Wakes its watcher before its time.
     look_again: Notify,
     /// Tells its watcher that it is idle no more.

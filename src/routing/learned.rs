@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// What was learned of one replica. Reading it takes no lock.
 #[derive(Debug)]
+#[repr(C)] // what decisions read first, and together
 pub struct Learned {
-    learner: Mutex<Learner>,
     base: Real,
     per_token: Real,
     ttft: Real,
@@ -17,6 +17,7 @@ pub struct Learned {
     prompt_tokens: Real,
     output_tokens: Real,
     retention: Real,
+    learner: Mutex<Learner>,
 }
 
 /// How much of a mean one observation makes.
@@ -35,7 +36,6 @@ impl Default for Learned {
     fn default() -> Self {
         let prefill = Prefill::default();
         Self {
-            learner: Mutex::default(),
             base: Real::new(prefill.base),
             per_token: Real::new(prefill.per_token),
             ttft: Real::new(f64::NAN),
@@ -43,6 +43,7 @@ impl Default for Learned {
             prompt_tokens: Real::new(f64::NAN),
             output_tokens: Real::new(f64::NAN),
             retention: Real::new(1.0),
+            learner: Mutex::default(),
         }
     }
 }

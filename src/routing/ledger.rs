@@ -58,6 +58,7 @@ pub struct Counts {
 
 /// What is known of one replica.
 #[derive(Debug)]
+#[repr(C)] // what decisions read first, and together
 pub struct Ledger {
     epoch: Instant,
     /// In seconds.
@@ -72,8 +73,8 @@ pub struct Ledger {
     /// outputs are not seen. In seconds from the epoch.
     unseen_until: Real,
     said: Said,
-    learned: Learned,
     prefix: OnceLock<PrefixTable>,
+    learned: Learned,
 }
 
 /// Seconds after which a replica that is not tried is hoped to be twice as fast.
@@ -96,8 +97,8 @@ impl Ledger {
             progressed: Real::new(0.0),
             unseen_until: Real::new(0.0),
             said: Said::nothing(),
-            learned: Learned::default(),
             prefix: OnceLock::new(),
+            learned: Learned::default(),
         }
     }
 
