@@ -144,6 +144,18 @@ impl Fleet {
         }
     }
 
+    /// Those that are up. This is asked of all before anything else of any: the CPU then waits for
+    /// all of them at once, in a fleet that does not fit into its caches.
+    fn up_of(&self, positions: &[usize], tried: &[Arc<Backend>]) -> Vec<usize> {
+        let is_tried = |backend| tried.iter().any(|tried| Arc::ptr_eq(tried, backend));
+        let mut up = Vec::with_capacity(positions.len());
+        up.extend(positions.iter().copied().filter(|position| {
+            let backend = &self.backends[*position];
+            backend.is_open() && backend.weight() > 0 && !is_tried(backend)
+        }));
+        up
+    }
+
     fn open_of(
         &self,
         positions: &[usize],
@@ -152,42 +164,39 @@ impl Fleet {
         limits: &Limits<'_>,
         now: Instant,
     ) -> Open {
-        let is_tried = |backend| limits.tried.iter().any(|tried| Arc::ptr_eq(tried, backend));
+        let up = self.up_of(positions, limits.tried);
         let mut open = Open {
-            positions: Vec::with_capacity(positions.len()),
-            candidates: Vec::with_capacity(positions.len()),
+            positions: Vec::with_capacity(up.len()),
+            candidates: Vec::with_capacity(up.len()),
             is_some_full: false,
-            found: 0,
+            found: up.len(),
             ejected: 0,
             spared: 0,
         };
-        for position in positions {
-            let backend = &self.backends[*position];
-            if backend.is_open() && backend.weight() > 0 && !is_tried(backend) {
-                open.found += 1;
-                let luck = routing::unit(routing::mix(need.seed ^ backend.key));
-                match limits.breakers {
-                    Breakers::Ignored => {}
-                    _ if backend.breaker.is_shut(now) => {
-                        open.ejected += 1;
-                        continue;
-                    }
-                    Breakers::Obeyed if backend.breaker.spares(now, luck) => {
-                        open.spared += 1;
-                        continue;
-                    }
-                    Breakers::Obeyed | Breakers::WithoutSlowStart => {}
+        for position in up {
+            let backend = &self.backends[position];
+            let luck = routing::unit(routing::mix(need.seed ^ backend.key));
+            match limits.breakers {
+                Breakers::Ignored => {}
+                _ if backend.breaker.is_shut(now) => {
+                    open.ejected += 1;
+                    continue;
                 }
-                let may_have = |adapter| backend.state.load().may_have(adapter);
-                let has_adapter = adapter.is_none_or(may_have);
-                let candidate = backend.candidate(need.prompt, now);
-                let candidate = Candidate { has_adapter, ..candidate };
-                if limits.marks.is_some_and(|marks| marks.are_passed_by(&candidate)) {
-                    open.is_some_full = true;
-                } else {
-                    open.candidates.push(candidate);
-                    open.positions.push(*position);
+                Breakers::Obeyed if backend.breaker.spares(now, luck) => {
+                    open.spared += 1;
+                    continue;
                 }
+                Breakers::Obeyed | Breakers::WithoutSlowStart => {}
+            }
+            let may_have = |adapter| backend.state.load().may_have(adapter);
+            let has_adapter = adapter.is_none_or(may_have);
+            let candidate = backend.candidate(need.prompt, now);
+            let candidate = Candidate { has_adapter, ..candidate };
+            if limits.marks.is_some_and(|marks| marks.are_passed_by(&candidate)) {
+                open.is_some_full = true;
+            } else {
+                open.candidates.push(candidate);
+                open.positions.push(position);
             }
         }
         routing::lend_lines(&mut open.candidates);
