@@ -28,10 +28,8 @@ pub(super) struct Open<'f> {
 
 #[derive(Default)]
 struct Table {
-    /// Where in `series` the labels of a hash are. The values themselves are not compared: they would
-    /// be fetched into the cache for each request, and of a million series two have the same hash of
-    /// 64 bits once in 30 million gateways. No client can choose values: all are of closed sets.
-    places: HashTable<(u64, usize)>,
+    /// Places in `series`, by their hashes.
+    places: HashTable<usize>,
     series: Vec<Series>,
     /// What was asked for last: requests of one kind follow each other.
     last: Key,
@@ -47,6 +45,10 @@ struct Key(Vec<u8>);
 const END: u8 = 0xff;
 
 struct Series {
+    /// Of the labels. The values themselves are not compared: they would be fetched into the cache for
+    /// each request, and of a million series two have the same hash of 64 bits once in 30 million
+    /// gateways. No client can choose values: all are of closed sets.
+    hash: u64,
     labels: Arc<Labels>,
     point: Point,
 }
@@ -96,13 +98,11 @@ impl Family {
         let before = table.series.len();
         table.series.retain(|series| keeps(&series.labels.values[index]));
         if table.series.len() < before {
-            let Table { places, series, last, last_place } = &mut *table;
+            let Table { places, series, last_place, .. } = &mut *table;
             *last_place = None;
             places.clear();
             for (place, kept) in series.iter().enumerate() {
-                last.set(kept.labels.values());
-                let hashed = last.hash();
-                places.insert_unique(hashed, (hashed, place), |(hashed, _)| *hashed);
+                places.insert_unique(kept.hash, place, |place| series[*place].hash);
             }
         }
     }
@@ -190,16 +190,16 @@ impl Open<'_> {
             return place;
         }
         last.set(labels.iter().copied());
-        let hashed = last.hash();
-        let is_it = |(other, _): &(u64, usize)| *other == hashed;
-        let place = match places.entry(hashed, is_it, |(hashed, _)| *hashed) {
-            Entry::Occupied(known) => known.get().1,
+        let hash = last.hash();
+        let is_it = |place: &usize| series[*place].hash == hash;
+        let place = match places.entry(hash, is_it, |place| series[*place].hash) {
+            Entry::Occupied(known) => *known.get(),
             Entry::Vacant(vacant) => {
                 let values = labels.iter().map(|value| (*value).into()).collect();
-                let labels = Labels { values, text: self.family.text(labels) };
-                let point = Point::of(&self.family.bounds);
-                series.push(Series { labels: Arc::new(labels), point });
-                vacant.insert((hashed, series.len() - 1)).get().1
+                let labels = Labels { values, text: self.family.text(labels) }.into();
+                let place = *vacant.insert(series.len()).get();
+                series.push(Series { hash, labels, point: Point::of(&self.family.bounds) });
+                place
             }
         };
         *last_place = Some(place);
