@@ -20,7 +20,8 @@ pub(super) struct Signs {
 
 /// A page may take this share of the time at most: the pause after it is so many times as long as
 /// it took. Rendering it holds up the replica's API loop, so this bounds what looking costs the
-/// replica to 1/21 of the loop's time, if the whole wait was rendering; mostly it is less.
+/// replica to 1/21 of the loop's time, if the whole wait was rendering; mostly it is less. Only a page
+/// that takes longer than half a second costs more, by [`LONGEST_REST`].
 const REST: u32 = 20;
 /// A rest is not longer than this: one Prometheus at its usual pace asks as often, and a sample that is
 /// older than 15 s counts as none.
