@@ -199,7 +199,7 @@ impl Fleet {
                 open.positions.push(position);
             }
         }
-        routing::lend_lines(&mut open.candidates);
+        routing::lend(&mut open.candidates);
         open
     }
 

@@ -178,7 +178,7 @@ impl<'a> World<'a> {
             ..ledgers[*position].candidate(&job.prompt, now)
         };
         let mut candidates: Vec<Candidate> = positions.iter().map(candidate).collect();
-        routing::lend_lines(&mut candidates);
+        routing::lend(&mut candidates);
         let choice = router.route(&View { job, candidates: &candidates, reports, ask });
         let replica = positions[choice];
         let promise = ledgers[replica].promise(&candidates[choice], &job.prompt, true, now);

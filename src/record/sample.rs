@@ -148,6 +148,8 @@ pub(crate) fn considered(place: usize) -> Considered {
             backlog: 400.0,
             prefill: Prefill::default(),
             is_tried: true,
+            is_told: true,
+            rested: 1.0,
             waiting: 3.0,
             running: 1.0,
             said: LastSaid { waiting: 3.0, running: 1.0, sent_since: 0.0 },

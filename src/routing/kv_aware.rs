@@ -65,7 +65,8 @@ pub(super) fn pick(settings: &Settings, candidates: &[Candidate], ask: &Ask) -> 
     let slack = SLACK.0 * least + SLACK.1;
     // Equals take turns, but a session does not move among them.
     let stays = home.filter(|home| costs[*home] <= least + slack);
-    let index = stays.unwrap_or_else(|| lowest(costs.iter().copied(), slack, ask.sequence));
+    let index =
+        stays.unwrap_or_else(|| lowest(candidates, &costs.iter().copied(), slack, ask.sequence));
     Choice { index, reason: reason(candidates, index, home) }
 }
 

@@ -59,6 +59,11 @@ impl Learned {
         known(&self.ttft)
     }
 
+    /// Whether answers told how many tokens prompts have.
+    pub fn is_told(&self) -> bool {
+        known(&self.tokens_per_byte).is_some()
+    }
+
     /// Tokens that a byte of a prompt makes, as it stands in a request.
     pub fn tokens_per_byte(&self) -> f64 {
         known(&self.tokens_per_byte).unwrap_or(TOKENS_PER_BYTE)

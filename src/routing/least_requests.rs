@@ -5,7 +5,7 @@ use super::{Ask, Candidate, Choice, load, lowest};
 
 pub(super) fn pick(candidates: &[Candidate], ask: &Ask) -> Choice {
     Choice {
-        index: lowest(candidates.iter().map(load), 0.0, ask.sequence),
+        index: lowest(candidates, &candidates.iter().map(load), 0.0, ask.sequence),
         reason: "fewest_requests",
     }
 }

@@ -67,6 +67,8 @@ pub struct Ledger {
     pending: AtomicU32,
     backlog: AtomicU64,
     tokens: AtomicU64,
+    /// When a request was sent last: seconds from the epoch.
+    sent: Real,
     /// When the backlog last became shorter by an output, or began: seconds from the epoch.
     progressed: Real,
     /// When the prompts of requests that are no streams will have been computed: their first
@@ -94,6 +96,7 @@ impl Ledger {
             pending: AtomicU32::new(0),
             backlog: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
+            sent: Real::new(0.0),
             progressed: Real::new(0.0),
             unseen_until: Real::new(0.0),
             said: Said::nothing(),
@@ -163,6 +166,8 @@ impl Ledger {
             backlog,
             prefill,
             is_tried: self.learned.ttft().is_some(),
+            is_told: self.learned.is_told(),
+            rested: (now - self.sent.get()).max(0.0),
             waiting,
             running: (f64::from(own.in_flight) + others - waiting).max(0.0),
             said: self.said.last(&own),
@@ -191,11 +196,14 @@ impl Ledger {
             sent: now,
             is_pending: is_stream,
         };
+        let since_epoch = self.seconds(now);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.tokens.fetch_add(promise.tokens, Ordering::Relaxed);
-        self.begin_prefill(&promise, &candidate.prefill, self.seconds(now));
+        self.sent.set(since_epoch);
+        self.begin_prefill(&promise, &candidate.prefill, since_epoch);
         if !prompt.blocks.is_empty() {
-            let block_tokens = f64::from(prompt.block_bytes) * self.learned.tokens_per_byte();
+            let tokens_per_byte = candidate.prompt / prompt.bytes as f64;
+            let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
             let table = || PrefixTable::new(self.blocks(block_tokens) as usize);
             self.prefix.get_or_init(table).touch(&prompt.blocks);
         }

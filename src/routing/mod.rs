@@ -57,6 +57,10 @@ pub struct Candidate {
     pub prefill: Prefill,
     /// Whether that has been learned from it.
     pub is_tried: bool,
+    /// Whether its answers told how many tokens prompts and answers have.
+    pub is_told: bool,
+    /// Seconds since this gateway sent it a request, or since it is known.
+    pub rested: f64,
     /// Requests that wait in its engine.
     pub waiting: f64,
     /// Requests that run there.
@@ -71,9 +75,15 @@ pub struct Candidate {
     pub certainty: f64,
 }
 
-/// Lends the line of the fastest replica to those that have not answered yet: they are worth a
+/// Lends what the others have taught to candidates that have not answered yet: they are worth a
 /// try, and not worth all that comes until they have.
-pub fn lend_lines(candidates: &mut [Candidate]) {
+pub fn lend(candidates: &mut [Candidate]) {
+    lend_lines(candidates);
+    lend_tokens(candidates);
+}
+
+/// The line of the fastest.
+fn lend_lines(candidates: &mut [Candidate]) {
     let tried = candidates.iter().filter(|candidate| candidate.is_tried);
     let fastest = tried.map(|candidate| candidate.prefill).min_by(|a, b| {
         let seconds = |line: &Prefill| line.seconds(LENT_FOR);
@@ -82,6 +92,21 @@ pub fn lend_lines(candidates: &mut [Candidate]) {
     let Some(line) = fastest else { return };
     for untried in candidates.iter_mut().filter(|candidate| !candidate.is_tried) {
         untried.prefill = line;
+    }
+}
+
+/// The mean of the tokens: all serve the same model to the same clients.
+fn lend_tokens(candidates: &mut [Candidate]) {
+    let told = candidates.iter().filter(|candidate| candidate.is_told);
+    let sums = told.fold([0.0; 3], |[count, prompt, output], told| {
+        [count + 1.0, prompt + told.prompt, output + told.output]
+    });
+    let [prompt, output] = [sums[1] / sums[0], sums[2] / sums[0]];
+    if prompt > 0.0 {
+        for untold in candidates.iter_mut().filter(|candidate| !candidate.is_told) {
+            untold.cached *= prompt / untold.prompt;
+            (untold.prompt, untold.output) = (prompt, output);
+        }
     }
 }
 
@@ -214,14 +239,22 @@ pub const REASONS: &[&str] = &[
     "fewer_of_two",
 ];
 
-/// The position of the lowest cost. Those that are lower by less than `slack` take turns, so that
-/// an idle fleet shares the work.
-fn lowest(costs: impl Iterator<Item = f64> + Clone, slack: f64, turn: u64) -> usize {
+/// The position of the lowest cost. Of those that cost more by no more than `slack` it is the one
+/// that has rested longest, so that an idle fleet shares the work evenly, and no connection grows
+/// cold by bad luck; those that have rested equally long take turns.
+fn lowest(
+    candidates: &[Candidate],
+    costs: &(impl Iterator<Item = f64> + Clone),
+    slack: f64,
+    turn: u64,
+) -> usize {
     let least = costs.clone().fold(f64::INFINITY, f64::min) + slack;
-    let ties = costs.clone().filter(|cost| *cost <= least).count().max(1);
-    let wanted = (turn % ties as u64) as usize;
-    let mut best = costs.enumerate().filter(|(_, cost)| *cost <= least);
-    best.nth(wanted).map_or(0, |(index, _)| index)
+    let ties =
+        || candidates.iter().zip(costs.clone()).enumerate().filter(|(_, (_, cost))| *cost <= least);
+    let longest = ties().map(|(_, (candidate, _))| candidate.rested).fold(0.0, f64::max);
+    let best = || ties().filter(|(_, (candidate, _))| candidate.rested >= longest);
+    let wanted = (turn % best().count().max(1) as u64) as usize;
+    best().nth(wanted).map_or(0, |(index, _)| index)
 }
 
 /// Requests in flight for each unit of weight, with the one that is asked for.

@@ -23,7 +23,7 @@ pub(super) fn pick(candidates: &[Candidate], ask: &Ask) -> Choice {
         best if is_best(best) => load(best),
         _ => f64::INFINITY,
     });
-    Choice { index: lowest(loads, 0.0, ask.sequence), reason: "cached_prefix" }
+    Choice { index: lowest(candidates, &loads, 0.0, ask.sequence), reason: "cached_prefix" }
 }
 
 /// The load above which a replica is too busy.

@@ -3,6 +3,7 @@
 use super::*;
 use clap::ValueEnum;
 use proptest::prelude::*;
+use std::time::{Duration, Instant};
 
 /// An idle replica of a prompt of 1,000 tokens.
 pub(super) fn replica() -> Candidate {
@@ -17,6 +18,8 @@ pub(super) fn replica() -> Candidate {
         backlog: 0.0,
         prefill: Prefill::default(),
         is_tried: true,
+        is_told: true,
+        rested: 1.0,
         waiting: 0.0,
         running: 0.0,
         said: LastSaid::default(),
@@ -149,7 +152,59 @@ fn a_replica_that_has_not_answered_yet_is_taken_to_be_as_fast_as_the_fastest() {
     ];
     let policy = Policy::default();
     assert_eq!(policy.pick(&fleet, &Ask::default()).unwrap().index, 0);
-    lend_lines(&mut fleet);
+    lend(&mut fleet);
     assert_eq!(policy.pick(&fleet, &Ask::default()).unwrap().index, 2);
     assert_eq!((fleet[1].prefill, fleet[2].prefill), (line(0.5), line(0.01)));
+}
+
+/// Ledgers of replicas that answer each request, which is no stream, at once; and what each was sent.
+fn answered_at_once(replicas: usize, requests: u64, tokens: u64) -> Vec<u32> {
+    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+    let epoch = Instant::now();
+    let ledgers: Vec<Ledger> =
+        (0..replicas).map(|_| Ledger::new(epoch, Duration::from_secs(5))).collect();
+    let (prompt, mut sent) = (Prompt { bytes: 400, ..Prompt::default() }, vec![0; replicas]);
+    for sequence in 0..requests {
+        let now = epoch + Duration::from_millis(100 * (sequence + 1));
+        let of = |ledger: &Ledger| ledger.candidate(&prompt, now);
+        let mut candidates: Vec<Candidate> = ledgers.iter().map(of).collect();
+        lend(&mut candidates);
+        let ask = Ask { sequence: mix(sequence), ..Ask::default() };
+        let index = Policy::default().pick(&candidates, &ask).unwrap().index;
+        let promise = ledgers[index].promise(&candidates[index], &prompt, false, now);
+        let counts = Counts { prompt: Some(tokens), cached: None, output: Some(tokens) };
+        ledgers[index].answered(&promise, &counts);
+        ledgers[index].give_back(promise, now);
+        sent[index] += 1;
+    }
+    sent
+}
+
+#[test]
+fn replicas_that_have_not_answered_yet_are_not_passed_over_for_those_whose_prompts_are_short() {
+    assert_eq!(answered_at_once(8, 800, 10), [100; 8]);
+    assert_eq!(answered_at_once(8, 800, 400), [100; 8], "nor preferred to those with long ones");
+}
+
+#[test]
+fn of_equals_the_one_that_has_rested_longest_is_sent_the_next() {
+    let fleet = [1.0, 3.0, 2.0].map(|rested| Candidate { rested, ..replica() });
+    for kind in [PolicyKind::KvAware, PolicyKind::LeastRequests] {
+        let policy = Policy { kind, ..Policy::default() };
+        for sequence in 0..10 {
+            let ask = Ask { sequence, ..Ask::default() };
+            assert_eq!(policy.pick(&fleet, &ask).unwrap().index, 1, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn tokens_that_nobody_has_told_are_lent_with_what_is_believed_cached_of_them() {
+    let untold = Candidate { is_told: false, cached: 500.0, ..replica() };
+    let mut fleet = [Candidate { prompt: 300.0, output: 8.0, ..replica() }, untold];
+    lend(&mut fleet);
+    assert_eq!((fleet[1].prompt, fleet[1].cached, fleet[1].output), (300.0, 150.0, 8.0));
+    let mut nobody = [untold];
+    lend(&mut nobody);
+    assert_eq!(nobody, [untold]);
 }
