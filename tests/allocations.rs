@@ -22,9 +22,9 @@ use tokenweir::headers::RequestId;
 use tokenweir::observe::{Begun, Exchange, Live, ObservedBody, Observer, Replica, Settings, Sink};
 use tokenweir::openai::Api;
 use tokenweir::record::{
-    Asked, BackendId, Condition, Considered, Decision, RecentTimes, RequestRecord, Timings,
+    Asked, BackendId, Condition, Decision, RecentTimes, RequestRecord, Timings,
 };
-use tokenweir::routing::{Ask, Ledger, Policy, Prompt, Question};
+use tokenweir::routing::{Ask, Candidate, Ledger, Policy, Prompt, Question};
 use tokenweir::telemetry::explain::Explanations;
 
 #[global_allocator]
@@ -167,27 +167,29 @@ static NAMES: LazyLock<Arc<[BackendId]>> =
     LazyLock::new(|| (0..1_000).map(|index| BackendId::new(&format!("vllm-{index}"))).collect());
 
 /// A decision among this many replicas of which nothing is known.
-fn decision(replicas: usize) -> Decision {
+fn decision(replicas: usize) -> Arc<Decision> {
     let now = Instant::now();
     let ledger = Ledger::new(now, Duration::from_secs(5));
     let candidates = vec![ledger.candidate(&Prompt::default(), now); replicas];
-    let (policy, ask) = (Policy::default(), Ask::default());
-    let question = Question::new(&policy, &candidates, &ask);
+    let question = Question::new(Policy::default(), candidates, Ask::default());
     let choice = question.pick().unwrap();
-    let places: Vec<usize> = (0..replicas).collect();
     LazyLock::force(&NAMES);
     let before = allocated();
-    let decision = Decision::new(&question, choice, Condition::default(), &NAMES, &places);
-    let decision = decision.with_shadow(&question, &[], &places);
-    let table = replicas.min(Decision::MOST) * size_of::<Considered>();
+    let decision = Decision::new(question, choice, Condition::default(), &NAMES, &[]);
     let cost = usize::try_from(allocated() - before).unwrap();
+    // Of many a few are kept in a table of their own, which is ranked in another.
+    let table = if replicas > Decision::MOST { Decision::MOST * size_of::<Candidate>() } else { 0 };
+    let ranking = Decision::MOST * 16 * 2;
     // The allocator rounds up by a quarter at most.
-    assert!((table..=table + table / 4 + 32).contains(&cost), "{cost} bytes for {table}");
-    decision
+    assert!(
+        (table..=(table + ranking) * 5 / 4).contains(&cost) && (cost == 0) == (table == 0),
+        "{cost} bytes for {table}"
+    );
+    Arc::new(decision)
 }
 
 #[test]
-fn a_decision_costs_one_table_however_many_replicas_there_are() {
+fn a_decision_keeps_the_candidates_where_they_are_or_a_few_of_many_in_one_table() {
     for replicas in [1, 2, 16, 17, 1_000] {
         assert_eq!(decision(replicas).candidates(), replicas);
     }

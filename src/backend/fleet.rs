@@ -52,9 +52,7 @@ enum Breakers {
 
 /// The replicas that could take a request, and are below their marks.
 struct Open {
-    /// Their positions in the fleet.
-    positions: Vec<usize>,
-    /// Each of them, in the same order.
+    /// What each is believed to be.
     candidates: Vec<Candidate>,
     /// There are others, past a mark.
     is_some_full: bool,
@@ -89,11 +87,12 @@ impl Fleet {
         ask: &Ask,
         limits: &Limits<'_>,
         now: Instant,
-    ) -> Result<Option<(Lease, Decision)>, Error> {
+    ) -> Result<Option<(Lease, Arc<Decision>)>, Error> {
         let route = self.routes.of(need.model);
         let open = self.open(route, need, ask, limits, now);
-        match self.choose(need, ask, &open, now) {
-            None if !open.is_some_full => Err(self.no_candidate(need.model, route)),
+        let is_some_full = open.is_some_full;
+        match self.choose(need, ask, open.candidates, now) {
+            None if !is_some_full => Err(self.no_candidate(need.model, route)),
             place => Ok(place),
         }
     }
@@ -102,21 +101,19 @@ impl Fleet {
         &self,
         need: &Need<'_>,
         ask: &Ask,
-        open: &Open,
+        candidates: Vec<Candidate>,
         now: Instant,
-    ) -> Option<(Lease, Decision)> {
-        let question = Question::new(&self.policy, &open.candidates, ask);
+    ) -> Option<(Lease, Arc<Decision>)> {
+        let question = Question::new(self.policy, candidates, *ask);
         let choice = question.pick()?;
-        let position = open.positions[choice.index];
-        let backend = &self.backends[position];
-        let condition = backend.state.load().condition(now);
-        let decision = Decision::new(&question, choice, condition, &self.ids, &open.positions);
-        let decision = decision.with_shadow(&question, &self.shadow, &open.positions);
-        let candidate = &open.candidates[choice.index];
+        let candidate = &question.candidates()[choice.index];
+        let backend = &self.backends[candidate.place];
         backend.breaker.on_pick(now);
         let lease = Lease::new(backend.clone(), candidate, need.prompt, need.is_stream, now);
-        self.shortlist.sent(need.prompt, position);
-        Some((lease, decision))
+        self.shortlist.sent(need.prompt, candidate.place);
+        let condition = backend.state.load().condition(now);
+        let decision = Decision::new(question, choice, condition, &self.ids, &self.shadow);
+        Some((lease, Arc::new(decision)))
     }
 
     /// The replicas that could take a request for a model, and are within the limits: in a large
@@ -166,7 +163,6 @@ impl Fleet {
     ) -> Open {
         let up = self.up_of(positions, limits.tried);
         let mut open = Open {
-            positions: Vec::with_capacity(up.len()),
             candidates: Vec::with_capacity(up.len()),
             is_some_full: false,
             found: up.len(),
@@ -191,12 +187,11 @@ impl Fleet {
             let may_have = |adapter| backend.state.load().may_have(adapter);
             let has_adapter = adapter.is_none_or(may_have);
             let candidate = backend.candidate(need.prompt, now);
-            let candidate = Candidate { has_adapter, ..candidate };
+            let candidate = Candidate { place: position, has_adapter, ..candidate };
             if limits.marks.is_some_and(|marks| marks.are_passed_by(&candidate)) {
                 open.is_some_full = true;
             } else {
                 open.candidates.push(candidate);
-                open.positions.push(position);
             }
         }
         routing::lend(&mut open.candidates);

@@ -184,9 +184,13 @@ impl Backend {
     /// Whether a request that does not ask for usage is to be made to: only servers that are known
     /// to tell it in an event of its own are asked.
     pub fn injects_usage(&self) -> bool {
-        let server = self.state.load().server();
         self.may_inject_usage.load(Ordering::Relaxed)
-            && server.is_some_and(Server::tells_usage_apart)
+            && self.server().is_some_and(Server::tells_usage_apart)
+    }
+
+    /// What kind of server it is, if that is known.
+    pub fn server(&self) -> Option<Server> {
+        self.state.load().server()
     }
 
     /// Whether it is up and awake.
@@ -281,7 +285,7 @@ impl Backend {
         self.state.rcu(|state| {
             let mut next = State::clone(state);
             change(&mut next);
-            next
+            next.settled()
         });
         // Whoever changed it meanwhile may have told before this does.
         loop {

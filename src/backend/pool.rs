@@ -131,7 +131,7 @@ impl Pool {
         need: Need<'_>,
         tried: &[Arc<Backend>],
         now: Instant,
-    ) -> Result<(Lease, Decision), Error> {
+    ) -> Result<(Lease, Arc<Decision>), Error> {
         let limits = Limits::new(tried, None);
         let place = self.roster.fleet().lease(&need, &self.ask(&need), &limits, now)?;
         place.ok_or(Error::NoBackend)
@@ -144,7 +144,7 @@ impl Pool {
         marks: &Marks,
         need: Need<'_>,
         now: Instant,
-    ) -> Result<Option<(Lease, Decision)>, Error> {
+    ) -> Result<Option<(Lease, Arc<Decision>)>, Error> {
         let limits = Limits::new(&[], Some(marks));
         self.roster.fleet().lease(&need, &self.ask(&need), &limits, now)
     }

@@ -107,10 +107,10 @@ fn in_a_large_fleet_a_request_goes_where_its_prompt_was_and_any_replica_that_is_
         (lease.backend().id.clone(), decision)
     };
     let (first, decision) = place(1);
-    assert_eq!(decision.considered.len() + decision.left_out, 8, "drawn from all");
+    assert_eq!(decision.candidates(), 8, "drawn from all");
     for seed in 2..50 {
         let (again, decision) = place(seed);
-        assert_eq!((again, decision.reason), (first.clone(), "cached_prefix"));
+        assert_eq!((again, decision.reason()), (first.clone(), "cached_prefix"));
     }
     let backends = pool.backends();
     let (last, others) = backends.split_last().unwrap();

@@ -11,7 +11,9 @@ use std::time::Instant;
 
 /// What is believed of a replica. Replaced whole.
 #[derive(Debug, Clone, Default)]
+#[repr(C)] // what each request's record takes of it first, and together
 pub struct State {
+    brief: Brief,
     /// Whether it may be sent requests.
     pub health: Health,
     /// What `/version` said.
@@ -26,6 +28,16 @@ pub struct State {
     pub metrics_error: Option<ScrapeError>,
     /// Why it is down, for people.
     pub reason: Option<Arc<str>>,
+}
+
+/// What each request's record takes of it, made anew whenever it changes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Brief {
+    server: Option<Server>,
+    /// What it last said of itself, without its age.
+    condition: Condition,
+    /// When it was asked.
+    at: Option<Instant>,
 }
 
 /// Whether a replica may be sent requests.
@@ -71,11 +83,21 @@ pub enum ScrapeError {
 // === impl State ===
 
 impl State {
-    /// What kind of server it is: its models tell, or its metrics.
-    pub fn server(&self) -> Option<Server> {
+    /// With what is made of the rest of it.
+    pub(super) fn settled(mut self) -> Self {
         let owner = self.models().first().and_then(|model| model.entry.get("owned_by")?.as_str());
         let by_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
-        owner.and_then(Server::of_owner).or_else(by_metrics)
+        self.brief = Brief {
+            server: owner.and_then(Server::of_owner).or_else(by_metrics),
+            condition: self.sample.map(|sample| sample.load.condition()).unwrap_or_default(),
+            at: self.sample.map(|sample| sample.at),
+        };
+        self
+    }
+
+    /// What kind of server it is: its models tell, or its metrics.
+    pub const fn server(&self) -> Option<Server> {
+        self.brief.server
     }
 
     /// Whether it said that its engine sleeps: its weights are off the GPU, and it is sent nothing.
@@ -101,15 +123,8 @@ impl State {
 
     /// What it last said of itself.
     pub fn condition(&self, now: Instant) -> Condition {
-        let Some(sample) = &self.sample else { return Condition::default() };
-        let load = &sample.load;
-        Condition {
-            kv_usage: load.kv_usage,
-            running: load.running.map(|running| running as u32),
-            waiting: load.waiting.map(|waiting| waiting as u32),
-            preemptions: load.preemptions.map(|preemptions| preemptions as u64),
-            age: Some(now.saturating_duration_since(sample.at)),
-        }
+        let age = self.brief.at.map(|at| now.saturating_duration_since(at));
+        Condition { age, ..self.brief.condition }
     }
 
     /// The models that it says it serves; none if it has not said.
@@ -134,6 +149,17 @@ impl Health {
 // === impl Load ===
 
 impl Load {
+    /// What matters of it for a request's record.
+    fn condition(&self) -> Condition {
+        Condition {
+            kv_usage: self.kv_usage,
+            running: self.running.map(|running| running as u32),
+            waiting: self.waiting.map(|waiting| waiting as u32),
+            preemptions: self.preemptions.map(|preemptions| preemptions as u64),
+            age: None,
+        }
+    }
+
     /// What matters of it for routing. `None` if it does not tell enough.
     pub(super) fn report(&self) -> Option<Report> {
         Some(Report {

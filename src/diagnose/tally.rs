@@ -87,15 +87,12 @@ impl Tally {
             add(&self.cancel_time, waited);
             add(&self.cancel_squares, waited.saturating_mul(waited));
         }
-        let considered = record.decision.as_ref().map(|decision| &*decision.considered);
-        let Some([chosen, ..]) = considered else { return };
-        let cached = |considered: &crate::record::Considered| considered.candidate.cached;
-        let best = considered.into_iter().flatten().map(cached).fold(0.0, f64::max);
-        let prompt = chosen.candidate.prompt;
-        add(&self.prompt_tokens, prompt as u64);
-        add(&self.reusable_tokens, best as u64);
-        add(&self.reusable_here_tokens, cached(chosen) as u64);
-        self.longest_prompt.fetch_max(prompt as u64, Ordering::Relaxed);
+        let Some(decision) = &record.decision else { return };
+        let chosen = decision.chosen().candidate;
+        add(&self.prompt_tokens, chosen.prompt as u64);
+        add(&self.reusable_tokens, decision.most_cached() as u64);
+        add(&self.reusable_here_tokens, chosen.cached as u64);
+        self.longest_prompt.fetch_max(chosen.prompt as u64, Ordering::Relaxed);
     }
 
     /// Each count is taken by itself: one that grows meanwhile is in the next moment.

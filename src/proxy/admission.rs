@@ -62,7 +62,7 @@ const EXPECTED_TOKENS: u64 = 256;
 const BYTES_PER_TOKEN: u64 = 4;
 
 /// A replica's place, and why it is there.
-type Place = (Lease, Decision);
+type Place = (Lease, Arc<Decision>);
 
 /// What a ticket is answered with, and to whom.
 struct Call {

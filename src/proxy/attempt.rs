@@ -32,7 +32,7 @@ pub(super) async fn send(
         record.attempts.push(Attempt {
             backend: backend.id.clone(),
             address: backend.address.host_and_port(),
-            provider: backend.state().server().unwrap_or(Server::Vllm).as_str(),
+            provider: backend.server().unwrap_or(Server::Vllm).as_str(),
             span,
             started,
             ended: None,

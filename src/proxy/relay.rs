@@ -17,6 +17,7 @@ use crate::resilience::{Elsewhere, Symptom};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode, request};
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A request that is ready to be sent.
@@ -47,7 +48,7 @@ pub(super) async fn relay(
     gateway: &Gateway,
     exchange: &mut Exchange,
     mut call: Call<'_>,
-    mut place: (Lease, Decision),
+    mut place: (Lease, Arc<Decision>),
 ) -> Result<(Answer, Lease), Error> {
     gateway.retry.deposit();
     let mut tried = Vec::new();

@@ -1,8 +1,8 @@
 //! Why a request went where it went: what was believed of every replica that it could have gone
 //! to, what was predicted of each, and what other policies would have done.
 //!
-//! A decision is made for every request, so it is cheap: one allocation for the table, and one
-//! more if policies are asked in shadow. The table is shared, never copied.
+//! A decision is made for every request, so it is cheap: it keeps what the policy was asked as it
+//! was, and predictions are made again by whoever reads it. It is shared, never copied.
 
 use super::{BackendId, Condition, RequestRecord, UsageSource};
 use crate::routing::{Candidate, Choice, Policy, Question, kv_aware};
@@ -11,17 +11,14 @@ use std::sync::Arc;
 /// Why a replica was chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// The policy.
-    pub policy: &'static str,
-    /// The winning reason, from a closed set.
-    pub reason: &'static str,
+    /// What was asked. Of more than [`Decision::MOST`] candidates the chosen one is here and the
+    /// others that cost least.
+    question: Question,
+    choice: Choice,
     /// What the replica last said of itself.
     pub condition: Condition,
     /// The names of the fleet that it was made in.
-    pub fleet: Arc<[BackendId]>,
-    /// The replicas that it was chosen among. The chosen one is the first; of more than
-    /// [`Decision::MOST`] the others that cost least are here.
-    pub considered: Arc<[Considered]>,
+    fleet: Arc<[BackendId]>,
     /// How many more there were.
     pub left_out: usize,
     /// What policies that are not obeyed would have chosen.
@@ -30,13 +27,15 @@ pub struct Decision {
 
 /// A replica that could have been chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Considered {
-    /// Its place in the fleet. Names have counts of who has them, which lie all over the memory.
-    pub place: usize,
+pub struct Considered<'a> {
+    /// Its name.
+    pub backend: &'a BackendId,
     /// What was believed of it then, for this prompt.
-    pub candidate: Candidate,
+    pub candidate: &'a Candidate,
     /// The predicted time from sending the request there to its first output, in seconds.
     pub ttft: f64,
+    /// What `kv_aware` compares: that time for each unit of weight.
+    pub cost: f64,
 }
 
 /// What a policy that is not obeyed would have chosen.
@@ -61,106 +60,88 @@ impl Decision {
     /// Most candidates of one decision that are kept.
     pub const MOST: usize = 16;
 
-    /// What was decided of a question, whose candidates have these places in the fleet.
+    /// What was decided of a question, whose candidates have their places among these names; and
+    /// what policies in shadow would have chosen among them.
     pub fn new(
-        question: &Question<'_>,
+        mut question: Question,
         choice: Choice,
         condition: Condition,
         fleet: &Arc<[BackendId]>,
-        places: &[usize],
+        shadow: &[Policy],
     ) -> Self {
-        let candidates = question.candidates();
-        let considered = |index: usize| Considered {
-            place: places[index],
-            candidate: candidates[index],
-            ttft: question.ttft(index),
-        };
-        let chosen = choice.index;
-        let table = if candidates.len() > Self::MOST {
-            best(question, chosen).iter().map(|index| considered(*index)).collect()
-        } else {
-            let chosen_first = |place: usize| match place {
-                0 => chosen,
-                place if place <= chosen => place - 1,
-                place => place,
-            };
-            (0..candidates.len()).map(|place| considered(chosen_first(place))).collect()
-        };
-        Self {
-            policy: question.policy().name(),
-            reason: choice.reason,
-            condition,
-            fleet: fleet.clone(),
-            considered: table,
-            left_out: candidates.len().saturating_sub(Self::MOST),
-            shadow: Box::default(),
-        }
+        let shadow =
+            shadow.iter().filter_map(|policy| Shadow::of(policy, &question, choice, fleet));
+        let shadow = shadow.collect();
+        let (index, left_out) = question.keep_best(choice.index, Self::MOST);
+        let choice = Choice { index, ..choice };
+        Self { question, choice, condition, fleet: fleet.clone(), left_out, shadow }
     }
 
-    /// With what these policies would have chosen among the same candidates.
-    pub fn with_shadow(
-        self,
-        question: &Question<'_>,
-        policies: &[Policy],
-        places: &[usize],
-    ) -> Self {
-        let Some(chosen) = self.chosen() else { return self };
-        let shadow = policies.iter().filter_map(|policy| {
-            let Choice { index, reason } = question.pick_by(policy)?;
-            Some(Shadow {
-                policy: policy.name(),
-                reason,
-                backend: self.fleet[places[index]].clone(),
-                is_same: places[index] == chosen.place,
-                regret: question.ttft(index) - chosen.ttft,
-            })
-        });
-        Self { shadow: shadow.collect(), ..self }
+    /// The name of the policy.
+    pub const fn policy(&self) -> &'static str {
+        self.question.policy().name()
+    }
+
+    /// The winning reason, from a closed set.
+    pub const fn reason(&self) -> &'static str {
+        self.choice.reason
     }
 
     /// The replica that was chosen.
-    pub fn chosen(&self) -> Option<&Considered> {
-        self.considered.first()
+    pub fn chosen(&self) -> Considered<'_> {
+        self.considered(&self.question.candidates()[self.choice.index])
     }
 
-    /// The name of a replica that was considered.
-    pub fn name(&self, considered: &Considered) -> &BackendId {
-        &self.fleet[considered.place]
-    }
-
-    /// All that were considered.
+    /// How many there were to choose among.
     pub fn candidates(&self) -> usize {
-        self.considered.len() + self.left_out
+        self.question.candidates().len() + self.left_out
+    }
+
+    /// The most prompt tokens that one of those that are kept was believed to have cached.
+    pub fn most_cached(&self) -> f64 {
+        self.question.candidates().iter().map(|candidate| candidate.cached).fold(0.0, f64::max)
     }
 
     /// Those that are kept, the one that costs least first.
-    pub fn ranked(&self) -> Vec<&Considered> {
-        let mut ranked: Vec<&Considered> = self.considered.iter().collect();
-        ranked.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
+    pub fn ranked(&self) -> Vec<Considered<'_>> {
+        let candidates = self.question.candidates().iter();
+        let mut ranked: Vec<_> = candidates.map(|candidate| self.considered(candidate)).collect();
+        ranked.sort_by(|a, b| a.cost.total_cmp(&b.cost));
         ranked
     }
-}
 
-/// The positions of the chosen candidate, and after it of those that cost least.
-fn best(question: &Question<'_>, chosen: usize) -> [usize; Decision::MOST] {
-    let mut best = [(f64::INFINITY, chosen); Decision::MOST];
-    best[0].0 = f64::NEG_INFINITY;
-    for (index, candidate) in question.candidates().iter().enumerate() {
-        // What is no number costs most.
-        let cost = kv_aware::for_weight(question.ttft(index), candidate).min(f64::MAX);
-        if index != chosen && cost < best[Decision::MOST - 1].0 {
-            let place = best.partition_point(|(known, _)| *known <= cost);
-            best[place..].rotate_right(1);
-            best[place] = (cost, index);
-        }
+    fn considered<'a>(&'a self, candidate: &'a Candidate) -> Considered<'a> {
+        let ttft = self.question.ttft(candidate);
+        let cost = kv_aware::for_weight(ttft, candidate);
+        Considered { backend: &self.fleet[candidate.place], candidate, ttft, cost }
     }
-    best.map(|(_, index)| index)
 }
 
-impl Considered {
-    /// What `kv_aware` compares: the predicted time for each unit of weight.
-    pub fn cost(&self) -> f64 {
-        kv_aware::for_weight(self.ttft, &self.candidate)
+// === impl Considered, Shadow ===
+
+impl Considered<'_> {
+    /// Whether the other is this replica.
+    pub const fn is(&self, other: &Self) -> bool {
+        self.candidate.place == other.candidate.place
+    }
+}
+
+impl Shadow {
+    fn of(
+        policy: &Policy,
+        question: &Question,
+        choice: Choice,
+        fleet: &[BackendId],
+    ) -> Option<Self> {
+        let Choice { index, reason } = question.pick_by(policy)?;
+        let [its, chosen] = [index, choice.index].map(|index| &question.candidates()[index]);
+        Some(Self {
+            policy: policy.name(),
+            reason,
+            backend: fleet[its.place].clone(),
+            is_same: its.place == chosen.place,
+            regret: question.ttft(its) - question.ttft(chosen),
+        })
     }
 }
 
@@ -168,14 +149,14 @@ impl Considered {
 
 impl RequestRecord {
     /// What was believed of the replica that the request went to, when it was chosen.
-    pub fn predicted(&self) -> Option<&Considered> {
-        self.decision.as_ref()?.chosen()
+    pub fn predicted(&self) -> Option<Considered<'_>> {
+        Some(self.decision.as_ref()?.chosen())
     }
 
     /// Time to first token in the replica's view, and what it was predicted to be, in seconds.
     pub fn actual_and_predicted_ttft(&self) -> Option<(f64, f64)> {
-        let predicted = self.predicted()?.ttft;
         let actual = self.upstream_ttft()?.as_secs_f64();
+        let predicted = self.predicted()?.ttft;
         predicted.is_finite().then_some((actual, predicted))
     }
 

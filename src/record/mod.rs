@@ -74,7 +74,7 @@ pub struct RequestRecord {
     /// Whose key it came with. `None` if nobody needs one, or it has none that is known.
     pub caller: Option<Arc<Caller>>,
     /// Why the last attempt went where it went.
-    pub decision: Option<Decision>,
+    pub decision: Option<Arc<Decision>>,
     /// Every time the request was sent to a replica, in order.
     pub attempts: Vec<Attempt>,
     /// Why no other replica was asked after the last one had failed.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::headers::X_REQUEST_ID;
 use crate::openai::Usage;
-use crate::routing::{Candidate, LastSaid, Prefill};
+use crate::routing::{Ask, Candidate, LastSaid, Policy, Prefill, Question};
 use crate::spread::Gaps;
 use http::{HeaderMap, HeaderValue};
 use std::net::Ipv4Addr;
@@ -32,20 +32,7 @@ pub(crate) fn streamed() -> RequestRecord {
         api: Some(Api::Chat),
         asked: Asked { stream: true, max_tokens: Some(64), ..Asked::default() },
         model: ModelLabel::known("tiny".into()),
-        decision: Some(Decision {
-            policy: "kv_aware",
-            reason: "lowest_ttft",
-            condition: Condition {
-                kv_usage: Some(0.25),
-                waiting: Some(3),
-                age: Some(Duration::from_millis(120)),
-                ..Condition::default()
-            },
-            fleet: ["vllm-0", "vllm-1"].map(BackendId::new).into(),
-            considered: [considered(0), Considered { ttft: 0.25, ..considered(1) }].into(),
-            left_out: 0,
-            shadow: Box::default(),
-        }),
+        decision: Some(Arc::new(decision())),
         tier: Tier::default(),
         caller: None,
         attempts: vec![Attempt {
@@ -133,31 +120,53 @@ fn head() -> Head {
     }
 }
 
-/// A replica that was predicted to answer after 80 ms.
-pub(crate) fn considered(place: usize) -> Considered {
-    Considered {
+/// The first of two, which was predicted to answer after 80 ms, and the other after 250 ms.
+fn decision() -> Decision {
+    let candidates = [(0, 0.08), (1, 0.25)].map(|(place, base)| Candidate {
         place,
-        candidate: Candidate {
-            in_flight: 2,
-            weight: 1,
-            has_adapter: true,
-            key: 1,
-            prompt: 12.0,
-            cached: 6.0,
-            output: 100.0,
-            backlog: 400.0,
-            prefill: Prefill::default(),
-            is_tried: true,
-            is_told: true,
-            rested: 1.0,
-            waiting: 3.0,
-            running: 1.0,
-            said: LastSaid { waiting: 3.0, running: 1.0, sent_since: 0.0 },
-            kv_usage: Some(0.25),
-            capacity: Some(100_000),
-            certainty: 0.9,
-        },
-        ttft: 0.08,
+        prefill: Prefill { base, per_token: 0.0 },
+        kv_usage: None,
+        ..believed()
+    });
+    let question = Question::new(Policy::default(), candidates.into(), Ask::default());
+    let choice = question.pick().unwrap();
+    let condition = Condition {
+        kv_usage: Some(0.25),
+        waiting: Some(3),
+        age: Some(Duration::from_millis(120)),
+        ..Condition::default()
+    };
+    Decision::new(
+        question,
+        choice,
+        condition,
+        &["vllm-0", "vllm-1"].map(BackendId::new).into(),
+        &[],
+    )
+}
+
+/// What may be believed of a replica.
+pub(crate) fn believed() -> Candidate {
+    Candidate {
+        place: 0,
+        in_flight: 2,
+        weight: 1,
+        has_adapter: true,
+        key: 1,
+        prompt: 12.0,
+        cached: 6.0,
+        output: 100.0,
+        backlog: 400.0,
+        prefill: Prefill::default(),
+        is_tried: true,
+        is_told: true,
+        rested: 1.0,
+        waiting: 3.0,
+        running: 1.0,
+        said: LastSaid { waiting: 3.0, running: 1.0, sent_since: 0.0 },
+        kv_usage: Some(0.25),
+        capacity: Some(100_000),
+        certainty: 0.9,
     }
 }
 

@@ -183,6 +183,7 @@ mod tests {
     use crate::openai::EngineTimes;
     use crate::record::sample::{at, streamed};
     use crate::record::{Condition, RecentTimes, Stall};
+    use std::sync::Arc;
 
     /// The cause of a stream that is like the sample but for this.
     fn cause(
@@ -210,7 +211,7 @@ mod tests {
     }
 
     fn queue(record: &mut RequestRecord, waiting: u32) {
-        record.decision.as_mut().unwrap().condition.waiting = Some(waiting);
+        Arc::make_mut(record.decision.as_mut().unwrap()).condition.waiting = Some(waiting);
     }
 
     fn silence(record: &mut RequestRecord) {
@@ -321,7 +322,7 @@ mod tests {
         for (after, expected) in [(4, SlowCause::Stalled), (5, SlowCause::Preempted)] {
             let slow = cause(|record, _| {
                 silence(record);
-                record.decision.as_mut().unwrap().condition.preemptions = Some(4);
+                Arc::make_mut(record.decision.as_mut().unwrap()).condition.preemptions = Some(4);
                 record.condition.preemptions = Some(after);
             });
             assert_eq!(slow, Some(expected));

@@ -156,6 +156,7 @@ impl Ledger {
             + others_waiting * self.learned.prompt_tokens();
         let capacity = self.said.capacity();
         Candidate {
+            place: 0,
             in_flight: own.in_flight,
             weight: 1,
             has_adapter: true,

@@ -36,6 +36,9 @@ use serde::{Deserialize, Serialize};
 /// A replica that could take the request, as it is believed to be now.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Candidate {
+    /// Its place in the fleet.
+    #[serde(skip)]
+    pub place: usize,
     /// Requests that this gateway has at the replica.
     pub in_flight: u32,
     /// Its share of the work, relative to the others'. At least 1.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 /// An idle replica of a prompt of 1,000 tokens.
 pub(super) fn replica() -> Candidate {
     Candidate {
+        place: 0,
         in_flight: 0,
         weight: 1,
         has_adapter: true,

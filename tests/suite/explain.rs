@@ -49,7 +49,7 @@ async fn a_decision_is_explained_with_every_candidate_and_with_what_became_true(
     let served = fakes.iter().find(|fake| fake.seen().len() == 1).unwrap().addr.to_string();
     assert_eq!(why["backend"], served);
     assert_eq!(why["policy"], "kv_aware");
-    assert_eq!(why["reason"], record.decision.as_ref().unwrap().reason);
+    assert_eq!(why["reason"], record.decision.as_ref().unwrap().reason());
     let candidates = why["candidates"].as_array().unwrap();
     let names: BTreeSet<_> =
         candidates.iter().map(|one| one["backend"].as_str().unwrap().to_owned()).collect();

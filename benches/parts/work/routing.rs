@@ -42,15 +42,13 @@ pub(super) fn decisions(replicas: usize) -> Vec<Part> {
             shadow.iter().map(|kind| Policy { kind: *kind, ..fleet.policy }).collect();
         let fleet = fleet.clone();
         let ids: Arc<[BackendId]> = (0..replicas).map(|_| BackendId::new("vllm-0")).collect();
-        let places: Vec<usize> = (0..replicas).collect();
         let (ask, prompt) = (ask(), Prompt::default());
         let candidates = fleet.candidates(&prompt, &ask);
         Part::new(format!("explain{what} among {replicas}"), 1, 0, move || {
-            let question = Question::new(&fleet.policy, &candidates, &ask);
+            let question = Question::new(fleet.policy, black_box(&candidates).clone(), ask);
             let choice = question.pick().unwrap();
             let condition = Condition::default();
-            let decision = Decision::new(black_box(&question), choice, condition, &ids, &places);
-            black_box(decision.with_shadow(&question, &policies, &places));
+            black_box(Decision::new(question, choice, condition, &ids, &policies));
         })
     });
     deciding.into_iter().chain(explaining).collect()
@@ -105,7 +103,11 @@ impl Fleet {
     fn candidates(&self, prompt: &Prompt, ask: &Ask) -> Vec<Candidate> {
         let short = self.shortlist.of(self.policy.kind, &self.all, prompt, ask);
         let positions = short.as_deref().unwrap_or(&self.all);
-        positions.iter().map(|at| self.ledgers[*at].candidate(prompt, self.now)).collect()
+        let candidate = |place: &usize| Candidate {
+            place: *place,
+            ..self.ledgers[*place].candidate(prompt, self.now)
+        };
+        positions.iter().map(candidate).collect()
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) const ROWS: &[Row] = &[
         labels: &[Label::Backend, Label::RouteReason],
         read: Read::Record(|record, emit| {
             if let (Some(backend), Some(decision)) = (record.backend(), &record.decision) {
-                emit(&[backend.as_str(), decision.reason], 1.0);
+                emit(&[backend.as_str(), decision.reason()], 1.0);
             }
         }),
     },

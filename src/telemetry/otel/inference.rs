@@ -132,12 +132,12 @@ fn routing(attributes: Attributes, record: &RequestRecord) -> Attributes {
     let Some(decision) = &record.decision else { return attributes };
     let chosen = decision.chosen();
     attributes
-        .put("tokenweir.route.policy", decision.policy)
-        .put("tokenweir.route.reason", decision.reason)
+        .put("tokenweir.route.policy", decision.policy())
+        .put("tokenweir.route.reason", decision.reason())
         .put("tokenweir.route.candidates", count(decision.candidates() as u64))
-        .put_some("tokenweir.route.predicted_ttft", chosen.map(|chosen| chosen.ttft))
-        .put_some("tokenweir.route.cached_tokens", chosen.map(|chosen| chosen.candidate.cached))
-        .put_some("tokenweir.route.certainty", chosen.map(|chosen| chosen.candidate.certainty))
+        .put("tokenweir.route.predicted_ttft", chosen.ttft)
+        .put("tokenweir.route.cached_tokens", chosen.candidate.cached)
+        .put("tokenweir.route.certainty", chosen.candidate.certainty)
         .put_some("tokenweir.route.kv_usage", decision.condition.kv_usage)
         .put_some("tokenweir.route.waiting", decision.condition.waiting.map(i64::from))
         .put_some(
@@ -194,7 +194,7 @@ fn decision(record: &RequestRecord) -> impl Iterator<Item = Event> {
     decided.into_iter().map(|(decision, at)| {
         let mut best = decision.ranked();
         best.truncate(SCORES);
-        let backends = texts(best.iter().map(|one| decision.name(one).as_str()));
+        let backends = texts(best.iter().map(|one| one.backend.as_str()));
         let attributes = Attributes::default()
             .put("tokenweir.route.scores.backend", backends)
             .put("tokenweir.route.scores.ttft", reals(best.iter().map(|one| one.ttft)));
