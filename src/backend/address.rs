@@ -1,6 +1,7 @@
 //! Where a replica is: an `http://host:port` or `https://host:port` URL, parsed once into the pieces that requests need.
 
 use crate::record::BackendId;
+use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Uri};
 use std::sync::Arc;
@@ -49,8 +50,12 @@ impl Address {
         if authority.as_str().contains('@') {
             return Err(AddressError::Credentials);
         }
+        // In one piece, of which each request has parts.
+        let text = Bytes::copy_from_slice(authority.as_str().as_bytes());
+        let host_header = HeaderValue::from_maybe_shared(text.clone()).map_err(|_| not_url())?;
+        let authority = Authority::from_maybe_shared(text).map_err(|_| not_url())?;
         Ok(Self {
-            host_header: HeaderValue::from_str(authority.as_str()).map_err(|_| not_url())?,
+            host_header,
             host: authority.host().into(),
             port: authority.port_u16().unwrap_or(if scheme == Scheme::HTTPS { 443 } else { 80 }),
             scheme,

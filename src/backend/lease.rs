@@ -29,7 +29,7 @@ impl Lease {
         now: Instant,
     ) -> Self {
         if backend.in_flight() == 0 {
-            backend.first_request.notify_one();
+            backend.on_first_request();
         }
         let promise = backend.ledger.promise(candidate, prompt, is_stream, now);
         Self(Arc::new(Claim { backend, promise: Mutex::new(promise) }))
@@ -66,7 +66,7 @@ impl Replica for Claim {
     }
 
     fn recent_times(&self) -> RecentTimes {
-        self.backend.state.load().means.times()
+        self.backend.state.load().recent_times()
     }
 
     fn on_gap(&self, gap: Duration) {

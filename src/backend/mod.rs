@@ -62,10 +62,12 @@ pub struct Backend {
     is_doubted: AtomicBool,
     weight: AtomicU32,
     key: u64,
-    /// What is known of its load and its speed.
-    pub ledger: Ledger,
+    /// Its watcher has been told of the first request, and has not heard it yet.
+    is_told_of_work: AtomicBool,
     /// Whether its failures keep requests from it.
     pub breaker: Breaker,
+    /// What is known of its load and its speed.
+    pub ledger: Ledger,
     state: ArcSwap<State>,
     idle: Idle,
     /// Its name.
@@ -115,6 +117,7 @@ impl Backend {
             idle: Idle::default(),
             roster: Weak::new(),
             is_doubted: AtomicBool::new(false),
+            is_told_of_work: AtomicBool::new(false),
             look_again: Notify::new(),
             first_request: Notify::new(),
             looked: SetOnce::new(),
@@ -319,6 +322,16 @@ impl Backend {
     /// What it is believed to be for this prompt.
     fn candidate(&self, prompt: &Prompt, now: Instant) -> Candidate {
         Candidate { weight: self.weight(), key: self.key, ..self.ledger.candidate(prompt, now) }
+    }
+
+    /// It is idle, and gets a request. Telling its watcher once will do until that hears it: the
+    /// watcher's part of the replica is in no cache of the CPU.
+    fn on_first_request(&self) {
+        if !self.is_told_of_work.load(Ordering::Relaxed)
+            && !self.is_told_of_work.swap(true, Ordering::Relaxed)
+        {
+            self.first_request.notify_one();
+        }
     }
 
     fn on_stall(&self, is_silent: bool) {

@@ -4,7 +4,7 @@ use super::Model;
 use super::dialect::{Load, Server};
 use super::recent::RecentMeans;
 use super::signals::Signals;
-use crate::record::Condition;
+use crate::record::{Condition, RecentTimes};
 use crate::routing::Report;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,6 +38,8 @@ struct Brief {
     condition: Condition,
     /// When it was asked.
     at: Option<Instant>,
+    /// What its requests took lately.
+    times: RecentTimes,
 }
 
 /// Whether a replica may be sent requests.
@@ -91,6 +93,7 @@ impl State {
             server: owner.and_then(Server::of_owner).or_else(by_metrics),
             condition: self.sample.map(|sample| sample.load.condition()).unwrap_or_default(),
             at: self.sample.map(|sample| sample.at),
+            times: self.means.times(),
         };
         self
     }
@@ -125,6 +128,11 @@ impl State {
     pub fn condition(&self, now: Instant) -> Condition {
         let age = self.brief.at.map(|at| now.saturating_duration_since(at));
         Condition { age, ..self.brief.condition }
+    }
+
+    /// What its requests took lately, by its own account.
+    pub(super) const fn recent_times(&self) -> RecentTimes {
+        self.brief.times
     }
 
     /// The models that it says it serves; none if it has not said.

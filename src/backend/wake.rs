@@ -1,6 +1,7 @@
 //! What ends the pause between two looks at a replica.
 
 use super::Backend;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Why a pause ended.
@@ -19,6 +20,7 @@ pub(super) enum Wake {
 pub(super) async fn wait(backend: &Backend, pause: Duration, short: Duration) -> Wake {
     let work = async {
         backend.first_request.notified().await;
+        backend.is_told_of_work.store(false, Ordering::Relaxed);
         tokio::time::sleep(short).await;
     };
     tokio::select! {

@@ -76,6 +76,7 @@ pub struct Ledger {
     unseen_until: Real,
     said: Said,
     prefix: OnceLock<PrefixTable>,
+    /// Its own part that only learning reads is the last.
     learned: Learned,
 }
 
