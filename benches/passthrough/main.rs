@@ -19,6 +19,7 @@
 //! | `PASSTHROUGH_LONG=1` | the section that takes minutes, too |
 //! | `PASSTHROUGH_ROUNDS` | how often each subject has its turn |
 //! | `PASSTHROUGH_PROGRAM` | the gateway to measure, such as the one of `packaging/release.sh`; its own build if not given |
+//! | `PASSTHROUGH_REPLICAS` | of the section `fleet`, instead of 1,000 |
 //! | `PASSTHROUGH_ONLY` | subjects: `hyper,off,metrics,log,traces,all`; `all` alone to profile it |
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the numbers are for people")]
@@ -61,7 +62,8 @@ fn main() -> ExitCode {
     subject::pin_to_the_other_core();
     // 5,000 streams are 10,000 files here, and as many in the subject.
     rlimit::increase_nofile_limit(u64::MAX).unwrap();
-    let replicas = backend::start(REPLICAS);
+    let replicas = given("PASSTHROUGH_REPLICAS").map_or(REPLICAS, |count| count.parse().unwrap());
+    let replicas = backend::start(replicas);
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let missed: usize = sections().map(|section| measure(section, &replicas, &runtime)).sum();
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
