@@ -73,12 +73,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_first_of_several_requests_ends_a_pause() {
+    async fn only_the_first_of_several_requests_ends_a_pause_and_the_first_after_an_idle_time_again()
+     {
         let backend = backend();
         let first = lease(&backend);
         assert_eq!(wait(&backend, PAUSE, SHORT).await, Wake::Work);
-        let _second = lease(&backend);
+        let second = lease(&backend);
         assert_eq!(wait(&backend, PAUSE, SHORT).await, Wake::Time);
-        drop(first);
+        drop((first, second));
+        // One that comes between two pauses ends the next.
+        drop(lease(&backend));
+        assert_eq!(wait(&backend, PAUSE, SHORT).await, Wake::Work);
+        assert_eq!(wait(&backend, PAUSE, SHORT).await, Wake::Time);
     }
 }
