@@ -28,23 +28,12 @@ pub(super) struct Open<'f> {
 
 #[derive(Default)]
 struct Table {
-    places: HashTable<Place>,
+    /// Places in `series`, by their hashes.
+    places: HashTable<usize>,
     series: Vec<Series>,
     /// What was asked for last: requests of one kind follow each other.
     last: Key,
     last_place: Option<usize>,
-    /// Values, with the places of their series, that wait until all of a batch are there: the CPU
-    /// then waits for all series at once, in a fleet whose series do not fit into its caches.
-    taken: Vec<(usize, f64)>,
-}
-
-/// Where a series is.
-struct Place {
-    /// Of the labels. The values themselves are not compared: they would be fetched into the cache for
-    /// each request, and of a million series two have the same hash of 64 bits once in 30 million
-    /// gateways. No client can choose values: all are of closed sets.
-    hash: u64,
-    index: usize,
 }
 
 /// Label values in one piece, each with its end behind it: a series' own are in four pieces of memory
@@ -58,6 +47,10 @@ const END: u8 = 0xff;
 /// In one line of the CPU's cache: of many series each is in none when it is asked for.
 #[repr(align(64))]
 struct Series {
+    /// Of the labels. The values themselves are not compared: they would be fetched into the cache for
+    /// each request, and of a million series two have the same hash of 64 bits once in 30 million
+    /// gateways. No client can choose values: all are of closed sets.
+    hash: u64,
     labels: Arc<Labels>,
     point: Point,
 }
@@ -107,13 +100,11 @@ impl Family {
         let before = table.series.len();
         table.series.retain(|series| keeps(&series.labels.values[index]));
         if table.series.len() < before {
-            let Table { places, series, last, last_place, .. } = &mut *table;
+            let Table { places, series, last_place, .. } = &mut *table;
             *last_place = None;
             places.clear();
-            for (index, kept) in series.iter().enumerate() {
-                last.set(kept.labels.values());
-                let place = Place { hash: last.hash(), index };
-                places.insert_unique(place.hash, place, |place| place.hash);
+            for (place, kept) in series.iter().enumerate() {
+                places.insert_unique(kept.hash, place, |place| series[*place].hash);
             }
         }
     }
@@ -158,16 +149,8 @@ impl Family {
 impl Open<'_> {
     /// Adds to a counter, or one value to a histogram.
     pub(super) fn take(&mut self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
-        let place = self.place(labels);
-        match exemplar {
-            None => self.table.taken.push((place, value)),
-            Some(_) => self.add(place, value, exemplar),
-        }
-    }
-
-    fn add(&mut self, place: usize, value: f64, exemplar: Option<Exemplar>) {
         let bucket = self.family.bounds.bucket(value);
-        let point = &mut self.table.series[place].point;
+        let point = self.point(labels);
         point.sum += value;
         if let Some(count) = point.counts.get_mut(bucket) {
             *count += 1;
@@ -204,32 +187,25 @@ impl Open<'_> {
     }
 
     fn place(&mut self, labels: &[&str]) -> usize {
-        let Table { places, series, last, last_place, .. } = &mut *self.table;
+        let Table { places, series, last, last_place } = &mut *self.table;
         if let Some(place) = last_place.filter(|_| last.is(labels)) {
             return place;
         }
         last.set(labels.iter().copied());
         let hash = last.hash();
-        let is_it = |place: &Place| place.hash == hash;
-        let index = match places.entry(hash, is_it, |place| place.hash) {
-            Entry::Occupied(known) => known.get().index,
+        let is_it = |place: &usize| series[*place].hash == hash;
+        let place = match places.entry(hash, is_it, |place| series[*place].hash) {
+            Entry::Occupied(known) => *known.get(),
             Entry::Vacant(vacant) => {
                 let values = labels.iter().map(|value| (*value).into()).collect();
                 let labels = Labels { values, text: self.family.text(labels) }.into();
-                series.push(Series { labels, point: Point::of(&self.family.bounds) });
-                vacant.insert(Place { hash, index: series.len() - 1 }).get().index
+                let place = *vacant.insert(series.len()).get();
+                series.push(Series { hash, labels, point: Point::of(&self.family.bounds) });
+                place
             }
         };
-        *last_place = Some(index);
-        index
-    }
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        let mut taken = std::mem::take(&mut self.table.taken);
-        taken.drain(..).for_each(|(place, value)| self.add(place, value, None));
-        self.table.taken = taken;
+        *last_place = Some(place);
+        place
     }
 }
 
