@@ -179,7 +179,7 @@ fn decision(replicas: usize) -> Arc<Decision> {
     let cost = usize::try_from(allocated() - before).unwrap();
     // Of many a few are kept in a table of their own, which is ranked in another.
     let table = if replicas > Decision::MOST { Decision::MOST * size_of::<Candidate>() } else { 0 };
-    let ranking = Decision::MOST * 16 * 2;
+    let ranking = Decision::MOST * 16;
     // The allocator rounds up by a quarter at most.
     assert!(
         (table..=(table + ranking) * 5 / 4).contains(&cost) && (cost == 0) == (table == 0),

@@ -174,13 +174,14 @@ impl<'a> World<'a> {
         let short = kind.and_then(|kind| shortlist.of(kind, &all, &job.prompt, &ask));
         let positions = short.unwrap_or(all);
         let candidate = |position: &usize| Candidate {
+            place: *position,
             key: routing::mix(*position as u64 + 1),
             ..ledgers[*position].candidate(&job.prompt, now)
         };
         let mut candidates: Vec<Candidate> = positions.iter().map(candidate).collect();
         routing::lend(&mut candidates);
         let choice = router.route(&View { job, candidates: &candidates, reports, ask });
-        let replica = positions[choice];
+        let replica = candidates[choice].place;
         let promise = ledgers[replica].promise(&candidates[choice], &job.prompt, true, now);
         shortlist.sent(&job.prompt, replica);
         self.flights[number] = Flight {

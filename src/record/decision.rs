@@ -34,8 +34,6 @@ pub struct Considered<'a> {
     pub candidate: &'a Candidate,
     /// The predicted time from sending the request there to its first output, in seconds.
     pub ttft: f64,
-    /// What `kv_aware` compares: that time for each unit of weight.
-    pub cost: f64,
 }
 
 /// What a policy that is not obeyed would have chosen.
@@ -106,20 +104,27 @@ impl Decision {
     pub fn ranked(&self) -> Vec<Considered<'_>> {
         let candidates = self.question.candidates().iter();
         let mut ranked: Vec<_> = candidates.map(|candidate| self.considered(candidate)).collect();
-        ranked.sort_by(|a, b| a.cost.total_cmp(&b.cost));
+        ranked.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
         ranked
     }
 
     fn considered<'a>(&'a self, candidate: &'a Candidate) -> Considered<'a> {
-        let ttft = self.question.ttft(candidate);
-        let cost = kv_aware::for_weight(ttft, candidate);
-        Considered { backend: &self.fleet[candidate.place], candidate, ttft, cost }
+        Considered {
+            backend: &self.fleet[candidate.place],
+            candidate,
+            ttft: self.question.ttft(candidate),
+        }
     }
 }
 
 // === impl Considered, Shadow ===
 
 impl Considered<'_> {
+    /// What `kv_aware` compares: the predicted time for each unit of weight.
+    pub fn cost(&self) -> f64 {
+        kv_aware::for_weight(self.ttft, self.candidate)
+    }
+
     /// Whether the other is this replica.
     pub const fn is(&self, other: &Self) -> bool {
         self.candidate.place == other.candidate.place

@@ -66,7 +66,7 @@ fn a_weight_changes_what_is_compared_and_not_the_time_that_is_predicted() {
     let decision = decided(&Policy::default(), &[], &fleet, 0);
     let [heavy, light] = decision.ranked()[..] else { panic!("two are kept") };
     assert!((light.ttft - heavy.ttft).abs() < 1e-9);
-    assert!((light.cost - 4.0 * heavy.cost).abs() < 1e-9);
+    assert!((light.cost() - 4.0 * heavy.cost()).abs() < 1e-9);
     assert_eq!((heavy.backend, light.backend), (&id(1), &id(0)));
 }
 

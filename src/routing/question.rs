@@ -50,7 +50,7 @@ impl Question {
     }
 
     /// What `kv_aware` compares: the predicted time for each unit of weight.
-    pub fn cost(&self, candidate: &Candidate) -> f64 {
+    fn cost(&self, candidate: &Candidate) -> f64 {
         kv_aware::for_weight(self.ttft(candidate), candidate)
     }
 
@@ -62,7 +62,8 @@ impl Question {
             self.candidates.shrink_to(most);
             return (index, 0);
         }
-        let mut best = vec![(f64::NEG_INFINITY, index)];
+        let mut best = Vec::with_capacity(most);
+        best.push((f64::NEG_INFINITY, index));
         for (other, candidate) in self.candidates.iter().enumerate() {
             // What is no number costs most.
             let cost = self.cost(candidate).min(f64::MAX);

@@ -128,11 +128,10 @@ impl Explanation {
         let failed = self.attempts.iter().filter_map(|(backend, failure)| {
             Some(json!({ "backend": backend.as_str(), "failure": (*failure)? }))
         });
-        let candidates = decision.ranked().into_iter().map(|one| {
-            // Other policies compare something else than costs.
-            let has_cost = decision.policy() == PolicyKind::KvAware.name();
-            candidate(&one, one.is(&chosen), has_cost)
-        });
+        // Other policies compare something else than costs.
+        let has_cost = decision.policy() == PolicyKind::KvAware.name();
+        let ranked = decision.ranked().into_iter();
+        let candidates = ranked.map(|one| candidate(&one, one.is(&chosen), has_cost));
         json!({
             "request_id": self.request_id,
             "time": humantime::format_rfc3339_millis(self.started).to_string(),
@@ -166,7 +165,7 @@ fn candidate(considered: &Considered<'_>, is_chosen: bool, has_cost: bool) -> Va
     fields.insert("chosen".into(), is_chosen.into());
     fields.insert("predicted_ttft_seconds".into(), json!(short(considered.ttft)));
     if has_cost {
-        fields.insert("cost".into(), json!(short(considered.cost)));
+        fields.insert("cost".into(), json!(short(considered.cost())));
     }
     if let Ok(Value::Object(believed)) = serde_json::to_value(considered.candidate) {
         fields.extend(believed.into_iter().map(|(name, value)| (name, shortened(value))));
