@@ -43,6 +43,13 @@ impl Prefill {
     pub fn seconds(&self, tokens: f64) -> f64 {
         self.base + tokens * self.per_token
     }
+
+    /// A line of the same shape through this point.
+    fn through(&self, tokens: f64, seconds: f64) -> Self {
+        let factor = seconds / self.seconds(tokens);
+        let per_token = (self.per_token * factor).clamp(*PER_TOKEN.start(), *PER_TOKEN.end());
+        Self { base: self.base * factor, per_token }
+    }
 }
 
 /// What an observation weighs after the next one: about the last fifty count.
@@ -73,6 +80,9 @@ impl Learner {
     pub(super) fn on_first_output(&mut self, tokens: f64, seconds: f64) -> Prefill {
         let tokens = tokens.max(0.0);
         let seconds = seconds.clamp(0.0, MOST_SURPRISE * self.line.seconds(tokens));
+        if self.weight == 0.0 {
+            self.line = self.line.through(tokens, seconds);
+        }
         for sum in [
             &mut self.weight,
             &mut self.tokens,
@@ -150,6 +160,15 @@ mod tests {
     fn equal_prompts_give_the_right_time_for_themselves() {
         let line = taught((0..100).map(|_| (1_000.0, 0.3)));
         assert!((line.seconds(1_000.0) - 0.3).abs() < 0.03, "{line:?}");
+    }
+
+    #[test]
+    fn a_replica_that_has_answered_once_looks_as_fast_as_one_that_has_answered_often() {
+        for seconds in [0.005, 0.06, 0.2] {
+            let [once, often] = [1, 100].map(|count| taught(vec![(100.0, seconds); count]));
+            let [once, often] = [once, often].map(|line| line.seconds(100.0));
+            assert!((once / often - 1.0).abs() < 0.02, "{once} {often}");
+        }
     }
 
     proptest! {
