@@ -21,6 +21,7 @@ pub(super) struct Fleet {
     pub(super) routes: Routes,
     /// What the configuration says of routes.
     pub(super) rules: Arc<[Rule]>,
+    /// The same one in every fleet of a roster.
     pub(super) shortlist: Arc<Shortlist>,
     pub(super) policy: Policy,
     /// Policies that are asked too, and never obeyed.

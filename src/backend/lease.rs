@@ -32,6 +32,7 @@ impl Lease {
             backend.on_first_request();
         }
         let promise = backend.ledger.promise(candidate, prompt, is_stream, now);
+        backend.show(now);
         Self(Arc::new(Claim { backend, promise: Mutex::new(promise) }))
     }
 
@@ -48,9 +49,11 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let promise = *self.0.promise();
-        self.0.backend.ledger.give_back(promise, clock::now());
-        self.0.backend.vacancies.tell();
+        let (promise, now) = (*self.0.promise(), clock::now());
+        let backend = self.backend();
+        backend.ledger.give_back(promise, now);
+        backend.show(now);
+        backend.vacancies.tell();
     }
 }
 
@@ -83,6 +86,7 @@ impl Replica for Claim {
 
     fn on_first_output(&self, now: Instant) {
         self.backend.ledger.first_output(&mut self.promise(), now);
+        self.backend.show(now);
     }
 
     fn on_answer(&self, observed: &Observed) {

@@ -27,14 +27,14 @@ pub use model::Model;
 use crate::clock;
 use crate::record::BackendId;
 use crate::resilience::{self, Breaker, Effect, Symptom};
-use crate::routing::{Candidate, Ledger, Prompt, mix};
+use crate::routing::{Candidate, Ledger, Prompt, Shortlist, mix};
 use address::Address;
 use arc_swap::ArcSwap;
 use dialect::Server;
 use http::HeaderValue;
 use recent::RecentGaps;
 use roster::Roster;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, SetOnce};
@@ -70,6 +70,10 @@ pub struct Backend {
     pub ledger: Ledger,
     state: ArcSwap<State>,
     idle: Idle,
+    /// Where it shows how it stands.
+    shortlist: Arc<Shortlist>,
+    /// Its position in the fleet; none that there is, if it is in none.
+    place: AtomicUsize,
     /// Its name.
     pub id: BackendId,
     /// Where it is.
@@ -115,6 +119,8 @@ impl Backend {
             state: ArcSwap::default(),
             is_open: AtomicBool::new(false),
             idle: Idle::default(),
+            shortlist: Arc::new(Shortlist::new(clock::now(), 0)),
+            place: AtomicUsize::new(usize::MAX),
             roster: Weak::new(),
             is_doubted: AtomicBool::new(false),
             is_told_of_work: AtomicBool::new(false),
@@ -163,6 +169,7 @@ impl Backend {
         let is_change = self.is_drained.swap(is_drained, Ordering::Relaxed) != is_drained;
         if is_change {
             tracing::info!(backend = %self.id, is_drained, "an operator drains a replica, or ends that");
+            self.show(clock::now());
             self.vacancies.tell();
         }
         is_change
@@ -256,6 +263,7 @@ impl Backend {
             Effect::Strike | Effect::Eject | Effect::Drain => {}
         }
         self.look_again.notify_one();
+        self.show(now);
         self.vacancies.tell();
     }
 
@@ -298,6 +306,7 @@ impl Backend {
                 break;
             }
         }
+        self.show(clock::now());
         self.vacancies.tell();
     }
 
@@ -317,6 +326,20 @@ impl Backend {
     /// The number of replicas in its fleet; 1 if it is in none.
     fn fleet_size(&self) -> usize {
         self.roster.upgrade().map_or(1, |roster| roster.fleet().backends.len())
+    }
+
+    /// It has this position in the fleet from now on.
+    fn take_place(&self, place: usize) {
+        self.place.store(place, Ordering::Relaxed);
+        self.show(clock::now());
+    }
+
+    /// Shows to those who draw short lists how it stands. Done whenever that may have changed.
+    fn show(&self, now: Instant) {
+        self.shortlist.show(self.place.load(Ordering::Relaxed), now, || {
+            let gets_none = !self.is_open() || self.weight() == 0 || self.breaker.is_shut(now);
+            (!gets_none).then(|| self.candidate(&Prompt::default(), now))
+        });
     }
 
     /// What it is believed to be for this prompt.

@@ -107,12 +107,22 @@ fn in_a_large_fleet_a_request_goes_where_its_prompt_was_and_any_replica_that_is_
         (lease.backend().id.clone(), decision)
     };
     let (first, decision) = place(1);
-    assert_eq!(decision.candidates(), 8, "drawn from all");
+    assert_eq!(decision.candidates(), 4, "chosen at a glance");
     for seed in 2..50 {
         let (again, decision) = place(seed);
         assert_eq!((again, decision.reason()), (first.clone(), "cached_prefix"));
     }
     let backends = pool.backends();
+    for backend in backends.iter().skip(1).step_by(2) {
+        assert_eq!(pool.drain(backend.id.as_str(), true), Some(true));
+    }
+    for seed in 1..50 {
+        let (lease, decision) = pool.lease(Need { seed, ..need(None) }, &[], clock::now()).unwrap();
+        assert_eq!((lease.backend().weight(), decision.candidates()), (1, 4), "drained ones show");
+    }
+    for backend in backends.iter() {
+        pool.drain(backend.id.as_str(), false);
+    }
     let (last, others) = backends.split_last().unwrap();
     for backend in others {
         backend.suspect("gone");

@@ -6,6 +6,7 @@ use super::fleet::{Fleet, routes};
 use super::model::Model;
 use super::routes::{Lists, Named, Rule};
 use super::vacancies::Vacancies;
+use crate::clock;
 use crate::record::BackendId;
 use crate::resilience;
 use crate::routing::{Policy, PolicyKind, Shortlist};
@@ -75,7 +76,7 @@ impl Roster {
             ids: Arc::default(),
             routes: routes(&[], &[]),
             rules: Arc::default(),
-            shortlist: Arc::new(Shortlist::new(0)),
+            shortlist: Arc::new(Shortlist::new(clock::now(), 0)),
             policy: Policy::default(),
             shadow: Arc::default(),
             panic_threshold: 0.0,
@@ -102,7 +103,8 @@ impl Roster {
     /// A replica that tells this roster what it serves.
     fn seat(self: &Arc<Self>, backend: Backend) -> Arc<Backend> {
         let (roster, vacancies) = (Arc::downgrade(self), self.vacancies.clone());
-        Arc::new(Backend { roster, vacancies, ..backend })
+        let shortlist = self.fleet().shortlist.clone();
+        Arc::new(Backend { shortlist, roster, vacancies, ..backend })
     }
 
     pub(super) fn change(&self, Change(members): Change, selection: &Selection) {
@@ -113,13 +115,18 @@ impl Roster {
         let ids: Arc<[BackendId]> = backends.iter().map(|backend| backend.id.clone()).collect();
         let rules: Arc<[Rule]> =
             selection.names.iter().map(|named| Rule::of(named, &ids)).collect();
-        let is_fit = fleet.shortlist.is_for(backends.len());
-        let shortlist = Some(fleet.shortlist.clone()).filter(|_| is_fit);
         let went = fleet.backends.iter().filter(|backend| !contains(&backends, backend));
-        changes.leaving.extend(went.cloned());
+        for backend in went {
+            backend.take_place(usize::MAX);
+            changes.leaving.push(backend.clone());
+        }
+        fleet.shortlist.fit(backends.len());
+        for (place, backend) in backends.iter().enumerate() {
+            backend.take_place(place);
+        }
         self.fleet.store(Arc::new(Fleet {
             routes: routes(&rules, &backends),
-            shortlist: shortlist.unwrap_or_else(|| Arc::new(Shortlist::new(backends.len()))),
+            shortlist: fleet.shortlist.clone(),
             backends,
             ids,
             rules,

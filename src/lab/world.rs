@@ -6,7 +6,9 @@
 use super::router::{Router, RouterKind, View};
 use super::score::{Score, Served};
 use super::trace::Job;
-use crate::routing::{self, Ask, Candidate, Counts, Ledger, Policy, Promise, Report, Shortlist};
+use crate::routing::{
+    self, Ask, Candidate, Counts, Ledger, Policy, Promise, Prompt, Report, Shortlist,
+};
 use crate::sim::engine::{Engine, Load, SequenceId, Spec, Step};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -91,7 +93,7 @@ impl<'a> World<'a> {
         let horizon = Duration::from_secs_f64(setup.policy.kv_aware.horizon_seconds.max(0.001));
         let gateway = |_| Gateway {
             ledgers: setup.specs.iter().map(|_| Ledger::new(setup.epoch, horizon)).collect(),
-            shortlist: Shortlist::new(setup.specs.len()),
+            shortlist: Shortlist::new(setup.epoch, setup.specs.len()),
             reports: vec![Report::default(); setup.specs.len()],
             router: kind.router(&setup.policy, setup.specs.len()),
             asked: 0,
@@ -184,6 +186,7 @@ impl<'a> World<'a> {
         let replica = candidates[choice].place;
         let promise = ledgers[replica].promise(&candidates[choice], &job.prompt, true, now);
         shortlist.sent(&job.prompt, replica);
+        self.gateways[gateway].show(replica, now);
         self.flights[number] = Flight {
             gateway,
             replica,
@@ -243,9 +246,10 @@ impl<'a> World<'a> {
         let flight = &mut self.flights[number];
         flight.first = self.now;
         flight.cached = cached;
-        let ledger = &self.gateways[flight.gateway].ledgers[flight.replica];
+        let (gateway, now) = (&self.gateways[flight.gateway], self.setup.epoch + self.now);
         if let Some(promise) = &mut flight.promise {
-            ledger.first_output(promise, self.setup.epoch + self.now);
+            gateway.ledgers[flight.replica].first_output(promise, now);
+            gateway.show(flight.replica, now);
         }
     }
 
@@ -253,7 +257,8 @@ impl<'a> World<'a> {
     fn end(&mut self, number: usize, output: Option<u32>) {
         let (job, flight) = (&self.jobs[number], &mut self.flights[number]);
         let Some(promise) = flight.promise.take() else { return };
-        let ledger = &self.gateways[flight.gateway].ledgers[flight.replica];
+        let (gateway, now) = (&self.gateways[flight.gateway], self.setup.epoch + self.now);
+        let ledger = &gateway.ledgers[flight.replica];
         if let Some(output) = output {
             ledger.answered(
                 &promise,
@@ -271,7 +276,8 @@ impl<'a> World<'a> {
                 output,
             });
         }
-        ledger.give_back(promise, self.setup.epoch + self.now);
+        ledger.give_back(promise, now);
+        gateway.show(flight.replica, now);
     }
 
     fn scrape(&mut self, gateway: usize, replica: usize) {
@@ -282,13 +288,22 @@ impl<'a> World<'a> {
             running: machine.said.running as f64,
             capacity: Some(machine.spec.capacity().into()),
         };
-        let Gateway { ledgers, reports, .. } = &mut self.gateways[gateway];
-        let ledger = &ledgers[replica];
-        ledger.on_report(&report, &ledger.own(), self.setup.epoch + self.now);
-        reports[replica] = report;
+        let (watching, now) = (&mut self.gateways[gateway], self.setup.epoch + self.now);
+        let ledger = &watching.ledgers[replica];
+        ledger.on_report(&report, &ledger.own(), now);
+        watching.show(replica, now);
+        watching.reports[replica] = report;
         let is_over = self.arrived == self.jobs.len();
         if !is_over {
             self.at(self.now + self.setup.scrape, Event::Scrape(gateway, replica));
         }
+    }
+}
+
+impl Gateway {
+    /// A replica shows how it stands to those who draw short lists.
+    fn show(&self, replica: usize, now: Instant) {
+        let candidate = || self.ledgers[replica].candidate(&Prompt::default(), now);
+        self.shortlist.show(replica, now, || Some(candidate()));
     }
 }

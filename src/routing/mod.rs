@@ -4,6 +4,7 @@
 //! The snapshot is one [`Candidate`] for each replica: what its [`Ledger`] believes of it now, for
 //! this prompt. The gateway and the laboratory keep the same ledgers and ask the same policies.
 
+mod glance;
 pub mod high_water;
 pub mod kv_aware;
 mod learned;

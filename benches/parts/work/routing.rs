@@ -87,12 +87,15 @@ fn sent(replica: usize) -> impl Iterator<Item = Prompt> {
 impl Fleet {
     fn new(replicas: usize) -> Self {
         let now = clock::now();
-        let shortlist = Shortlist::new(replicas);
-        for replica in 0..replicas {
+        let shortlist = Shortlist::new(now, replicas);
+        let ledgers: Vec<Ledger> = (0..replicas).map(|replica| ledger(replica, now)).collect();
+        for (replica, ledger) in ledgers.iter().enumerate() {
             sent(replica).for_each(|prompt| shortlist.sent(&prompt, replica));
+            let candidate = || Some(ledger.candidate(&Prompt::default(), now));
+            shortlist.show(replica, now, candidate);
         }
         Self {
-            ledgers: (0..replicas).map(|replica| ledger(replica, now)).collect(),
+            ledgers,
             all: (0..replicas).collect(),
             shortlist,
             policy: Policy { kind: PolicyKind::KvAware, ..Policy::default() },
