@@ -8,6 +8,8 @@
 use super::glance::{Glance, Glances};
 use super::recipients::Recipients;
 use super::{Ask, Candidate, PolicyKind, Prompt, mix};
+use std::iter::{Chain, Copied};
+use std::slice::Iter;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -93,9 +95,8 @@ impl Shortlist {
         match (policy, ask.session) {
             (PolicyKind::KvAware, None) => short.extend(large.best(positions, ask.seed)),
             (PolicyKind::KvAware | PolicyKind::P2c | PolicyKind::Random, session) => {
-                let first = |mut part: Part<'_>| part.next();
-                short
-                    .extend(drawn(positions, DRAWN, session.unwrap_or(ask.seed)).filter_map(first));
+                let seed = session.unwrap_or(ask.seed);
+                short.extend(drawn(positions, DRAWN, seed).filter_map(|mut part| part.next()));
             }
             _ => return None,
         }
@@ -121,8 +122,7 @@ impl Large {
 }
 
 /// The positions of a part of the fleet, from one that is drawn.
-type Part<'a> =
-    std::iter::Copied<std::iter::Chain<std::slice::Iter<'a, usize>, std::slice::Iter<'a, usize>>>;
+type Part<'a> = Copied<Chain<Iter<'a, usize>, Iter<'a, usize>>>;
 
 /// Equal parts of the fleet, each from one that is drawn evenly.
 fn drawn(positions: &[usize], parts: usize, seed: u64) -> impl Iterator<Item = Part<'_>> {
