@@ -52,8 +52,7 @@ impl Drop for Lease {
         let (promise, now) = (*self.0.promise(), clock::now());
         let backend = self.backend();
         backend.ledger.give_back(promise, now);
-        backend.show(now);
-        backend.vacancies.tell();
+        backend.on_change(now);
     }
 }
 

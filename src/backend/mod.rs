@@ -169,8 +169,7 @@ impl Backend {
         let is_change = self.is_drained.swap(is_drained, Ordering::Relaxed) != is_drained;
         if is_change {
             tracing::info!(backend = %self.id, is_drained, "an operator drains a replica, or ends that");
-            self.show(clock::now());
-            self.vacancies.tell();
+            self.on_change(clock::now());
         }
         is_change
     }
@@ -263,15 +262,14 @@ impl Backend {
             Effect::Strike | Effect::Eject | Effect::Drain => {}
         }
         self.look_again.notify_one();
-        self.show(now);
-        self.vacancies.tell();
+        self.on_change(now);
     }
 
     /// It has begun to answer a request.
     pub fn on_answer(&self, now: Instant) {
         if self.breaker.on_answer(now) {
             tracing::info!(backend = %self.id, "replica answers again: it starts slowly");
-            self.vacancies.tell();
+            self.on_change(now);
         }
     }
 
@@ -306,8 +304,7 @@ impl Backend {
                 break;
             }
         }
-        self.show(clock::now());
-        self.vacancies.tell();
+        self.on_change(clock::now());
     }
 
     /// It has said which models it serves.
@@ -332,6 +329,13 @@ impl Backend {
     fn take_place(&self, place: usize) {
         self.place.store(place, Ordering::Relaxed);
         self.show(clock::now());
+    }
+
+    /// It may stand better or worse than it did: those who draw short lists see it, and those who
+    /// wait for room hear of it.
+    fn on_change(&self, now: Instant) {
+        self.show(now);
+        self.vacancies.tell();
     }
 
     /// Shows to those who draw short lists how it stands. Done whenever that may have changed.
