@@ -4,7 +4,6 @@ use super::clients::{self, Seen};
 use super::subject::Subject;
 use std::iter;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir::clock;
 use tokio::task::JoinSet;
@@ -18,10 +17,11 @@ const FLAT_OUT: (usize, usize) = (8, 10_000);
 const AHEAD: usize = 8 << 10;
 /// Connections and time of small requests.
 const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
-/// Clients whose latency is looked at, and how often each streams so many chunks, so far apart.
-const WATCHING: usize = 50;
-const TURNS: usize = 16;
-const SHORT: (usize, usize) = (10, 20_000);
+/// Streams whose latency is looked at in a turn of one way, chunks of each, and microseconds between
+/// two chunks and between two streams: 50 are open at once. No two of them keep step.
+const SHORT: (usize, usize, usize, usize) = (200, 10, 20_000, 4_100);
+/// How often each way has its turn.
+const TURNS: usize = 4;
 /// Bytes of prompts; connections and time of those that are sent again and again.
 const PROMPTS: [usize; 2] = [220_000, 2_000_000];
 const LARGE: (usize, Duration) = (4, Duration::from_millis(1_500));
@@ -64,33 +64,24 @@ pub(crate) async fn requests(subject: &Subject) -> [f64; 2] {
     [cpu, count as f64 / SMALL.1.as_secs_f64()]
 }
 
-/// What each adds to the time to the first chunk and to the transit of each, p50 and p99, in µs. Each
-/// client goes directly and through each of them, in turn.
+/// What each adds to the time to the first chunk and to the transit of each, p50 and p99, in µs. All
+/// clients go directly or through the same one at a time, and change together: proxies that share a
+/// core would wait for each other.
 pub(crate) async fn latency(subjects: &[Subject], directly: SocketAddr) -> Vec<[f64; 4]> {
     for subject in subjects {
         warm(subject).await;
     }
+    let (streams, chunks, every_us, apart_us) = SHORT;
+    let request = clients::stream(chunks, every_us, 0);
     let through = subjects.iter().map(|subject| subject.address);
-    let ways: Arc<[SocketAddr]> = iter::once(directly).chain(through).collect();
-    let mut watching = JoinSet::new();
-    for number in 0..WATCHING {
-        let ways = Arc::clone(&ways);
-        watching.spawn(async move {
-            sleep(Duration::from_micros((SHORT.1 * number / WATCHING) as u64)).await;
-            let mut seen: Vec<_> = ways.iter().map(|_| Vec::new()).collect();
-            for _ in 0..TURNS {
-                for (to, seen) in ways.iter().zip(&mut seen) {
-                    seen.push(clients::watch(*to, clients::stream(SHORT.0, SHORT.1, 0)).await);
-                }
-            }
-            seen
-        });
+    let mut ways: Vec<_> = iter::once(directly).chain(through).map(|to| (to, Vec::new())).collect();
+    for _ in 0..TURNS {
+        for (to, seen) in &mut ways {
+            let apart = Duration::from_micros(apart_us as u64);
+            seen.extend(watch(*to, streams, apart, &request).await);
+        }
     }
-    let mut seen: Vec<_> = ways.iter().map(|_| Vec::new()).collect();
-    for of_one in watching.join_all().await {
-        seen.iter_mut().zip(of_one).for_each(|(all, of_one)| all.extend(of_one));
-    }
-    let mut ways = seen.into_iter().map(quantiles);
+    let mut ways = ways.into_iter().map(|(_, seen)| quantiles(seen));
     let directly = ways.next().unwrap();
     ways.map(|through| std::array::from_fn(|index| through[index] - directly[index])).collect()
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The subjects take turns, round by round, so that whatever else the machine does meets them all; for
-//! latency request by request, because a machine's mood changes within seconds by more than a proxy adds.
+//! latency second by second, because a machine's mood changes within seconds by more than a proxy adds.
 //! Their CPU time is what the scheduler says of their threads; a chunk carries the moment at which
 //! it was written, so a client knows how long it was under way. Medians of the rounds are printed,
 //! each with what it must reach with all telemetry; it fails if one is missed.

@@ -181,7 +181,7 @@ impl Section {
     async fn alone(self, kind: Kind, replicas: &[SocketAddr]) -> Vec<f64> {
         let one = || Subject::start(kind, &replicas[..1]);
         match self {
-            Self::Latency => loads::latency(&[one()], replicas[0]).await.concat(),
+            Self::Latency => unreachable!("all subjects have their turn together"),
             Self::Chunks => loads::chunks(&one()).await.into(),
             Self::Requests => loads::requests(&one()).await.into(),
             Self::Memory => memory::turn(&one()).await.into(),
