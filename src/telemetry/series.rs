@@ -5,7 +5,7 @@
 use super::exemplar::Exemplar;
 use super::metric::{Known, Label, Row};
 use crate::spread::{Bounds, Parts};
-use hashbrown::hash_table::{Entry, HashTable};
+use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -28,23 +28,21 @@ pub(super) struct Open<'f> {
 
 #[derive(Default)]
 struct Table {
-    /// Places in `series`, by their hashes.
-    places: HashTable<usize>,
-    series: Vec<Series>,
-    /// What was asked for last: requests of one kind follow each other.
-    last: Key,
-    last_place: Option<usize>,
+    series: HashTable<Series>,
+    /// How many were ever made.
+    made: usize,
+    key: Key,
 }
 
-/// Label values in one piece, each with its end behind it: a series' own are in four pieces of memory
-/// or more, which are not in the cache if there are many series.
+/// Label values in one piece, each with its end behind it.
 #[derive(Default)]
 struct Key(Vec<u8>);
 
 /// A byte that no text has.
 const END: u8 = 0xff;
 
-/// In one line of the CPU's cache: of many series each is in none when it is asked for.
+/// In one line of the CPU's cache, in the table itself: of many series each is in none when it is asked
+/// for, and nor is what leads to it.
 #[repr(align(64))]
 struct Series {
     /// Of the labels. The values themselves are not compared: they would be fetched into the cache for
@@ -58,6 +56,8 @@ struct Series {
 /// What tells a series from the others of its family.
 #[derive(Debug)]
 pub(super) struct Labels {
+    /// How many series were made before it. Pages keep the order.
+    number: usize,
     values: Box<[Box<str>]>,
     /// Names and values, as a page has them.
     pub(super) text: String,
@@ -96,17 +96,7 @@ impl Family {
     /// Ends the series whose value of a label is none to keep.
     pub(super) fn retain(&self, label: Label, keeps: impl Fn(&str) -> bool) {
         let Some(index) = self.row.labels.iter().position(|other| *other == label) else { return };
-        let mut table = self.table();
-        let before = table.series.len();
-        table.series.retain(|series| keeps(&series.labels.values[index]));
-        if table.series.len() < before {
-            let Table { places, series, last_place, .. } = &mut *table;
-            *last_place = None;
-            places.clear();
-            for (place, kept) in series.iter().enumerate() {
-                places.insert_unique(kept.hash, place, |place| series[*place].hash);
-            }
-        }
+        self.table().series.retain(|series| keeps(&series.labels.values[index]));
     }
 
     /// Holds the series, to add values to them.
@@ -114,10 +104,12 @@ impl Family {
         Open { family: self, table: self.table() }
     }
 
-    /// A copy of every series: its labels, and what it has come to.
+    /// A copy of every series, as they were made: its labels, and what it has come to.
     pub(super) fn points(&self) -> Vec<(Arc<Labels>, Point)> {
-        let table = self.table();
-        table.series.iter().map(|series| (series.labels.clone(), series.point.clone())).collect()
+        let copy = |series: &Series| (series.labels.clone(), series.point.clone());
+        let mut points: Vec<_> = self.table().series.iter().map(copy).collect();
+        points.sort_unstable_by_key(|(labels, _)| labels.number);
+        points
     }
 
     /// Label values, in the order of the row, as a page has them.
@@ -182,52 +174,29 @@ impl Open<'_> {
 
     /// The series of these labels. It is made if there is none.
     fn point(&mut self, labels: &[&str]) -> &mut Point {
-        let place = self.place(labels);
-        &mut self.table.series[place].point
-    }
-
-    fn place(&mut self, labels: &[&str]) -> usize {
-        let Table { places, series, last, last_place } = &mut *self.table;
-        if let Some(place) = last_place.filter(|_| last.is(labels)) {
-            return place;
-        }
-        last.set(labels.iter().copied());
-        let hash = last.hash();
-        let is_it = |place: &usize| series[*place].hash == hash;
-        let place = match places.entry(hash, is_it, |place| series[*place].hash) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(vacant) => {
-                let values = labels.iter().map(|value| (*value).into()).collect();
-                let labels = Labels { values, text: self.family.text(labels) }.into();
-                let place = *vacant.insert(series.len()).get();
-                series.push(Series { hash, labels, point: Point::of(&self.family.bounds) });
-                place
-            }
-        };
-        *last_place = Some(place);
-        place
+        let Table { series, made, key } = &mut *self.table;
+        let hash = key.hash(labels);
+        let entry = series.entry(hash, |it| it.hash == hash, |it| it.hash);
+        let entry = entry.or_insert_with(|| {
+            let values = labels.iter().map(|value| (*value).into()).collect();
+            let labels = Labels { number: *made, values, text: self.family.text(labels) }.into();
+            *made += 1;
+            Series { hash, labels, point: Point::of(&self.family.bounds) }
+        });
+        &mut entry.into_mut().point
     }
 }
 
 // === impl Key ===
 
 impl Key {
-    fn set<'a>(&mut self, labels: impl Iterator<Item = &'a str>) {
+    /// Of label values. The key is made anew.
+    fn hash(&mut self, labels: &[&str]) -> u64 {
         self.0.clear();
         for label in labels {
             self.0.extend_from_slice(label.as_bytes());
             self.0.push(END);
         }
-    }
-
-    fn is(&self, labels: &[&str]) -> bool {
-        let rest = labels.iter().try_fold(&*self.0, |rest, label| {
-            rest.strip_prefix(label.as_bytes())?.strip_prefix(&[END])
-        });
-        rest.is_some_and(<[u8]>::is_empty)
-    }
-
-    fn hash(&self) -> u64 {
         xxh3_64(&self.0)
     }
 }

@@ -104,3 +104,18 @@ fn a_request_whose_trace_is_not_kept_stands_for_nothing() {
     let untraced = RequestRecord { trace: None, ..streamed() };
     assert_eq!(Exemplar::of(&untraced), None);
 }
+
+#[test]
+fn series_are_told_in_the_order_in_which_they_were_made() {
+    let family = family("tokenweir_queue_wait_seconds");
+    let tiers: Vec<String> = (0..200).map(|number| number.to_string()).collect();
+    for tier in tiers.iter().chain(&tiers) {
+        family.open().take(&[tier], 1.0, None);
+    }
+    family.retain(Label::Tier, |tier| tier != "7");
+    family.open().take(&["7"], 1.0, None);
+    let told: Vec<String> =
+        family.points().iter().flat_map(|(it, _)| it.values().map(str::to_owned)).collect();
+    let others = tiers.iter().filter(|tier| *tier != "7");
+    assert!(told.iter().eq(others.chain([&tiers[7]])), "{told:?}");
+}
