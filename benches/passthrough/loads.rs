@@ -21,7 +21,7 @@ const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
 /// two chunks and between two streams: 50 are open at once. No two of them keep step.
 const SHORT: (usize, usize, usize, usize) = (200, 10, 20_000, 4_100);
 /// How often each way has its turn.
-const TURNS: usize = 4;
+const TURNS: usize = 12;
 /// Bytes of prompts; connections and time of those that are sent again and again.
 const PROMPTS: [usize; 2] = [220_000, 2_000_000];
 const LARGE: (usize, Duration) = (4, Duration::from_millis(1_500));

@@ -48,25 +48,29 @@ impl Measured {
     /// that it needs was measured.
     fn verdict(&self, bar: Bar, index: usize) -> Option<(String, bool)> {
         // The machine changes from round to round: each is compared with itself.
-        let against = |other: Kind, compare: fn(f64, f64) -> f64| {
+        let against = |other: Kind, compare: &dyn Fn(f64, f64) -> f64| {
             let pairs = self.rounds(Kind::All, index).zip(self.rounds(other, index));
             median(pairs.map(|(all, other)| compare(all, other)))
         };
+        let times = |other| against(other, &|all, other| all / other);
         let (value, what, is_most, bar) = match bar {
             Bar::AtMost(most) => (median(self.rounds(Kind::All, index)), String::new(), true, most),
             Bar::AtLeast(least) => {
                 (median(self.rounds(Kind::All, index)), String::new(), false, least)
             }
             Bar::Over(kind, most) => {
-                let over = against(kind, |all, other| all - other);
+                let over = against(kind, &|all, other| all - other);
                 (over, format!(" more than {}", kind.name()), true, most)
             }
+            Bar::WithinTimes(kind, most) => {
+                let over = against(kind, &|all, other| most.mul_add(-other, all));
+                (over, format!(" more than {most} × {}", kind.name()), true, 0.0)
+            }
             Bar::TimesAtMost(kind, most) => {
-                (against(kind, |all, other| all / other), format!(" × {}", kind.name()), true, most)
+                (times(kind), format!(" × {}", kind.name()), true, most)
             }
             Bar::TimesAtLeast(kind, least) => {
-                let times = against(kind, |all, other| all / other);
-                (times, format!(" × {}", kind.name()), false, least)
+                (times(kind), format!(" × {}", kind.name()), false, least)
             }
         };
         let reached = if is_most { value <= bar } else { value >= bar };
