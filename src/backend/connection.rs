@@ -206,10 +206,13 @@ impl Idle {
 
     /// Closes those that have been idle for as long as `most`. Must be called inside a runtime.
     pub(super) fn close_unused(&self, most: Duration, now: Instant) {
-        let mut list = self.list();
-        // The one that was given back last is at the end.
-        let count = list.partition_point(|connection| connection.is_older(most, now));
-        close(list.drain(..count).collect());
+        let unused = {
+            let mut list = self.list();
+            // The one that was given back last is at the end.
+            let count = list.partition_point(|connection| connection.is_older(most, now));
+            list.drain(..count).collect()
+        };
+        close(unused);
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<Connection>> {
