@@ -38,7 +38,6 @@ mod table;
 use section::Section;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use subject::Kind;
 use table::Measured;
 use tokio::runtime::{self, Runtime};
 
@@ -86,16 +85,14 @@ fn sections() -> impl Iterator<Item = Section> {
 fn measure(section: Section, replicas: &[SocketAddr], runtime: &Runtime) -> usize {
     let rounds = given("PASSTHROUGH_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     let mut measured = Measured::new(section, given("PASSTHROUGH_ONLY").as_deref());
-    for round in 1..=rounds {
-        for subjects in measured.turns() {
-            let kinds: Vec<Kind> = subjects.iter().map(|(kind, _)| *kind).collect();
-            let found = runtime.block_on(section.turn(&kinds, replicas));
-            for ((kind, rounds_of_it), found) in subjects.iter_mut().zip(found) {
-                let (section, kind) = (section.name(), kind.name());
-                eprintln!("{section}, round {round} of {rounds}, {kind}: {found:.2?}");
-                rounds_of_it.push(found);
-            }
+    let kinds = measured.kinds();
+    for number in 1..=rounds {
+        let round = runtime.block_on(section.round(&kinds, replicas));
+        for (kind, found) in kinds.iter().zip(&round) {
+            let (section, kind) = (section.name(), kind.name());
+            eprintln!("{section}, round {number} of {rounds}, {kind}: {found:.2?}");
         }
+        measured.keep(round);
     }
     let (table, missed) = measured.table();
     print!("{table}");

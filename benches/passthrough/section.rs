@@ -160,38 +160,40 @@ impl Section {
         }
     }
 
-    /// Whether all subjects have their turn together.
-    pub(crate) const fn is_shared(self) -> bool {
-        matches!(self, Self::Latency)
-    }
-
-    /// One turn of these subjects, in front of some of these replicas; the numbers of each.
-    pub(crate) async fn turn(self, kinds: &[Kind], replicas: &[SocketAddr]) -> Vec<Vec<f64>> {
-        if self.is_shared() {
-            let start = |kind: &Kind| Subject::start(*kind, &replicas[..1]);
-            let subjects: Vec<Subject> = kinds.iter().map(start).collect();
-            let found = loads::latency(&subjects, replicas[0]).await;
-            return found.into_iter().map(Vec::from).collect();
-        }
-        let mut found = Vec::new();
-        for kind in kinds {
-            found.push(self.alone(*kind, replicas).await);
-        }
-        found
-    }
-
-    async fn alone(self, kind: Kind, replicas: &[SocketAddr]) -> Vec<f64> {
-        let one = || Subject::start(kind, &replicas[..1]);
+    /// A round: the numbers of each of these subjects, in front of some of these replicas. They have
+    /// their turns one after the other; only for latency they are all there at once.
+    pub(crate) async fn round(self, kinds: &[Kind], replicas: &[SocketAddr]) -> Vec<Vec<f64>> {
+        let start = |kind| Subject::start(kind, &replicas[..1]);
+        let sixteen = |kind| Subject::start(kind, &replicas[..16]);
+        let one = &replicas[..1];
         match self {
-            Self::Latency => unreachable!("all subjects have their turn together"),
-            Self::Chunks => loads::chunks(&one()).await.into(),
-            Self::Requests => loads::requests(&one()).await.into(),
-            Self::Memory => memory::turn(&one()).await.into(),
-            Self::Prompts => loads::prompts(&one()).await.into(),
-            Self::Idle => vec![fleet::idle(&Subject::start(kind, &replicas[..16])).await],
-            Self::Fleet => fleet::larger(kind, replicas).await.into(),
-            Self::Cores => vec![fleet::cores(kind, &replicas[..1]).await],
-            Self::Long => vec![memory::long(&one()).await],
+            Self::Latency => {
+                let subjects: Vec<Subject> = kinds.iter().copied().map(start).collect();
+                let found = loads::latency(&subjects, replicas[0]).await;
+                found.into_iter().map(Vec::from).collect()
+            }
+            Self::Chunks => in_turn(kinds, async |kind| loads::chunks(&start(kind)).await).await,
+            Self::Requests => {
+                in_turn(kinds, async |kind| loads::requests(&start(kind)).await).await
+            }
+            Self::Memory => in_turn(kinds, async |kind| memory::turn(&start(kind)).await).await,
+            Self::Prompts => in_turn(kinds, async |kind| loads::prompts(&start(kind)).await).await,
+            Self::Idle => in_turn(kinds, async |kind| [fleet::idle(&sixteen(kind)).await]).await,
+            Self::Fleet => in_turn(kinds, async |kind| fleet::larger(kind, replicas).await).await,
+            Self::Cores => in_turn(kinds, async |kind| [fleet::cores(kind, one).await]).await,
+            Self::Long => in_turn(kinds, async |kind| [memory::long(&start(kind)).await]).await,
         }
     }
+}
+
+/// Measures one subject after the other.
+async fn in_turn<const NUMBERS: usize>(
+    kinds: &[Kind],
+    measure: impl AsyncFn(Kind) -> [f64; NUMBERS],
+) -> Vec<Vec<f64>> {
+    let mut found = Vec::new();
+    for kind in kinds {
+        found.push(measure(*kind).await.into());
+    }
+    found
 }

@@ -17,10 +17,16 @@ impl Measured {
         Self { section, subjects }
     }
 
-    /// The turns of a round: who has it alone or with others, and their numbers so far.
-    pub(crate) fn turns(&mut self) -> impl Iterator<Item = &mut [(Kind, Vec<Vec<f64>>)]> {
-        let at_once = if self.section.is_shared() { self.subjects.len() } else { 1 };
-        self.subjects.chunks_mut(at_once)
+    /// Who is measured.
+    pub(crate) fn kinds(&self) -> Vec<Kind> {
+        self.subjects.iter().map(|(kind, _)| *kind).collect()
+    }
+
+    /// Keeps the numbers of a round, in the order of the subjects.
+    pub(crate) fn keep(&mut self, round: Vec<Vec<f64>>) {
+        for ((_, rounds), found) in self.subjects.iter_mut().zip(round) {
+            rounds.push(found);
+        }
     }
 
     /// A table in Markdown, and how many bars were missed.
