@@ -2,7 +2,6 @@
 
 use super::clients::{self, Seen};
 use super::subject::Subject;
-use std::iter;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokenweir::clock;
@@ -64,26 +63,33 @@ pub(crate) async fn requests(subject: &Subject) -> [f64; 2] {
     [cpu, count as f64 / SMALL.1.as_secs_f64()]
 }
 
-/// What each adds to the time to the first chunk and to the transit of each, p50 and p99, in µs. All
-/// clients go directly or through the same one at a time, and change together: proxies that share a
-/// core would wait for each other.
+/// What each adds to the time to the first chunk and to the transit of each, p50 and p99 of a second,
+/// in µs: the medians of all seconds, because one with a busy neighbour would make the p99 of them all.
+/// All clients go directly or through the same one at a time, and change together: proxies that share
+/// a core would wait for each other.
 pub(crate) async fn latency(subjects: &[Subject], directly: SocketAddr) -> Vec<[f64; 4]> {
     for subject in subjects {
         warm(subject).await;
     }
-    let (streams, chunks, every_us, apart_us) = SHORT;
-    let request = clients::stream(chunks, every_us, 0);
-    let through = subjects.iter().map(|subject| subject.address);
-    let mut ways: Vec<_> = iter::once(directly).chain(through).map(|to| (to, Vec::new())).collect();
+    let mut added = vec![[const { Vec::new() }; 4]; subjects.len()];
     for _ in 0..TURNS {
-        for (to, seen) in &mut ways {
-            let apart = Duration::from_micros(apart_us as u64);
-            seen.extend(watch(*to, streams, apart, &request).await);
+        let directly = second(directly).await;
+        for (subject, added) in subjects.iter().zip(&mut added) {
+            let through = second(subject.address).await;
+            for (index, added) in added.iter_mut().enumerate() {
+                added.push(through[index] - directly[index]);
+            }
         }
     }
-    let mut ways = ways.into_iter().map(|(_, seen)| quantiles(seen));
-    let directly = ways.next().unwrap();
-    ways.map(|through| std::array::from_fn(|index| through[index] - directly[index])).collect()
+    let medians = |added: [Vec<f64>; 4]| added.map(|mut turns| quantile(&mut turns, 0.5));
+    added.into_iter().map(medians).collect()
+}
+
+/// What the clients see in a turn of one way.
+async fn second(to: SocketAddr) -> [f64; 4] {
+    let (streams, chunks, every_us, apart_us) = SHORT;
+    let request = clients::stream(chunks, every_us, 0);
+    quantiles(watch(to, streams, Duration::from_micros(apart_us as u64), &request).await)
 }
 
 /// CPU of a byte of a prompt in ns, and the median time to the first chunk in µs; each for two sizes.

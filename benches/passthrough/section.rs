@@ -72,10 +72,14 @@ const REQUESTS: &[Figure] = &[
     figure("small requests/s on one core", 0, &[Bar::TimesAtLeast(Kind::Floor, 0.7)]),
 ];
 const LATENCY: &[Figure] = &[
-    figure("added TTFT p50, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
-    figure("added TTFT p99, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
-    figure("added transit of a chunk p50, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
-    figure("added transit of a chunk p99, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
+    figure("added TTFT p50 of a second, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
+    figure("added TTFT p99 of a second, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
+    figure("added transit of a chunk p50 of a second, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
+    figure(
+        "added transit of a chunk p99 of a second, µs",
+        0,
+        &[Bar::WithinTimes(Kind::Floor, 1.2)],
+    ),
 ];
 const MEMORY: &[Figure] = &[
     figure("fresh, MiB", 1, &[Bar::AtMost(12.0)]),
