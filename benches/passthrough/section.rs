@@ -167,9 +167,9 @@ impl Section {
     /// A round: the numbers of each of these subjects, in front of some of these replicas. They have
     /// their turns one after the other; only for latency they are all there at once.
     pub(crate) async fn round(self, kinds: &[Kind], replicas: &[SocketAddr]) -> Vec<Vec<f64>> {
-        let start = |kind| Subject::start(kind, &replicas[..1]);
-        let sixteen = |kind| Subject::start(kind, &replicas[..16]);
         let one = &replicas[..1];
+        let start = |kind| Subject::start(kind, one);
+        let sixteen = |kind| Subject::start(kind, &replicas[..16]);
         match self {
             Self::Latency => {
                 let subjects: Vec<Subject> = kinds.iter().copied().map(start).collect();

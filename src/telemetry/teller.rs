@@ -33,10 +33,11 @@ const TOGETHER: Duration = Duration::from_millis(100);
 const MOST: usize = 8_192;
 /// Records that are told together: few enough to stay in the CPU's cache.
 const AT_ONCE: usize = 32;
-/// So many are what a calm gateway ends in that time. Then there is no hurry: of a few at a time, one
-/// sink is told, and a worker that has something to do on this core goes first. The scheduler of
-/// Linux 6.6 and later lets no one in otherwise. A gateway that is busy would never get to tell them.
+/// Records that a calm gateway has at most. There is no hurry then, and a worker that has something to do
+/// on this core goes between, which the scheduler of Linux 6.6 and later allows only if it is asked. A
+/// busy gateway would not get to tell them.
 const CALM: usize = 64;
+/// Records that are told together in a calm one: what a worker waits for.
 const FEW: usize = 4;
 
 // === impl Teller ===
@@ -60,7 +61,7 @@ impl Teller {
     pub(super) fn take(&self, record: Box<RequestRecord>) {
         if let Err(record) = self.0.records.give(record, 1) {
             self.settle();
-            self.0.tell(record);
+            self.0.tell(&[record], false);
         }
     }
 
@@ -83,18 +84,18 @@ impl Shared {
         let records = self.records.take();
         let is_calm = records.len() <= CALM;
         for records in records.chunks(if is_calm { FEW } else { AT_ONCE }) {
-            for sink in &self.sinks {
-                sink.finished_all(records);
-                if is_calm {
-                    thread::yield_now();
-                }
-            }
+            self.tell(records, is_calm);
         }
     }
 
-    fn tell(&self, record: Box<RequestRecord>) {
-        let records = [record];
-        self.sinks.iter().for_each(|sink| sink.finished_all(&records));
+    /// Tells one sink after the other, and lets other threads in between if there is no hurry.
+    fn tell(&self, records: &[Box<RequestRecord>], is_calm: bool) {
+        for sink in &self.sinks {
+            sink.finished_all(records);
+            if is_calm {
+                thread::yield_now();
+            }
+        }
     }
 }
 
