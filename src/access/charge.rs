@@ -3,6 +3,7 @@
 
 use crate::openai::Api;
 use crate::record::{Outcome, RequestRecord};
+use crate::resilience::Symptom;
 
 /// Tokens that a request has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,11 +18,14 @@ impl Charge {
     /// Of a request that has ended.
     ///
     /// vLLM tells the length of a prompt with the end of its answer. The prompt of a client that
-    /// left before is counted as it was predicted, or leaving early would be free. One whose
-    /// replica failed costs what it told and what came of its answer.
+    /// left before, or whose own timeout ended the request, is counted as it was predicted:
+    /// otherwise leaving early would be free. A request that its backend failed costs the tokens
+    /// that the backend counted and those of the answer that came.
     pub fn of(record: &RequestRecord) -> Self {
         let observed = &record.observed;
-        let is_served = matches!(record.outcome, Outcome::Ok | Outcome::Cancelled);
+        let last = record.attempts.last().and_then(|attempt| attempt.failure);
+        let is_served = matches!(record.outcome, Outcome::Ok | Outcome::Cancelled)
+            || last == Some(Symptom::Late.as_str());
         let generates = record.api.is_some_and(Api::generates);
         let predicted = || Some(record.predicted()?.candidate.prompt.round() as u64);
         let was_sent = is_served && generates && !record.attempts.is_empty();
@@ -64,6 +68,20 @@ mod tests {
         record.attempts.clear();
         record.observed.estimated_tokens = 0;
         assert_eq!(Charge::of(&record), Charge::default(), "no replica has seen it");
+    }
+
+    #[test]
+    fn a_client_whose_own_timeout_is_over_pays_for_the_prompt() {
+        let mut record = sample::streamed();
+        let predicted = record.predicted().unwrap().candidate.prompt.round() as u64;
+        record.outcome = Outcome::Timeout;
+        record.observed.usage.input = None;
+        record.observed.usage.output = None;
+        record.observed.usage_source = UsageSource::Missing;
+        record.attempts.last_mut().unwrap().failure = Some(Symptom::SlowOutput.as_str());
+        assert_eq!(Charge::of(&record).input, 0, "the backend was too slow");
+        record.attempts.last_mut().unwrap().failure = Some(Symptom::Late.as_str());
+        assert_eq!(Charge::of(&record).input, predicted);
     }
 
     #[test]
