@@ -37,7 +37,15 @@ fn installed(
     artifacts: &[Artifact],
 ) -> Result<Vec<(String, String)>, ExitCode> {
     let loaded = Config::load(generate.config.as_deref(), Overrides::default());
-    let around = surroundings(generate, &loaded.map_err(|error| wrong(&error))?.config);
+    let config = loaded.map_err(|error| wrong(&error))?.config;
+    if artifacts.contains(&Artifact::Prometheus) && !config.discovery.is_empty() {
+        eprintln!(
+            "warning: the scrape configuration has no backends that `discovery` finds; scrape them \
+             with a label `backend` that equals the gateway's, or panels and alerts that read the \
+             engines' own metrics stay empty"
+        );
+    }
+    let around = surroundings(generate, &config);
     let print = |artifact: &Artifact| Ok((artifact.path().to_owned(), artifact.print(&around)?));
     let files: Result<_, operations::Error> = artifacts.iter().map(print).collect();
     files.map_err(|error| failed(&error))

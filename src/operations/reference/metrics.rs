@@ -119,7 +119,9 @@ fn values(label: Label) -> String {
         Label::Tenant => "a tenant of the file of keys, or `_other`".into(),
         Label::Slo => "an objective of the configuration".into(),
         Label::Class => "a tier of `admission.classes`, or `default`".into(),
-        Label::ErrorType => "empty on success, else what failed, or `_OTHER`".into(),
+        Label::ErrorType => {
+            "empty on success and for a client that left, else what failed, or `_OTHER`".into()
+        }
         Label::Version => "the version of the gateway".into(),
         closed => {
             let values = closed.values(&Known::default());
