@@ -1,6 +1,8 @@
-//! The HTTP client towards the replicas: HTTP/1.1, on kept connections, no Nagle delay. It tells a
-//! replica that is down from a kept connection that had died, which is nobody's fault and worth one
-//! replay.
+//! The HTTP client for backends: HTTP/1.1 on pooled connections, without Nagle's delay.
+//!
+//! Its errors tell three cases apart: a backend that accepts no connection, a pooled connection that
+//! the backend closed while the request was on its way ([`SendError::Stale`]), and a backend that
+//! closed a connection after it can have read the request.
 
 use super::connection::{Connection, Idle, ReplicaBody};
 use crate::clock;
@@ -48,16 +50,30 @@ pub struct Limits {
     pub idle: Duration,
 }
 
+/// The connection that a request uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// A pooled connection, or a new one if the pool has none that is open.
+    Pool,
+    /// A new connection. A request whose pooled connection was closed is sent again in this way, so
+    /// that it cannot meet a second connection which the backend has closed.
+    NewConnection,
+}
+
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// No connection.
     #[error("cannot connect: {0}")]
     Connect(String),
-    /// A connection that had been used before was found closed. The replica has seen nothing.
-    #[error("a kept connection had been closed")]
-    Stale,
-    /// The connection closed before the response head.
+    /// A pooled connection closed as the request was sent, without a byte of an answer. The close
+    /// crossed the request on the wire, so the backend has most likely not read the request.
+    #[error("a pooled connection was closed as the request was sent")]
+    Stale {
+        /// The whole request had been written. If it had not, the backend cannot have executed it.
+        was_written: bool,
+    },
+    /// The connection closed before the response head. The backend may have executed the request.
     #[error("closed before the response head: {0}")]
     Closed(String),
     /// What came was not HTTP.
@@ -73,7 +89,7 @@ impl SendError {
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect_error",
-            Self::Stale => "stale",
+            Self::Stale { .. } => "stale",
             Self::Closed(_) => "connection_reset",
             Self::Garbage(_) => "bad_response",
             Self::Timeout(_) => "timeout",
@@ -120,8 +136,8 @@ impl Client {
         self.idle
     }
 
-    /// Sends a request with an absolute URI, over one of the idle connections to that server or a new
-    /// one, and waits for the response head. Dropping the future closes the connection.
+    /// Sends a request with an absolute URI over a pooled or a new connection, and waits for the
+    /// response head. Dropping the future closes the connection.
     pub async fn send(
         &self,
         idle: &Idle,
@@ -130,27 +146,37 @@ impl Client {
         self.send_within(self.header_timeout, idle, request).await
     }
 
-    /// The same with another limit for the head.
+    /// [`send`](Self::send) with another limit for the head.
     pub async fn send_within(
         &self,
         limit: Duration,
         idle: &Idle,
         request: Request<Bytes>,
     ) -> Result<Response<ReplicaBody>, SendError> {
-        let sending = self.send_patiently(idle, request);
-        tokio::time::timeout(limit, sending).await.map_err(|_| SendError::Timeout(limit))?
+        self.send_via(Via::Pool, Some(limit), idle, request).await
     }
 
-    async fn send_patiently(
+    /// [`send`](Self::send) over a connection of this kind. Without a `limit`, the client's own holds.
+    pub async fn send_via(
         &self,
+        via: Via,
+        limit: Option<Duration>,
         idle: &Idle,
         request: Request<Bytes>,
     ) -> Result<Response<ReplicaBody>, SendError> {
-        let connection = match idle.take(self.idle, clock::now()) {
-            Some(connection) => connection,
-            None => Connection::new(self.connect(request.uri().clone()).await?.into_inner()),
+        let limit = limit.unwrap_or(self.header_timeout);
+        let sending = async {
+            let pooled = match via {
+                Via::Pool => idle.take(self.idle, clock::now()),
+                Via::NewConnection => None,
+            };
+            let connection = match pooled {
+                Some(connection) => connection,
+                None => Connection::new(self.connect(request.uri().clone()).await?.into_inner()),
+            };
+            connection.send(request, idle).await
         };
-        connection.send(request, idle).await
+        tokio::time::timeout(limit, sending).await.map_err(|_| SendError::Timeout(limit))?
     }
 }
 

@@ -68,6 +68,10 @@ pub enum Broken {
 const LONGEST_HEAD: usize = 256 << 10;
 /// What is read at once, in bytes, and so what is read ahead of a client that reads slowly.
 const PIECE: usize = 16 << 10;
+/// A close that is seen within this time after the request was written has crossed the request: a
+/// backend that reads, executes and then closes takes longer than a round trip and a look at the
+/// socket. A later close is a failure of the request.
+const CLOSE_RACE: Duration = Duration::from_millis(5);
 /// Time between two of many connections that are closed.
 const CLOSING: Duration = Duration::from_millis(1);
 
@@ -88,22 +92,32 @@ impl Connection {
     ) -> Result<Response<ReplicaBody>, SendError> {
         let (parts, body) = request.into_parts();
         let mut unsent = http1::encode(&parts, body.len()).chain(body);
-        let (mut is_sent, mut read) = (false, BytesMut::new());
+        let (mut is_writing, mut written_at, mut read) = (true, None, BytesMut::new());
         let head = poll_fn(|cx| {
-            if !is_sent {
-                is_sent = match self.poll_write(cx, &mut unsent) {
-                    Poll::Pending => false,
-                    // A server that has seen enough answers, and takes no more.
-                    Poll::Ready(Ok(()) | Err(_)) => true,
-                };
+            if is_writing {
+                match self.poll_write(cx, &mut unsent) {
+                    Poll::Pending => {}
+                    Poll::Ready(Ok(())) => {
+                        is_writing = false;
+                        written_at = self.is_used.then(clock::now);
+                    }
+                    // A server that answers before it has read the request may close its side.
+                    Poll::Ready(Err(_)) => is_writing = false,
+                }
             }
             self.poll_head(cx, &parts.method, &mut read)
         });
         let Head { response, body, is_kept, length } = match head.await {
             Ok(head) => head,
             Err(Broken::Unsound(error)) => return Err(SendError::Garbage(error.to_string())),
-            Err(_) if self.is_used && read.is_empty() => return Err(SendError::Stale),
-            Err(error) => return Err(SendError::Closed(error.to_string())),
+            Err(error) => {
+                let waited = written_at.map(|at| clock::now().saturating_duration_since(at));
+                let is_race = waited.is_none_or(|waited| waited < CLOSE_RACE);
+                if self.is_used && read.is_empty() && is_race {
+                    return Err(SendError::Stale { was_written: written_at.is_some() });
+                }
+                return Err(SendError::Closed(error.to_string()));
+            }
         };
         read.advance(length);
         let (first, idle, connection) = (read.freeze(), idle.clone(), Some(self));
@@ -336,55 +350,5 @@ impl std::fmt::Debug for ReplicaBody {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Read;
-    use tokio::io::AsyncReadExt;
-    use tokio::net::{TcpListener, TcpStream};
-
-    const MOST: Duration = Duration::from_secs(3);
-
-    /// Idle connections, and their other ends.
-    async fn idle(count: usize) -> (Idle, Vec<TcpStream>) {
-        let (idle, mut ends) = (Idle::default(), Vec::new());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        for _ in 0..count {
-            let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-            idle.list().push(Connection::new(Stream::Plain(stream)));
-            ends.push(listener.accept().await.unwrap().0);
-        }
-        (idle, ends)
-    }
-
-    #[tokio::test]
-    async fn a_request_after_a_burst_does_not_wait_until_the_connections_of_the_burst_are_closed() {
-        let (idle, ends) = idle(20).await;
-        let mut ends: Vec<_> = ends.into_iter().map(|end| end.into_std().unwrap()).collect();
-        assert!(idle.take(MOST, clock::now() + MOST).is_none());
-        let is_open = |end: &mut std::net::TcpStream| {
-            end.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
-        };
-        assert!(ends.iter_mut().all(is_open) && idle.list().is_empty());
-        for end in ends {
-            let mut end = TcpStream::from_std(end).unwrap();
-            assert_eq!(end.read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
-        }
-    }
-
-    #[tokio::test]
-    async fn connections_that_their_server_has_closed_are_passed_over() {
-        let (idle, mut ends) = idle(3).await;
-        let at = ends[0].peer_addr().unwrap();
-        ends.truncate(1);
-        let connections = std::mem::take(&mut *idle.list());
-        for connection in &connections[1..] {
-            let Stream::Plain(stream) = &connection.stream else { unreachable!() };
-            stream.readable().await.unwrap();
-        }
-        *idle.list() = connections;
-        let found = idle.take(MOST, clock::now()).unwrap();
-        let Stream::Plain(stream) = &found.stream else { unreachable!() };
-        assert_eq!(stream.local_addr().unwrap(), at);
-        assert!(idle.list().is_empty());
-    }
-}
+#[path = "connection_tests.rs"]
+mod tests;

@@ -170,7 +170,7 @@ impl From<SendError> for Failure {
         match error {
             SendError::Connect(reason) => Self::Connect(reason),
             SendError::Timeout(_) => Self::Timeout,
-            SendError::Stale | SendError::Closed(_) | SendError::Garbage(_) => Self::Closed,
+            SendError::Stale { .. } | SendError::Closed(_) | SendError::Garbage(_) => Self::Closed,
         }
     }
 }

@@ -37,7 +37,7 @@ use roster::Roster;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, SetOnce};
+use tokio::sync::{Notify, SetOnce, watch as watched};
 use vacancies::Vacancies;
 
 pub use connection::{Broken, Idle, ReplicaBody};
@@ -90,6 +90,8 @@ pub struct Backend {
     /// Tells its watcher that it is idle no more.
     first_request: Notify,
     looked: SetOnce<()>,
+    /// Whether its health check has declared it down. A failed connection alone does not.
+    declared_down: watched::Sender<bool>,
     /// Hears of every change that may make room here.
     vacancies: Arc<Vacancies>,
 }
@@ -127,6 +129,7 @@ impl Backend {
             look_again: Notify::new(),
             first_request: Notify::new(),
             looked: SetOnce::new(),
+            declared_down: watched::Sender::new(false),
             vacancies: Arc::default(),
         }
     }
@@ -283,6 +286,12 @@ impl Backend {
     /// The connections to it that are not in use.
     pub fn idle(&self) -> &Idle {
         &self.idle
+    }
+
+    /// Waits until its health check has declared it down.
+    pub async fn declared_down(&self) {
+        // The sender lives as long as `self`, so this cannot fail.
+        let _ = self.declared_down.subscribe().wait_for(|is_down| *is_down).await;
     }
 
     /// Waits until it has been looked at once.

@@ -168,9 +168,8 @@ impl Deref for RoutesOf {
     }
 }
 
-/// Requests teach the pool: one that a replica failed asks for a look at it, because a replica that
-/// fails fast looks idle; one whose model was not found there asks for a look at its models, because
-/// adapters come and go.
+/// A request that a backend failed asks for a health check of it: a backend that fails fast looks
+/// idle.
 impl Sink for Pool {
     /// A prefill has ended.
     fn first_output(&self, _: &RequestRecord) {
@@ -178,17 +177,12 @@ impl Sink for Pool {
     }
 
     fn finished(&self, record: &RequestRecord) {
-        let is_of_replica = record.refusal.is_none() && record.model.is_known();
-        let is_not_found = is_of_replica && record.status == Some(404);
-        if !is_not_found && !record.outcome.is_backend_failure() {
+        if !record.outcome.is_backend_failure() {
             return;
         }
         let fleet = self.roster.fleet();
         let backend = fleet.backends.iter().find(|backend| Some(&backend.id) == record.backend());
         let Some(backend) = backend else { return };
-        if is_not_found {
-            return backend.doubt_models();
-        }
         // What failed before its first output has been told already.
         if record.timings.first_output.is_some() {
             let is_given_up = record.outcome == Outcome::Aborted;

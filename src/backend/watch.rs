@@ -223,6 +223,7 @@ impl Watcher {
             state.health = Health::Up;
             state.reason = None;
         });
+        self.backend.declared_down.send_replace(false);
         if was != Health::Up {
             tracing::info!(backend = %self.backend.id, "replica is up");
         }
@@ -254,6 +255,7 @@ impl Watcher {
             state.health = Health::Down;
             state.reason = Some(reason.into());
         });
+        self.backend.declared_down.send_replace(true);
         if was != Health::Down {
             tracing::warn!(backend = %self.backend.id, reason, "replica is down");
         }

@@ -1,6 +1,7 @@
-//! One attempt: the client's request goes to one replica, with headers for the next hop.
+//! One attempt: the client's request goes to one backend, with headers for the next hop.
 
-use crate::backend::client::{Client, SendError};
+use super::relay::Call;
+use crate::backend::client::{Client, SendError, Via};
 use crate::backend::dialect::Server;
 use crate::backend::{Backend, ReplicaBody};
 use crate::clock;
@@ -9,55 +10,63 @@ use crate::record::{Attempt, RequestRecord};
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{Request, Response, request};
-use std::time::Duration;
 
-/// Replays of a request whose kept connection was found dead, before it counts as a failure.
-const MAX_REPLAYS: u32 = 3;
-
-/// Sends the request to one replica and waits for the head of its answer, up to a limit of its own if
-/// it has one.
+/// Sends the request to one backend and waits for the head of its answer.
+///
+/// A request whose pooled connection closed as it was sent goes to the same backend once more, on a
+/// new connection, if the backend cannot have executed it or may execute it twice. Every other close
+/// is an error of the backend.
 pub(super) async fn send(
     client: &Client,
     record: &mut RequestRecord,
     backend: &Backend,
-    head: &request::Parts,
+    call: &Call<'_>,
     body: &Bytes,
-    limit: Option<Duration>,
 ) -> Result<Response<ReplicaBody>, SendError> {
-    for _ in 0..=MAX_REPLAYS {
-        let span = fastrand::u64(1..);
-        let request = outbound(record, backend, head, body, span);
-        let started = clock::now();
-        record.timings.sent = Some(started);
-        record.attempts.push(Attempt {
-            backend: backend.id.clone(),
-            address: backend.address.host_and_port(),
-            provider: backend.server().unwrap_or(Server::Vllm).as_str(),
-            span,
-            started,
-            ended: None,
-            status: None,
-            failure: None,
-        });
-        let result = match limit {
-            Some(limit) => client.send_within(limit, backend.idle(), request).await,
-            None => client.send(backend.idle(), request).await,
-        };
-        if let (Err(error), Some(attempt)) = (&result, record.attempts.last_mut()) {
-            tracing::debug!(backend = %backend.id, %error, "attempt failed");
-            attempt.ended = Some(clock::now());
-            attempt.failure = Some(error.reason());
-        }
-        match result {
-            // The replica has not seen it: the connection had died while it was kept.
-            Err(SendError::Stale) => {}
-            result => return result,
-        }
+    let sent = send_via(Via::Pool, client, record, backend, call, body).await;
+    let Err(SendError::Stale { was_written }) = sent else { return sent };
+    if was_written && call.has_effects() {
+        return sent;
     }
-    Err(SendError::Stale)
+    match send_via(Via::NewConnection, client, record, backend, call, body).await {
+        // The backend had the request, and its port closed right after: it may have died of it.
+        Err(SendError::Connect(reason)) if was_written => Err(SendError::Closed(reason)),
+        sent => sent,
+    }
 }
 
-/// The client's request as the replica gets it: the same bytes, with headers for the next hop.
+async fn send_via(
+    via: Via,
+    client: &Client,
+    record: &mut RequestRecord,
+    backend: &Backend,
+    call: &Call<'_>,
+    body: &Bytes,
+) -> Result<Response<ReplicaBody>, SendError> {
+    let span = fastrand::u64(1..);
+    let request = outbound(record, backend, call.head, body, span);
+    let started = clock::now();
+    record.timings.sent = Some(started);
+    record.attempts.push(Attempt {
+        backend: backend.id.clone(),
+        address: backend.address.host_and_port(),
+        provider: backend.server().unwrap_or(Server::Vllm).as_str(),
+        span,
+        started,
+        ended: None,
+        status: None,
+        failure: None,
+    });
+    let sent = client.send_via(via, call.response_headers, backend.idle(), request).await;
+    if let (Err(error), Some(attempt)) = (&sent, record.attempts.last_mut()) {
+        tracing::debug!(backend = %backend.id, %error, "attempt failed");
+        attempt.ended = Some(clock::now());
+        attempt.failure = Some(error.reason());
+    }
+    sent
+}
+
+/// The client's request as the backend gets it: the same bytes, with headers for the next hop.
 fn outbound(
     record: &RequestRecord,
     backend: &Backend,

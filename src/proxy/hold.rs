@@ -75,8 +75,11 @@ fn is_open(exchange: &mut Exchange, status: StatusCode) -> bool {
     let has_output = exchange.record().timings.first_output.is_some();
     let Some(observed) = exchange.observed() else { return false };
     let is_said = observed.is_terminal || observed.error.is_some() || observed.lost.is_some();
-    // Of a refusal the status says enough.
-    let matters = status.is_server_error() || (status.is_success() && exchange.is_reading());
+    // The body of a 404 says whether the backend lacks the model or something else. The status of
+    // any other refusal is enough.
+    let matters = status.is_server_error()
+        || status == StatusCode::NOT_FOUND
+        || (status.is_success() && exchange.is_reading());
     matters && !has_output && !is_said
 }
 
@@ -93,29 +96,38 @@ fn keep(exchange: &mut Exchange, frame: Frame<Bytes>, begun: &mut Begun<ReplicaB
     length
 }
 
-/// How the replica failed the request, if it did, as far as its answer has been read.
+/// How the backend failed the request, if it did, as far as its answer has been read. `model` is the
+/// name that the backend knows.
 pub(super) fn symptom(
     exchange: &mut Exchange,
     status: StatusCode,
     begun: &Begun<ReplicaBody>,
+    model: Option<&str>,
 ) -> Option<Symptom> {
-    let is_known = exchange.record().model.is_known();
     match status {
         StatusCode::SERVICE_UNAVAILABLE => Some(Symptom::Busy),
         // It would be one everywhere.
         StatusCode::NOT_IMPLEMENTED => None,
-        StatusCode::NOT_FOUND => is_known.then_some(Symptom::UnknownModel),
-        status if status.is_server_error() && has_died(begun) => Some(Symptom::EngineDead),
+        // A path or an item that does not exist is a 404 at every backend.
+        StatusCode::NOT_FOUND => {
+            let is_known = exchange.record().model.is_known();
+            let is_named = model.is_some_and(|model| contains(begun, &[model.as_bytes()]));
+            (is_known && is_named).then_some(Symptom::UnknownModel)
+        }
+        status if status.is_server_error() && contains(begun, &LAST_WORDS) => {
+            Some(Symptom::EngineDead)
+        }
         status if status.is_server_error() => Some(Symptom::ServerError),
         status if status.is_success() => in_band(exchange, begun),
         _ => None,
     }
 }
 
-fn has_died(begun: &Begun<ReplicaBody>) -> bool {
-    let said = begun.frames.iter().filter_map(Frame::data_ref).map(AsRef::as_ref);
-    let said = said.collect::<Vec<&[u8]>>().concat();
-    LAST_WORDS.iter().any(|words| memmem::find(&said, words).is_some())
+/// Whether the part of an answer that has been read contains one of these texts.
+fn contains(begun: &Begun<ReplicaBody>, texts: &[&[u8]]) -> bool {
+    let read = begun.frames.iter().filter_map(Frame::data_ref).map(AsRef::as_ref);
+    let read = read.collect::<Vec<&[u8]>>().concat();
+    texts.iter().any(|text| memmem::find(&read, text).is_some())
 }
 
 /// What went wrong inside a success without any output.

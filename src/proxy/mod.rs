@@ -197,7 +197,9 @@ async fn forward<B: receive::Incoming>(
     let place = gateway.admission.admit(need, caller, &mut record.timings).await?;
     agree(exchange.terms(), &route.terms, deadline);
     let response_headers = route.terms.response_headers;
-    let call = relay::Call { head: &head, peek: &peek, body, need, deadline, response_headers };
+    let model = route.served_as.as_deref().or(need.model);
+    let call =
+        relay::Call { head: &head, peek: &peek, body, need, deadline, model, response_headers };
     relay::relay(gateway, exchange, call, place).await
 }
 

@@ -9,6 +9,7 @@ use crate::openai::request::Peek;
 use crate::openai::{Api, Splice};
 use bytes::Bytes;
 use http::HeaderMap;
+use std::sync::OnceLock;
 
 /// A received body, and how it is edited.
 pub(super) struct Body {
@@ -16,8 +17,9 @@ pub(super) struct Body {
     plain: Bytes,
     model: Option<Splice>,
     usage: Option<Splice>,
-    /// Made when the first replica wants it: without the edit for usage, and with it.
-    edited: [Option<Bytes>; 2],
+    /// The edited bytes, without the edit for usage and with it. Made for the first backend that
+    /// wants them.
+    edited: [OnceLock<Bytes>; 2],
 }
 
 impl Body {
@@ -44,7 +46,7 @@ impl Body {
             plain,
             model: named.map(|(served_as, slot)| slot.renamed(served_as)),
             usage: peek.usage_splice.clone().filter(|_| has_options && !is_signed),
-            edited: [None, None],
+            edited: Default::default(),
         })
     }
 
@@ -54,14 +56,14 @@ impl Body {
     }
 
     /// The bytes for this replica, and whether they ask for usage that the client did not ask for.
-    pub(super) fn for_replica(&mut self, backend: &Backend) -> (&Bytes, bool) {
+    pub(super) fn for_replica(&self, backend: &Backend) -> (&Bytes, bool) {
         let usage = self.usage.as_ref().filter(|_| backend.injects_usage());
         let asks_usage = usage.is_some();
         let mut edits = self.model.iter().chain(usage).peekable();
         if edits.peek().is_none() {
             return (&self.plain, false);
         }
-        let edited = &mut self.edited[usize::from(asks_usage)];
-        (edited.get_or_insert_with(|| Splice::apply(edits, &self.plain)), asks_usage)
+        let edited = &self.edited[usize::from(asks_usage)];
+        (edited.get_or_init(|| Splice::apply(edits, &self.plain)), asks_usage)
     }
 }

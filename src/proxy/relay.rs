@@ -1,13 +1,13 @@
-//! From a place at a replica to an answer that can go on: the request is sent, and sent to another
-//! replica, as long as nothing of an answer has reached the client.
+//! Sends a request to the backend of its lease, and to further backends while attempts fail before
+//! their first output.
 
 use super::attempt;
 use super::deadline::{Deadline, within};
-use super::retry::Failed;
+use super::retry::{Caller, Failed};
 use super::{Gateway, hold, outgoing};
 use crate::backend::client::SendError;
 use crate::backend::pool::Need;
-use crate::backend::{Lease, ReplicaBody};
+use crate::backend::{Backend, Lease, ReplicaBody};
 use crate::clock;
 use crate::error::Error;
 use crate::observe::{Begun, Exchange};
@@ -27,9 +27,21 @@ pub(super) struct Call<'a> {
     pub(super) body: outgoing::Body,
     pub(super) need: Need<'a>,
     pub(super) deadline: Option<Deadline>,
-    /// How long the head of an answer is waited for, if it is not as long as usual.
+    /// The model by the name that the backend knows, if the request names one.
+    pub(super) model: Option<&'a str>,
+    /// Longest wait for the head of an answer, if the route has its own.
     pub(super) response_headers: Option<Duration>,
 }
+
+impl Call<'_> {
+    /// Whether the request may have effects beyond its answer, so that it is executed at most once.
+    pub(super) fn has_effects(&self) -> bool {
+        self.peek.has_effects(self.body.plain())
+    }
+}
+
+/// Pause between two attempts to move a request away from a backend that is down.
+const MOVE_EVERY: Duration = Duration::from_secs(1);
 
 /// An answer of which the beginning has been read.
 type Answer = Response<Begun<ReplicaBody>>;
@@ -43,14 +55,15 @@ struct Failure {
     instead: Result<Box<Answer>, Error>,
 }
 
-/// Sends a request until a replica answers it.
+/// Sends a request until a backend answers it.
 pub(super) async fn relay(
     gateway: &Gateway,
     exchange: &mut Exchange,
-    mut call: Call<'_>,
+    call: Call<'_>,
     mut place: (Lease, Arc<Decision>),
 ) -> Result<(Answer, Lease), Error> {
-    gateway.retry.deposit();
+    let caller = Caller::of(exchange.record());
+    gateway.retry.deposit(caller);
     let mut tried = Vec::new();
     let mut times = 0;
     loop {
@@ -58,7 +71,18 @@ pub(super) async fn relay(
         let record = exchange.record();
         record.decision = Some(decision);
         record.timings.routed = Some(clock::now());
-        let failure = match send(gateway, exchange, &mut call, &lease).await {
+        let sent = tokio::select! {
+            biased;
+            sent = send(gateway, exchange, &call, &lease) => sent,
+            next = moved(gateway, caller, &call, &lease, &tried, times) => {
+                exchange.discard(Symptom::Down.as_str());
+                tried.push(lease.backend().clone());
+                times += 1;
+                place = next;
+                continue;
+            }
+        };
+        let failure = match sent {
             Ok(answer) => return Ok((answer, lease)),
             Err(failure) => failure,
         };
@@ -66,9 +90,7 @@ pub(super) async fn relay(
         lease.backend().on_failure(symptom, &failure.why, clock::now());
         tried.push(lease.backend().clone());
         times += u32::from(symptom.elsewhere() != Elsewhere::Always);
-        let body = call.body.plain();
-        let failed = Failed { symptom, times, has_effects: call.peek.has_effects(body), body };
-        let allowed = gateway.retry.allow(failed, clock::now());
+        let allowed = gateway.retry.allow(caller, failed(symptom, times, &call), clock::now());
         let next = allowed.and_then(|()| {
             let next = gateway.pool.lease(call.need, &tried, clock::now());
             next.map_err(|_| NotRetried::Nowhere)
@@ -86,25 +108,54 @@ pub(super) async fn relay(
     }
 }
 
+fn failed<'a>(symptom: Symptom, times: u32, call: &'a Call<'_>) -> Failed<'a> {
+    Failed { symptom, times, has_effects: call.has_effects(), body: call.body.plain() }
+}
+
+/// Waits until the health check has declared the backend of a request down and another backend may
+/// have the request; gives the lease there. A backend that is frozen closes no connection, so
+/// without this the request would wait for its own timeout.
+///
+/// The request stays where it is while no other backend can take it: the backend may recover.
+async fn moved(
+    gateway: &Gateway,
+    caller: Caller,
+    call: &Call<'_>,
+    lease: &Lease,
+    tried: &[Arc<Backend>],
+    times: u32,
+) -> (Lease, Arc<Decision>) {
+    loop {
+        lease.backend().declared_down().await;
+        let tried = [tried, std::slice::from_ref(lease.backend())].concat();
+        if let Ok(next) = gateway.pool.lease(call.need, &tried, clock::now()) {
+            let failed = failed(Symptom::Down, times + 1, call);
+            if gateway.retry.allow(caller, failed, clock::now()).is_ok() {
+                return next;
+            }
+        }
+        tokio::time::sleep(MOVE_EVERY).await;
+    }
+}
+
 /// Sends it to one replica, and holds the answer until it is certain that it is one.
 async fn send(
     gateway: &Gateway,
     exchange: &mut Exchange,
-    call: &mut Call<'_>,
+    call: &Call<'_>,
     lease: &Lease,
 ) -> Result<Answer, Failure> {
     let (body, usage_injected) = call.body.for_replica(lease.backend());
     let record = exchange.record();
     record.asked.usage_injected = usage_injected;
-    let (backend, limit) = (lease.backend(), call.response_headers);
-    let sending = attempt::send(&gateway.client, record, backend, call.head, body, limit);
+    let sending = attempt::send(&gateway.client, record, lease.backend(), call, body);
     let sent = within(call.deadline, sending).await.map_err(late)?;
     let (head, body) = sent.map_err(|error| unanswered(&error))?.into_parts();
     exchange.on_head(head.status.as_u16(), &head.headers, lease.replica());
     let max_hold = gateway.retry.max_hold();
     let begun = hold::hold(exchange, head.status, body, max_hold, call.deadline).await;
     let begun = begun.map_err(late)?;
-    let symptom = hold::symptom(exchange, head.status, &begun);
+    let symptom = hold::symptom(exchange, head.status, &begun, call.model);
     if symptom.is_none() && head.status.is_success() && exchange.has_begun() {
         lease.backend().on_answer(clock::now());
     }
@@ -147,8 +198,7 @@ fn late(deadline: Deadline) -> Failure {
 fn unanswered(error: &SendError) -> Failure {
     let (symptom, instead) = match error {
         SendError::Connect(_) => (Symptom::Unreachable, Error::NoBackend),
-        SendError::Stale => (Symptom::Stale, Error::Closed),
-        SendError::Closed(_) => (Symptom::Died, Error::Closed),
+        SendError::Stale { .. } | SendError::Closed(_) => (Symptom::Died, Error::Closed),
         SendError::Garbage(_) => (Symptom::Garbage, Error::Garbage),
         SendError::Timeout(limit) => {
             (Symptom::SlowHead, Error::HeaderTimeout { seconds: limit.as_secs() })

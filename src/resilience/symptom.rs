@@ -5,12 +5,12 @@
 pub enum Symptom {
     /// No connection.
     Unreachable,
-    /// Its kept connections had all been closed.
-    Stale,
     /// It broke the connection off before its answer had any output.
     Died,
     /// It did not speak HTTP.
     Garbage,
+    /// Its health check declared it down while the request waited for output.
+    Down,
     /// The head of its answer did not come in time.
     SlowHead,
     /// The first output of its answer did not come in time.
@@ -67,9 +67,9 @@ impl Symptom {
     /// All of them.
     pub const ALL: [Self; 14] = [
         Self::Unreachable,
-        Self::Stale,
         Self::Died,
         Self::Garbage,
+        Self::Down,
         Self::SlowHead,
         Self::SlowOutput,
         Self::Late,
@@ -86,9 +86,9 @@ impl Symptom {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unreachable => "connect_error",
-            Self::Stale => "stale",
             Self::Died => "connection_reset",
             Self::Garbage => "bad_response",
+            Self::Down => "backend_down",
             Self::SlowHead => "timeout",
             Self::SlowOutput => "first_output_timeout",
             Self::Late => "client_timeout",
@@ -105,9 +105,10 @@ impl Symptom {
     /// Whether another replica may have the request.
     pub const fn elsewhere(self) -> Elsewhere {
         match self {
-            Self::Unreachable | Self::Stale => Elsewhere::Always,
+            Self::Unreachable => Elsewhere::Always,
             Self::SlowHead | Self::SlowOutput | Self::Late => Elsewhere::Never,
             Self::Died
+            | Self::Down
             | Self::Garbage
             | Self::Busy
             | Self::EngineDead
@@ -122,7 +123,7 @@ impl Symptom {
     /// What becomes of the replica. Whatever a client can cause at will does it no harm.
     pub const fn effect(self) -> Effect {
         match self {
-            Self::Stale | Self::Late => Effect::Nothing,
+            Self::Late | Self::Down => Effect::Nothing,
             Self::Unreachable => Effect::Down,
             Self::Busy => Effect::Rest,
             Self::EngineDead => Effect::Eject,

@@ -87,7 +87,7 @@ pub enum Label {
     Operation,
     /// [`Outcome::as_str`]
     Outcome,
-    /// [`RequestRecord::error_type`]; empty on success.
+    /// [`RequestRecord::error_type`]; empty on success and for a client that left.
     ErrorType,
     /// [`Finish::as_str`]
     Finish,
@@ -323,7 +323,8 @@ impl Label {
             Self::UsageEvent => own(&UsageEvent::ALL.map(UsageEvent::as_str)),
             Self::Waste => own(&["cancelled", "failed"]),
             Self::Result => {
-                [own(&["ok", "error_status"]), own(&Symptom::ALL.map(Symptom::as_str))].concat()
+                let others = own(&["ok", "error_status", "stale"]);
+                [others, own(&Symptom::ALL.map(Symptom::as_str))].concat()
             }
             Self::Failover => own(&FAILOVER_RESULTS),
             Self::NotRetried => own(&NotRetried::ALL.map(NotRetried::as_str)),

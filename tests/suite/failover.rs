@@ -20,6 +20,7 @@ const ASK_WHOLE: &str = r#"{"model":"tiny","messages":[]}"#;
 const GOOD: [&str; 4] = [ROLE, WORD, FINISH, "[DONE]"];
 const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
 const DEAD: &str = r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"InternalServerError","code":500}}"#;
+const UNKNOWN: &str = r#"{"error":{"message":"The model `tiny` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;
 const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 
 /// Two replicas: whichever is asked first follows the script, and the other one is well.
@@ -65,7 +66,7 @@ async fn a_replica_that_fails_before_its_first_output_is_replaced_and_the_client
         ("server_error", json("500 Internal Server Error", ERROR)),
         ("server_error", json("502 Bad Gateway", "<html>")),
         ("engine_dead", json("500 Internal Server Error", DEAD)),
-        ("unknown_model", json("404 Not Found", "{}")),
+        ("unknown_model", json("404 Not Found", UNKNOWN)),
         ("inband_error", stream_of(&[ERROR, "[DONE]"])),
         ("inband_error", stream_of(&[ROLE, ERROR, "[DONE]"])),
         ("busy", stream_of(&[paused, "[DONE]"])),

@@ -39,6 +39,7 @@ mod proxy;
 mod push;
 mod quality;
 mod replay;
+mod replayed;
 mod requests;
 mod restart;
 mod scraping;

@@ -4,7 +4,7 @@
 use crate::support::fake::{
     FINISH, Fake, LLAMA_CPP, ROLE, Seen, Step, VLLM, WORD, json, stream_of,
 };
-use crate::support::gateway::{Running, Setup, body, post, start, start_with, status};
+use crate::support::gateway::{Running, Setup, body, pass_time, post, start, start_with, status};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value};
@@ -53,13 +53,6 @@ fn has_length(seen: &Seen) -> bool {
     let head = seen.head.to_ascii_lowercase();
     head.matches("content-length").count() == 1
         && head.contains(&format!("\r\ncontent-length: {}\r\n", seen.body.len()))
-}
-
-/// Lets the watchers believe that time has passed.
-async fn pass(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
 }
 
 #[tokio::test]
@@ -331,7 +324,7 @@ async fn a_model_that_vanishes_leaves_its_streams_alone_and_new_requests_go_else
         }
         one.set_models(&["b"]);
         two.set_models(&["tiny"]);
-        pass(Duration::from_secs(11)).await;
+        pass_time(Duration::from_secs(11)).await;
         while gateway.pool.routes().of(Some("gpt")).replicas[..] != [1] {
             tokio::task::yield_now().await;
         }
@@ -345,7 +338,7 @@ async fn a_model_that_vanishes_leaves_its_streams_alone_and_new_requests_go_else
     assert_eq!(status(&gateway.post(CHAT, ask).await), 200);
     assert_eq!((one.seen().len(), two.seen().len()), (1, 1));
     two.set_models(&["b"]);
-    pass(Duration::from_secs(11)).await;
+    pass_time(Duration::from_secs(11)).await;
     while ids(&gateway).await != ["b"] {
         tokio::task::yield_now().await;
     }
@@ -366,7 +359,7 @@ async fn a_replica_that_does_not_know_its_adapter_is_asked_again_soon() {
     one.set_models(&["base"]);
     let asked = one.models_asked();
     // A second is much less than the time to the next ordinary question.
-    pass(Duration::from_secs(1)).await;
+    pass_time(Duration::from_secs(1)).await;
     let answer = gateway.post(CHAT, r#"{"model":"sql"}"#).await;
     assert_eq!((status(&answer), body(&answer).0), (404, not_found.as_bytes().to_vec()));
     while adapter(&gateway) != [None] {

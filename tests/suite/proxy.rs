@@ -4,7 +4,7 @@
 use crate::support::fake::{
     FINISH, Fake, ROLE, Step, USAGE, WORD, chunk, json, stream_head, stream_of,
 };
-use crate::support::gateway::{Setup, body, post, start, start_with, status};
+use crate::support::gateway::{Setup, at_one_moment, body, post, start, start_with, status};
 use crate::support::recording;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -298,7 +298,8 @@ async fn a_kept_connection_that_had_died_is_replayed_and_nobody_is_blamed() {
     .await;
     let gateway = start(&[fake.addr]).await;
     for _ in 0..3 {
-        assert_eq!(status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await), 200);
+        let answer = at_one_moment(gateway.post(CHAT, r#"{"model":"tiny"}"#)).await;
+        assert_eq!(status(&answer), 200);
         assert_eq!(gateway.record().await.outcome, Outcome::Ok);
     }
     assert!(gateway.pool.is_ready());

@@ -82,7 +82,7 @@ impl Asker {
         let request = || self.request(&PathAndQuery::from_static(path), Bytes::new());
         let send = || self.client.send_within(PATIENCE, &self.idle, request());
         let response = match send().await {
-            Err(SendError::Stale) => send().await,
+            Err(SendError::Stale { .. }) => send().await,
             response => response,
         };
         let response = response.map_err(of_send)?;

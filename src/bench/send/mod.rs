@@ -156,7 +156,7 @@ impl Sender {
     ) -> Result<Response<ReplicaBody>, SendError> {
         for _ in 0..MAX_REPLAYS {
             match self.asker.send(self.request(job, body.clone(), id)).await {
-                Err(SendError::Stale) => {}
+                Err(SendError::Stale { .. }) => {}
                 result => return result,
             }
         }

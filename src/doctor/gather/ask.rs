@@ -103,7 +103,7 @@ impl Asker {
             path.parse().map_err(|_| Silence::NotHttp(format!("no path: {path}")))?;
         let request = || self.request(method.clone(), &path, more.clone(), body.clone());
         let mut sent = self.client.send(&self.idle, request()).await;
-        if matches!(sent, Err(SendError::Stale)) {
+        if matches!(sent, Err(SendError::Stale { .. })) {
             sent = self.client.send(&self.idle, request()).await;
         }
         Ok(sent?)
@@ -139,7 +139,7 @@ impl From<SendError> for Silence {
         match error {
             SendError::Connect(reason) if reason.starts_with("TLS") => Self::Tls(reason),
             SendError::Connect(reason) => Self::Connect(reason),
-            SendError::Stale => Self::Closed("the connection had been closed".into()),
+            SendError::Stale { .. } => Self::Closed("the connection had been closed".into()),
             SendError::Closed(reason) => Self::Closed(reason),
             SendError::Garbage(reason) => Self::NotHttp(reason),
             SendError::Timeout(limit) => Self::Timeout(limit),

@@ -409,6 +409,26 @@ pub(crate) fn post(path: &str, body: &str) -> String {
     )
 }
 
+/// Moves the clock of the gateway forward.
+pub(crate) async fn pass_time(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+/// Runs something while the clock of the gateway stands still, however slow the machine is.
+pub(crate) async fn at_one_moment<T>(doing: impl Future<Output = T>) -> T {
+    // A paused clock jumps to the next timer when all tasks wait, but not while a blocking task runs.
+    let (done, until_done) = std::sync::mpsc::channel::<()>();
+    let blocking = tokio::task::spawn_blocking(move || until_done.recv());
+    tokio::time::pause();
+    let result = doing.await;
+    tokio::time::resume();
+    drop(done);
+    assert!(blocking.await.unwrap().is_err());
+    result
+}
+
 /// The status of a raw answer.
 pub(crate) fn status(answer: &[u8]) -> u16 {
     let head = String::from_utf8_lossy(answer);
