@@ -19,6 +19,11 @@ impl Models {
         Self(list.map(|list| list.iter().map(|text| Pattern::of(text)).collect()))
     }
 
+    /// Whether there is no list.
+    pub fn are_all(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Whether a model is among them. A request that names none may use one that it would get
     /// anyway, if that is known.
     pub fn allow(&self, model: Option<&str>) -> bool {

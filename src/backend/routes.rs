@@ -52,6 +52,8 @@ pub struct Routes {
     /// Of a model that no replica has named.
     unheard: Route,
     models: Vec<Model>,
+    /// At least one backend has not listed its models yet.
+    has_unlisted: bool,
 }
 
 /// A [`Named`] whose replicas are known by their positions.
@@ -98,6 +100,16 @@ impl Routes {
         }
     }
 
+    /// The model that every backend uses for a request which names none. `None`: the backends differ,
+    /// one has not listed its models yet, or the configuration gives that name to another model.
+    pub fn default_model(&self) -> Option<&str> {
+        let label = &self.anywhere.label;
+        let is_known = label.is_known() && !self.has_unlisted;
+        let is_plain =
+            |name: &&str| self.by_name.get(*name).is_none_or(|route| route.served_as.is_none());
+        is_known.then(|| label.as_str()).filter(is_plain)
+    }
+
     /// The models that there are, by id, the configuration's names among them. Of several entries
     /// for one id the first replica's.
     pub fn models(&self) -> &[Model] {
@@ -140,6 +152,7 @@ impl Routes {
             anywhere: Route::new(only_model(&groups), None, 0..said.len()),
             unheard: Route::new(ModelLabel::other(), None, silent.iter().copied()),
             models,
+            has_unlisted: !silent.is_empty(),
         }
     }
 }
@@ -324,6 +337,20 @@ mod tests {
                 let route = routes.of(model);
                 assert_eq!((route.label.as_str(), route.replicas.len()), (label, fleet.len()));
             }
+        }
+    }
+
+    #[test]
+    fn the_default_model_is_known_only_if_all_backends_list_the_same_first() {
+        let renamed = [named("base", Some("other"), None)];
+        for (names, fleet, expected) in [
+            (&[][..], &[Some(&["base", "adapter"][..]), Some(&["base"])][..], Some("base")),
+            (&[], &[Some(&["base"]), None], None),
+            (&[], &[Some(&["base"]), Some(&["other"])], None),
+            (&[], &[], None),
+            (&renamed, &[Some(&["base", "other"])], None),
+        ] {
+            assert_eq!(routes(names, fleet).default_model(), expected, "{fleet:?}");
         }
     }
 

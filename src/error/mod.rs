@@ -285,7 +285,7 @@ mod tests {
         let all = [
             Error::NotFound { path: "/x".into() },
             Error::MethodNotAllowed { allow: "POST" },
-            Error::BadBody(PeekError::NotJson),
+            Error::BadBody(PeekError::NotObject),
             Error::SignedBody { model: "a".into(), served_as: "b".into() },
             Error::BadHead,
             Error::HeadTooLarge,

@@ -13,6 +13,7 @@ pub mod form;
 mod likeness;
 mod messages;
 mod parameters;
+mod peek_error;
 mod phrases;
 pub mod prompt;
 mod reader;

@@ -2,6 +2,7 @@
 //! body itself is never taken apart: what is forwarded are the bytes that came.
 
 use super::parameters::{Parameter, Parameters};
+pub use super::peek_error::PeekError;
 use super::prompt::{Part, PromptSpans};
 use super::splice::{Slot, Splice, StreamOptions};
 use crate::json::{Paths, Scanner, Value};
@@ -34,20 +35,8 @@ pub struct Peek {
     /// It leaves something behind at its replica, or goes on from what is there: it cannot be sent
     /// to another one once this one has had it.
     pub is_stateful: bool,
-}
-
-/// Why a body cannot be peeked at. The client is at fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PeekError {
-    /// Not a JSON object.
-    #[error("the request body is not a JSON object")]
-    NotJson,
-    /// A field stands twice: servers differ on which one counts.
-    #[error("the field `{0}` stands twice in the request body")]
-    Duplicate(&'static str),
-    /// A field has a value that it cannot have.
-    #[error("the field `{0}` of the request body has a wrong type")]
-    WrongType(&'static str),
+    /// The field that names an adapter beside the model, if one does.
+    pub adapter: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +56,9 @@ enum Field {
     Store,
     Background,
     KvTransfer,
+    Lora,
+    LoraPath,
+    LoraRequest,
     Parameter(Parameter),
 }
 
@@ -91,6 +83,10 @@ const FIELDS: &[(&str, Field)] = &[
     ("store", Field::Store),
     ("background", Field::Background),
     ("kv_transfer_params", Field::KvTransfer),
+    // An adapter beside the model: of llama.cpp, SGLang and TensorRT-LLM.
+    ("lora", Field::Lora),
+    ("lora_path", Field::LoraPath),
+    ("lora_request", Field::LoraRequest),
     ("temperature", Field::Parameter(Parameter::Temperature)),
     ("top_p", Field::Parameter(Parameter::TopP)),
     ("top_k", Field::Parameter(Parameter::TopK)),
@@ -124,7 +120,7 @@ impl Peek {
             return Err(error);
         }
         if !scanner.is_complete() || body.trim_ascii_start().first() != Some(&b'{') {
-            return Err(PeekError::NotJson);
+            return Err(PeekError::of_json(body));
         }
         let [completion, tokens, output] = seen.limits;
         peek.max_tokens = completion.or(tokens).or(output);
@@ -171,9 +167,13 @@ impl Seen {
             }
             (Field::Prompt(_) | Field::Parameter(_), _) | (_, Value::Null) => {}
             (Field::Model, Value::Text(text)) => {
-                peek.model = text.decode().map(Into::into);
+                let Some(model) = text.decode() else {
+                    self.error.get_or_insert(PeekError::NotText(field.name()));
+                    return;
+                };
+                peek.model = Some(model.into());
                 let start = end - text.len() - QUOTES;
-                peek.model_slot = peek.model.is_some().then_some(Slot::Json(start..end));
+                peek.model_slot = Some(Slot::Json(start..end));
             }
             (Field::Model, _) => {
                 self.error.get_or_insert(PeekError::WrongType(field.name()));
@@ -190,6 +190,9 @@ impl Seen {
                 peek.is_stateful |= value == Value::Bool(true);
             }
             (Field::KvTransfer, _) => peek.is_stateful = true,
+            (Field::Lora | Field::LoraPath | Field::LoraRequest, _) => {
+                peek.adapter = Some(field.name());
+            }
         }
     }
 }
@@ -254,11 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_object_is_refused() {
-        for body in
-            ["", "not json", "[]", "\"text\"", "12", "{\"model\":\"a\"", "{\"a\":}", "{} {}"]
-        {
-            assert_eq!(Peek::of(body.as_bytes()), Err(PeekError::NotJson), "{body}");
+    fn an_adapter_beside_the_model_is_found() {
+        for (body, adapter) in [
+            (r#"{"model":"a","lora_path":"b"}"#, Some("lora_path")),
+            (r#"{"lora":[{"id":0,"scale":1.0}]}"#, Some("lora")),
+            (r#"{"lora_request":{"lora_name":"b"},"lora":null}"#, Some("lora_request")),
+            (r#"{"lora_path":null,"metadata":{"lora_path":"b"}}"#, None),
+        ] {
+            assert_eq!(Peek::of(body.as_bytes()).map(|peek| peek.adapter), Ok(adapter), "{body}");
         }
     }
 
@@ -291,6 +297,11 @@ mod tests {
     #[test]
     fn a_model_must_be_a_text() {
         assert_eq!(Peek::of(br#"{"model":{"a":1}}"#), Err(PeekError::WrongType("model")));
+        // Python's parser reads each of these as a text that is not empty.
+        for model in [&b"\\ud800"[..], b"a\\udc00", b"\\ud800\\u0041", b"\xed\xa0\x80"] {
+            let body = [b"{\"model\":\"", model, b"\"}"].concat();
+            assert_eq!(Peek::of(&body), Err(PeekError::NotText("model")), "{body:?}");
+        }
     }
 
     #[test]

@@ -3,10 +3,11 @@
 
 use crate::access::{Charge, Cors, Key, Keys, Models, Place, Roster, Standing, take_credentials};
 use crate::backend::pool::Pool;
+use crate::backend::routes::Routes;
 use crate::error::{self, Error};
 use crate::observe::Sink;
 use crate::openai::route::{NoRoute, Route};
-use crate::record::{ModelLabel, RequestRecord};
+use crate::record::RequestRecord;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -150,11 +151,11 @@ impl Visitor {
         take_credentials(headers);
     }
 
-    /// Whether it may use this model, or without a name the one that it would get: `label`, if
-    /// all replicas have the same.
-    pub(super) fn may_use(&self, model: Option<&str>, label: &ModelLabel) -> Result<(), Error> {
+    /// Whether it may use the model that a request names. A request with no model, or an empty one,
+    /// gets the default model of the backends, if that is known.
+    pub(super) fn may_use(&self, model: Option<&str>, routes: &Routes) -> Result<(), Error> {
         let named = model.filter(|name| !name.is_empty());
-        let meant = named.or_else(|| label.is_known().then(|| label.as_str()));
+        let meant = named.or_else(|| routes.default_model());
         if self.models().allow(meant) {
             return Ok(());
         }
@@ -163,6 +164,18 @@ impl Visitor {
             None => "a model that it does not name".to_owned(),
         };
         Err(Error::ModelNotAllowed { model })
+    }
+
+    /// Whether a field of its request may name an adapter beside the model. A list of models does not
+    /// cover those names, so a visitor that has such a list may not use the field.
+    pub(super) fn may_adapt(&self, field: Option<&'static str>) -> Result<(), Error> {
+        match field {
+            Some(field) if !self.models().are_all() => {
+                let model = format!("the adapter that `{field}` names");
+                Err(Error::ModelNotAllowed { model })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The error without the models that are not for this visitor.

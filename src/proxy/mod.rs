@@ -162,7 +162,7 @@ async fn forward<B: receive::Incoming>(
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = body.len() as u64;
-    let peek = receive::peek(&head, &body, record.api).await?;
+    let peek = receive::peek(&head, &body, record.api)?;
     record.asked = Asked {
         stream: peek.stream,
         max_tokens: peek.max_tokens,
@@ -170,9 +170,14 @@ async fn forward<B: receive::Incoming>(
         parameters: peek.parameters.clone(),
         usage_injected: false,
     };
-    let route = gateway.pool.routes().of(peek.model.as_deref()).clone();
-    record.model = route.label.clone();
-    visitor.may_use(peek.model.as_deref(), &record.model)?;
+    let route = {
+        let routes = gateway.pool.routes();
+        let route = routes.of(peek.model.as_deref()).clone();
+        record.model = route.label.clone();
+        visitor.may_use(peek.model.as_deref(), &routes)?;
+        route
+    };
+    visitor.may_adapt(peek.adapter)?;
     let prompt = asked::prompt(&peek, &route, &body);
     let bytes = body.clone();
     let body = outgoing::Body::new(body, record.api, &head.headers, &peek, &route)?;

@@ -1,11 +1,11 @@
 //! The request's body: received whole, because it must be there to be peeked at and sent again.
 
 use crate::error::Error;
-use crate::openai::request::{Peek, PeekError};
+use crate::openai::request::Peek;
 use crate::openai::{Api, form};
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http::request;
+use http::{HeaderValue, request};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 use std::error::Error as StdError;
@@ -84,25 +84,21 @@ fn broken(error: &(dyn StdError + 'static)) -> Error {
     Error::BodyCut
 }
 
-/// Audio comes in forms. The shapes that we know must be JSON; others may be, and then their model
-/// is known too, and must be clear.
-pub(super) async fn peek(
-    head: &request::Parts,
-    body: &Bytes,
-    api: Option<Api>,
-) -> Result<Peek, Error> {
-    if api == Some(Api::Audio) {
-        let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        return Ok(form::peek(content_type.unwrap_or_default(), body).await?);
-    }
-    match (Peek::of(body), api) {
-        (Ok(peek), _) => Ok(peek),
-        (Err(PeekError::NotJson), Some(Api::Other)) => Ok(Peek::default()),
-        (Err(error), _) => {
-            tracing::debug!(path = head.uri.path(), %error, "body refused");
-            Err(error.into())
-        }
-    }
+/// Reads what the gateway acts on. The body must be a JSON object, or on the audio paths a form. Any
+/// other body is refused, because a backend could read another model in it than the one that access
+/// was checked for.
+pub(super) fn peek(head: &request::Parts, body: &[u8], api: Option<Api>) -> Result<Peek, Error> {
+    let peek = if api == Some(Api::Audio) {
+        let mut types = head.headers.get_all(CONTENT_TYPE).iter();
+        let only = types.next().filter(|_| types.next().is_none());
+        form::peek(only.map_or(&[], HeaderValue::as_bytes), body)
+    } else {
+        Peek::of(body)
+    };
+    peek.map_err(|error| {
+        tracing::debug!(path = head.uri.path(), %error, "body refused");
+        error.into()
+    })
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use tokenweir::record::Outcome;
 
 const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
-const KEY: &str = "sk-tw-a-key-for-tests";
+pub(crate) const KEY: &str = "sk-tw-a-key-for-tests";
 
 /// A tenant `a` with one key, [`KEY`].
 pub(crate) fn tenant() -> TenantEntry {

@@ -7,6 +7,7 @@ mod admission;
 mod answers;
 mod architecture;
 mod bench;
+mod bodies;
 mod bombs;
 mod canary;
 mod capture;
