@@ -1,16 +1,17 @@
 //! Why the gateway answers instead of a replica: one variant for each answer, and one table that
 //! says whose fault it is, which status it has and what the client should do.
 
+mod envelope;
 mod table;
 
 use crate::headers::{X_GATEWAY_ERROR, X_SHOULD_RETRY};
 use crate::openai::request::PeekError;
 use crate::record::Outcome;
 use bytes::Bytes;
+pub use envelope::Envelope;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use serde_json::Value;
 use std::fmt;
 use std::time::Duration;
 pub use table::REASONS;
@@ -229,15 +230,19 @@ impl Error {
         }
     }
 
-    /// The answer, in the error envelope that OpenAI clients read.
+    /// The answer, in the error envelope that OpenAI's clients read.
     pub fn response(&self) -> Response<Full<Bytes>> {
+        self.response_in(Envelope::OpenAi, None)
+    }
+
+    /// The answer in an error envelope. The request id stands in Anthropic's.
+    pub fn response_in(
+        &self,
+        envelope: Envelope,
+        request_id: Option<&str>,
+    ) -> Response<Full<Bytes>> {
         let row = self.row();
-        let body = serde_json::json!({ "error": {
-            "message": self.to_string(),
-            "type": row.kind,
-            "param": row.param,
-            "code": row.code.map_or_else(|| row.status.as_u16().into(), Value::from),
-        }});
+        let body = envelope.body(&row, &self.to_string(), request_id);
         let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
         *response.status_mut() = row.status;
         let headers = response.headers_mut();
@@ -270,6 +275,7 @@ pub fn listed(names: impl ExactSizeIterator<Item: fmt::Display>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     #[test]
     fn of_many_names_the_first_are_listed() {

@@ -37,7 +37,7 @@ use crate::backend::pool::{Need, Pool};
 use crate::backend::routes;
 use crate::backend::{Lease, ReplicaBody};
 use crate::clock;
-use crate::error::Error;
+use crate::error::{Envelope, Error};
 use crate::headers;
 use crate::observe::{Begun, Exchange, Leash, Live, ObservedBody, Sink, Terms};
 use crate::openai::Api;
@@ -120,6 +120,7 @@ pub async fn handle<B: receive::Incoming>(
         Opened::Recorded(recorded) => recorded,
     };
     let mut exchange = exchange.on_leash(leash);
+    let envelope = Envelope::of(request.uri().path());
     let request_id = exchange.record().request_id.clone();
     let result = match entered {
         Err(error) => Err(error),
@@ -138,7 +139,7 @@ pub async fn handle<B: receive::Incoming>(
         }
         Err(error) => {
             let error = visitor.censor(error, &gateway.pool);
-            let response = error.response();
+            let response = error.response_in(envelope, Some(request_id.as_str()));
             let bytes = response.body().size_hint().lower();
             exchange.refuse(error.status().as_u16(), bytes, error.reason(), error.outcome());
             response.map(Either::Left)

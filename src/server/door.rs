@@ -7,7 +7,7 @@ use super::leashing::Leashing;
 use super::pace::Paced;
 use super::wire::{Shared, Upload};
 use super::{http1, http2};
-use crate::error::Error;
+use crate::error::{Envelope, Error};
 use crate::observe::{Leash, Leashes};
 use crate::proxy::{Answer, Gateway, Opened, Peer, handle, open};
 use crate::tls::{Acceptor, Stream};
@@ -219,6 +219,7 @@ async fn answer(
 ) -> Response<Answer> {
     // Known only now that the stream runs.
     let leash = leashing.leash();
+    let envelope = Envelope::of(request.uri().path());
     let response = match opened {
         Ok(opened) => {
             // It is large, and made where it stays: in the box around it, it would be copied.
@@ -229,7 +230,7 @@ async fn answer(
     };
     response.unwrap_or_else(|_| {
         tracing::error!(ip = %peer.ip, "a request made the gateway panic");
-        Error::Internal.response().map(Either::Left)
+        Error::Internal.response_in(envelope, None).map(Either::Left)
     })
 }
 

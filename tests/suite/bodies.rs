@@ -248,3 +248,24 @@ async fn a_key_with_a_list_of_models_cannot_name_an_adapter_beside_the_model() {
     }
     assert_eq!((fake.seen().len(), open.seen().len()), (0, fields.len()));
 }
+
+#[tokio::test]
+async fn errors_on_the_paths_of_anthropic_have_its_envelope() {
+    let (_fake, gateway) = adapters(Some(&["base"])).await;
+    let secret = r#"{"model":"secret-lora"}"#;
+    for (path, body, expected) in [
+        ("/v1/messages", "[]", "invalid_request_error"),
+        ("/v1/messages/count_tokens", secret, "permission_error"),
+        ("/v1/messages/batches", "{}", "not_found_error"),
+    ] {
+        let (_, mut answer) = send(&gateway, path, "application/json", body.as_bytes()).await;
+        assert!(answer["error"]["message"].take().is_string(), "{path}");
+        assert!(answer["request_id"].take().is_string(), "{path}");
+        let expected = json!({
+            "type": "error", "error": { "type": expected, "message": null }, "request_id": null,
+        });
+        assert_eq!(answer, expected, "{path}");
+    }
+    let (_, answer) = send(&gateway, "/v1/completions", "application/json", b"[]").await;
+    assert_eq!((&answer["type"], &answer["error"]["code"]), (&Value::Null, &json!(400)));
+}
