@@ -84,6 +84,7 @@ fn a_million_unknown_keys_leave_not_a_byte() {
         name: "a".into(),
         tier: None,
         models: None,
+        allow: Vec::new(),
         limits: Limits::default(),
         keys: vec![KeyEntry {
             name: "k".into(),

@@ -85,6 +85,8 @@ pub(super) enum AssemblyError {
     TierKey { tier: String, source: SecretError },
     #[error("the admin token cannot be had")]
     AdminToken { source: SecretError },
+    #[error("the secret of access.cache_salt cannot be read")]
+    CacheSalt { source: SecretError },
     #[error(transparent)]
     Keys(#[from] ConfigError),
     #[error("the refusal phrases are too many to be looked for")]
@@ -130,7 +132,7 @@ impl Assembly {
         let replicas = sources.replicas(config);
         let outbound = outbound(config, &replicas)?;
         let pool = pool(config, backends(config, &replicas, &env)?);
-        let (access, keys_file) = access(config)?;
+        let (access, keys_file) = access(config, &env)?;
         let settings = otel::Settings::read(collectors::spans(loaded, &env), &env)?;
         let pushing = collectors::metrics(loaded, &env)?;
         let hearing = Hearing::start(config, &settings, logs, &pool, &access)?;

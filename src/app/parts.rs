@@ -3,13 +3,14 @@
 use super::assembly::AssemblyError;
 use super::keys::KeysFile;
 use super::logs::Logs;
-use crate::access::Cors;
+use crate::access::{Cors, SaltKey};
 use crate::admin;
 use crate::backend::pool::Pool;
 use crate::backend::{Backend, Selection};
-use crate::config::{self, BackendConfig, Config, ConfigError, TierKey};
+use crate::config::{self, BackendConfig, Config, TierKey};
 use crate::observe::{self, Sink};
 use crate::openai::Phrases;
+use crate::openai::control::Permissions;
 use crate::proxy::access::Access;
 use crate::proxy::{Gate, GateLimits, admission};
 use crate::record::Tiers;
@@ -63,7 +64,10 @@ pub(super) fn selection(config: &Config) -> Selection {
 }
 
 /// Who may come in, and the file that says so.
-pub(super) fn access(config: &Config) -> Result<(Arc<Access>, Option<KeysFile>), ConfigError> {
+pub(super) fn access(
+    config: &Config,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<(Arc<Access>, Option<KeysFile>), AssemblyError> {
     let opened = config.access.keys_file.clone();
     let opened = opened.map(|file| KeysFile::open(file, config.tiers.clone())).transpose()?;
     let (file, roster) = opened.unzip();
@@ -73,8 +77,21 @@ pub(super) fn access(config: &Config) -> Result<(Arc<Access>, Option<KeysFile>),
             "whoever reaches this address may use the replicas; see access.keys_file"
         );
     }
-    let access = Access::new(roster.as_ref(), Cors::new(&config.access.cors));
+    let access = Access::new(roster.as_ref(), Cors::new(&config.access.cors))
+        .with_allowed(Permissions::new(&config.access.allow))
+        .with_salts(salts(&config.access.cache_salt, env)?);
     Ok((Arc::new(access), file))
+}
+
+/// What derives the `cache_salt` of each tenant, if that is wished for.
+fn salts(
+    settings: &config::CacheSalt,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Option<SaltKey>, AssemblyError> {
+    let Some(config::SaltSource::Tenant) = settings.derive else { return Ok(None) };
+    let secret = settings.secret.as_ref().map(|secret| secret.resolve(env)).transpose();
+    let secret = secret.map_err(|source| AssemblyError::CacheSalt { source })?;
+    Ok(Some(SaltKey::new(secret.map(|secret| secret.digest()))))
 }
 
 pub(super) fn guard(

@@ -4,6 +4,7 @@
 use super::dialect::adapter_hash;
 use super::model::Model;
 pub use super::terms::Terms;
+use crate::openai::control::{Permission, Permissions};
 use crate::record::{BackendId, ModelLabel};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,10 @@ pub struct Named {
     /// The names of the only replicas for it. `None`: all that serve it.
     #[serde(default)]
     pub backends: Option<Vec<String>>,
+    /// The engine-control fields that each client of this model may use, besides those that its
+    /// tenant may.
+    #[serde(default)]
+    pub allow: Vec<Permission>,
     /// On what terms, where they are not those of all requests.
     #[serde(default)]
     pub terms: Terms,
@@ -39,6 +44,8 @@ pub struct Route {
     pub replicas: Arc<[usize]>,
     /// The hash of the model's name, if it is a LoRA adapter.
     pub adapter: Option<u64>,
+    /// The engine-control fields that each client of the model may use.
+    pub allowed: Permissions,
     /// On what terms, where they are not those of all requests.
     pub terms: Terms,
 }
@@ -61,6 +68,7 @@ pub(super) struct Rule {
     served_as: Option<Arc<str>>,
     /// For each position whether it may be asked. `None`: all may.
     only: Option<Vec<bool>>,
+    allowed: Permissions,
     terms: Terms,
 }
 
@@ -131,6 +139,7 @@ impl Routes {
             let mut route = Route::new(label, rule.served_as.clone(), replicas.copied());
             let is_adapter = places.iter().any(|(_, model)| model.parent.is_some());
             route.terms = rule.terms;
+            route.allowed = rule.allowed;
             route.adapter = is_adapter.then(|| adapter_hash(rule.target()));
             by_name.insert(rule.name.clone(), route);
         }
@@ -184,8 +193,9 @@ impl Route {
     ) -> Self {
         let mut replicas: Vec<usize> = replicas.collect();
         replicas.sort_unstable();
-        let terms = Terms::default();
-        Self { label, served_as, replicas: replicas.into(), adapter: None, terms }
+        let replicas = replicas.into();
+        let (allowed, terms) = Default::default();
+        Self { label, served_as, replicas, adapter: None, allowed, terms }
     }
 }
 
@@ -197,11 +207,13 @@ impl Rule {
             replicas.iter().map(is_listed).collect()
         });
         let served_as = named.alias_of().map(Arc::from);
-        Self { name: named.name.as_str().into(), served_as, only, terms: named.terms }
+        let allowed = Permissions::new(&named.allow);
+        Self { name: named.name.as_str().into(), served_as, only, allowed, terms: named.terms }
     }
 
     fn plain(id: &str) -> Self {
-        Self { name: id.into(), served_as: None, only: None, terms: Terms::default() }
+        let (allowed, terms) = Default::default();
+        Self { name: id.into(), served_as: None, only: None, allowed, terms }
     }
 
     fn target(&self) -> &str {
@@ -265,7 +277,7 @@ mod tests {
             name: name.into(),
             served_as: served_as.map(Into::into),
             backends: backends.map(owned),
-            terms: Terms::default(),
+            ..Named::default()
         }
     }
 

@@ -25,7 +25,7 @@ mod tests;
 mod transport;
 mod yaml;
 
-pub use access::Access;
+pub use access::{Access, CacheSalt, SaltSource};
 pub use backends::BackendConfig;
 pub use check::{Check, check};
 pub use discovery::{Discovery, backends_in};

@@ -56,6 +56,26 @@ pub enum Error {
         /// As the replicas call it.
         served_as: String,
     },
+    /// A field of the body is to be changed, and a header has a digest of the body.
+    #[error(
+        "the gateway must change `{field}` in the body for the backend, but a header has a digest of \
+         the body; leave that header out"
+    )]
+    SignedField {
+        /// Its name.
+        field: &'static str,
+    },
+    /// The body uses a field that controls the engine.
+    #[error(
+        "`{field}` controls the engine and is not for this client; leave it out, or ask the operator \
+         of this gateway for the permission `{permission}`"
+    )]
+    EngineControl {
+        /// Its name.
+        field: &'static str,
+        /// The permission that lets it pass.
+        permission: &'static str,
+    },
     /// The body is encoded.
     #[error("the request body is `{encoding}`; send it without a Content-Encoding")]
     EncodedBody {
@@ -287,6 +307,8 @@ mod tests {
             Error::MethodNotAllowed { allow: "POST" },
             Error::BadBody(PeekError::NotJson),
             Error::SignedBody { model: "a".into(), served_as: "b".into() },
+            Error::SignedField { field: "session_id" },
+            Error::EngineControl { field: "kv_transfer_params", permission: "kv_transfer" },
             Error::BadHead,
             Error::HeadTooLarge,
             Error::UriTooLong,

@@ -9,6 +9,7 @@ pub const REASONS: &[&str] = &[
     "method_not_allowed",
     "bad_body",
     "signed_body",
+    "engine_control",
     "bad_head",
     "head_too_large",
     "uri_too_long",
@@ -96,6 +97,14 @@ impl Error {
             Self::SignedBody { .. } => Row {
                 param: Some("model"),
                 ..row(S::BAD_REQUEST, Client, "BadRequestError", "signed_body")
+            },
+            Self::SignedField { field } => Row {
+                param: Some(field),
+                ..row(S::BAD_REQUEST, Client, "BadRequestError", "signed_body")
+            },
+            Self::EngineControl { field, .. } => Row {
+                param: Some(field),
+                ..row(S::BAD_REQUEST, Client, "BadRequestError", "engine_control")
             },
             Self::BadHead => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_head"),
             Self::HeadTooLarge => {

@@ -1,6 +1,7 @@
 //! Peeks at a `multipart/form-data` request, which is how audio comes: the model and whether a
 //! stream is wanted are fields of the form.
 
+use super::control::{self, Used};
 use super::request::{Peek, PeekError};
 use super::splice::Slot;
 use bytes::Bytes;
@@ -38,6 +39,8 @@ pub async fn peek(content_type: &str, body: &Bytes) -> Result<Peek, PeekError> {
         } else if field.name() == Some("stream") {
             let Ok(value) = field.text().await else { continue };
             peek.stream = value.eq_ignore_ascii_case("true") || value == "1";
+        } else if let Some(control) = field.name().and_then(control::of_form) {
+            peek.controls.push(Used { control, text: None });
         }
     }
     Ok(peek)

@@ -7,6 +7,7 @@ mod audio;
 mod broken;
 mod chat;
 mod completions;
+pub mod control;
 mod event;
 mod excerpt;
 pub mod form;

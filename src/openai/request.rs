@@ -1,11 +1,13 @@
 //! Peeks at the body of a request for the few fields that the gateway acts on or reports. The
 //! body itself is never taken apart: what is forwarded are the bytes that came.
 
+use super::control::{self, Permission, Used};
 use super::parameters::{Parameter, Parameters};
 use super::prompt::{Part, PromptSpans};
 use super::splice::{Slot, Splice, StreamOptions};
-use crate::json::{Paths, Scanner, Value};
+use crate::json::{Paths, Scanner, Text, Value};
 use memchr::memmem;
+use std::ops::Range;
 use std::sync::LazyLock;
 
 /// What a request asks for. Absent fields are absent in the body.
@@ -27,6 +29,10 @@ pub struct Peek {
     pub n: Option<u64>,
     /// Where its prompt stands.
     pub prompt: PromptSpans,
+    /// Where `cache_salt` stands.
+    pub cache_salt: SaltSlot,
+    /// The engine-control fields that it uses.
+    pub controls: Vec<Used>,
     /// `prompt_cache_key`: requests with the same one are likely to share a prefix.
     pub cache_key: Option<Box<str>>,
     /// How the answer is to be generated.
@@ -34,6 +40,18 @@ pub struct Peek {
     /// It leaves something behind at its replica, or goes on from what is there: it cannot be sent
     /// to another one once this one has had it.
     pub is_stateful: bool,
+}
+
+/// Where the value of `cache_salt` stands in a body. The salt itself is in [`PromptSpans::salt`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum SaltSlot {
+    /// The body has none.
+    #[default]
+    Absent,
+    /// A text with its quotes, or a `null`.
+    At(Range<usize>),
+    /// It is neither.
+    WrongType,
 }
 
 /// Why a body cannot be peeked at. The client is at fault.
@@ -66,8 +84,9 @@ enum Field {
     CacheSalt,
     Store,
     Background,
-    KvTransfer,
     Parameter(Parameter),
+    /// A row of [`control::FIELDS`].
+    Control(u8),
 }
 
 const FIELDS: &[(&str, Field)] = &[
@@ -90,7 +109,6 @@ const FIELDS: &[(&str, Field)] = &[
     ("cache_salt", Field::CacheSalt),
     ("store", Field::Store),
     ("background", Field::Background),
-    ("kv_transfer_params", Field::KvTransfer),
     ("temperature", Field::Parameter(Parameter::Temperature)),
     ("top_p", Field::Parameter(Parameter::TopP)),
     ("top_k", Field::Parameter(Parameter::TopK)),
@@ -110,14 +128,26 @@ const SERVER_TOOLS: [&[u8]; 2] = [b"\"mcp\"", b"\"code_interpreter\""];
 /// Bytes around a text.
 const QUOTES: usize = 2;
 
-static PATHS: LazyLock<Paths<Field>> = LazyLock::new(|| Paths::new(&[FIELDS]));
+/// The rows of the control table come last, so that the usual fields are found before them.
+static PATHS: LazyLock<Paths<Field>> = LazyLock::new(|| {
+    let rows =
+        (0..).zip(&control::FIELDS).map(|(row, control)| (control.name, Field::Control(row)));
+    let is_here = |name| FIELDS.iter().any(|(known, _)| *known == name);
+    let controls: Vec<_> = rows.filter(|(name, _)| !is_here(*name)).collect();
+    Paths::new(&[FIELDS, &controls])
+});
 
 impl Peek {
     /// Peeks at a whole body.
     pub fn of(body: &[u8]) -> Result<Self, PeekError> {
         let mut peek = Self::default();
-        let mut seen =
-            Seen { fields: 0, limits: [None; 3], options: StreamOptions::Absent, error: None };
+        let mut seen = Seen {
+            fields: 0,
+            controls: 0,
+            limits: [None; 3],
+            options: StreamOptions::Absent,
+            error: None,
+        };
         let mut scanner = Scanner::default();
         scanner.locate(&PATHS, body, |field, value, end| seen.read(field, value, end, &mut peek));
         if let Some(error) = seen.error {
@@ -142,7 +172,10 @@ impl Peek {
 }
 
 struct Seen {
+    /// A bit for each of [`FIELDS`].
     fields: u32,
+    /// A bit for each row of the control table.
+    controls: u32,
     limits: [Option<u64>; 3],
     options: StreamOptions,
     error: Option<PeekError>,
@@ -160,6 +193,10 @@ impl Seen {
             peek.parameters.read(parameter, value);
             return;
         }
+        if let Field::Control(row) = field {
+            self.read_control(row, value, end, peek);
+            return;
+        }
         let bit = 1 << field.number();
         if self.fields & bit != 0 {
             self.error.get_or_insert(PeekError::Duplicate(field.name()));
@@ -169,11 +206,13 @@ impl Seen {
             (Field::StreamOptions | Field::IncludeUsage | Field::ContinuousUsage, value) => {
                 self.options = self.options.with(field, value, end);
             }
-            (Field::Prompt(_) | Field::Parameter(_), _) | (_, Value::Null) => {}
+            (Field::CacheSalt, Value::Null) => {
+                peek.cache_salt = SaltSlot::At(end - "null".len()..end);
+            }
+            (Field::Prompt(_) | Field::Parameter(_) | Field::Control(_), _) | (_, Value::Null) => {}
             (Field::Model, Value::Text(text)) => {
                 peek.model = text.decode().map(Into::into);
-                let start = end - text.len() - QUOTES;
-                peek.model_slot = peek.model.is_some().then_some(Slot::Json(start..end));
+                peek.model_slot = peek.model.is_some().then(|| Slot::Json(span(text, end)));
             }
             (Field::Model, _) => {
                 self.error.get_or_insert(PeekError::WrongType(field.name()));
@@ -185,13 +224,43 @@ impl Seen {
             (Field::MaxOutputTokens, value) => self.limits[2] = value.as_count(),
             (Field::N, value) => peek.n = value.as_count(),
             (Field::CacheKey, value) => peek.cache_key = value.as_text().map(Into::into),
-            (Field::CacheSalt, value) => peek.prompt.salt = value.as_text().map(Into::into),
+            (Field::CacheSalt, Value::Text(text)) => {
+                peek.prompt.salt = text.decode().map(Into::into);
+                peek.cache_salt = SaltSlot::At(span(text, end));
+            }
+            (Field::CacheSalt, _) => peek.cache_salt = SaltSlot::WrongType,
             (Field::Store | Field::Background, value) => {
                 peek.is_stateful |= value == Value::Bool(true);
             }
-            (Field::KvTransfer, _) => peek.is_stateful = true,
         }
     }
+
+    /// Reads a field of the control table.
+    fn read_control(&mut self, row: u8, value: Value<'_>, end: usize, peek: &mut Peek) {
+        let control = control::at(row);
+        let bit = 1 << row;
+        if self.controls & bit != 0 {
+            self.error.get_or_insert(PeekError::Duplicate(control.name));
+        }
+        self.controls |= bit;
+        let is_used = match value {
+            Value::Null => false,
+            // vLLM's default, which some clients always send.
+            Value::Number(b"0") => control.permission != Permission::Priority,
+            _ => true,
+        };
+        if is_used {
+            let transfers = [Permission::KvTransfer, Permission::EcTransfer];
+            peek.is_stateful |= transfers.contains(&control.permission);
+            let text = if let Value::Text(text) = value { Some(span(text, end)) } else { None };
+            peek.controls.push(Used { control, text });
+        }
+    }
+}
+
+/// Where a text that ends at `end` stands, with its quotes.
+fn span(text: Text<'_>, end: usize) -> Range<usize> {
+    end - text.len() - QUOTES..end
 }
 
 impl StreamOptions {

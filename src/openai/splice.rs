@@ -59,6 +59,20 @@ impl Splice {
         Some(Self { at, with: with.into() })
     }
 
+    /// The edit that puts another value in the place of one.
+    pub fn replace(at: Range<usize>, with: impl Into<Cow<'static, str>>) -> Self {
+        Self { at, with: with.into() }
+    }
+
+    /// The edit that gives a JSON object a member which it does not have. `member` is a name, a
+    /// colon and a value. `None`: the body is no object.
+    pub fn insert(body: &[u8], member: &str) -> Option<Self> {
+        let at = body.iter().position(|byte| *byte == b'{')? + 1;
+        let is_empty = body[at..].trim_ascii_start().starts_with(b"}");
+        let comma = if is_empty { "" } else { "," };
+        Some(Self { at: at..at, with: format!("{member}{comma}").into() })
+    }
+
     /// The body with some edits, in one copy. They must be of this body and may not overlap.
     pub fn apply<'a>(edits: impl IntoIterator<Item = &'a Self>, body: &[u8]) -> Bytes {
         let mut edits: Vec<&Self> = edits.into_iter().collect();

@@ -5,6 +5,7 @@
 //!                                     there is a record, whatever happens
 //! receive ─ the whole request body    it must be there to be peeked at and sent again
 //! peek ─ model, stream, limits        the bytes stay as they came
+//! control ─ may the client use the engine-control fields that it sends?
 //! admit ─ a place, now or when a replica has room; the policy names the replica
 //! relay ─ send it, hold its answer    ↺ another replica, while there is no output
 //! forward ─ its frames, observed      the lease and the exchange travel in the body
@@ -18,6 +19,7 @@ pub mod access;
 pub mod admission;
 mod asked;
 mod attempt;
+mod control;
 mod deadline;
 mod gate;
 mod hold;
@@ -46,6 +48,7 @@ use crate::trace_context::Propagation;
 use access::{Access, Visitor};
 use admission::Admission;
 use bytes::Bytes;
+use control::Control;
 use deadline::Deadline;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderName, Request, Response};
@@ -54,6 +57,7 @@ use hyper::body::Body;
 use opening::Recorded;
 pub use opening::{Opened, open};
 use retry::Retry;
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -157,7 +161,7 @@ async fn forward<B: receive::Incoming>(
     exchange: &mut Exchange,
     request: Request<B>,
 ) -> Result<(Response<Begun<ReplicaBody>>, Lease), Error> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let body = receive::whole(&head, body, gateway.max_body, gateway.body_idle).await?;
     let record = exchange.record();
     record.timings.received = Some(clock::now());
@@ -173,9 +177,12 @@ async fn forward<B: receive::Incoming>(
     let route = gateway.pool.routes().of(peek.model.as_deref()).clone();
     record.model = route.label.clone();
     visitor.may_use(peek.model.as_deref(), &record.model)?;
-    let prompt = asked::prompt(&peek, &route, &body);
+    let access = &gateway.access;
+    let mut control = Control::check(access, visitor, route.allowed, record, &peek, &body)?;
+    let prompt = asked::prompt(&peek, &route, control.salt.as_deref(), &body);
     let bytes = body.clone();
-    let body = outgoing::Body::new(body, record.api, &head.headers, &peek, &route)?;
+    let (api, edits) = (record.api, take(&mut control.edits));
+    let body = outgoing::Body::new(body, api, &head.headers, &peek, &route, edits)?;
     let need = Need {
         model: peek.model.as_deref(),
         prompt: &prompt,
@@ -195,6 +202,7 @@ async fn forward<B: receive::Incoming>(
     let tenant = record.caller.as_ref().map(|caller| &*caller.tenant);
     let caller = gateway.admission.caller(&head.headers, record.client, &record.tier, tenant);
     let place = gateway.admission.admit(need, caller, &mut record.timings).await?;
+    control.strip(&mut head.headers);
     agree(exchange.terms(), &route.terms, deadline);
     let response_headers = route.terms.response_headers;
     let call = relay::Call { head: &head, peek: &peek, body, need, deadline, response_headers };

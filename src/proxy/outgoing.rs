@@ -1,10 +1,12 @@
-//! The request body as a replica gets it: the client's bytes, or those with the edits that call
-//! the model as the replica does, and that make a stream end with its usage.
+//! The request body as a backend gets it: the client's bytes, or those with the edits that name the
+//! model as the backend does, that take away what the client may not control, and that make a
+//! stream end with its usage.
 
 use crate::backend::Backend;
 use crate::backend::routes::Route;
 use crate::error::Error;
 use crate::headers;
+use crate::openai::control::Edit;
 use crate::openai::request::Peek;
 use crate::openai::{Api, Splice};
 use bytes::Bytes;
@@ -15,21 +17,23 @@ pub(super) struct Body {
     /// As it came.
     plain: Bytes,
     model: Option<Splice>,
+    control: Vec<Edit>,
     usage: Option<Splice>,
     /// Made when the first replica wants it: without the edit for usage, and with it.
     edited: [Option<Bytes>; 2],
 }
 
 impl Body {
-    /// A body of these bytes, for replicas of this route. Only shapes that have `stream_options`
-    /// are edited for usage. A body whose digest somebody has signed is never edited: it is
-    /// refused if it would have to be.
+    /// A body of these bytes, for backends of this route, with the edits of the control check. Only
+    /// APIs that have `stream_options` are edited for usage. A body whose digest is in a header is
+    /// never edited: it is refused if it would have to be.
     pub(super) fn new(
         plain: Bytes,
         api: Option<Api>,
         headers: &HeaderMap,
         peek: &Peek,
         route: &Route,
+        control: Vec<Edit>,
     ) -> Result<Self, Error> {
         let is_signed = headers::is_digested(headers);
         let named = route.served_as.as_deref().zip(peek.model_slot.as_ref());
@@ -39,10 +43,16 @@ impl Body {
             let served_as = served_as.to_owned();
             return Err(Error::SignedBody { model: route.label.as_str().to_owned(), served_as });
         }
+        if let Some(edit) = control.first()
+            && is_signed
+        {
+            return Err(Error::SignedField { field: edit.field });
+        }
         let has_options = matches!(api, Some(Api::Chat | Api::Completions));
         Ok(Self {
             plain,
             model: named.map(|(served_as, slot)| slot.renamed(served_as)),
+            control,
             usage: peek.usage_splice.clone().filter(|_| has_options && !is_signed),
             edited: [None, None],
         })
@@ -57,7 +67,8 @@ impl Body {
     pub(super) fn for_replica(&mut self, backend: &Backend) -> (&Bytes, bool) {
         let usage = self.usage.as_ref().filter(|_| backend.injects_usage());
         let asks_usage = usage.is_some();
-        let mut edits = self.model.iter().chain(usage).peekable();
+        let control = self.control.iter().map(|edit| &edit.splice);
+        let mut edits = self.model.iter().chain(control).chain(usage).peekable();
         if edits.peek().is_none() {
             return (&self.plain, false);
         }

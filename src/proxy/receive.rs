@@ -1,7 +1,7 @@
 //! The request's body: received whole, because it must be there to be peeked at and sent again.
 
 use crate::error::Error;
-use crate::openai::request::{Peek, PeekError};
+use crate::openai::request::Peek;
 use crate::openai::{Api, form};
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
@@ -84,8 +84,8 @@ fn broken(error: &(dyn StdError + 'static)) -> Error {
     Error::BodyCut
 }
 
-/// Audio comes in forms. The shapes that we know must be JSON; others may be, and then their model
-/// is known too, and must be clear.
+/// Audio comes in forms. All other bodies must be JSON: a field that cannot be read cannot be
+/// checked, and engines read JSON that is not UTF-8 or holds `NaN`.
 pub(super) async fn peek(
     head: &request::Parts,
     body: &Bytes,
@@ -95,14 +95,10 @@ pub(super) async fn peek(
         let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         return Ok(form::peek(content_type.unwrap_or_default(), body).await?);
     }
-    match (Peek::of(body), api) {
-        (Ok(peek), _) => Ok(peek),
-        (Err(PeekError::NotJson), Some(Api::Other)) => Ok(Peek::default()),
-        (Err(error), _) => {
-            tracing::debug!(path = head.uri.path(), %error, "body refused");
-            Err(error.into())
-        }
-    }
+    Peek::of(body).map_err(|error| {
+        tracing::debug!(path = head.uri.path(), %error, "body refused");
+        error.into()
+    })
 }
 
 #[cfg(test)]

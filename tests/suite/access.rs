@@ -1,7 +1,9 @@
 //! The door: who comes in, what of it goes on to a replica, and which doors there are.
 
+mod control;
 mod limits;
 mod reload;
+mod salt;
 mod timing;
 
 use crate::metrics::value;
@@ -26,6 +28,7 @@ pub(crate) fn tenant() -> TenantEntry {
         name: "a".into(),
         tier: None,
         models: None,
+        allow: Vec::new(),
         limits: Limits::default(),
         keys: vec![KeyEntry { name: "one".into(), hash, limits: Limits::default() }],
     }

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir::backend::routes::{Named, Terms};
 use tokenweir::observe::{self, OnTruncation, StreamRules};
+use tokenweir::openai::control::{Permission, Permissions};
+use tokenweir::proxy::access::Access;
 use tokenweir::proxy::retry;
 use tokenweir::record::{NotRetried, Outcome};
 use tokenweir::resilience;
@@ -131,7 +133,10 @@ async fn a_request_with_effects_beyond_its_answer_is_sent_once() {
     for ask in bodies {
         let script = || vec![Step::Send(json("500 Internal Server Error", ERROR))];
         let fakes = first_of_two(script, stream_of(&GOOD)).await;
-        let gateway = gateway_of(&fakes).await;
+        let allowed = Permissions::new(&[Permission::KvTransfer]);
+        let access = Arc::new(Access::default().with_allowed(allowed));
+        let addresses = fakes.each_ref().map(|fake| fake.addr);
+        let gateway = start_with(&addresses, Setup { access, ..Setup::default() }).await;
         let answer = gateway.post(CHAT, ask).await;
         assert_eq!((status(&answer), body(&answer)), (500, (ERROR.into(), true)), "{ask}");
         assert_eq!(gateway.record().await.not_retried, Some(NotRetried::Effects), "{ask}");
