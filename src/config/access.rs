@@ -172,7 +172,7 @@ mod tests {
             (
                 "permission",
                 "tenants: [{ name: a, allow: [kv_transfr], keys: [] }]\n".into(),
-                "FILE:1:30: unknown value",
+                "FILE:1:30: unknown value `…`\nhelp: did you mean `kv_transfer`?",
             ),
             (
                 "limit",
