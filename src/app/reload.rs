@@ -11,7 +11,7 @@ use crate::admin::{Configuration, Request, Requests};
 use crate::backend::Keeper;
 use crate::backend::client::Client;
 use crate::clock;
-use crate::config::{Config, Loaded, Overrides, Reloaded};
+use crate::config::{Config, ConfigError, Loaded, Overrides, Reloaded};
 use crate::discovery::file::WatchedFile;
 use crate::proxy::Gateway;
 use crate::server::Limits;
@@ -115,6 +115,10 @@ impl Reloader {
         let reloaded = self.loaded.reload(read.map_err(|error| error.to_string())?);
         self.change(&reloaded.loaded.config).await?;
         self.loaded = reloaded.loaded.clone();
+        if read.as_ref().is_err_and(ConfigError::is_unreadable) {
+            // The reason may pass while the file stays as it is.
+            file.forget();
+        }
         self.configuration.replace(self.loaded.view(), clock::wall());
         Ok(reloaded)
     }
