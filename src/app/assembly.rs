@@ -22,6 +22,7 @@ use crate::discovery::file::WatchedFile;
 use crate::observe::Live;
 use crate::proxy::admission::Admission;
 use crate::server::{self, BindError, Drained, Server};
+use crate::proxy::retry::Retry;
 use crate::telemetry::buckets::BucketsError;
 use crate::telemetry::otel::{self, Otel};
 use crate::telemetry::push::{self, Push};
@@ -164,7 +165,8 @@ impl Assembly {
         let of_spans = hearing.otel.as_ref().and_then(Otel::outbound);
         let to_collectors = of_spans.into_iter().chain(push.as_ref().map(Push::outbound));
         to_collectors.for_each(|it| tls.credentials.keep_outbound(Side::Collector, it));
-        let gateway = shared(lasting.gateway(config, client.clone(), &env)?);
+        let gateway =
+            shared(lasting.gateway(config, Retry::new(config.retry), client.clone(), &env)?);
         let limits = shared(limits);
         let reloader = Reloader {
             loaded: loaded.clone(),

@@ -46,10 +46,11 @@ pub(super) struct Next {
 // === impl Lasting ===
 
 impl Lasting {
-    /// The gateway of a configuration.
+    /// The gateway of a configuration. `retry` has its settings.
     pub(super) fn gateway(
         &self,
         config: &Config,
+        retry: Retry,
         client: Client,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Gateway, AssemblyError> {
@@ -58,7 +59,7 @@ impl Lasting {
             access: self.access.clone(),
             admission: self.admission.clone(),
             client,
-            retry: Retry::new(config.retry),
+            retry,
             first_output: config.timeouts.first_output,
             sink: self.telemetry.clone(),
             max_body: config.limits.body,
@@ -73,17 +74,19 @@ impl Lasting {
         })
     }
 
-    /// All of it that can fail, before any of it holds.
+    /// All of it that can fail, before any of it holds. The history of `before` goes on.
     pub(super) fn next(
         &self,
         config: &Config,
+        before: &Gateway,
         replicas: &[BackendConfig],
         client: Client,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Next, AssemblyError> {
         let observation = observation(config, &self.buckets)?;
         let identities = identities(replicas)?;
-        Ok(Next { observation, identities, gateway: self.gateway(config, client, env)? })
+        let retry = before.retry.reconfigured(config.retry);
+        Ok(Next { observation, identities, gateway: self.gateway(config, retry, client, env)? })
     }
 
     /// It holds from now on.

@@ -135,7 +135,8 @@ impl Reloader {
         let fleet = fleet.map_err(|error| Chain(&error).to_string())?;
         let has_other_client = config.timeouts != self.loaded.config.timeouts;
         let client = if has_other_client { self.new_client(config) } else { self.client.clone() };
-        let next = self.lasting.next(config, &replicas, client.clone(), variable);
+        let before = self.gateway.load_full();
+        let next = self.lasting.next(config, &before, &replicas, client.clone(), variable);
         let next = next.map_err(|error| Chain(&error).to_string())?;
         if has_other_client || config.watch != self.loaded.config.watch {
             self.keeper.set(client.clone(), config.watch);

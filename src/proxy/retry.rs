@@ -5,6 +5,7 @@ use crate::resilience::{Elsewhere, Poison, Symptom};
 use crate::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tower::retry::budget::{Budget, TpsBudget};
 
@@ -29,8 +30,8 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Retry {
     settings: Settings,
-    budget: TpsBudget,
-    poison: Poison,
+    budget: Arc<TpsBudget>,
+    poison: Arc<Poison>,
 }
 
 /// What has become of one request so far.
@@ -64,9 +65,19 @@ impl Retry {
         let Settings { budget, budget_floor, .. } = settings;
         Self {
             settings,
-            budget: TpsBudget::new(BUDGET_WINDOW, budget_floor, budget),
-            poison: Poison::default(),
+            budget: Arc::new(TpsBudget::new(BUDGET_WINDOW, budget_floor, budget)),
+            poison: Arc::default(),
         }
+    }
+
+    /// With other settings, and with the history of this one: the requests that were present at deaths,
+    /// and what is left of the budget unless its own settings change.
+    pub fn reconfigured(&self, settings: Settings) -> Self {
+        let has_same_budget = self.settings.budget.total_cmp(&settings.budget).is_eq()
+            && self.settings.budget_floor == settings.budget_floor;
+        let budget = has_same_budget.then(|| self.budget.clone());
+        let new = Self::new(settings);
+        Self { budget: budget.unwrap_or(new.budget), poison: self.poison.clone(), ..new }
     }
 
     /// How long an answer without output is held back.
@@ -151,5 +162,21 @@ mod tests {
         assert_eq!(allowed(&retry), 100, "the floor of ten seconds");
         (0..1_000).for_each(|_| retry.deposit());
         assert_eq!(allowed(&retry), 200);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn other_settings_keep_the_deaths_and_the_same_budget() {
+        let settings = Settings { budget: 0.0, budget_floor: 1, ..Settings::default() };
+        let retry = Retry::new(settings);
+        let busy = |retry: &Retry| retry.allow(failed(Symptom::Busy, 1), clock::now());
+        assert_eq!(retry.allow(failed(Symptom::Died, 1), clock::now()), Ok(()));
+        (0..9).for_each(|_| assert_eq!(busy(&retry), Ok(())));
+        assert_eq!(busy(&retry), Err(NotRetried::Budget));
+        let retry = retry.reconfigured(Settings { attempts: 5, ..settings });
+        assert_eq!(retry.settings.attempts, 5);
+        assert_eq!(busy(&retry), Err(NotRetried::Budget), "the budget stays used");
+        let retry = retry.reconfigured(Settings { budget_floor: 2, ..settings });
+        assert_eq!(busy(&retry), Ok(()), "another budget is a new one");
+        let second = retry.allow(failed(Symptom::Died, 2), clock::now());
+        assert_eq!(second, Err(NotRetried::Poison), "the first death was before two changes");
     }
 }
