@@ -16,6 +16,7 @@ use crate::observe::Live;
 use crate::proxy::access::Access;
 use crate::proxy::admission::Admission;
 use crate::routing::{Ledger, Prompt};
+use crate::supervise::Panics;
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::exposition::Format;
 use crate::telemetry::quality::Quality;
@@ -237,6 +238,7 @@ impl Admin {
             connections: (self.connections)(),
             tls: self.credentials.counts(),
             reloads: self.configuration.reloads(),
+            panics: Panics::now(),
         }
     }
 }

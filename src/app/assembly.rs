@@ -3,6 +3,7 @@
 use super::collectors;
 use super::diagnosing::Diagnosing;
 use super::hearing::Hearing;
+use super::keys::KeysFile;
 use super::lasting::Lasting;
 use super::logs::Logs;
 use super::parts::{access, admission, backends, guard, observation, outbound, span_counts};
@@ -21,8 +22,9 @@ use crate::diagnose::Board;
 use crate::discovery::file::WatchedFile;
 use crate::observe::Live;
 use crate::proxy::admission::Admission;
-use crate::server::{self, BindError, Drained, Server};
 use crate::proxy::retry::Retry;
+use crate::server::{self, BindError, Drained, Server};
+use crate::supervise::{self, Supervised, Task};
 use crate::telemetry::buckets::BucketsError;
 use crate::telemetry::otel::{self, Otel};
 use crate::telemetry::push::{self, Push};
@@ -33,12 +35,11 @@ use arc_swap::ArcSwap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::sync::Mutex;
 
 /// A gateway with its ports bound and its replicas looked at.
 pub(super) struct Assembly {
@@ -72,7 +73,7 @@ pub(super) struct Assembly {
     /// Watches the replicas and the configuration.
     reloader: Reloader,
     /// Reads the file of keys again, and diagnoses the replicas, while it lives.
-    _beside: JoinSet<()>,
+    _beside: Vec<Supervised>,
 }
 
 /// Why a valid configuration cannot be run.
@@ -138,8 +139,10 @@ impl Assembly {
         let Hearing { telemetry, buckets, .. } = &hearing;
         let client = Client::with_tls(config.timeouts, outbound.clone());
         let keeper = server::watch_all(&pool, &client, config.watch, telemetry, FIRST_LOOK).await;
-        let mut beside: JoinSet<()> =
-            keys_file.into_iter().map(|file| file.watch(access.clone())).collect();
+        let watched = access.clone();
+        let watch = |file: KeysFile| move || file.clone().watch(watched.clone());
+        let keys_watch = keys_file.map(|file| supervise::spawn(Task::KeysFile, watch(file)));
+        let mut beside: Vec<Supervised> = keys_watch.into_iter().collect();
         let (configuration, requests) = Configuration::new(loaded.view(), began);
         let lasting = Lasting {
             pool: pool.clone(),
@@ -157,7 +160,8 @@ impl Assembly {
         };
         let seen = Seen { guard: guard(config, &env)?, trace_ui: config.tracing.ui.clone() };
         let admin = Arc::new(admin(seen, &lasting, &hearing, &ports, configuration.clone()));
-        beside.spawn(diagnosing(&lasting, &hearing, &admin).run());
+        let diagnosing = diagnosing(&lasting, &hearing, &admin);
+        beside.push(supervise::spawn(Task::Diagnosis, move || diagnosing.clone().run()));
         let push = pushing.as_ref().map(|settings| collectors::push(settings, &admin, began));
         let push = push.transpose()?;
         let Ports { clients, operators: operators_port, limits, connections, tls, .. } = ports;
@@ -208,9 +212,18 @@ impl Assembly {
     }
 
     /// Serves until `shutdown`, drains, and sends what is left of the spans and the last metrics.
-    pub(super) async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) {
-        let reloading = tokio::spawn(self.reloader.run());
-        let living = tokio::spawn(systemd::alive());
+    /// `Err`: a task without which the gateway cannot go on has ended.
+    pub(super) async fn run(
+        self,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), Task> {
+        // A reload that panics loses nothing of this state.
+        let reloader = Arc::new(Mutex::new(self.reloader));
+        let reloading = supervise::spawn(Task::Reload, move || {
+            let reloader = reloader.clone();
+            async move { reloader.lock().await.run().await }
+        });
+        let living = supervise::spawn(Task::SystemdWatchdog, systemd::alive);
         let shutdown = async {
             shutdown.await;
             systemd::stopping();
@@ -219,11 +232,13 @@ impl Assembly {
         // On a worker: on the thread that waits for the end of all, each connection that comes or goes
         // would wake two threads instead of one.
         let drained = tokio::spawn(self.server.run(shutdown)).await;
-        let drained = drained.unwrap_or_else(|error| resume_unwind(error.into_panic()));
-        living.abort();
-        reloading.abort();
+        let drained = drained.unwrap_or_else(|_| {
+            supervise::report(Task::Listener);
+            Drained::Failed(Task::Listener)
+        });
+        drop(living);
         // What it holds is dropped when it has ended.
-        let _ = reloading.await;
+        reloading.stop().await;
         drop(self.telling);
         let spans = async {
             if let Some(otel) = self.otel {
@@ -239,7 +254,15 @@ impl Assembly {
         match drained {
             Drained::Whole => tracing::info!("drained"),
             Drained::Cut => tracing::warn!("the drain deadline has cut requests"),
+            Drained::Failed(task) => {
+                tracing::error!(
+                    task = task.as_str(),
+                    "the gateway ends because this task has ended"
+                );
+                return Err(task);
+            }
         }
+        Ok(())
     }
 }
 

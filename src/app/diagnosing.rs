@@ -11,6 +11,7 @@ use std::time::Instant;
 use tokio::time::MissedTickBehavior;
 
 /// Who looks, and at what.
+#[derive(Clone)]
 pub(super) struct Diagnosing {
     pub(super) pool: Arc<Pool>,
     pub(super) admission: Arc<Admission>,

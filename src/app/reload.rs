@@ -15,6 +15,7 @@ use crate::config::{Config, ConfigError, Loaded, Overrides, Reloaded};
 use crate::discovery::file::WatchedFile;
 use crate::proxy::Gateway;
 use crate::server::Limits;
+use crate::supervise;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +54,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Reloader {
     /// Makes every change that is asked for, for ever.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(&mut self) {
         loop {
             let is_watched = self.loaded.config.reload.watch;
             let task = tokio::select! {
@@ -94,7 +95,10 @@ impl Reloader {
     }
 
     async fn reload(&mut self) -> Result<String, String> {
-        match self.read_and_change().await {
+        let reloaded = self.read_and_change();
+        let reloaded = supervise::catch_async(supervise::Task::Reload, reloaded).await;
+        let panicked = || Err("the reload panicked; the log says where".to_owned());
+        match reloaded.unwrap_or_else(panicked) {
             Ok(reloaded) => Ok(told(&reloaded)),
             Err(problem) => {
                 tracing::error!(problem, "the configuration cannot be used; the one before holds");

@@ -15,6 +15,7 @@ use crate::resilience::{Standing, Symptom};
 use crate::routing::{self, PolicyKind};
 use crate::slo::{Objective, Verdict};
 use crate::spread::Parts;
+use crate::supervise::Task;
 use crate::tls::Side;
 use std::time::Duration;
 
@@ -177,6 +178,8 @@ pub enum Label {
     CertificateResult,
     /// Whether a configuration that was read again could be used.
     Reload,
+    /// [`Task::as_str`]
+    Task,
     /// The version of the gateway.
     Version,
 }
@@ -281,6 +284,7 @@ impl Label {
             Self::Signal => "signal",
             Self::Window => "window",
             Self::Side => "side",
+            Self::Task => "task",
             Self::Version => "version",
         }
     }
@@ -350,6 +354,7 @@ impl Label {
             Self::Side => own(&Side::ALL.map(Side::as_str)),
             Self::CertificateResult => own(&CERTIFICATE_RESULTS),
             Self::Reload => own(&RELOAD_RESULTS),
+            Self::Task => own(&Task::ALL.map(Task::as_str)),
             Self::Version => own(&[env!("CARGO_PKG_VERSION")]),
         }
     }

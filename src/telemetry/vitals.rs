@@ -3,6 +3,7 @@
 
 use super::{access_log, capture, content, push, quality};
 use crate::diagnose::Diagnosis;
+use crate::supervise::Panics;
 use crate::tls;
 use serde::Serialize;
 use std::sync::Arc;
@@ -46,6 +47,9 @@ pub struct Vitals {
     pub tls: tls::Counts,
     /// How the configuration was read.
     pub reloads: Reloads,
+    /// Panics of background tasks.
+    #[serde(skip)]
+    pub panics: Panics,
 }
 
 /// One moment of the connections of clients.

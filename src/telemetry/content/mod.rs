@@ -27,6 +27,7 @@ use crate::gather::Gatherer;
 use crate::observe::Sink;
 use crate::openai::Excerpt;
 use crate::record::RequestRecord;
+use crate::supervise::{self, Task};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -182,8 +183,8 @@ impl Worker {
                 }
                 if end.is_some_and(|end| clock::now() >= end) {
                     self.tallies.crowded_out.fetch_add(1, Ordering::Relaxed);
-                } else {
-                    self.write(&job);
+                } else if supervise::catch(Task::ContentLog, || self.write(&job)).is_none() {
+                    self.tallies.redactor_failed.fetch_add(1, Ordering::Relaxed);
                 }
             }
             if is_last {
