@@ -115,40 +115,42 @@ impl Reloader {
         // What changes from here on is news.
         file.skip().await;
         let read = Config::load(Some(file.path()), self.overrides.clone());
-        let read = read.and_then(|loaded| loaded.require_backend().map(|()| loaded));
-        let reloaded = self.loaded.reload(read.map_err(|error| error.to_string())?);
-        self.change(&reloaded.loaded.config).await?;
-        self.loaded = reloaded.loaded.clone();
         if read.as_ref().is_err_and(ConfigError::is_unreadable) {
             // The reason may pass while the file stays as it is.
             file.forget();
         }
+        let read = read.and_then(|loaded| loaded.require_backend().map(|()| loaded));
+        let reloaded = self.loaded.reload(read.map_err(|error| error.to_string())?);
+        self.change(&reloaded.loaded.config).await?;
+        self.loaded = reloaded.loaded.clone();
         self.configuration.replace(self.loaded.view(), clock::wall());
         Ok(reloaded)
     }
 
     /// All that can fail comes first.
     async fn change(&mut self, config: &Config) -> Result<(), String> {
-        let has_other_sources = config.discovery != self.loaded.config.discovery;
-        let mut sources = has_other_sources.then(|| Sources::start(&config.discovery));
-        if let Some(sources) = &mut sources {
-            sources.first(PATIENCE).await;
+        let old = &self.loaded.config;
+        let mut sources = self.sources.reconfigured(old, config);
+        let has_other_sources = config.discovery != old.discovery;
+        if has_other_sources && !sources.first_of_new(PATIENCE).await {
+            tracing::warn!(
+                "a new discovery source has not answered; until it does, the backends of the sources \
+                 that it replaces stay"
+            );
         }
-        let replicas = sources.as_ref().unwrap_or(&self.sources).replicas(config);
+        let replicas = sources.replicas(config);
         let fleet = backends(config, &replicas, variable);
         let fleet = fleet.map_err(|error| Chain(&error).to_string())?;
-        let has_other_client = config.timeouts != self.loaded.config.timeouts;
+        let has_other_client = config.timeouts != old.timeouts;
         let client = if has_other_client { self.new_client(config) } else { self.client.clone() };
         let before = self.gateway.load_full();
         let next = self.lasting.next(config, &before, &replicas, client.clone(), variable);
         let next = next.map_err(|error| Chain(&error).to_string())?;
-        if has_other_client || config.watch != self.loaded.config.watch {
+        if has_other_client || config.watch != old.watch {
             self.keeper.set(client.clone(), config.watch);
         }
         self.client = client;
-        if let Some(sources) = sources {
-            self.sources = sources;
-        }
+        self.sources = sources;
         self.keeper.change(fleet, &selection(config), PATIENCE).await;
         self.gateway.store(Arc::new(self.lasting.take(config, next)));
         self.limits.store(Arc::new(limits(config, self.lasting.files)));
