@@ -6,7 +6,7 @@ use super::routes::{Route, Routes, Rule};
 use super::{Backend, Lease};
 use crate::error::{self, Error};
 use crate::record::{BackendId, Decision};
-use crate::routing::high_water::Marks;
+use crate::routing::high_water::{self, Marks};
 use crate::routing::{self, Ask, Candidate, Policy, Question, Shortlist};
 use std::sync::Arc;
 use std::time::Instant;
@@ -170,6 +170,7 @@ impl Fleet {
             ejected: 0,
             spared: 0,
         };
+        let mut is_room_expected = false;
         for position in up {
             let backend = &self.backends[position];
             let luck = routing::unit(routing::mix(need.seed ^ backend.key));
@@ -191,9 +192,13 @@ impl Fleet {
             let candidate = Candidate { place: position, has_adapter, ..candidate };
             if limits.marks.is_some_and(|marks| marks.are_passed_by(&candidate)) {
                 open.is_some_full = true;
+                is_room_expected |= !high_water::is_stuck(&candidate);
             } else {
                 open.candidates.push(candidate);
             }
+        }
+        if is_room_expected {
+            open.candidates.retain(|candidate| !high_water::is_stuck(candidate));
         }
         routing::lend(&mut open.candidates);
         open

@@ -95,6 +95,6 @@ impl Replica for Claim {
             cached: usage.cached.filter(|_| is_exact),
             output: usage.output.filter(|_| is_exact),
         };
-        self.backend.ledger.answered(&self.promise(), &counts);
+        self.backend.ledger.answered(&mut self.promise(), &counts);
     }
 }

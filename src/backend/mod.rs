@@ -81,7 +81,6 @@ pub struct Backend {
     /// The `Authorization` that it wants, instead of the client's.
     pub authorization: Option<HeaderValue>,
     gaps: RecentGaps,
-    stalled: AtomicU32,
     stalls: AtomicU64,
     /// Where it is told which models it serves.
     roster: Weak<Roster>,
@@ -114,7 +113,6 @@ impl Backend {
             authorization,
             may_inject_usage: AtomicBool::new(true),
             gaps: RecentGaps::default(),
-            stalled: AtomicU32::new(0),
             stalls: AtomicU64::new(0),
             state: ArcSwap::default(),
             is_open: AtomicBool::new(false),
@@ -209,7 +207,7 @@ impl Backend {
 
     /// Its streams that are silent now.
     pub fn stalled(&self) -> u32 {
-        self.stalled.load(Ordering::Relaxed)
+        self.ledger.silent()
     }
 
     /// Silences of its streams since the start.
@@ -364,9 +362,7 @@ impl Backend {
     fn on_stall(&self, is_silent: bool) {
         if is_silent {
             self.stalls.fetch_add(1, Ordering::Relaxed);
-            self.stalled.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.stalled.fetch_sub(1, Ordering::Relaxed);
         }
+        self.ledger.on_silence(is_silent, clock::now());
     }
 }

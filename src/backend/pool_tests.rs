@@ -97,6 +97,21 @@ fn below_the_marks_only_replicas_with_room_are_chosen_and_none_is_no_error() {
 }
 
 #[test]
+fn a_request_waits_for_a_full_backend_rather_than_go_to_one_that_is_stuck() {
+    let marks = Marks { waiting: None, kv_usage: None, in_flight: Some(2) };
+    let pool = pool(&[None, None]);
+    let begun = clock::now();
+    let later = begun + Duration::from_secs(5);
+    let place = |at| pool.lease_below(&marks, need(None), at).unwrap().map(|(lease, _)| lease);
+    let stuck = place(begun).unwrap();
+    let others = [place(later).unwrap(), place(later).unwrap()];
+    assert!(others.iter().all(|other| other.backend().id != stuck.backend().id));
+    assert!(place(later).is_none(), "one is full, the other one is stuck");
+    stuck.replica().on_first_output(later);
+    assert_eq!(place(later).unwrap().backend().id, stuck.backend().id);
+}
+
+#[test]
 fn in_a_large_fleet_a_request_goes_where_its_prompt_was_and_any_replica_that_is_up_is_found() {
     let pool = pool(&[None; 200]);
     let words = "a long prompt ".repeat(4_000);

@@ -175,6 +175,7 @@ impl Load {
             waiting: self.waiting?,
             running: self.running?,
             capacity: self.capacity(),
+            tokens: self.prompt_tokens.zip(self.generation_tokens).map(|(read, made)| read + made),
         })
     }
 }

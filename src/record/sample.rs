@@ -167,6 +167,8 @@ pub(crate) fn believed() -> Candidate {
         kv_usage: Some(0.25),
         capacity: Some(100_000),
         certainty: 0.9,
+        slot_wait: 0.0,
+        overdue: 0.0,
     }
 }
 

@@ -23,6 +23,7 @@ mod exemplars;
 mod explain;
 mod failover;
 mod faults;
+mod frozen;
 mod generated;
 mod http2;
 #[cfg(feature = "kubernetes")]
