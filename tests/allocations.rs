@@ -223,7 +223,8 @@ fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames,
     let mut exchange = Exchange::open(record, Arc::new(Nobody), &live);
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    exchange.on_head(200, &headers, Arc::new(Nobody));
+    exchange.on_sent(Arc::new(Nobody));
+    exchange.on_head(200, &headers);
     assert_eq!(exchange.is_stripping(), usage_injected);
     ObservedBody::new(Begun::new(Frames(chunks.iter().cloned().collect())), exchange, ())
 }

@@ -22,6 +22,8 @@ pub struct State {
     pub models: Option<Arc<[Model]>>,
     /// The last metrics page that was understood.
     pub sample: Option<Sample>,
+    /// When the last page was asked for on which requests waited in its engine.
+    queued_at: Option<Instant>,
     /// What its requests took lately, by its own account.
     pub(super) means: RecentMeans,
     /// Why the last look at its metrics failed, if it did.
@@ -87,11 +89,18 @@ pub enum ScrapeError {
 impl State {
     /// With what is made of the rest of it.
     pub(super) fn settled(mut self) -> Self {
+        let queue = self.sample.filter(|sample| sample.load.waiting.is_some_and(|it| it >= 1.0));
+        self.queued_at = queue.map(|sample| sample.at).or(self.queued_at);
         let owner = self.models().first().and_then(|model| model.entry.get("owned_by")?.as_str());
+        let condition = self.sample.map(|sample| sample.load.condition()).unwrap_or_default();
         let by_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
         self.brief = Brief {
             server: owner.and_then(Server::of_owner).or_else(by_metrics),
-            condition: self.sample.map(|sample| sample.load.condition()).unwrap_or_default(),
+            condition: Condition {
+                queued_at: self.queued_at,
+                is_down: self.health == Health::Down,
+                ..condition
+            },
             at: self.sample.map(|sample| sample.at),
             times: self.means.times(),
         };
@@ -164,7 +173,7 @@ impl Load {
             running: self.running.map(|running| running as u32),
             waiting: self.waiting.map(|waiting| waiting as u32),
             preemptions: self.preemptions.map(|preemptions| preemptions as u64),
-            age: None,
+            ..Condition::default()
         }
     }
 

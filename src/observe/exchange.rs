@@ -3,6 +3,7 @@
 
 use super::live::{Place, Presence, Replica};
 use super::observer::LEAST_WRITE_STALL;
+use super::on_record::OnRecord;
 use super::{Leash, Live, Observer, OnTruncation, Subject, Terms};
 use crate::clock;
 use crate::headers::media_type;
@@ -11,7 +12,6 @@ use crate::record::{End, Kept, Observed, Outcome, RequestRecord, SlowCause, Stal
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -64,9 +64,6 @@ struct Inner {
     /// What ends the answer if its client does not take it.
     leash: Option<Leash>,
 }
-
-/// The record of an exchange, which is given away when that ends.
-struct OnRecord(Option<Box<RequestRecord>>);
 
 /// Most stalls of one stream that are kept.
 const MAX_STALLS: usize = 16;
@@ -129,10 +126,15 @@ impl Exchange {
         observer.is_between_events().then(|| api.error_event(BROKEN_OFF))
     }
 
-    /// The head of the answer came from this replica.
-    pub fn on_head(&mut self, status: u16, headers: &HeaderMap, replica: Arc<dyn Replica>) {
+    /// The request is sent to this replica.
+    pub fn on_sent(&mut self, replica: Arc<dyn Replica>) {
+        self.inner.replica = Some(replica);
+    }
+
+    /// The head of the answer came.
+    pub fn on_head(&mut self, status: u16, headers: &HeaderMap) {
         let now = clock::now();
-        let Inner { record, presence, terms, .. } = &mut *self.inner;
+        let Inner { record, presence, terms, replica, .. } = &mut *self.inner;
         record.status = Some(status);
         record.timings.headers = Some(now);
         if let Some(attempt) = record.attempts.last_mut() {
@@ -155,9 +157,8 @@ impl Exchange {
             observer.take_usage_event();
         }
         let is_stream = observer.observed().is_stream;
-        let join = || presence.stream(replica.clone(), Subject::of(record), *terms, now);
-        self.inner.place = is_stream.then(join);
-        self.inner.replica = Some(replica);
+        let join = |replica| presence.stream(replica, Subject::of(record), *terms, now);
+        self.inner.place = replica.clone().filter(|_| is_stream).map(join);
         self.inner.observer = Some(observer);
     }
 
@@ -185,7 +186,10 @@ impl Exchange {
     /// This answer does not go on, for a reason of a closed set: another replica is asked.
     pub fn discard(&mut self, why: &'static str) {
         let Inner { record, observer, replica, place, given, is_read, .. } = &mut *self.inner;
-        (*observer, *replica, *place, *given) = (None, None, None, None);
+        (*observer, *place, *given) = (None, None, None);
+        if let Some(replica) = replica.take() {
+            record.condition = replica.condition(clock::now());
+        }
         *is_read = false;
         record.status = None;
         record.bytes_out = 0;
@@ -296,6 +300,10 @@ impl Exchange {
 impl Inner {
     /// Takes over what was seen of an answer, and says what that makes of it.
     fn conclude(&mut self, end: End, now: Instant) {
+        let replica = self.replica.take();
+        if let Some(replica) = &replica {
+            self.record.condition = replica.condition(now);
+        }
         let Some(mut observer) = self.observer.take() else { return };
         if let Some(given) = self.given.take() {
             count_hold(&mut observer, given, now);
@@ -307,10 +315,9 @@ impl Inner {
         record.observed = observer.into_observed();
         record.end = end;
         record.outcome = outcome(record);
-        if let Some(replica) = self.replica.take() {
+        if let Some(replica) = replica {
             replica.on_answer(&record.observed);
             record.recent = replica.recent_times();
-            record.condition = replica.condition(now);
         }
     }
 }
@@ -341,24 +348,6 @@ impl Drop for Exchange {
         if let Some(record) = inner.record.0.take() {
             inner.sink.take(record);
         }
-    }
-}
-
-// === impl OnRecord ===
-
-#[expect(clippy::expect_used, reason = "it is given away when its exchange is dropped")]
-impl Deref for OnRecord {
-    type Target = RequestRecord;
-
-    fn deref(&self) -> &RequestRecord {
-        self.0.as_ref().expect("the exchange has not ended")
-    }
-}
-
-#[expect(clippy::expect_used, reason = "it is given away when its exchange is dropped")]
-impl DerefMut for OnRecord {
-    fn deref_mut(&mut self) -> &mut RequestRecord {
-        self.0.as_mut().expect("the exchange has not ended")
     }
 }
 

@@ -94,13 +94,14 @@ async fn send(
     lease: &Lease,
 ) -> Result<Answer, Failure> {
     let (body, usage_injected) = call.body.for_replica(lease.backend());
+    exchange.on_sent(lease.replica());
     let record = exchange.record();
     record.asked.usage_injected = usage_injected;
     let (backend, limit) = (lease.backend(), call.response_headers);
     let sending = attempt::send(&gateway.client, record, backend, call.head, body, limit);
     let sent = within(call.deadline, sending).await.map_err(late)?;
     let (head, body) = sent.map_err(|error| unanswered(&error))?.into_parts();
-    exchange.on_head(head.status.as_u16(), &head.headers, lease.replica());
+    exchange.on_head(head.status.as_u16(), &head.headers);
     let max_hold = gateway.retry.max_hold();
     let begun = hold::hold(exchange, head.status, body, max_hold, call.deadline).await;
     let begun = begun.map_err(late)?;

@@ -225,7 +225,8 @@ pub(super) const PUSH_RESULTS: [&str; 2] = ["ok", "failed"];
 pub(super) const REFUSED_CONNECTIONS: [&str; 3] = ["full", "client_full", "tls"];
 /// What becomes of new files of certificates.
 pub(super) const CERTIFICATE_RESULTS: [&str; 2] = ["ok", "failed"];
-const PHASES: [&str; 6] = ["upload", "queued", "routing", "headers", "prefill", "decode"];
+const PHASES: [&str; 8] =
+    ["upload", "queued", "routing", "headers", "engine_queue", "prefill", "unresponsive", "decode"];
 /// What becomes of requests that another replica got.
 pub(super) const FAILOVER_RESULTS: [&str; 2] = ["saved", "failed"];
 
