@@ -85,6 +85,8 @@ pub enum Label {
     Backend,
     /// [`Api::operation`]
     Operation,
+    /// The same, of inference, under the name that OpenTelemetry asks for.
+    GenAiOperation,
     /// [`Outcome::as_str`]
     Outcome,
     /// [`RequestRecord::error_type`]; empty on success.
@@ -239,6 +241,7 @@ impl Label {
             Self::Model => "gen_ai_request_model",
             Self::Backend => "backend",
             Self::Operation => "operation",
+            Self::GenAiOperation => "gen_ai_operation_name",
             Self::Outcome => "outcome",
             Self::ErrorType => "error_type",
             Self::Finish
@@ -303,6 +306,8 @@ impl Label {
                 operations.dedup();
                 own(&operations)
             }
+            // Most models are asked for nothing else. The other operations have series once they occur.
+            Self::GenAiOperation => own(&[Api::Chat.operation()]),
             Self::Outcome => own(&Outcome::ALL.map(Outcome::as_str)),
             Self::ErrorType => own(&[""]),
             Self::Finish => own(&Finish::ALL.map(Finish::as_str)),

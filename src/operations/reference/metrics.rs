@@ -1,6 +1,7 @@
 //! The page on the metrics.
 
 use super::cell;
+use crate::openai::Api;
 use crate::telemetry::catalog;
 use crate::telemetry::metric::{Kind, Known, Label, Row};
 use std::collections::BTreeMap;
@@ -120,6 +121,15 @@ fn values(label: Label) -> String {
         Label::Slo => "an objective of the configuration".into(),
         Label::Class => "a tier of `admission.classes`, or `default`".into(),
         Label::ErrorType => "empty on success, else what failed, or `_OTHER`".into(),
+        Label::GenAiOperation => {
+            let mut operations = Api::ALL.map(|api| format!("`{}`", api.operation())).to_vec();
+            operations.sort_unstable();
+            operations.dedup();
+            format!(
+                "{}; all but `chat` have their series from the first request on",
+                operations.join(" ")
+            )
+        }
         Label::Version => "the version of the gateway".into(),
         closed => {
             let values = closed.values(&Known::default());
