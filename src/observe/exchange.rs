@@ -3,6 +3,7 @@
 
 use super::live::{Place, Presence, Replica};
 use super::observer::LEAST_WRITE_STALL;
+use super::on_record::OnRecord;
 use super::{Leash, Live, Observer, OnTruncation, Subject, Terms};
 use crate::clock;
 use crate::headers::media_type;
@@ -11,7 +12,6 @@ use crate::record::{End, Kept, Observed, Outcome, RequestRecord, SlowCause, Stal
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -65,9 +65,6 @@ struct Inner {
     leash: Option<Leash>,
 }
 
-/// The record of an exchange, which is given away when that ends.
-struct OnRecord(Option<Box<RequestRecord>>);
-
 /// Most stalls of one stream that are kept.
 const MAX_STALLS: usize = 16;
 
@@ -83,7 +80,7 @@ impl Exchange {
         let rules = presence.settings().streams;
         Self {
             inner: Box::new(Inner {
-                record: OnRecord(Some(Box::new(record))),
+                record: OnRecord::new(record),
                 observer: None,
                 replica: None,
                 place: None,
@@ -184,7 +181,8 @@ impl Exchange {
 
     /// This answer does not go on, for a reason of a closed set: another replica is asked.
     pub fn discard(&mut self, why: &'static str) {
-        let Inner { record, observer, replica, place, given, is_read, .. } = &mut *self.inner;
+        let Inner { record, observer, replica, place, given, is_read, leash, .. } =
+            &mut *self.inner;
         (*observer, *replica, *place, *given) = (None, None, None, None);
         *is_read = false;
         record.status = None;
@@ -192,6 +190,10 @@ impl Exchange {
         record.timings = record.timings.before_answer();
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.ended.get_or_insert_with(clock::now);
+        // The client has not been given anything of it, so the write timeout must not run.
+        if let Some(leash) = leash {
+            leash.take();
+        }
             attempt.failure = Some(why);
         }
     }
@@ -338,27 +340,9 @@ impl Drop for Exchange {
         }
         inner.record.slow = SlowCause::of(&inner.record, &inner.presence.settings().slow);
         inner.record.kept = inner.sink.judge(&inner.record);
-        if let Some(record) = inner.record.0.take() {
+        if let Some(record) = inner.record.take() {
             inner.sink.take(record);
         }
-    }
-}
-
-// === impl OnRecord ===
-
-#[expect(clippy::expect_used, reason = "it is given away when its exchange is dropped")]
-impl Deref for OnRecord {
-    type Target = RequestRecord;
-
-    fn deref(&self) -> &RequestRecord {
-        self.0.as_ref().expect("the exchange has not ended")
-    }
-}
-
-#[expect(clippy::expect_used, reason = "it is given away when its exchange is dropped")]
-impl DerefMut for OnRecord {
-    fn deref_mut(&mut self) -> &mut RequestRecord {
-        self.0.as_mut().expect("the exchange has not ended")
     }
 }
 

@@ -8,6 +8,7 @@ mod lane;
 mod leash;
 mod live;
 mod observer;
+mod on_record;
 mod open;
 mod pulse;
 mod strip;
