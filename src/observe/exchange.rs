@@ -14,7 +14,7 @@ use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What listens to requests. A sink must not block: it is called where the bytes flow.
 pub trait Sink: Send + Sync + 'static {
@@ -111,6 +111,12 @@ impl Exchange {
         &mut self.inner.terms
     }
 
+    /// How long a stream may be silent before its client is sent a comment. `None`: for ever, or the
+    /// answer is no stream.
+    pub fn keep_alive(&self) -> Option<Duration> {
+        self.inner.terms.rules.keep_alive.filter(|_| self.inner.place.is_some())
+    }
+
     /// A comment, if its client is to be told that its stream lives.
     pub fn comment(&self) -> Option<Bytes> {
         let pulse = self.inner.place.as_ref()?.pulse();
@@ -184,16 +190,16 @@ impl Exchange {
         let Inner { record, observer, replica, place, given, is_read, leash, .. } =
             &mut *self.inner;
         (*observer, *replica, *place, *given) = (None, None, None, None);
+        // The client has not been given anything of it, so the write timeout must not run.
+        if let Some(leash) = leash {
+            leash.take();
+        }
         *is_read = false;
         record.status = None;
         record.bytes_out = 0;
         record.timings = record.timings.before_answer();
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.ended.get_or_insert_with(clock::now);
-        // The client has not been given anything of it, so the write timeout must not run.
-        if let Some(leash) = leash {
-            leash.take();
-        }
             attempt.failure = Some(why);
         }
     }
@@ -201,6 +207,15 @@ impl Exchange {
     /// Whether the body may become shorter on its way.
     pub fn is_stripping(&self) -> bool {
         self.inner.observer.as_ref().is_some_and(Observer::is_stripping)
+    }
+
+    /// Whether the body may become longer or shorter on its way, so that the length that the backend
+    /// declared may be wrong.
+    pub fn may_change_length(&self) -> bool {
+        let rules = &self.inner.terms.rules;
+        let may_add = rules.keep_alive.is_some() || rules.on_truncation == OnTruncation::ErrorEvent;
+        // Only event streams have a place.
+        self.is_stripping() || (may_add && self.inner.place.is_some())
     }
 
     /// The client asks for more.

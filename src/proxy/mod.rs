@@ -130,7 +130,7 @@ pub async fn handle<B: receive::Incoming>(
     };
     let mut response = match result {
         Ok((mut response, lease, place)) => {
-            if exchange.is_stripping() {
+            if exchange.may_change_length() {
                 response.headers_mut().remove(CONTENT_LENGTH);
             }
             let held = (lease, place);
