@@ -87,6 +87,7 @@ pub(super) fn guard(
         token: token.map(|token| token.digest()),
         has_open_metrics: config.access.open_metrics,
     })
+        hosts: config.access.admin_hosts.clone(),
 }
 
 /// The configuration has checked that they are names.

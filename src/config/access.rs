@@ -19,6 +19,9 @@ pub struct Access {
     pub keys_file: Option<PathBuf>,
     /// The web pages that may read answers.
     pub cors: cors::Settings,
+    /// Host names by which browsers and tools may ask the admin port while it has no token, besides
+    /// `localhost` and addresses.
+    pub admin_hosts: Vec<String>,
     /// The token that the admin port wants. `None`: none.
     pub admin_token: Option<Secret>,
     /// Whether `/metrics` wants no token all the same.
@@ -29,6 +32,14 @@ pub struct Access {
 pub(super) fn check(access: &Access) -> Result<(), Broken> {
     if access.keys_file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
         return Err(broken("access.keys_file", "write the path of a file, or null"));
+    }
+    let is_name = |name: &String| {
+        !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+    };
+    if let Some(index) = access.admin_hosts.iter().position(|name| !is_name(name)) {
+        let problem = "write a host name without scheme and port, such as gateway.example.com";
+        return Err(broken(&format!("access.admin_hosts.{index}"), problem));
     }
     match access.cors.stray() {
         Some(index) => {

@@ -225,7 +225,8 @@ async fn a_web_page_reads_answers_only_if_it_is_named() {
 async fn the_admin_port_can_be_locked_but_for_probes() {
     let fake = whole().await;
     for has_open_metrics in [false, true] {
-        let guard = Guard { token: Some(KeyDigest::of(b"operator")), has_open_metrics };
+        let guard =
+            Guard { token: Some(KeyDigest::of(b"operator")), has_open_metrics, ..Guard::default() };
         let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
         let ask = async |path: &str, lines: &str| {
             let mut stream = tokio::net::TcpStream::connect(gateway.admin).await.unwrap();

@@ -378,7 +378,7 @@ impl Running {
     /// Gets it in a form that is wished for.
     pub(crate) async fn admin_as(&self, path: &str, accept: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).await.unwrap();
-        let head = format!("host: admin\r\naccept: {accept}\r\nconnection: close");
+        let head = format!("host: localhost\r\naccept: {accept}\r\nconnection: close");
         let request = format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut page = String::new();

@@ -98,7 +98,8 @@ impl Process {
     async fn ask(&self, method: &str, path: &str) -> String {
         let mut answer = String::new();
         let Ok(mut stream) = TcpStream::connect(self.admin).await else { return answer };
-        let request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         if stream.write_all(request.as_bytes()).await.is_ok() {
             let _ = stream.read_to_string(&mut answer).await;
         }
