@@ -13,6 +13,7 @@ use crate::backend::{self, Backend, Health};
 use crate::clock;
 use crate::diagnose;
 use crate::observe::Live;
+use crate::proxy::BodyMemory;
 use crate::proxy::access::Access;
 use crate::proxy::admission::Admission;
 use crate::routing::{Ledger, Prompt};
@@ -21,8 +22,8 @@ use crate::telemetry::exposition::Format;
 use crate::telemetry::quality::Quality;
 use crate::telemetry::recent::Recent;
 use crate::telemetry::vitals::{
-    BackendVitals, ConnectionVitals, LEAVING, LearnedVitals, LogCounts, QueueVitals, SignalVitals,
-    SpanCounts, Vitals,
+    BackendVitals, ConnectionVitals, LEAVING, LearnedVitals, LogCounts, QueueVitals,
+    RequestBodyVitals, SignalVitals, SpanCounts, Vitals,
 };
 use crate::telemetry::{Telemetry, capture, push};
 use crate::tls::Credentials;
@@ -57,6 +58,8 @@ pub struct Admin {
     pub explanations: Arc<Explanations>,
     /// The requests that are open.
     pub live: Arc<Live>,
+    /// The memory of their bodies.
+    pub body_memory: Arc<BodyMemory>,
     /// Those that ended lately.
     pub recent: Arc<Recent>,
     /// Where a trace can be looked at: a URL with `{trace_id}` in it.
@@ -149,6 +152,7 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "quality": vitals.quality,
         "metric_pushes": vitals.pushes,
         "connections": vitals.connections,
+        "request_bodies": vitals.request_bodies,
         "certificates": vitals.tls,
         "config_reloads": vitals.reloads,
         "verdicts": vitals.diagnosis.verdicts,
@@ -235,6 +239,10 @@ impl Admin {
             quality: self.quality.as_ref().map(|quality| quality.vitals(now)),
             pushes: self.pushes.counts(),
             connections: (self.connections)(),
+            request_bodies: RequestBodyVitals {
+                bytes: self.body_memory.held(),
+                limit: self.body_memory.limit(),
+            },
             tls: self.credentials.counts(),
             reloads: self.configuration.reloads(),
         }

@@ -5,6 +5,7 @@ use super::diagnosing::Diagnosing;
 use super::hearing::Hearing;
 use super::lasting::Lasting;
 use super::logs::Logs;
+use super::memory;
 use super::parts::{access, admission, backends, guard, observation, outbound, span_counts};
 use super::ports::Ports;
 use super::reload::Reloader;
@@ -20,6 +21,7 @@ use crate::config::{Config, ConfigError, Loaded, Overrides, SecretError};
 use crate::diagnose::Board;
 use crate::discovery::file::WatchedFile;
 use crate::observe::Live;
+use crate::proxy::BodyMemory;
 use crate::proxy::admission::Admission;
 use crate::server::{self, BindError, Drained, Server};
 use crate::telemetry::buckets::BucketsError;
@@ -142,6 +144,7 @@ impl Assembly {
         let (configuration, requests) = Configuration::new(loaded.view(), began);
         let lasting = Lasting {
             pool: pool.clone(),
+        let body_memory = config.limits.body_memory(memory::available());
             access,
             admission: Arc::new(Admission::new(pool.clone(), admission(config))),
             gate: ports.gate.clone(),
@@ -149,6 +152,7 @@ impl Assembly {
             files: ports.files,
             telemetry: telemetry.clone(),
             live: Live::new(observation(config, buckets)?, clock::now()),
+            body_memory: Arc::new(BodyMemory::new(body_memory)),
             propagation: settings.propagation(clock::now()),
             captured: hearing.captured_share(config),
             kept_text: hearing.kept_text(config),
@@ -280,6 +284,7 @@ fn admin(
         live: lasting.live.clone(),
         draining: Arc::new(AtomicBool::new(false)),
         spans: span_counts(hearing.otel.as_ref()),
+        body_memory: lasting.body_memory.clone(),
         capture: hearing.captured.clone(),
         logs: hearing.logs.clone(),
         quality: hearing.quality.clone(),

@@ -2,6 +2,7 @@
 //! the configuration in force: once at the start, and anew after each change.
 
 use super::assembly::AssemblyError;
+use super::memory;
 use super::parts::{admission, identities, observation, session_headers, tiers};
 use crate::backend::client::Client;
 use crate::backend::pool::Pool;
@@ -10,7 +11,7 @@ use crate::observe::{Live, Settings};
 use crate::proxy::access::Access;
 use crate::proxy::admission::Admission;
 use crate::proxy::retry::Retry;
-use crate::proxy::{Gate, Gateway, KeptText};
+use crate::proxy::{BodyMemory, Gate, Gateway, KeptText};
 use crate::telemetry::Telemetry;
 use crate::telemetry::buckets::Buckets;
 use crate::tls::{Identity, Outbound};
@@ -25,6 +26,8 @@ pub(super) struct Lasting {
     pub(super) gate: Arc<Gate>,
     /// Whom the gateway is, and believes, at the replicas.
     pub(super) outbound: Arc<Outbound>,
+    /// The memory of request bodies.
+    pub(super) body_memory: Arc<BodyMemory>,
     /// How many files may be open.
     pub(super) files: Option<usize>,
     pub(super) telemetry: Arc<Telemetry>,
@@ -62,6 +65,7 @@ impl Lasting {
             first_output: config.timeouts.first_output,
             sink: self.telemetry.clone(),
             max_body: config.limits.body,
+            body_memory: self.body_memory.clone(),
             body_idle: config.limits.body_idle_timeout,
             gate: self.gate.clone(),
             propagation: self.propagation.clone(),
@@ -90,6 +94,7 @@ impl Lasting {
     pub(super) fn take(&self, config: &Config, next: Next) -> Gateway {
         self.outbound.set_own(next.identities);
         self.live.change(next.observation);
+        self.body_memory.set_limit(config.limits.body_memory(memory::available()));
         self.admission.change(admission(config));
         next.gateway
     }

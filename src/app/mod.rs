@@ -16,6 +16,7 @@ mod lasting;
 mod load;
 mod logs;
 mod parts;
+mod memory;
 mod ports;
 mod progress;
 mod real;

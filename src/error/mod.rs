@@ -105,6 +105,19 @@ pub enum Error {
     /// The gateway has as much to do as it can.
     #[error("the gateway has as much to do as it can; retry shortly")]
     Overloaded,
+    /// The gateway cannot open connections.
+    #[error(
+        "the gateway has no open file or port left for a connection to a backend; the backends are \
+         not at fault, and its operator can raise its limit of open files (LimitNOFILE, ulimit -n); \
+         retry shortly"
+    )]
+    Exhausted,
+    /// The bodies of all requests take as much memory as they may.
+    #[error(
+        "the bodies of the requests that the gateway holds take as much memory as they may \
+         (limits.body_memory); retry shortly"
+    )]
+    BodyMemory,
     /// No replica serves the model.
     #[error("the model `{model}` does not exist. Models here: {known}")]
     UnknownModel {
@@ -301,6 +314,8 @@ mod tests {
             Error::BodyTimeout { seconds: 1 },
             Error::ClientBusy,
             Error::Overloaded,
+            Error::Exhausted,
+            Error::BodyMemory,
             Error::UnknownModel { model: "a".into(), known: "b".into() },
             Error::NoBackend,
             Error::Saturated { retry_after: 1 },

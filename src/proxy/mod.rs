@@ -21,6 +21,7 @@ mod attempt;
 mod deadline;
 mod gate;
 mod hold;
+mod memory;
 mod opening;
 mod outgoing;
 mod peer;
@@ -29,6 +30,7 @@ mod relay;
 pub mod retry;
 
 pub use gate::{Gate, GateLimits};
+pub use memory::BodyMemory;
 pub use peer::Peer;
 
 use crate::access::Place;
@@ -75,6 +77,8 @@ pub struct Gateway {
     pub sink: Arc<dyn Sink>,
     /// Longest request body in bytes.
     pub max_body: usize,
+    /// The memory of all of them together.
+    pub body_memory: Arc<BodyMemory>,
     /// Longest wait for more of one.
     pub body_idle: Duration,
     /// Whether new work is taken.
@@ -158,11 +162,18 @@ async fn forward<B: receive::Incoming>(
     request: Request<B>,
 ) -> Result<(Response<Begun<ReplicaBody>>, Lease), Error> {
     let (head, body) = request.into_parts();
-    let body = receive::whole(&head, body, gateway.max_body, gateway.body_idle).await?;
+    // Given back when the answer begins, as the body is.
+    let mut held = gateway.body_memory.begin();
+    let (limit, patience) = (gateway.max_body, gateway.body_idle);
+    let body = receive::whole(&head, body, limit, patience, &mut held).await?;
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = body.len() as u64;
+    // The reader of forms copies them.
+    let copied = if record.api == Some(Api::Audio) { body.len() } else { 0 };
+    held.add(copied)?;
     let peek = receive::peek(&head, &body, record.api).await?;
+    held.give_back(copied);
     record.asked = Asked {
         stream: peek.stream,
         max_tokens: peek.max_tokens,
@@ -176,6 +187,7 @@ async fn forward<B: receive::Incoming>(
     let prompt = asked::prompt(&peek, &route, &body);
     let bytes = body.clone();
     let body = outgoing::Body::new(body, record.api, &head.headers, &peek, &route)?;
+    held.add(body.copy_len())?;
     let need = Need {
         model: peek.model.as_deref(),
         prompt: &prompt,

@@ -16,8 +16,9 @@ pub(super) struct Body {
     plain: Bytes,
     model: Option<Splice>,
     usage: Option<Splice>,
-    /// Made when the first replica wants it: without the edit for usage, and with it.
-    edited: [Option<Bytes>; 2],
+    /// Made when the first replica wants it, with the edit for usage or without. The other one is
+    /// made in its place if the next replica wants that, so that there are two bodies at most.
+    edited: Option<(bool, Bytes)>,
 }
 
 impl Body {
@@ -44,8 +45,13 @@ impl Body {
             plain,
             model: named.map(|(served_as, slot)| slot.renamed(served_as)),
             usage: peek.usage_splice.clone().filter(|_| has_options && !is_signed),
-            edited: [None, None],
+            edited: None,
         })
+    }
+
+    /// How many bytes an edited copy takes; 0 if there will be none. An edit adds a few bytes more.
+    pub(super) fn copy_len(&self) -> usize {
+        if self.model.is_some() || self.usage.is_some() { self.plain.len() } else { 0 }
     }
 
     /// The bytes as they came.
@@ -61,7 +67,8 @@ impl Body {
         if edits.peek().is_none() {
             return (&self.plain, false);
         }
-        let edited = &mut self.edited[usize::from(asks_usage)];
-        (edited.get_or_insert_with(|| Splice::apply(edits, &self.plain)), asks_usage)
+        let edited = self.edited.take().filter(|(has_usage, _)| *has_usage == asks_usage);
+        let edited = edited.unwrap_or_else(|| (asks_usage, Splice::apply(edits, &self.plain)));
+        (&self.edited.insert(edited).1, asks_usage)
     }
 }

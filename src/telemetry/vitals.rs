@@ -42,6 +42,8 @@ pub struct Vitals {
     pub pushes: push::Counts,
     /// The connections of clients.
     pub connections: ConnectionVitals,
+    /// The memory of request bodies.
+    pub request_bodies: RequestBodyVitals,
     /// The certificates.
     pub tls: tls::Counts,
     /// How the configuration was read.
@@ -63,6 +65,15 @@ pub struct ConnectionVitals {
     pub handshakes: u64,
     /// Times that the system gave none although there was one.
     pub accept_errors: u64,
+}
+
+/// One moment of the memory of request bodies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct RequestBodyVitals {
+    /// Bytes that are held.
+    pub bytes: usize,
+    /// Most bytes that may be held.
+    pub limit: usize,
 }
 
 /// How the configuration was read.

@@ -6,7 +6,7 @@ use crate::support::http2;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokenweir::proxy::GateLimits;
+use tokenweir::proxy::{BodyMemory, GateLimits};
 use tokenweir::server::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -282,4 +282,45 @@ async fn with_too_much_memory_nothing_new_is_taken() {
         }
     }
     assert!(gateway.admin("/livez").await.starts_with("HTTP/1.1 200"), "operators are let in");
+}
+
+#[tokio::test]
+async fn the_bodies_of_all_requests_have_a_bound_together_and_give_their_memory_back() {
+    const LENGTH: usize = 1 << 20;
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let memory = Arc::new(BodyMemory::new(3 * LENGTH + LENGTH / 2));
+    let setup = Setup { body_memory: memory.clone(), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let body = format!("{{\"a\":\"{}\"}}", "x".repeat(LENGTH - 8));
+    let request = post(CHAT, &body).into_bytes();
+    let half = request.len() - LENGTH / 2;
+    let mut uploads = Vec::new();
+    for count in 1..=3 {
+        let mut stream = gateway.connect().await;
+        stream.write_all(&request[..half]).await.unwrap();
+        uploads.push(stream);
+        while memory.held() < count * LENGTH {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(memory.held(), count * LENGTH, "room for what was declared, and no more");
+    }
+    let refused = String::from_utf8(gateway.raw(&request).await).unwrap();
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    assert!(refused.contains("x-gateway-error: body_memory"), "{refused}");
+    assert!(refused.contains("retry-after: 1"), "{refused}");
+    assert_eq!(gateway.record().await.refusal, Some("body_memory"));
+    assert_eq!(status(&gateway.post(CHAT, "{}").await), 200, "a small body fits");
+    gateway.record().await;
+    let page = gateway.admin("/metrics").await;
+    assert!(page.contains(&format!("\ntokenweir_request_body_bytes {}\n", 3 * LENGTH)), "{page}");
+    let mut first = uploads.remove(0);
+    first.write_all(&request[half..]).await.unwrap();
+    let mut answer = Vec::new();
+    first.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(status(&answer), 200);
+    drop(uploads);
+    while memory.held() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(status(&gateway.raw(&request).await), 200);
 }

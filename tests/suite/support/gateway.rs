@@ -19,7 +19,7 @@ use tokenweir::observe::{self, Live, Sink};
 use tokenweir::proxy::access::Access;
 use tokenweir::proxy::admission::{self, Admission};
 use tokenweir::proxy::retry::{self, Retry};
-use tokenweir::proxy::{Gate, GateLimits, Gateway, KeptText};
+use tokenweir::proxy::{BodyMemory, Gate, GateLimits, Gateway, KeptText};
 use tokenweir::record::{Kept, RequestRecord, Tiers};
 use tokenweir::resilience;
 use tokenweir::routing::{Policy, PolicyKind};
@@ -68,6 +68,8 @@ pub(crate) struct Setup {
     /// Longest request body.
     pub max_body: usize,
     /// Longest pause in one.
+    /// The memory of all of them together.
+    pub body_memory: Arc<BodyMemory>,
     pub body_idle: Duration,
     /// What clients may have and take.
     pub limits: Limits,
@@ -148,6 +150,7 @@ impl Default for Setup {
             body_idle: Duration::from_secs(30),
             limits: Limits { head_timeout: Duration::from_secs(30), ..Limits::default() },
             gate: GateLimits::default(),
+            body_memory: Arc::default(),
             tls: Tls::default(),
             outbound: None,
             drain: Duration::from_secs(5),
@@ -276,6 +279,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             propagation: setup.propagation,
             tiers: setup.tiers,
             live: live.clone(),
+            body_memory: setup.body_memory.clone(),
             session_headers: setup.session_headers,
             captured: setup.captured,
             kept_text: (share > 0.0).then_some(kept_text),
@@ -296,6 +300,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             capture: counter.clone(),
             logs: Arc::new(LogCounts::default),
             quality,
+            body_memory: setup.body_memory,
             pushes: push::Counter::default(),
             connections: Box::new(move || counted.vitals()),
             credentials: setup.tls.credentials.clone(),
