@@ -137,22 +137,24 @@ impl Assembly {
         let pushing = collectors::metrics(loaded, &env)?;
         let hearing = Hearing::start(config, &settings, logs, &pool, &access)?;
         let Hearing { telemetry, buckets, .. } = &hearing;
-        let client = Client::with_tls(config.timeouts, outbound.clone());
+        ports.gate.set_watchers(replicas.len());
+        let client = Client::with_tls(config.timeouts, outbound.clone())
+            .with_descriptors(ports.gate.descriptors().clone());
         let keeper = server::watch_all(&pool, &client, config.watch, telemetry, FIRST_LOOK).await;
         let mut beside: JoinSet<()> =
             keys_file.into_iter().map(|file| file.watch(access.clone())).collect();
         let (configuration, requests) = Configuration::new(loaded.view(), began);
+        let body_memory = config.limits.body_memory(memory::available());
         let lasting = Lasting {
             pool: pool.clone(),
-        let body_memory = config.limits.body_memory(memory::available());
             access,
             admission: Arc::new(Admission::new(pool.clone(), admission(config))),
             gate: ports.gate.clone(),
             outbound: outbound.clone(),
             files: ports.files,
+            body_memory: Arc::new(BodyMemory::new(body_memory)),
             telemetry: telemetry.clone(),
             live: Live::new(observation(config, buckets)?, clock::now()),
-            body_memory: Arc::new(BodyMemory::new(body_memory)),
             propagation: settings.propagation(clock::now()),
             captured: hearing.captured_share(config),
             kept_text: hearing.kept_text(config),
@@ -282,9 +284,9 @@ fn admin(
         telemetry: lasting.telemetry.clone(),
         explanations: hearing.explanations.clone(),
         live: lasting.live.clone(),
+        body_memory: lasting.body_memory.clone(),
         draining: Arc::new(AtomicBool::new(false)),
         spans: span_counts(hearing.otel.as_ref()),
-        body_memory: lasting.body_memory.clone(),
         capture: hearing.captured.clone(),
         logs: hearing.logs.clone(),
         quality: hearing.quality.clone(),

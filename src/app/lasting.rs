@@ -2,6 +2,7 @@
 //! the configuration in force: once at the start, and anew after each change.
 
 use super::assembly::AssemblyError;
+use super::files::Files;
 use super::memory;
 use super::parts::{admission, identities, observation, session_headers, tiers};
 use crate::backend::client::Client;
@@ -28,8 +29,8 @@ pub(super) struct Lasting {
     pub(super) outbound: Arc<Outbound>,
     /// The memory of request bodies.
     pub(super) body_memory: Arc<BodyMemory>,
-    /// How many files may be open.
-    pub(super) files: Option<usize>,
+    /// How the files that may be open are shared out.
+    pub(super) files: Files,
     pub(super) telemetry: Arc<Telemetry>,
     pub(super) live: Arc<Live>,
     pub(super) propagation: Option<Propagation>,

@@ -1,6 +1,7 @@
 //! The parts of a gateway, each made of its section of the configuration.
 
 use super::assembly::AssemblyError;
+use super::files::Files;
 use super::keys::KeysFile;
 use super::logs::Logs;
 use crate::access::Cors;
@@ -86,8 +87,8 @@ pub(super) fn guard(
     Ok(admin::Guard {
         token: token.map(|token| token.digest()),
         has_open_metrics: config.access.open_metrics,
-    })
         hosts: config.access.admin_hosts.clone(),
+    })
 }
 
 /// The configuration has checked that they are names.
@@ -111,23 +112,19 @@ pub(super) fn observation(
     })
 }
 
-/// Descriptors that are neither clients' nor replicas': files, listeners, collectors, and those of
-/// replicas' metrics.
-const OWN_FILES: usize = 128;
-
-/// What clients may have, with `files` open at most.
-pub(super) fn limits(config: &Config, files: Option<usize>) -> Limits {
+/// What clients and operators may have, if these files may be open and so many backends are watched.
+pub(super) fn limits(config: &Config, files: Files, backends: usize) -> Limits {
     let limits = &config.limits;
-    // Each connection has a stream to a replica, usually.
-    let possible = files.map_or(usize::MAX, |files| files.saturating_sub(OWN_FILES) / 2);
     Limits {
         head: limits.header,
         headers: limits.headers_count,
         head_timeout: limits.header_timeout,
         keep_alive: limits.keep_alive,
         write_timeout: limits.write_timeout,
-        connections: limits.connections.unwrap_or(possible),
+        connections: limits.connections.unwrap_or_else(|| files.clients(backends)),
         connections_per_client: limits.connections_per_client,
+        refusals: files.refusals,
+        admin_connections: files.admin,
         streams: limits.streams_per_connection,
         memory: limits.memory.map(|most| most as u64),
         drain_delay: config.drain.delay,
@@ -135,12 +132,12 @@ pub(super) fn limits(config: &Config, files: Option<usize>) -> Limits {
     }
 }
 
-/// What is let in, with `files` open at most.
-pub(super) fn gate(config: &Config, files: Option<usize>) -> Gate {
+/// What is let in, if these files may be open.
+pub(super) fn gate(config: &Config, files: Files) -> Gate {
     Gate::new(GateLimits {
         requests: config.limits.requests_in_flight,
         requests_per_client: config.limits.requests_per_client,
-        descriptors: files.map(|files| files.saturating_sub(OWN_FILES)),
+        descriptors: files.traffic,
     })
 }
 

@@ -85,6 +85,7 @@ impl Reloader {
             Ok((fleet, identities)) => {
                 self.lasting.outbound.set_own(identities);
                 tracing::info!(replicas = replicas.len(), "the fleet changes");
+                self.lasting.gate.set_watchers(fleet.len());
                 self.keeper.change(fleet, &selection(config), PATIENCE).await;
             }
             Err(error) => {
@@ -140,14 +141,16 @@ impl Reloader {
         if let Some(sources) = sources {
             self.sources = sources;
         }
+        self.lasting.gate.set_watchers(fleet.len());
         self.keeper.change(fleet, &selection(config), PATIENCE).await;
         self.gateway.store(Arc::new(self.lasting.take(config, next)));
-        self.limits.store(Arc::new(limits(config, self.lasting.files)));
+        self.limits.store(Arc::new(limits(config, self.lasting.files, replicas.len())));
         Ok(())
     }
 
     fn new_client(&self, config: &Config) -> Client {
         Client::with_tls(config.timeouts, self.lasting.outbound.clone())
+            .with_descriptors(self.lasting.gate.descriptors().clone())
     }
 }
 

@@ -2,7 +2,10 @@
 //! replica that is down from a kept connection that had died, which is nobody's fault and worth one
 //! replay.
 
-use super::connection::{Connection, Idle, ReplicaBody};
+use super::connection::{Connection, ReplicaBody};
+use super::descriptors::{Descriptors, WatchDescriptor};
+use super::idle::Idle;
+use super::shortage;
 use crate::clock;
 use crate::tls::{Alpn, Connector, Outbound, Stream};
 use crate::units;
@@ -22,6 +25,8 @@ pub struct Client {
     connector: Connector,
     idle: Duration,
     header_timeout: Duration,
+    /// The file descriptors that connections may have, shared with those of clients.
+    descriptors: Descriptors,
 }
 
 /// The limits of the client.
@@ -54,6 +59,10 @@ pub enum SendError {
     /// No connection.
     #[error("cannot connect: {0}")]
     Connect(String),
+    /// The gateway has no file descriptor, memory or port left for a connection. This says nothing of
+    /// the backend.
+    #[error("the gateway is out of resources for a connection: {0}")]
+    Exhausted(String),
     /// A connection that had been used before was found closed. The replica has seen nothing.
     #[error("a kept connection had been closed")]
     Stale,
@@ -73,6 +82,7 @@ impl SendError {
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect_error",
+            Self::Exhausted(_) => "gateway_exhausted",
             Self::Stale => "stale",
             Self::Closed(_) => "connection_reset",
             Self::Garbage(_) => "bad_response",
@@ -106,13 +116,41 @@ impl Client {
     /// A client that is somebody for a replica, or believes somebody else.
     pub fn with_tls(limits: Limits, outbound: Arc<Outbound>) -> Self {
         let connector = Connector::new(outbound, limits.connect);
-        Self { connector, idle: limits.idle, header_timeout: limits.headers }
+        let descriptors = Descriptors::default();
+        Self { connector, idle: limits.idle, header_timeout: limits.headers, descriptors }
+    }
+
+    /// Takes the file descriptors of connections from those that are shared with others.
+    #[must_use]
+    pub fn with_descriptors(self, descriptors: Descriptors) -> Self {
+        Self { descriptors, ..self }
+    }
+
+    /// A file descriptor for a connection that watches a backend, if one becomes free within
+    /// `patience`.
+    pub(super) async fn watch_descriptor(
+        &self,
+        patience: Duration,
+    ) -> Result<WatchDescriptor, SendError> {
+        let descriptor = self.descriptors.take_for_watching(patience).await;
+        descriptor.ok_or_else(|| exhausted(&NO_DESCRIPTOR))
+    }
+
+    /// Whether a connection that watches a backend may stay open until the next look.
+    pub(super) fn keeps_watching(&self) -> bool {
+        self.descriptors.has_room_for_watching()
     }
 
     /// A connection that no request of a client uses.
     pub(super) async fn connect(&self, to: Uri) -> Result<TokioIo<Stream>, SendError> {
         let connecting = self.connector.clone().oneshot(to);
-        connecting.await.map_err(|error| SendError::Connect(innermost(&error).to_string()))
+        connecting.await.map_err(|error| {
+            let cause = innermost(&error);
+            match shortage::of(cause) {
+                Some(problem) => exhausted(&problem),
+                None => SendError::Connect(cause.to_string()),
+            }
+        })
     }
 
     /// How long an unused connection is kept.
@@ -148,10 +186,23 @@ impl Client {
     ) -> Result<Response<ReplicaBody>, SendError> {
         let connection = match idle.take(self.idle, clock::now()) {
             Some(connection) => connection,
-            None => Connection::new(self.connect(request.uri().clone()).await?.into_inner()),
+            None => {
+                let descriptor = self.descriptors.take();
+                let descriptor = descriptor.ok_or_else(|| exhausted(&NO_DESCRIPTOR))?;
+                let stream = self.connect(request.uri().clone()).await?;
+                Connection::new(stream.into_inner(), descriptor)
+            }
         };
         connection.send(request, idle).await
     }
+}
+
+/// Why there is no connection although the limits are known.
+const NO_DESCRIPTOR: &str = "all file descriptors for connections are in use; raise the limit of \
+                             open files (LimitNOFILE, ulimit -n)";
+
+fn exhausted(problem: &impl ToString) -> SendError {
+    SendError::Exhausted(problem.to_string())
 }
 
 /// The cause that says most: the chain above it only repeats that sending failed.

@@ -108,6 +108,15 @@ impl Pool {
         &self.vacancies
     }
 
+    /// Closes a connection to some backend that no request uses, so that its file descriptor is free.
+    /// Whether there was one.
+    pub fn close_idle(&self) -> bool {
+        let backends = self.backends();
+        // Not always the same one first: it would lose all its connections.
+        let (before, after) = backends.split_at(fastrand::usize(..=backends.len()));
+        after.iter().chain(before).any(|backend| backend.idle().close_oldest())
+    }
+
     /// Whether any replica may be sent requests.
     pub fn is_ready(&self) -> bool {
         let fleet = self.roster.fleet();

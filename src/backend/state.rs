@@ -80,6 +80,8 @@ pub enum ScrapeError {
     TooLarge,
     /// A page without the families to route by.
     NotUnderstood,
+    /// The gateway has no file descriptor or port for a connection: not the backend's fault.
+    Exhausted,
 }
 
 // === impl State ===
@@ -183,7 +185,7 @@ impl Load {
 
 impl ScrapeError {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Connect,
         Self::Timeout,
         Self::Status,
@@ -191,6 +193,7 @@ impl ScrapeError {
         Self::Encoded,
         Self::TooLarge,
         Self::NotUnderstood,
+        Self::Exhausted,
     ];
 
     /// The label value.
@@ -203,6 +206,7 @@ impl ScrapeError {
             Self::Encoded => "encoded",
             Self::TooLarge => "too_large",
             Self::NotUnderstood => "not_understood",
+            Self::Exhausted => "gateway_exhausted",
         }
     }
 }

@@ -203,6 +203,8 @@ impl Watcher {
             Ok(StatusCode::OK) => self.is_up().await,
             Ok(status) => self.is_down(&format!("/health answered {}", status.as_u16()), true),
             Err(Failure::Connect(reason)) => self.is_down(&reason, true),
+            // It says nothing of the backend, so what is known of that holds.
+            Err(Failure::Exhausted(problem)) => self.backend.is_unseen(&problem),
             Err(failure) => self.is_down(&format!("/health: {failure:?}"), false),
         }
     }

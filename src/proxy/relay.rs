@@ -7,7 +7,7 @@ use super::retry::Failed;
 use super::{Gateway, hold, outgoing};
 use crate::backend::client::SendError;
 use crate::backend::pool::Need;
-use crate::backend::{Lease, ReplicaBody};
+use crate::backend::{Lease, ReplicaBody, shortage};
 use crate::clock;
 use crate::error::Error;
 use crate::observe::{Begun, Exchange};
@@ -97,8 +97,14 @@ async fn send(
     let record = exchange.record();
     record.asked.usage_injected = usage_injected;
     let (backend, limit) = (lease.backend(), call.response_headers);
-    let sending = attempt::send(&gateway.client, record, backend, call.head, body, limit);
-    let sent = within(call.deadline, sending).await.map_err(late)?;
+    let sent = loop {
+        let sending = attempt::send(&gateway.client, record, backend, call.head, body, limit);
+        match within(call.deadline, sending).await.map_err(late)? {
+            // A connection that no request uses has the file descriptor that this one lacks.
+            Err(SendError::Exhausted(_)) if gateway.pool.close_idle() => {}
+            sent => break sent,
+        }
+    };
     let (head, body) = sent.map_err(|error| unanswered(&error))?.into_parts();
     exchange.on_head(head.status.as_u16(), &head.headers, lease.replica());
     let max_hold = gateway.retry.max_hold();
@@ -147,6 +153,10 @@ fn late(deadline: Deadline) -> Failure {
 fn unanswered(error: &SendError) -> Failure {
     let (symptom, instead) = match error {
         SendError::Connect(_) => (Symptom::Unreachable, Error::NoBackend),
+        SendError::Exhausted(problem) => {
+            shortage::warn(problem);
+            (Symptom::GatewayExhausted, Error::Exhausted)
+        }
         SendError::Stale => (Symptom::Stale, Error::Closed),
         SendError::Closed(_) => (Symptom::Died, Error::Closed),
         SendError::Garbage(_) => (Symptom::Garbage, Error::Garbage),

@@ -88,7 +88,10 @@ impl Server {
         let at_start = **limits.load();
         listener::find_the_gone(&clients, at_start.write_timeout);
         let router = admin::router(admin.clone());
-        let operators = tokio::spawn(operators::serve(operators, tls.operators, router));
+        listener::find_the_gone(&operators, at_start.write_timeout);
+        let (acceptor, failures) = (tls.operators, counted.clone());
+        let serving = operators::serve(operators, acceptor, router, at_start, failures);
+        let operators = tokio::spawn(serving);
         let (live, leashes) = (gateway.load().live.clone(), Leashes::new(clock::now()));
         let sweeper = tokio::spawn(sweep(live.clone(), leashes.clone(), limits.clone()));
         let gate = gateway.load().gate.clone();

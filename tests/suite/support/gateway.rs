@@ -10,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{Admin, Configuration, Guard};
 use tokenweir::backend::address::Address;
 use tokenweir::backend::client::{self, Client};
+use tokenweir::backend::descriptors::Descriptors;
 use tokenweir::backend::pool::Pool;
 use tokenweir::backend::routes::Named;
 use tokenweir::backend::{Backend, Keeper, watch};
@@ -67,14 +68,16 @@ pub(crate) struct Setup {
     pub header_timeout: Duration,
     /// Longest request body.
     pub max_body: usize,
-    /// Longest pause in one.
     /// The memory of all of them together.
     pub body_memory: Arc<BodyMemory>,
+    /// Longest pause in one.
     pub body_idle: Duration,
     /// What clients may have and take.
     pub limits: Limits,
     /// What is let in.
     pub gate: GateLimits,
+    /// The file descriptors of connections to the backends.
+    pub descriptors: Descriptors,
     /// TLS of both ports.
     pub tls: Tls,
     /// TLS towards the replicas. `None`: they have none.
@@ -147,10 +150,11 @@ impl Default for Setup {
         Self {
             header_timeout: Duration::from_secs(20),
             max_body: 1 << 20,
+            body_memory: Arc::default(),
             body_idle: Duration::from_secs(30),
             limits: Limits { head_timeout: Duration::from_secs(30), ..Limits::default() },
             gate: GateLimits::default(),
-            body_memory: Arc::default(),
+            descriptors: Descriptors::default(),
             tls: Tls::default(),
             outbound: None,
             drain: Duration::from_secs(5),
@@ -220,10 +224,11 @@ fn client(setup: &Setup) -> Client {
         first_output: setup.first_output,
         idle: Duration::from_secs(3),
     };
-    match &setup.outbound {
+    let client = match &setup.outbound {
         Some(outbound) => Client::with_tls(limits, outbound.clone()),
         None => Client::new(limits),
-    }
+    };
+    client.with_descriptors(setup.descriptors.clone())
 }
 
 /// Starts a gateway that differs from the default.
@@ -274,12 +279,12 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             first_output: setup.first_output,
             sink: telemetry.clone(),
             max_body: setup.max_body,
+            body_memory: setup.body_memory.clone(),
             body_idle: setup.body_idle,
             gate,
             propagation: setup.propagation,
             tiers: setup.tiers,
             live: live.clone(),
-            body_memory: setup.body_memory.clone(),
             session_headers: setup.session_headers,
             captured: setup.captured,
             kept_text: (share > 0.0).then_some(kept_text),
@@ -295,12 +300,12 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             telemetry,
             explanations,
             live,
+            body_memory: setup.body_memory,
             draining: Arc::new(AtomicBool::new(false)),
             spans: Box::new(SpanCounts::default),
             capture: counter.clone(),
             logs: Arc::new(LogCounts::default),
             quality,
-            body_memory: setup.body_memory,
             pushes: push::Counter::default(),
             connections: Box::new(move || counted.vitals()),
             credentials: setup.tls.credentials.clone(),
