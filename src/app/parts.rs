@@ -46,6 +46,7 @@ pub(super) fn backends(
         let usage = configured.usage.unwrap_or(config.usage);
         Ok(backend
             .with_usage_injection(usage == config::UsageMode::Inject)
+            .with_continuous_usage(configured.continuous_usage.unwrap_or(config.continuous_usage))
             .with_weight(configured.weight)
             .with_health(config.health)
             .with_horizon(horizon))

@@ -17,6 +17,7 @@ mod roster;
 pub mod routes;
 pub mod signals;
 mod state;
+mod stream_events;
 mod terms;
 pub mod vacancies;
 mod wake;
@@ -37,6 +38,7 @@ use roster::Roster;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use stream_events::StreamEvents;
 use tokio::sync::{Notify, SetOnce};
 use vacancies::Vacancies;
 
@@ -81,6 +83,7 @@ pub struct Backend {
     /// The `Authorization` that it wants, instead of the client's.
     pub authorization: Option<HeaderValue>,
     gaps: RecentGaps,
+    stream_events: StreamEvents,
     stalled: AtomicU32,
     stalls: AtomicU64,
     /// Where it is told which models it serves.
@@ -114,6 +117,7 @@ impl Backend {
             authorization,
             may_inject_usage: AtomicBool::new(true),
             gaps: RecentGaps::default(),
+            stream_events: StreamEvents::default(),
             stalled: AtomicU32::new(0),
             stalls: AtomicU64::new(0),
             state: ArcSwap::default(),
@@ -187,6 +191,7 @@ impl Backend {
         self.weight.store(other.weight.load(Ordering::Relaxed), Ordering::Relaxed);
         let may_inject_usage = other.may_inject_usage.load(Ordering::Relaxed);
         self.may_inject_usage.store(may_inject_usage, Ordering::Relaxed);
+        self.stream_events.take_share(&other.stream_events);
         self.ledger.set_horizon(other.ledger.horizon());
     }
 

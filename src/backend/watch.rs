@@ -337,6 +337,7 @@ impl Watcher {
         if before.is_some_and(|before| load.is_restart_of(before)) {
             tracing::info!(%backend, "replica has restarted: its counters began anew");
             self.backend.ledger.on_restart();
+            self.backend.stream_events.on_restart();
             self.is_new();
         }
         if !std::mem::replace(&mut self.is_tested, true)

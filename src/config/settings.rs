@@ -44,6 +44,10 @@ pub enum UsageMode {
     Passive,
 }
 
+/// The share of streams whose events are counted, by default. Such an event costs the gateway half as
+/// many instructions again as another one that comes alone: in this share 0.5 % more for all events.
+pub(super) const CONTINUOUS_USAGE: f64 = 0.01;
+
 /// How the tier of a request is told: a label of metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

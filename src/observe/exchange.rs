@@ -151,9 +151,7 @@ impl Exchange {
         if let Some(metadata) = headers.get("metadata") {
             observer.on_metadata(metadata.as_bytes(), now, &mut record.timings);
         }
-        if record.asked.usage_injected {
-            observer.take_usage_event();
-        }
+        observer.remove_injected_usage(&record.asked);
         let is_stream = observer.observed().is_stream;
         let join = || presence.stream(replica.clone(), Subject::of(record), *terms, now);
         self.inner.place = is_stream.then(join);
@@ -308,6 +306,7 @@ impl Inner {
         record.end = end;
         record.outcome = outcome(record);
         if let Some(replica) = self.replica.take() {
+            record.observed.scale_estimate(replica.tokens_per_event());
             replica.on_answer(&record.observed);
             record.recent = replica.recent_times();
             record.condition = replica.condition(now);

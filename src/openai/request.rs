@@ -107,6 +107,10 @@ const FIELDS: &[(&str, Field)] = &[
 /// The types of tools that vLLM's Responses run by themselves.
 const SERVER_TOOLS: [&[u8]; 2] = [b"\"mcp\"", b"\"code_interpreter\""];
 
+/// Fields that make the counts of every event unwelcome or unnecessary: the client decides about
+/// them itself, or its events list their tokens and can be too long to hold back.
+const COUNTING_FIELDS: [&[u8]; 3] = [b"continuous_usage_stats", b"logprobs", b"return_token_ids"];
+
 /// Bytes around a text.
 const QUOTES: usize = 2;
 
@@ -138,6 +142,12 @@ impl Peek {
     pub fn has_effects(&self, body: &[u8]) -> bool {
         let names_tool = || SERVER_TOOLS.iter().any(|name| memmem::find(body, name).is_some());
         self.is_stateful || names_tool()
+    }
+
+    /// Whether a body of this request names one of the fields with which events count their
+    /// tokens, wherever in the body.
+    pub fn names_counting_field(body: &[u8]) -> bool {
+        COUNTING_FIELDS.iter().any(|name| memmem::find(body, name).is_some())
     }
 }
 
@@ -278,6 +288,14 @@ mod tests {
             let body = body.as_bytes();
             assert!(!Peek::of(body).unwrap().has_effects(body), "{body:?}");
         }
+    }
+
+    #[test]
+    fn a_request_whose_events_count_their_tokens_anyway_is_recognized() {
+        for body in [r#"{"logprobs":true}"#, r#"{"x":{"return_token_ids":true}}"#] {
+            assert!(Peek::names_counting_field(body.as_bytes()), "{body}");
+        }
+        assert!(!Peek::names_counting_field(br#"{"stream_options":{"include_usage":false}}"#));
     }
 
     #[test]

@@ -168,14 +168,15 @@ async fn forward<B: receive::Incoming>(
         max_tokens: peek.max_tokens,
         n: peek.n,
         parameters: peek.parameters.clone(),
-        usage_injected: false,
+        ..Asked::default()
     };
     let route = gateway.pool.routes().of(peek.model.as_deref()).clone();
     record.model = route.label.clone();
     visitor.may_use(peek.model.as_deref(), &record.model)?;
     let prompt = asked::prompt(&peek, &route, &body);
     let bytes = body.clone();
-    let body = outgoing::Body::new(body, record.api, &head.headers, &peek, &route)?;
+    let body = outgoing::Body::new(body, record.api, &head.headers, &peek, &route)?
+        .with_usage_draw(fastrand::f64());
     let need = Need {
         model: peek.model.as_deref(),
         prompt: &prompt,

@@ -16,8 +16,22 @@ pub(super) struct Body {
     plain: Bytes,
     model: Option<Splice>,
     usage: Option<Splice>,
-    /// Made when the first replica wants it: without the edit for usage, and with it.
-    edited: [Option<Bytes>; 2],
+    /// A number from 0 to 1, drawn for this request: it decides whether the request is in the
+    /// sample for which the counts of every event are asked for. 1 is in no sample.
+    usage_draw: f64,
+    /// Made when the first replica wants it: one for each [`UsageEdit`].
+    edited: [Option<Bytes>; 3],
+}
+
+/// The usage that a body asks for and its client did not ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UsageEdit {
+    /// None.
+    None,
+    /// The usage event at the end of a stream.
+    AtEnd,
+    /// The same, and the counts of every event.
+    EveryEvent,
 }
 
 impl Body {
@@ -44,8 +58,14 @@ impl Body {
             plain,
             model: named.map(|(served_as, slot)| slot.renamed(served_as)),
             usage: peek.usage_splice.clone().filter(|_| has_options && !is_signed),
-            edited: [None, None],
+            usage_draw: 1.0,
+            edited: [None, None, None],
         })
+    }
+
+    /// The same body, with the number that was drawn for its request.
+    pub(super) fn with_usage_draw(self, usage_draw: f64) -> Self {
+        Self { usage_draw, ..self }
     }
 
     /// The bytes as they came.
@@ -53,15 +73,28 @@ impl Body {
         &self.plain
     }
 
-    /// The bytes for this replica, and whether they ask for usage that the client did not ask for.
-    pub(super) fn for_replica(&mut self, backend: &Backend) -> (&Bytes, bool) {
+    /// The bytes for this backend, and the usage that they ask for on the gateway's account.
+    pub(super) fn for_replica(&mut self, backend: &Backend) -> (&Bytes, UsageEdit) {
         let usage = self.usage.as_ref().filter(|_| backend.injects_usage());
-        let asks_usage = usage.is_some();
-        let mut edits = self.model.iter().chain(usage).peekable();
-        if edits.peek().is_none() {
-            return (&self.plain, false);
+        let edit = match usage {
+            None => UsageEdit::None,
+            Some(_) if self.is_in_sample(backend) => UsageEdit::EveryEvent,
+            Some(_) => UsageEdit::AtEnd,
+        };
+        if self.model.is_none() && edit == UsageEdit::None {
+            return (&self.plain, edit);
         }
-        let edited = &mut self.edited[usize::from(asks_usage)];
-        (edited.get_or_insert_with(|| Splice::apply(edits, &self.plain)), asks_usage)
+        let edited = &mut self.edited[edit as usize];
+        if edited.is_none() {
+            let continuous = usage.filter(|_| edit == UsageEdit::EveryEvent);
+            let continuous = continuous.map(Splice::with_continuous_usage);
+            let edits = self.model.iter().chain(continuous.as_ref().or(usage));
+            *edited = Some(Splice::apply(edits, &self.plain));
+        }
+        (edited.as_ref().unwrap_or(&self.plain), edit)
+    }
+
+    fn is_in_sample(&self, backend: &Backend) -> bool {
+        self.usage_draw < backend.continuous_usage() && !Peek::names_counting_field(&self.plain)
     }
 }

@@ -3,6 +3,7 @@
 
 use super::attempt;
 use super::deadline::{Deadline, within};
+use super::outgoing::UsageEdit;
 use super::retry::Failed;
 use super::{Gateway, hold, outgoing};
 use crate::backend::client::SendError;
@@ -93,9 +94,10 @@ async fn send(
     call: &mut Call<'_>,
     lease: &Lease,
 ) -> Result<Answer, Failure> {
-    let (body, usage_injected) = call.body.for_replica(lease.backend());
+    let (body, usage) = call.body.for_replica(lease.backend());
     let record = exchange.record();
-    record.asked.usage_injected = usage_injected;
+    record.asked.usage_injected = usage != UsageEdit::None;
+    record.asked.continuous_usage_injected = usage == UsageEdit::EveryEvent;
     let (backend, limit) = (lease.backend(), call.response_headers);
     let sending = attempt::send(&gateway.client, record, backend, call.head, body, limit);
     let sent = within(call.deadline, sending).await.map_err(late)?;

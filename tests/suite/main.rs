@@ -15,6 +15,7 @@ mod chaos;
 mod clients;
 mod collectors;
 mod config;
+mod continuous_usage;
 mod diagnose;
 mod doctor;
 mod documents;

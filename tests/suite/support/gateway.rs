@@ -91,6 +91,8 @@ pub(crate) struct Setup {
     pub propagation: Option<Propagation>,
     /// Whether usage is asked for.
     pub injects_usage: bool,
+    /// The share of streams whose events are counted.
+    pub continuous_usage: f64,
     /// What is looked for.
     pub observation: observe::Settings,
     /// When requests wait.
@@ -157,6 +159,7 @@ impl Default for Setup {
             explain_ring: 1_024,
             propagation: None,
             injects_usage: false,
+            continuous_usage: 0.0,
             observation: observe::Settings::default(),
             admission: Some(waiting_room(&config::Admission::default())),
             access: Arc::default(),
@@ -201,6 +204,7 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<Pool> {
         let address = Address::parse(&format!("{scheme}://{addr}")).unwrap();
         Backend::new(address.default_id(), address, None)
             .with_usage_injection(setup.injects_usage)
+            .with_continuous_usage(setup.continuous_usage)
             .with_health(setup.health)
     };
     let backends = backends.iter().map(backend).collect();
