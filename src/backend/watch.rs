@@ -232,22 +232,31 @@ impl Watcher {
     fn check_progress(&mut self) {
         if let Some(standstill) = self.standstill() {
             let seconds = standstill.as_secs();
-            self.is_down(&format!("it has requests and made no token for {seconds} s"), true);
+            self.put_down(&format!("it has requests and made no token for {seconds} s"));
         }
     }
 
-    /// For how long the engine has been stuck, if that is too long.
+    /// How long the engine has been stuck, if that is too long.
     fn standstill(&self) -> Option<Duration> {
         let limit = self.backend.breaker.settings().stuck_after?;
-        Some(self.progress.standstill(clock::now())).filter(|standstill| *standstill >= limit)
+        Some(self.progress.standstill()).filter(|standstill| *standstill >= limit)
     }
 
+    /// Its health check failed.
     fn is_down(&mut self, reason: &str, is_certain: bool) {
         self.failures += 1;
-        let was = self.backend.state().health;
-        if was == Health::Up && !is_certain && self.failures < PATIENCE {
+        let is_up = self.backend.state().health == Health::Up;
+        if is_up && !is_certain && self.failures < PATIENCE {
             return;
         }
+        self.progress = Progress::default();
+        self.put_down(reason);
+    }
+
+    /// Takes it out of service. An engine that is stuck keeps its progress state: it stays down
+    /// until a page shows progress.
+    fn put_down(&mut self, reason: &str) {
+        let was = self.backend.state().health;
         self.well_at = None;
         self.is_new();
         self.backend.update(|state| {
@@ -277,8 +286,10 @@ impl Watcher {
         let now = clock::now();
         let took = now.saturating_duration_since(at);
         self.tally.scraped(&self.backend, took, load.err());
-        if let Ok(load) = &load {
-            self.progress.on_load(load, at);
+        match &load {
+            Ok(load) => self.progress.on_load(load, at),
+            // Without pages nothing is known of the engine's progress; its health check decides.
+            Err(_) => self.progress = Progress::default(),
         }
         if let Some(report) = load.ok().and_then(|load| load.report()) {
             self.backend.ledger.on_report(&report, &own, at);
@@ -337,6 +348,7 @@ impl Watcher {
         if before.is_some_and(|before| load.is_restart_of(before)) {
             tracing::info!(%backend, "replica has restarted: its counters began anew");
             self.backend.ledger.on_restart();
+            self.progress = Progress::default();
             self.is_new();
         }
         if !std::mem::replace(&mut self.is_tested, true)
@@ -353,8 +365,8 @@ impl Watcher {
     }
 
     fn tell_error(&self, error: ScrapeError) {
+        let help = signals::scrape_help(error, self.backend.state().server());
         let (backend, error) = (&self.backend.id, error.as_str());
-        let help = self.backend.state().server().and_then(signals::metrics_flag);
         tracing::warn!(%backend, error, help, "metrics cannot be used; the last ones age");
     }
 

@@ -47,6 +47,7 @@ mod shapes;
 mod simulated;
 mod smuggling;
 mod stalls;
+mod standstill;
 mod streams;
 mod tls;
 mod top;
