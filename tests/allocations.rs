@@ -4,6 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "tests may look at the real clock")]
 
+#[path = "allocations/models.rs"]
+mod models;
+
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 use http_body::{Body, Frame};
@@ -40,6 +43,11 @@ const FIRST: usize = 3;
 /// Bytes that this thread has ever allocated.
 fn allocated() -> u64 {
     thread::allocatedp::read().unwrap().get()
+}
+
+/// Bytes that this thread has allocated and not given back.
+fn held() -> i64 {
+    allocated() as i64 - thread::deallocatedp::read().unwrap().get() as i64
 }
 
 /// The HTTP chunks of a recorded stream, each as a part of one buffer, which is what hyper gives.

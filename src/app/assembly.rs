@@ -250,6 +250,7 @@ fn shared<T>(value: T) -> Arc<ArcSwap<T>> {
 fn pool(config: &Config, backends: Vec<Backend>) -> Arc<Pool> {
     let pool = Pool::new(backends, &config.models, config.routing.policy());
     let pool = pool.with_panic_threshold(config.health.panic_threshold);
+    let pool = pool.with_most_labels(config.metrics.max_models);
     Arc::new(pool.with_shadow(&config.routing.shadow))
 }
 

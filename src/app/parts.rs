@@ -59,6 +59,7 @@ pub(super) fn selection(config: &Config) -> Selection {
         policy: config.routing.policy(),
         shadow: config.routing.shadow.clone(),
         panic_threshold: config.health.panic_threshold,
+        most_labels: config.metrics.max_models,
     }
 }
 

@@ -40,6 +40,9 @@ struct Connection {
     used: Instant,
 }
 
+/// Room that is kept from page to page: metrics of an engine take less.
+const MOST_KEPT: usize = 1 << 20;
+
 /// Why there is no whole answer.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -144,6 +147,8 @@ impl Fetcher {
 /// Puts a body into a buffer. What is left unread of one that is too long closes its connection.
 async fn read(mut body: Incoming, page: &mut Vec<u8>, most: usize) -> Result<(), Failure> {
     page.clear();
+    // A list of thousands of models is read seldom.
+    page.shrink_to(MOST_KEPT);
     let is_too_large = |length: u64| length > most as u64;
     if is_too_large(body.size_hint().lower()) {
         return Err(Failure::TooLarge);

@@ -7,11 +7,13 @@ pub mod dialect;
 mod fetch;
 mod fleet;
 mod keeper;
+mod labels;
 mod lease;
 mod model;
 mod pace;
 pub mod pool;
 mod progress;
+mod readiness;
 mod recent;
 mod roster;
 pub mod routes;
@@ -22,7 +24,7 @@ pub mod vacancies;
 mod wake;
 pub mod watch;
 
-pub use model::Model;
+pub use model::{Entry, Model};
 
 use crate::clock;
 use crate::record::BackendId;
@@ -42,7 +44,9 @@ use vacancies::Vacancies;
 
 pub use connection::{Broken, Idle, ReplicaBody};
 pub use keeper::Keeper;
+pub use labels::{LabelledModel, MOST_LABELS};
 pub use lease::Lease;
+pub use readiness::{Availability, Readiness, Standing};
 pub use roster::{Change, Selection};
 pub use state::{Health, Sample, ScrapeError, State};
 

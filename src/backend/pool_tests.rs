@@ -1,8 +1,8 @@
 //! Where requests go, and what a change of the fleet leaves as it was.
 
 use super::*;
-use crate::backend::Model;
 use crate::backend::address::Address;
+use crate::backend::{Health, Model};
 use crate::clock;
 use crate::record::BackendId;
 use crate::routing::Own;
@@ -20,7 +20,7 @@ fn pool(models: &[Option<&[&str]>]) -> Pool {
     for (backend, models) in pool.backends().iter().zip(models) {
         backend.update(|state| state.health = Health::Up);
         if let Some(ids) = models {
-            let model = |id: &&str| Model::of(json!({ "id": id })).unwrap();
+            let model = |id: &&str| Model::of(&json!({ "id": id })).unwrap();
             backend.serves(&ids.iter().map(model).collect());
         }
     }
@@ -223,7 +223,7 @@ fn names_and_the_policy_change_with_the_fleet() {
     let selection = Selection { names, policy, shadow, ..Selection::default() };
     pool.change(pool.plan(vec![at(8001), at(8002)]), &selection);
     assert_eq!(ports(&pool), [8002, 8001]);
-    pool.backends()[0].serves(&[Model::of(json!({ "id": "a" })).unwrap()].into());
+    pool.backends()[0].serves(&[Model::of(&json!({ "id": "a" })).unwrap()].into());
     assert_eq!(pool.routes().of(Some("gpt")).replicas[..], [1], "only 8001 may be asked");
     assert_eq!(pool.policy().kind, PolicyKind::P2c);
     change(&pool, vec![at(8001)]);

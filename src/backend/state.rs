@@ -87,10 +87,10 @@ pub enum ScrapeError {
 impl State {
     /// With what is made of the rest of it.
     pub(super) fn settled(mut self) -> Self {
-        let owner = self.models().first().and_then(|model| model.entry.get("owned_by")?.as_str());
+        let by_owner = self.models().first().and_then(|model| model.server);
         let by_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
         self.brief = Brief {
-            server: owner.and_then(Server::of_owner).or_else(by_metrics),
+            server: by_owner.or_else(by_metrics),
             condition: self.sample.map(|sample| sample.load.condition()).unwrap_or_default(),
             at: self.sample.map(|sample| sample.at),
             times: self.means.times(),

@@ -154,7 +154,7 @@ impl Visitor {
     /// all replicas have the same.
     pub(super) fn may_use(&self, model: Option<&str>, label: &ModelLabel) -> Result<(), Error> {
         let named = model.filter(|name| !name.is_empty());
-        let meant = named.or_else(|| label.is_known().then(|| label.as_str()));
+        let meant = named.or_else(|| label.is_known().then(|| label.name()));
         if self.models().allow(meant) {
             return Ok(());
         }

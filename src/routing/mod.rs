@@ -229,7 +229,10 @@ impl PolicyKind {
     }
 }
 
-/// Every reason that a policy gives: a label value is one of these.
+/// The reason of a choice among ejected replicas: too many are ejected to leave them all out.
+pub const PANIC: &str = "panic_mode";
+
+/// Every reason of a choice: a label value is one of these.
 pub const REASONS: &[&str] = &[
     "only_candidate",
     "lowest_ttft",
@@ -241,6 +244,7 @@ pub const REASONS: &[&str] = &[
     "random",
     "fewest_requests",
     "fewer_of_two",
+    PANIC,
 ];
 
 /// The position of the lowest cost. Of those that cost more by no more than `slack` it is the one

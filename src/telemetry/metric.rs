@@ -2,8 +2,8 @@
 
 use super::vitals::Vitals;
 use crate::admission::DEFAULT_CLASS;
-use crate::backend::ScrapeError;
 use crate::backend::signals::SIGNALS;
+use crate::backend::{Availability, ScrapeError};
 use crate::diagnose::RULES;
 use crate::error;
 use crate::openai::{Api, Finish};
@@ -76,10 +76,11 @@ pub struct Scrape<'a> {
     pub error: Option<ScrapeError>,
 }
 
-/// A label. Its values are from a set that no client can widen.
+/// A label. Its values are from a set that no client can widen, and backends only up to a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Label {
-    /// A model that a replica serves or the configuration names, or `_other`.
+    /// A model that the configuration names, or one of the first so many that replicas serve
+    /// (`metrics.max_models`), or `_other`.
     Model,
     /// A replica of the fleet, or one of the last that left it.
     Backend,
@@ -133,6 +134,8 @@ pub enum Label {
     NotRetried,
     /// [`Standing::as_str`]
     Breaker,
+    /// [`Availability::as_str`]
+    State,
     /// Why a replica was chosen.
     RouteReason,
     /// A class of the waiting room: a tier of the configuration, or `default`.
@@ -184,7 +187,7 @@ pub enum Label {
 /// The values of the labels whose sets are known only at run time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Models that replicas serve.
+    /// Models whose series are made before their first request.
     pub models: Vec<String>,
     /// Replicas.
     pub backends: Vec<String>,
@@ -261,7 +264,7 @@ impl Label {
             Self::TokenType => "type",
             Self::Certainty | Self::TokenSource | Self::UsageSource => "source",
             Self::Policy => "policy",
-            Self::Breaker => "state",
+            Self::Breaker | Self::State => "state",
             Self::Result
             | Self::Failover
             | Self::Span
@@ -328,6 +331,7 @@ impl Label {
             Self::Failover => own(&FAILOVER_RESULTS),
             Self::NotRetried => own(&NotRetried::ALL.map(NotRetried::as_str)),
             Self::Breaker => own(&Standing::ALL.map(Standing::as_str)),
+            Self::State => own(&Availability::ALL.map(Availability::as_str)),
             Self::RouteReason => own(routing::REASONS),
             Self::Policy => own(&PolicyKind::ALL.map(PolicyKind::name)),
             Self::Agreement => own(&AGREEMENTS),

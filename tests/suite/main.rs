@@ -27,6 +27,7 @@ mod generated;
 mod http2;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
+mod labels;
 mod leaving;
 mod live;
 mod metrics;
@@ -38,6 +39,7 @@ mod pages;
 mod proxy;
 mod push;
 mod quality;
+mod readiness;
 mod replay;
 mod requests;
 mod restart;

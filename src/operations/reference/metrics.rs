@@ -112,7 +112,9 @@ fn labels() -> BTreeMap<&'static str, Vec<Set>> {
 fn values(label: Label) -> String {
     match label {
         Label::Model => {
-            "a model that replicas serve or the configuration names, or `_other`".into()
+            "a model that the configuration names, one of the first others that replicas list \
+             (`metrics.max_models`), or `_other`"
+                .into()
         }
         Label::Backend => "the name of a replica".into(),
         Label::Tier => "a tier of the configuration, `_other`, or empty".into(),

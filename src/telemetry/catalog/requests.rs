@@ -209,7 +209,7 @@ pub(super) const ROWS: &[Row] = &[
 /// Which of [`OVERFLOWING`] do not know their value of a request.
 fn folded(record: &RequestRecord) -> [bool; 5] {
     [
-        record.api.is_some() && !record.model.is_known(),
+        record.api.is_some() && !record.model.is_label(),
         record.tier == Tier::Other,
         record.observed.finish_reasons.contains(&Some(Finish::Other)),
         record.error_type() == Some("_OTHER"),

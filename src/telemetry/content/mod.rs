@@ -161,7 +161,7 @@ impl Head {
             ts: humantime::format_rfc3339_millis(record.started).to_string(),
             request_id: record.request_id.as_str().to_owned(),
             trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
-            model: record.model.as_str().to_owned(),
+            model: record.model.name().to_owned(),
         }
     }
 

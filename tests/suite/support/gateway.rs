@@ -83,6 +83,8 @@ pub(crate) struct Setup {
     pub policy: Policy,
     /// Names of models.
     pub models: Vec<Named>,
+    /// Models of replicas that are label values.
+    pub max_models: usize,
     /// Policies that are asked too.
     pub shadow: Vec<PolicyKind>,
     /// Decisions that are kept.
@@ -153,6 +155,7 @@ impl Default for Setup {
             drain: Duration::from_secs(5),
             policy: Policy::default(),
             models: Vec::new(),
+            max_models: config::Metrics::default().max_models,
             shadow: Vec::new(),
             explain_ring: 1_024,
             propagation: None,
@@ -205,7 +208,8 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<Pool> {
     };
     let backends = backends.iter().map(backend).collect();
     let pool = Pool::new(backends, &setup.models, setup.policy)
-        .with_panic_threshold(setup.health.panic_threshold);
+        .with_panic_threshold(setup.health.panic_threshold)
+        .with_most_labels(setup.max_models);
     Arc::new(pool.with_shadow(&setup.shadow))
 }
 
