@@ -9,20 +9,22 @@ mod page;
 
 use crate::backend::dialect::Server;
 use crate::backend::pool::Pool;
-use crate::backend::{self, Backend, Health};
+use crate::backend::{self, Availability, Backend, Health, Readiness, Standing};
 use crate::clock;
 use crate::diagnose;
 use crate::observe::Live;
+use crate::proxy::BodyMemory;
 use crate::proxy::access::Access;
 use crate::proxy::admission::Admission;
 use crate::routing::{Ledger, Prompt};
+use crate::supervise::Panics;
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::exposition::Format;
 use crate::telemetry::quality::Quality;
 use crate::telemetry::recent::Recent;
 use crate::telemetry::vitals::{
-    BackendVitals, ConnectionVitals, LEAVING, LearnedVitals, LogCounts, QueueVitals, SignalVitals,
-    SpanCounts, Vitals,
+    BackendVitals, ConnectionVitals, LEAVING, LearnedVitals, LogCounts, QueueVitals,
+    RequestBodyVitals, SignalVitals, SpanCounts, Vitals,
 };
 use crate::telemetry::{Telemetry, capture, push};
 use crate::tls::Credentials;
@@ -57,6 +59,8 @@ pub struct Admin {
     pub explanations: Arc<Explanations>,
     /// The requests that are open.
     pub live: Arc<Live>,
+    /// The memory of their bodies.
+    pub body_memory: Arc<BodyMemory>,
     /// Those that ended lately.
     pub recent: Arc<Recent>,
     /// Where a trace can be looked at: a URL with `{trace_id}` in it.
@@ -125,11 +129,17 @@ async fn metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Respons
 async fn ready(State(admin): State<Arc<Admin>>) -> Response {
     if admin.draining.load(Ordering::Relaxed) {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response()
-    } else if admin.pool.is_ready() {
-        "ok\n".into_response()
+    } else if let Some(why) = unready(&admin.pool.readiness(clock::now())) {
+        let why = format!("no replica may be sent requests ({why})\n");
+        (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "no replica is up\n").into_response()
+        "ok\n".into_response()
     }
+}
+
+/// Why no replica may be sent requests: the states of all. `None`: one may.
+fn unready(readiness: &Readiness) -> Option<String> {
+    (!readiness.is_ready()).then(|| readiness.summary())
 }
 
 async fn status(State(admin): State<Arc<Admin>>) -> Response {
@@ -138,17 +148,20 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "version": env!("CARGO_PKG_VERSION"),
         "policy": admin.pool.policy().name(),
         "ready": vitals.ready,
+        "not_ready_because": vitals.unready,
+        "panic_mode": vitals.panic,
         "draining": vitals.draining,
         "requests_in_flight": vitals.in_flight,
         "queue": vitals.queue,
         "access": access(&admin.access),
-        "models": vitals.models,
+        "models": admin.pool.routes().models().iter().map(|model| &*model.id).collect::<Vec<_>>(),
         "backends": vitals.backends,
         "spans": vitals.spans,
         "capture": vitals.capture,
         "quality": vitals.quality,
         "metric_pushes": vitals.pushes,
         "connections": vitals.connections,
+        "request_bodies": vitals.request_bodies,
         "certificates": vitals.tls,
         "config_reloads": vitals.reloads,
         "verdicts": vitals.diagnosis.verdicts,
@@ -219,15 +232,18 @@ impl Admin {
     pub fn vitals(&self, now: Instant) -> Vitals {
         self.telemetry.settle();
         let draining = self.draining.load(Ordering::Relaxed);
+        let readiness = self.pool.readiness(now);
         Vitals {
             in_flight: self.live.open(),
-            ready: !draining && self.pool.is_ready(),
+            ready: !draining && readiness.is_ready(),
+            unready: unready(&readiness),
+            panic: readiness.is_panic,
             draining,
             queue: queue(&self.admission),
-            backends: backends(&self.pool, now),
+            backends: backends(&self.pool, &readiness, now),
             short_list_bytes: self.pool.short_list_bytes(),
             diagnosis: self.diagnosis.latest(),
-            models: self.pool.routes().models().iter().map(|model| model.id.to_string()).collect(),
+            models: self.pool.labelled_models(now),
             tenants: tenants(&self.access),
             spans: (self.spans)(),
             capture: self.capture.as_ref().map(capture::Counter::counts).unwrap_or_default(),
@@ -235,8 +251,13 @@ impl Admin {
             quality: self.quality.as_ref().map(|quality| quality.vitals(now)),
             pushes: self.pushes.counts(),
             connections: (self.connections)(),
+            request_bodies: RequestBodyVitals {
+                bytes: self.body_memory.held(),
+                limit: self.body_memory.limit(),
+            },
             tls: self.credentials.counts(),
             reloads: self.configuration.reloads(),
+            panics: Panics::now(),
         }
     }
 }
@@ -252,11 +273,16 @@ fn queue(admission: &Admission) -> Vec<QueueVitals> {
 
 /// Each replica of the fleet, and those that went away and still have requests. One that went away
 /// and came back as another is told as one.
-fn backends(pool: &Pool, now: Instant) -> Vec<BackendVitals> {
-    let mut told: Vec<BackendVitals> =
-        pool.backends().iter().map(|backend| vitals(backend, now)).collect();
+fn backends(pool: &Pool, readiness: &Readiness, now: Instant) -> Vec<BackendVitals> {
+    let standing = |it: &Standing| BackendVitals {
+        state: it.availability.as_str(),
+        up: it.is_up,
+        ..vitals(&it.backend, now)
+    };
+    let mut told: Vec<BackendVitals> = readiness.backends.iter().map(standing).collect();
     for leaving in pool.leaving() {
-        let leaving = BackendVitals { health: LEAVING, ..vitals(&leaving, now) };
+        let leaving =
+            BackendVitals { health: LEAVING, state: LEAVING, up: false, ..vitals(&leaving, now) };
         match told.iter_mut().find(|other| other.backend == leaving.backend) {
             Some(same) => {
                 same.in_flight += leaving.in_flight;
@@ -268,22 +294,25 @@ fn backends(pool: &Pool, now: Instant) -> Vec<BackendVitals> {
     told
 }
 
-/// One replica at `now`.
+/// One replica at `now`, whatever the others are.
 pub fn vitals(backend: &Backend, now: Instant) -> BackendVitals {
     let state = backend.state();
+    let availability = backend.availability(now);
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
     let age = state.sample.map(|sample| now.saturating_duration_since(sample.at));
     BackendVitals {
         backend: backend.id.to_string(),
         url: backend.address.to_string(),
         health: state.health.as_str(),
+        state: availability.as_str(),
+        up: availability == Availability::Available,
         breaker: backend.breaker.standing().as_str(),
         ejections: backend.breaker.ejections(),
         reason: reason(&state),
         weight: backend.weight(),
         drained: backend.is_drained(),
         version: state.version.as_deref().map(Into::into),
-        models: state.models().iter().map(|model| model.id.to_string()).collect(),
+        models: state.models.clone().unwrap_or_default(),
         in_flight: backend.in_flight(),
         stalled: backend.stalled(),
         stalls: backend.stalls(),

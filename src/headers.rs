@@ -37,10 +37,9 @@ static HOP_BY_HOP: [HeaderName; 11] = [
     FORWARDED,
 ];
 
-/// Headers that vLLM trusts whoever sends them: they pin an engine, jump the queue or change what
-/// is served, so no client may.
-const TRUSTED_BY_VLLM: [&str; 3] =
-    ["x-data-parallel-rank", "x-vllm-priority", "endpoint-load-metrics-format"];
+/// Headers that change what vLLM answers or does, whoever sends them. No client may send them, and no
+/// permission lets them pass; those with a permission are in `openai::control`.
+const LOAD_METRICS_FORMAT: &str = "endpoint-load-metrics-format";
 const SAGEMAKER_PREFIX: &str = "x-amzn-sagemaker-";
 /// Names that are this gateway's own: nobody behind it may take a client's for its word.
 const OWN_PREFIX: &str = "x-tokenweir-";
@@ -174,7 +173,7 @@ fn strip(headers: &mut HeaderMap, is_unwanted: impl Fn(&HeaderName) -> bool) {
 /// Whether a client may not say this to a replica.
 fn is_not_for_clients(name: &HeaderName) -> bool {
     let name = name.as_str();
-    TRUSTED_BY_VLLM.contains(&name)
+    name == LOAD_METRICS_FORMAT
         || [SAGEMAKER_PREFIX, OWN_PREFIX].iter().any(|prefix| name.starts_with(prefix))
         // An underscore is how a header hides from a proxy: servers fold it to a dash.
         || name.contains('_')
@@ -226,8 +225,6 @@ mod tests {
     #[test]
     fn what_vllm_trusts_blindly_is_taken_from_clients() {
         let sent = sent(&[
-            ("x-data-parallel-rank", "3"),
-            ("x-vllm-priority", "-100"),
             ("endpoint-load-metrics-format", "TEXT"),
             ("x-amzn-sagemaker-session-id", "NEW"),
             ("content_length", "0"),

@@ -59,7 +59,10 @@ pub mod access;
 pub mod admission;
 pub mod observe;
 
-// Floor 4: connections that nobody else reads; the replicas, and where they are found.
+// Floor 4: background tasks that survive a panic; connections that nobody else reads; the replicas,
+// and where they are found.
+pub mod supervise;
+
 pub mod tls;
 
 pub mod backend;

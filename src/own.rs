@@ -2,6 +2,7 @@
 //! of all replicas as one list.
 
 use crate::access::Models;
+use crate::backend::Entry;
 use crate::backend::pool::Pool;
 use crate::error::Error;
 use crate::openai::route::Route;
@@ -10,12 +11,12 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 use http_body_util::Full;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 #[derive(Serialize)]
 struct List<'a> {
     object: &'static str,
-    data: Vec<&'a Value>,
+    data: Vec<&'a Entry>,
 }
 
 /// The answer of a route that is not forwarded, to a client that may use `allowed` models.

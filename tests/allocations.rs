@@ -4,6 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "tests may look at the real clock")]
 
+#[path = "allocations/models.rs"]
+mod models;
+
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 use http_body::{Body, Frame};
@@ -40,6 +43,11 @@ const FIRST: usize = 3;
 /// Bytes that this thread has ever allocated.
 fn allocated() -> u64 {
     thread::allocatedp::read().unwrap().get()
+}
+
+/// Bytes that this thread has allocated and not given back.
+fn held() -> i64 {
+    allocated().cast_signed() - thread::deallocatedp::read().unwrap().get().cast_signed()
 }
 
 /// The HTTP chunks of a recorded stream, each as a part of one buffer, which is what hyper gives.
@@ -84,6 +92,7 @@ fn a_million_unknown_keys_leave_not_a_byte() {
         name: "a".into(),
         tier: None,
         models: None,
+        allow: Vec::new(),
         limits: Limits::default(),
         keys: vec![KeyEntry {
             name: "k".into(),
@@ -223,7 +232,8 @@ fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames,
     let mut exchange = Exchange::open(record, Arc::new(Nobody), &live);
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    exchange.on_head(200, &headers, Arc::new(Nobody));
+    exchange.on_sent(Arc::new(Nobody));
+    exchange.on_head(200, &headers);
     assert_eq!(exchange.is_stripping(), usage_injected);
     ObservedBody::new(Begun::new(Frames(chunks.iter().cloned().collect())), exchange, ())
 }

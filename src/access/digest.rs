@@ -42,6 +42,11 @@ impl KeyDigest {
         u64::from_be_bytes(first)
     }
 
+    /// All of it, as a key for something else.
+    pub(super) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(PREFIX)?.as_bytes();
         let mut bytes = [0; 32];
@@ -59,7 +64,7 @@ fn digit(character: u8) -> Option<u32> {
     char::from(character).to_digit(16)
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
     let halves = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     halves.filter_map(|half| char::from_digit(half.into(), 16)).collect()
 }

@@ -7,6 +7,7 @@ use super::meter::{self, Account, Place};
 use super::models::Models;
 use super::roster::{KeyEntry, MAX_TENANTS, Roster, TenantEntry};
 use crate::error::Error;
+use crate::openai::control::Permissions;
 use crate::record::{Caller, Tier};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -37,6 +38,7 @@ pub struct Key {
 struct Tenant {
     tier: Option<Tier>,
     models: Models,
+    allowed: Permissions,
     account: Account,
     keys: HashMap<Arc<str>, Account>,
 }
@@ -149,6 +151,11 @@ impl Key {
         &self.tenant.models
     }
 
+    /// The engine-control fields that it may use.
+    pub fn allowed(&self) -> Permissions {
+        self.tenant.allowed
+    }
+
     /// Lets a request in, if the limits allow it. Also what is left of them then.
     pub fn enter(&self, now: Instant) -> (Standing, Result<Place, Error>) {
         meter::enter([&self.tenant.account, &self.account], now)
@@ -170,6 +177,7 @@ impl Tenant {
         Self {
             tier: entry.tier.as_deref().map(|tier| Tier::Known(tier.into())),
             models: Models::new(entry.models.as_deref()),
+            allowed: Permissions::new(&entry.allow),
             account: account(entry.limits, before.map(|tenant| &tenant.account)),
             keys: entry.keys.iter().map(key).collect(),
         }

@@ -23,6 +23,7 @@ mod limits;
 mod meter;
 mod models;
 mod roster;
+mod salt;
 #[cfg(test)]
 mod tests;
 
@@ -34,3 +35,4 @@ pub use limits::{Limits, Standing};
 pub use meter::Place;
 pub use models::Models;
 pub use roster::{KeyEntry, Roster, TenantEntry, Wrong};
+pub use salt::SaltKey;

@@ -2,6 +2,7 @@
 
 use super::digest::KeyDigest;
 use super::limits::Limits;
+use crate::openai::control::Permission;
 use serde::Deserialize;
 use std::collections::HashMap;
 
@@ -25,6 +26,9 @@ pub struct TenantEntry {
     /// The models that it may use: names, or prefixes that end with `*`. `None`: all.
     #[serde(default)]
     pub models: Option<Vec<String>>,
+    /// The engine-control fields that it may use, besides those that everybody may.
+    #[serde(default)]
+    pub allow: Vec<Permission>,
     /// What all of its keys together may take.
     #[serde(default)]
     pub limits: Limits,

@@ -34,7 +34,8 @@ fn entry(name: &str, key: &str, limits: Limits) -> KeyEntry {
 
 /// One tenant with these keys.
 fn roster(limits: Limits, keys: Vec<KeyEntry>) -> Roster {
-    let tenant = TenantEntry { name: "a".into(), tier: None, models: None, limits, keys };
+    let tenant =
+        TenantEntry { name: "a".into(), tier: None, models: None, allow: Vec::new(), limits, keys };
     Roster { tenants: vec![tenant] }
 }
 

@@ -26,6 +26,10 @@ pub struct Document {
     pub policy: String,
     /// Whether it takes requests.
     pub ready: bool,
+    /// Why no replica may be sent requests: the states of all. `None`: one may.
+    pub unready: Option<String>,
+    /// Whether so many replicas are ejected that ejections are ignored.
+    pub panic: bool,
     /// Whether it is shutting down.
     pub draining: bool,
     /// Seconds since its start. Rates are what a total grew by, over what this did.
@@ -72,6 +76,11 @@ pub struct Replica {
     pub health: String,
     /// How it stands with its circuit breaker.
     pub breaker: String,
+    /// Whether it may be sent new requests, and if not, why: `available`, `ejected`, `asleep`,
+    /// `zero_weight`, `drained`, `down`, `unknown` or `leaving`.
+    pub state: String,
+    /// Whether it is sent new requests now: in panic mode also one that is ejected.
+    pub up: bool,
     /// Why it is sent nothing.
     pub reason: Option<String>,
     /// Whether an operator wants it to get nothing new.
@@ -191,6 +200,8 @@ fn document(admin: &Admin, now: Instant) -> Document {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         policy: admin.pool.policy().name().to_owned(),
         ready: vitals.ready,
+        unready: vitals.unready.clone(),
+        panic: vitals.panic,
         draining: vitals.draining,
         uptime_seconds: seconds(now.saturating_duration_since(admin.live.epoch())),
         requests_in_flight: vitals.in_flight,
@@ -216,10 +227,12 @@ fn replicas(backends: &[BackendVitals], last_minute: &LastMinute) -> Vec<Replica
         url: backend.url.clone(),
         health: backend.health.to_owned(),
         breaker: backend.breaker.to_owned(),
+        state: backend.state.to_owned(),
+        up: backend.up,
         reason: backend.reason.clone(),
         drained: backend.drained,
         weight: backend.weight,
-        models: backend.models.clone(),
+        models: backend.models.iter().map(|model| model.id.to_string()).collect(),
         kv_usage: backend.kv_usage,
         kv_capacity_tokens: backend.kv_capacity_tokens,
         waiting: backend.waiting,
@@ -240,7 +253,7 @@ fn streams(glance: &Glance, now: Instant) -> Streams {
         Stream {
             number: stream.number,
             request_id: subject.request_id.as_str().to_owned(),
-            model: subject.model.as_str().to_owned(),
+            model: subject.model.name().to_owned(),
             replica: subject.backend.as_ref().map(ToString::to_string),
             tenant: tenant(subject.caller.as_ref()),
             phase: stream.phase.as_str().to_owned(),
@@ -264,7 +277,7 @@ fn ended(request: &Ended, now: Instant) -> EndedRequest {
         request_id: request.request_id.to_string(),
         started: humantime::format_rfc3339_millis(request.started).to_string(),
         age_seconds: age.map(seconds).unwrap_or_default(),
-        model: request.model.as_str().to_owned(),
+        model: request.model.name().to_owned(),
         replica: request.backend.as_ref().map(ToString::to_string),
         tenant: tenant(request.caller.as_ref()),
         outcome: request.outcome.as_str().to_owned(),

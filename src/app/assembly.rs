@@ -3,8 +3,10 @@
 use super::collectors;
 use super::diagnosing::Diagnosing;
 use super::hearing::Hearing;
+use super::keys::KeysFile;
 use super::lasting::Lasting;
 use super::logs::Logs;
+use super::memory;
 use super::parts::{access, admission, backends, guard, observation, outbound, span_counts};
 use super::ports::Ports;
 use super::reload::Reloader;
@@ -20,8 +22,11 @@ use crate::config::{Config, ConfigError, Loaded, Overrides, SecretError};
 use crate::diagnose::Board;
 use crate::discovery::file::WatchedFile;
 use crate::observe::Live;
+use crate::proxy::BodyMemory;
 use crate::proxy::admission::Admission;
+use crate::proxy::retry::Retry;
 use crate::server::{self, BindError, Drained, Server};
+use crate::supervise::{self, Supervised, Task};
 use crate::telemetry::buckets::BucketsError;
 use crate::telemetry::otel::{self, Otel};
 use crate::telemetry::push::{self, Push};
@@ -32,12 +37,11 @@ use arc_swap::ArcSwap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::sync::Mutex;
 
 /// A gateway with its ports bound and its replicas looked at.
 pub(super) struct Assembly {
@@ -71,7 +75,7 @@ pub(super) struct Assembly {
     /// Watches the replicas and the configuration.
     reloader: Reloader,
     /// Reads the file of keys again, and diagnoses the replicas, while it lives.
-    _beside: JoinSet<()>,
+    _beside: Vec<Supervised>,
 }
 
 /// Why a valid configuration cannot be run.
@@ -85,6 +89,8 @@ pub(super) enum AssemblyError {
     TierKey { tier: String, source: SecretError },
     #[error("the admin token cannot be had")]
     AdminToken { source: SecretError },
+    #[error("the secret of access.cache_salt cannot be read")]
+    CacheSalt { source: SecretError },
     #[error(transparent)]
     Keys(#[from] ConfigError),
     #[error("the refusal phrases are too many to be looked for")]
@@ -130,16 +136,21 @@ impl Assembly {
         let replicas = sources.replicas(config);
         let outbound = outbound(config, &replicas)?;
         let pool = pool(config, backends(config, &replicas, &env)?);
-        let (access, keys_file) = access(config)?;
+        let (access, keys_file) = access(config, &env)?;
         let settings = otel::Settings::read(collectors::spans(loaded, &env), &env)?;
         let pushing = collectors::metrics(loaded, &env)?;
         let hearing = Hearing::start(config, &settings, logs, &pool, &access)?;
         let Hearing { telemetry, buckets, .. } = &hearing;
-        let client = Client::with_tls(config.timeouts, outbound.clone());
+        ports.gate.set_watchers(replicas.len());
+        let client = Client::with_tls(config.timeouts, outbound.clone())
+            .with_descriptors(ports.gate.descriptors().clone());
         let keeper = server::watch_all(&pool, &client, config.watch, telemetry, FIRST_LOOK).await;
-        let mut beside: JoinSet<()> =
-            keys_file.into_iter().map(|file| file.watch(access.clone())).collect();
+        let watched = access.clone();
+        let watch = |file: KeysFile| move || file.clone().watch(watched.clone());
+        let keys_watch = keys_file.map(|file| supervise::spawn(Task::KeysFile, watch(file)));
+        let mut beside: Vec<Supervised> = keys_watch.into_iter().collect();
         let (configuration, requests) = Configuration::new(loaded.view(), began);
+        let body_memory = config.limits.body_memory(memory::available());
         let lasting = Lasting {
             pool: pool.clone(),
             access,
@@ -147,6 +158,7 @@ impl Assembly {
             gate: ports.gate.clone(),
             outbound: outbound.clone(),
             files: ports.files,
+            body_memory: Arc::new(BodyMemory::new(body_memory)),
             telemetry: telemetry.clone(),
             live: Live::new(observation(config, buckets)?, clock::now()),
             propagation: settings.propagation(clock::now()),
@@ -156,7 +168,8 @@ impl Assembly {
         };
         let seen = Seen { guard: guard(config, &env)?, trace_ui: config.tracing.ui.clone() };
         let admin = Arc::new(admin(seen, &lasting, &hearing, &ports, configuration.clone()));
-        beside.spawn(diagnosing(&lasting, &hearing, &admin).run());
+        let diagnosing = diagnosing(&lasting, &hearing, &admin);
+        beside.push(supervise::spawn(Task::Diagnosis, move || diagnosing.clone().run()));
         let push = pushing.as_ref().map(|settings| collectors::push(settings, &admin, began));
         let push = push.transpose()?;
         let Ports { clients, operators: operators_port, limits, connections, tls, .. } = ports;
@@ -164,7 +177,8 @@ impl Assembly {
         let of_spans = hearing.otel.as_ref().and_then(Otel::outbound);
         let to_collectors = of_spans.into_iter().chain(push.as_ref().map(Push::outbound));
         to_collectors.for_each(|it| tls.credentials.keep_outbound(Side::Collector, it));
-        let gateway = shared(lasting.gateway(config, client.clone(), &env)?);
+        let gateway =
+            shared(lasting.gateway(config, Retry::new(config.retry), client.clone(), &env)?);
         let limits = shared(limits);
         let reloader = Reloader {
             loaded: loaded.clone(),
@@ -206,9 +220,18 @@ impl Assembly {
     }
 
     /// Serves until `shutdown`, drains, and sends what is left of the spans and the last metrics.
-    pub(super) async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) {
-        let reloading = tokio::spawn(self.reloader.run());
-        let living = tokio::spawn(systemd::alive());
+    /// `Err`: a task without which the gateway cannot go on has ended.
+    pub(super) async fn run(
+        self,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), Task> {
+        // A reload that panics loses nothing of this state.
+        let reloader = Arc::new(Mutex::new(self.reloader));
+        let reloading = supervise::spawn(Task::Reload, move || {
+            let reloader = reloader.clone();
+            async move { reloader.lock().await.run().await }
+        });
+        let living = supervise::spawn(Task::SystemdWatchdog, systemd::alive);
         let shutdown = async {
             shutdown.await;
             systemd::stopping();
@@ -217,11 +240,13 @@ impl Assembly {
         // On a worker: on the thread that waits for the end of all, each connection that comes or goes
         // would wake two threads instead of one.
         let drained = tokio::spawn(self.server.run(shutdown)).await;
-        let drained = drained.unwrap_or_else(|error| resume_unwind(error.into_panic()));
-        living.abort();
-        reloading.abort();
+        let drained = drained.unwrap_or_else(|_| {
+            supervise::report(Task::Listener);
+            Drained::Failed(Task::Listener)
+        });
+        drop(living);
         // What it holds is dropped when it has ended.
-        let _ = reloading.await;
+        reloading.stop().await;
         drop(self.telling);
         let spans = async {
             if let Some(otel) = self.otel {
@@ -237,7 +262,15 @@ impl Assembly {
         match drained {
             Drained::Whole => tracing::info!("drained"),
             Drained::Cut => tracing::warn!("the drain deadline has cut requests"),
+            Drained::Failed(task) => {
+                tracing::error!(
+                    task = task.as_str(),
+                    "the gateway ends because this task has ended"
+                );
+                return Err(task);
+            }
         }
+        Ok(())
     }
 }
 
@@ -250,6 +283,7 @@ fn shared<T>(value: T) -> Arc<ArcSwap<T>> {
 fn pool(config: &Config, backends: Vec<Backend>) -> Arc<Pool> {
     let pool = Pool::new(backends, &config.models, config.routing.policy());
     let pool = pool.with_panic_threshold(config.health.panic_threshold);
+    let pool = pool.with_most_labels(config.metrics.max_models);
     Arc::new(pool.with_shadow(&config.routing.shadow))
 }
 
@@ -278,6 +312,7 @@ fn admin(
         telemetry: lasting.telemetry.clone(),
         explanations: hearing.explanations.clone(),
         live: lasting.live.clone(),
+        body_memory: lasting.body_memory.clone(),
         draining: Arc::new(AtomicBool::new(false)),
         spans: span_counts(hearing.otel.as_ref()),
         capture: hearing.captured.clone(),

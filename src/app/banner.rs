@@ -4,10 +4,14 @@
 use super::assembly::Assembly;
 use super::logs::Logs;
 use crate::admin;
+use crate::backend::Model;
 use crate::clock;
 use crate::telemetry::tame;
 use crate::telemetry::vitals::BackendVitals;
 use std::fmt::Write;
+
+/// Models of a replica that are listed.
+const MOST_MODELS: usize = 20;
 
 /// Shows it on standard error, in the form of the log there.
 pub(super) fn show(assembly: &Assembly, logs: &Logs) {
@@ -59,10 +63,20 @@ fn text(assembly: &Assembly) -> String {
         let _ =
             writeln!(text, "  backend   {}", tame::line(&describe(&admin::vitals(backend, now))));
     }
-    if !assembly.pool.is_ready() {
-        let _ = writeln!(text, "  not ready: no replica is up yet; each is tried again and again");
+    let readiness = assembly.pool.readiness(now);
+    if !readiness.is_ready() {
+        let why = readiness.summary();
+        let _ = writeln!(text, "  not ready: {why}; each is looked at again and again");
     }
     text
+}
+
+/// The first models of a list, and how many more there are.
+fn served(models: &[Model]) -> String {
+    let shown: Vec<&str> = models.iter().take(MOST_MODELS).map(|model| &*model.id).collect();
+    let shown = shown.join(", ");
+    let more = models.len().saturating_sub(MOST_MODELS);
+    if more == 0 { shown } else { format!("{shown} and {more} more") }
 }
 
 /// One replica on one line.
@@ -74,7 +88,7 @@ fn describe(backend: &BackendVitals) -> String {
     }
     parts.extend(backend.version.as_ref().map(|version| format!("vLLM {version}")));
     if !backend.models.is_empty() {
-        parts.push(format!("serves {}", backend.models.join(", ")));
+        parts.push(format!("serves {}", served(&backend.models)));
     }
     parts.push(match (backend.metrics_error, backend.kv_capacity_tokens) {
         (Some(error), _) => format!("metrics: {error}, routed by requests in flight"),

@@ -49,7 +49,7 @@ pub(super) async fn run(demo: Demo) -> ExitCode {
     let client = Client::new(Limits::default());
     let (stop_load, stopped) = oneshot::channel();
     let load = tokio::spawn(load::run(gateway, client, model, demo.rate, tally.clone(), stopped));
-    assembly
+    let ended = assembly
         .run(async move {
             stop(demo.duration).await;
             let _ = stop_load.send(());
@@ -58,7 +58,8 @@ pub(super) async fn run(demo: Demo) -> ExitCode {
         })
         .await;
     replicas.abort();
-    summary(&tally)
+    let summary = summary(&tally);
+    if ended.is_ok() { summary } else { ExitCode::FAILURE }
 }
 
 async fn stop(after: Option<Duration>) {

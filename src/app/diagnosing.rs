@@ -11,6 +11,7 @@ use std::time::Instant;
 use tokio::time::MissedTickBehavior;
 
 /// Who looks, and at what.
+#[derive(Clone)]
 pub(super) struct Diagnosing {
     pub(super) pool: Arc<Pool>,
     pub(super) admission: Arc<Admission>,
@@ -35,6 +36,8 @@ impl Diagnosing {
     }
 
     fn look(&self, watch: &mut Watch, now: Instant) -> Diagnosis {
+        // Logs the end of panic mode, which no request brings.
+        self.pool.readiness(now);
         let fleet = self.pool.backends();
         self.tallies.keep(fleet.iter().map(|backend| &backend.id));
         let queued = self.admission.waiting().iter().map(|(_, waiting)| waiting).sum();

@@ -2,6 +2,8 @@
 //! the configuration in force: once at the start, and anew after each change.
 
 use super::assembly::AssemblyError;
+use super::files::Files;
+use super::memory;
 use super::parts::{admission, identities, observation, session_headers, tiers};
 use crate::backend::client::Client;
 use crate::backend::pool::Pool;
@@ -10,7 +12,7 @@ use crate::observe::{Live, Settings};
 use crate::proxy::access::Access;
 use crate::proxy::admission::Admission;
 use crate::proxy::retry::Retry;
-use crate::proxy::{Gate, Gateway, KeptText};
+use crate::proxy::{BodyMemory, Gate, Gateway, KeptText};
 use crate::telemetry::Telemetry;
 use crate::telemetry::buckets::Buckets;
 use crate::tls::{Identity, Outbound};
@@ -25,8 +27,10 @@ pub(super) struct Lasting {
     pub(super) gate: Arc<Gate>,
     /// Whom the gateway is, and believes, at the replicas.
     pub(super) outbound: Arc<Outbound>,
-    /// How many files may be open.
-    pub(super) files: Option<usize>,
+    /// The memory of request bodies.
+    pub(super) body_memory: Arc<BodyMemory>,
+    /// How the files that may be open are shared out.
+    pub(super) files: Files,
     pub(super) telemetry: Arc<Telemetry>,
     pub(super) live: Arc<Live>,
     pub(super) propagation: Option<Propagation>,
@@ -46,10 +50,11 @@ pub(super) struct Next {
 // === impl Lasting ===
 
 impl Lasting {
-    /// The gateway of a configuration.
+    /// The gateway of a configuration. `retry` has its settings.
     pub(super) fn gateway(
         &self,
         config: &Config,
+        retry: Retry,
         client: Client,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Gateway, AssemblyError> {
@@ -58,10 +63,11 @@ impl Lasting {
             access: self.access.clone(),
             admission: self.admission.clone(),
             client,
-            retry: Retry::new(config.retry),
+            retry,
             first_output: config.timeouts.first_output,
             sink: self.telemetry.clone(),
             max_body: config.limits.body,
+            body_memory: self.body_memory.clone(),
             body_idle: config.limits.body_idle_timeout,
             gate: self.gate.clone(),
             propagation: self.propagation.clone(),
@@ -73,23 +79,26 @@ impl Lasting {
         })
     }
 
-    /// All of it that can fail, before any of it holds.
+    /// All of it that can fail, before any of it holds. The history of `before` goes on.
     pub(super) fn next(
         &self,
         config: &Config,
+        before: &Gateway,
         replicas: &[BackendConfig],
         client: Client,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Next, AssemblyError> {
         let observation = observation(config, &self.buckets)?;
         let identities = identities(replicas)?;
-        Ok(Next { observation, identities, gateway: self.gateway(config, client, env)? })
+        let retry = before.retry.reconfigured(config.retry);
+        Ok(Next { observation, identities, gateway: self.gateway(config, retry, client, env)? })
     }
 
     /// It holds from now on.
     pub(super) fn take(&self, config: &Config, next: Next) -> Gateway {
         self.outbound.set_own(next.identities);
         self.live.change(next.observation);
+        self.body_memory.set_limit(config.limits.body_memory(memory::available()));
         self.admission.change(admission(config));
         next.gateway
     }

@@ -5,7 +5,9 @@ use crate::clock;
 use crate::config::{Format, Log};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::batched::{Batched, Writing};
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{BufWriter, IsTerminal};
+use std::panic::PanicHookInfo;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
@@ -62,6 +64,36 @@ pub(super) fn start(log: &Log) -> Logs {
         _own: own_guard,
         _access: writing,
     }
+}
+
+/// Logs panics in the form of all other lines, from the start of the log on.
+pub(super) fn log_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if tracing::dispatcher::has_been_set() {
+            log_panic(panic);
+        } else {
+            before(panic);
+        }
+    }));
+}
+
+/// A message that was put together at run time may quote a prompt or a key, such as that of a text
+/// which is cut inside a character: only one that stands in the program is logged.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let place = panic.location().map(ToString::to_string);
+    let message = panic.payload().downcast_ref::<&'static str>();
+    let thread = std::thread::current();
+    // Empty unless RUST_BACKTRACE asks for it.
+    let backtrace = Backtrace::capture();
+    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
+    tracing::error!(
+        place,
+        message,
+        thread = thread.name(),
+        backtrace = backtrace.map(tracing::field::display),
+        "the gateway panicked; this is a defect of the gateway"
+    );
 }
 
 impl Logs {

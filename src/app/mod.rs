@@ -8,6 +8,7 @@ mod demo;
 mod diagnose;
 mod diagnosing;
 mod doctor;
+mod files;
 mod generate;
 mod hearing;
 mod key;
@@ -15,6 +16,7 @@ mod keys;
 mod lasting;
 mod load;
 mod logs;
+mod memory;
 mod parts;
 mod ports;
 mod progress;
@@ -57,6 +59,7 @@ pub fn run(cli: Cli) -> ExitCode {
 }
 
 fn run_serve(serve: Serve) -> ExitCode {
+    logs::log_panics();
     block_on(self::serve(serve, signals::stop()))
 }
 
@@ -73,8 +76,10 @@ pub async fn serve(serve: Serve, shutdown: impl Future<Output = ()> + Send + 'st
         Err(error) => return failed(&error),
     };
     banner::show(&assembly, &logs);
-    assembly.run(shutdown).await;
-    ExitCode::SUCCESS
+    match assembly.run(shutdown).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
 }
 
 fn run_check(check: &Check) -> ExitCode {

@@ -1,15 +1,17 @@
 //! The parts of a gateway, each made of its section of the configuration.
 
 use super::assembly::AssemblyError;
+use super::files::Files;
 use super::keys::KeysFile;
 use super::logs::Logs;
-use crate::access::Cors;
+use crate::access::{Cors, SaltKey};
 use crate::admin;
 use crate::backend::pool::Pool;
 use crate::backend::{Backend, Selection};
-use crate::config::{self, BackendConfig, Config, ConfigError, TierKey};
+use crate::config::{self, BackendConfig, Config, TierKey};
 use crate::observe::{self, Sink};
 use crate::openai::Phrases;
+use crate::openai::control::Permissions;
 use crate::proxy::access::Access;
 use crate::proxy::{Gate, GateLimits, admission};
 use crate::record::Tiers;
@@ -46,6 +48,7 @@ pub(super) fn backends(
         let usage = configured.usage.unwrap_or(config.usage);
         Ok(backend
             .with_usage_injection(usage == config::UsageMode::Inject)
+            .with_continuous_usage(configured.continuous_usage.unwrap_or(config.continuous_usage))
             .with_weight(configured.weight)
             .with_health(config.health)
             .with_horizon(horizon))
@@ -59,11 +62,15 @@ pub(super) fn selection(config: &Config) -> Selection {
         policy: config.routing.policy(),
         shadow: config.routing.shadow.clone(),
         panic_threshold: config.health.panic_threshold,
+        most_labels: config.metrics.max_models,
     }
 }
 
 /// Who may come in, and the file that says so.
-pub(super) fn access(config: &Config) -> Result<(Arc<Access>, Option<KeysFile>), ConfigError> {
+pub(super) fn access(
+    config: &Config,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<(Arc<Access>, Option<KeysFile>), AssemblyError> {
     let opened = config.access.keys_file.clone();
     let opened = opened.map(|file| KeysFile::open(file, config.tiers.clone())).transpose()?;
     let (file, roster) = opened.unzip();
@@ -73,8 +80,21 @@ pub(super) fn access(config: &Config) -> Result<(Arc<Access>, Option<KeysFile>),
             "whoever reaches this address may use the replicas; see access.keys_file"
         );
     }
-    let access = Access::new(roster.as_ref(), Cors::new(&config.access.cors));
+    let access = Access::new(roster.as_ref(), Cors::new(&config.access.cors))
+        .with_allowed(Permissions::new(&config.access.allow))
+        .with_salts(salts(&config.access.cache_salt, env)?);
     Ok((Arc::new(access), file))
+}
+
+/// What derives the `cache_salt` of each tenant, if that is wished for.
+fn salts(
+    settings: &config::CacheSalt,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Option<SaltKey>, AssemblyError> {
+    let Some(config::SaltSource::Tenant) = settings.derive else { return Ok(None) };
+    let secret = settings.secret.as_ref().map(|secret| secret.resolve(env)).transpose();
+    let secret = secret.map_err(|source| AssemblyError::CacheSalt { source })?;
+    Ok(Some(SaltKey::new(secret.map(|secret| secret.digest()))))
 }
 
 pub(super) fn guard(
@@ -86,6 +106,7 @@ pub(super) fn guard(
     Ok(admin::Guard {
         token: token.map(|token| token.digest()),
         has_open_metrics: config.access.open_metrics,
+        hosts: config.access.admin_hosts.clone(),
     })
 }
 
@@ -110,23 +131,19 @@ pub(super) fn observation(
     })
 }
 
-/// Descriptors that are neither clients' nor replicas': files, listeners, collectors, and those of
-/// replicas' metrics.
-const OWN_FILES: usize = 128;
-
-/// What clients may have, with `files` open at most.
-pub(super) fn limits(config: &Config, files: Option<usize>) -> Limits {
+/// What clients and operators may have, if these files may be open and so many backends are watched.
+pub(super) fn limits(config: &Config, files: Files, backends: usize) -> Limits {
     let limits = &config.limits;
-    // Each connection has a stream to a replica, usually.
-    let possible = files.map_or(usize::MAX, |files| files.saturating_sub(OWN_FILES) / 2);
     Limits {
         head: limits.header,
         headers: limits.headers_count,
         head_timeout: limits.header_timeout,
         keep_alive: limits.keep_alive,
         write_timeout: limits.write_timeout,
-        connections: limits.connections.unwrap_or(possible),
+        connections: limits.connections.unwrap_or_else(|| files.clients(backends)),
         connections_per_client: limits.connections_per_client,
+        refusals: files.refusals,
+        admin_connections: files.admin,
         streams: limits.streams_per_connection,
         memory: limits.memory.map(|most| most as u64),
         drain_delay: config.drain.delay,
@@ -134,12 +151,12 @@ pub(super) fn limits(config: &Config, files: Option<usize>) -> Limits {
     }
 }
 
-/// What is let in, with `files` open at most.
-pub(super) fn gate(config: &Config, files: Option<usize>) -> Gate {
+/// What is let in, if these files may be open.
+pub(super) fn gate(config: &Config, files: Files) -> Gate {
     Gate::new(GateLimits {
         requests: config.limits.requests_in_flight,
         requests_per_client: config.limits.requests_per_client,
-        descriptors: files.map(|files| files.saturating_sub(OWN_FILES)),
+        descriptors: files.traffic,
     })
 }
 

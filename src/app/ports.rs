@@ -1,6 +1,7 @@
 //! The two ports, and how much may come in by them.
 
 use super::assembly::AssemblyError;
+use super::files::Files;
 use super::parts::{gate, limits};
 use crate::config::Config;
 use crate::proxy::Gate;
@@ -14,8 +15,8 @@ use tokio::net::TcpListener;
 pub(super) struct Ports {
     pub(super) clients: Reserved,
     pub(super) operators: TcpListener,
-    /// How many files may be open.
-    pub(super) files: Option<usize>,
+    /// How the files that may be open are shared out.
+    pub(super) files: Files,
     pub(super) gate: Arc<Gate>,
     pub(super) limits: Limits,
     pub(super) connections: Arc<Connections>,
@@ -27,8 +28,12 @@ impl Ports {
     pub(super) fn bind(config: &Config) -> Result<Self, AssemblyError> {
         let clients = server::reserve(config.listen, "for clients", config.listen_reuse_port)?;
         let operators = server::bind(config.admin, "for operators")?;
-        let files = raise_file_limit();
-        let (gate, limits) = (Arc::new(gate(config, files)), limits(config, files));
+        let (limit, backends) = (raise_file_limit(), config.backends.len());
+        let files = Files::of(limit);
+        files.warn_if_few(limit, backends);
+        let gate = Arc::new(gate(config, files));
+        gate.set_watchers(backends);
+        let limits = limits(config, files, backends);
         let connections = Connections::new(&limits, gate.clone());
         let tls = tls(config)?;
         Ok(Self { clients, operators, files, gate, limits, connections, tls })

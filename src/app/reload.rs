@@ -11,10 +11,11 @@ use crate::admin::{Configuration, Request, Requests};
 use crate::backend::Keeper;
 use crate::backend::client::Client;
 use crate::clock;
-use crate::config::{Config, Loaded, Overrides, Reloaded};
+use crate::config::{Config, ConfigError, Loaded, Overrides, Reloaded};
 use crate::discovery::file::WatchedFile;
 use crate::proxy::Gateway;
 use crate::server::Limits;
+use crate::supervise;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +54,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Reloader {
     /// Makes every change that is asked for, for ever.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(&mut self) {
         loop {
             let is_watched = self.loaded.config.reload.watch;
             let task = tokio::select! {
@@ -85,6 +86,7 @@ impl Reloader {
             Ok((fleet, identities)) => {
                 self.lasting.outbound.set_own(identities);
                 tracing::info!(replicas = replicas.len(), "the fleet changes");
+                self.lasting.gate.set_watchers(fleet.len());
                 self.keeper.change(fleet, &selection(config), PATIENCE).await;
             }
             Err(error) => {
@@ -94,7 +96,10 @@ impl Reloader {
     }
 
     async fn reload(&mut self) -> Result<String, String> {
-        match self.read_and_change().await {
+        let reloaded = self.read_and_change();
+        let reloaded = supervise::catch_async(supervise::Task::Reload, reloaded).await;
+        let panicked = || Err("the reload panicked; the log says where".to_owned());
+        match reloaded.unwrap_or_else(panicked) {
             Ok(reloaded) => Ok(told(&reloaded)),
             Err(problem) => {
                 tracing::error!(problem, "the configuration cannot be used; the one before holds");
@@ -111,6 +116,10 @@ impl Reloader {
         // What changes from here on is news.
         file.skip().await;
         let read = Config::load(Some(file.path()), self.overrides.clone());
+        if read.as_ref().is_err_and(ConfigError::is_unreadable) {
+            // The reason may pass while the file stays as it is.
+            file.forget();
+        }
         let read = read.and_then(|loaded| loaded.require_backend().map(|()| loaded));
         let reloaded = self.loaded.reload(read.map_err(|error| error.to_string())?);
         self.change(&reloaded.loaded.config).await?;
@@ -121,33 +130,38 @@ impl Reloader {
 
     /// All that can fail comes first.
     async fn change(&mut self, config: &Config) -> Result<(), String> {
-        let has_other_sources = config.discovery != self.loaded.config.discovery;
-        let mut sources = has_other_sources.then(|| Sources::start(&config.discovery));
-        if let Some(sources) = &mut sources {
-            sources.first(PATIENCE).await;
+        let old = &self.loaded.config;
+        let mut sources = self.sources.reconfigured(old, config);
+        let has_other_sources = config.discovery != old.discovery;
+        if has_other_sources && !sources.first_of_new(PATIENCE).await {
+            tracing::warn!(
+                "a new discovery source has not answered; until it does, the backends of the sources \
+                 that it replaces stay"
+            );
         }
-        let replicas = sources.as_ref().unwrap_or(&self.sources).replicas(config);
+        let replicas = sources.replicas(config);
         let fleet = backends(config, &replicas, variable);
         let fleet = fleet.map_err(|error| Chain(&error).to_string())?;
-        let has_other_client = config.timeouts != self.loaded.config.timeouts;
+        let has_other_client = config.timeouts != old.timeouts;
         let client = if has_other_client { self.new_client(config) } else { self.client.clone() };
-        let next = self.lasting.next(config, &replicas, client.clone(), variable);
+        let before = self.gateway.load_full();
+        let next = self.lasting.next(config, &before, &replicas, client.clone(), variable);
         let next = next.map_err(|error| Chain(&error).to_string())?;
-        if has_other_client || config.watch != self.loaded.config.watch {
+        if has_other_client || config.watch != old.watch {
             self.keeper.set(client.clone(), config.watch);
         }
         self.client = client;
-        if let Some(sources) = sources {
-            self.sources = sources;
-        }
+        self.sources = sources;
+        self.lasting.gate.set_watchers(fleet.len());
         self.keeper.change(fleet, &selection(config), PATIENCE).await;
         self.gateway.store(Arc::new(self.lasting.take(config, next)));
-        self.limits.store(Arc::new(limits(config, self.lasting.files)));
+        self.limits.store(Arc::new(limits(config, self.lasting.files, replicas.len())));
         Ok(())
     }
 
     fn new_client(&self, config: &Config) -> Client {
         Client::with_tls(config.timeouts, self.lasting.outbound.clone())
+            .with_descriptors(self.lasting.gate.descriptors().clone())
     }
 }
 

@@ -89,6 +89,7 @@ pub(super) fn spread(replay: &Replay, jobs: &[Job]) -> Duration {
 
 fn setup(replay: &Replay, jobs: &[Job], policy: Policy) -> Setup {
     Setup {
+        frozen: None,
         specs: replay.specs(),
         speed: replay.speed,
         spread: spread(replay, jobs),

@@ -205,6 +205,9 @@ fn told(asked: crate::doctor::facts::Asked) -> Result<bytes::Bytes, String> {
             "the gateway wants its admin token (access.admin_token): put it into {ADMIN_TOKEN}, or \
              name its file with --token-file"
         ),
+        (403, None) => "the gateway does not answer for this host name: use its address, add the \
+                        name to access.admin_hosts, or set access.admin_token"
+            .to_owned(),
         (_, Some(said)) => said,
         (404, None) => {
             "there is no /live: this is no admin port, or of an older gateway".to_owned()

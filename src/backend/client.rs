@@ -4,7 +4,10 @@
 //! the backend closed while the request was on its way ([`SendError::Stale`]), and a backend that
 //! closed a connection after it can have read the request.
 
-use super::connection::{Connection, Idle, ReplicaBody};
+use super::connection::{Connection, ReplicaBody};
+use super::descriptors::{Descriptors, WatchDescriptor};
+use super::idle::Idle;
+use super::shortage;
 use crate::clock;
 use crate::tls::{Alpn, Connector, Outbound, Stream};
 use crate::units;
@@ -24,6 +27,8 @@ pub struct Client {
     connector: Connector,
     idle: Duration,
     header_timeout: Duration,
+    /// The file descriptors that connections may have, shared with those of clients.
+    descriptors: Descriptors,
 }
 
 /// The limits of the client.
@@ -57,7 +62,10 @@ pub enum Via {
     Pool,
     /// A new connection. A request whose pooled connection was closed is sent again in this way, so
     /// that it cannot meet a second connection which the backend has closed.
-    NewConnection,
+    NewConnection {
+        /// The pooled connection closed after the whole request had been written.
+        after_written: bool,
+    },
 }
 
 /// Why there is no response.
@@ -66,6 +74,10 @@ pub enum SendError {
     /// No connection.
     #[error("cannot connect: {0}")]
     Connect(String),
+    /// The gateway has no file descriptor, memory or port left for a connection. This says nothing of
+    /// the backend.
+    #[error("the gateway is out of resources for a connection: {0}")]
+    Exhausted(String),
     /// A pooled connection closed as the request was sent, without a byte of an answer. The close
     /// crossed the request on the wire, so the backend has most likely not read the request.
     #[error("a pooled connection was closed as the request was sent")]
@@ -89,6 +101,7 @@ impl SendError {
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect_error",
+            Self::Exhausted(_) => "gateway_exhausted",
             Self::Stale { .. } => "stale",
             Self::Closed(_) => "connection_reset",
             Self::Garbage(_) => "bad_response",
@@ -122,13 +135,41 @@ impl Client {
     /// A client that is somebody for a replica, or believes somebody else.
     pub fn with_tls(limits: Limits, outbound: Arc<Outbound>) -> Self {
         let connector = Connector::new(outbound, limits.connect);
-        Self { connector, idle: limits.idle, header_timeout: limits.headers }
+        let descriptors = Descriptors::default();
+        Self { connector, idle: limits.idle, header_timeout: limits.headers, descriptors }
+    }
+
+    /// Takes the file descriptors of connections from those that are shared with others.
+    #[must_use]
+    pub fn with_descriptors(self, descriptors: Descriptors) -> Self {
+        Self { descriptors, ..self }
+    }
+
+    /// A file descriptor for a connection that watches a backend, if one becomes free within
+    /// `patience`.
+    pub(super) async fn watch_descriptor(
+        &self,
+        patience: Duration,
+    ) -> Result<WatchDescriptor, SendError> {
+        let descriptor = self.descriptors.take_for_watching(patience).await;
+        descriptor.ok_or_else(|| exhausted(&NO_DESCRIPTOR))
+    }
+
+    /// Whether a connection that watches a backend may stay open until the next look.
+    pub(super) fn keeps_watching(&self) -> bool {
+        self.descriptors.has_room_for_watching()
     }
 
     /// A connection that no request of a client uses.
     pub(super) async fn connect(&self, to: Uri) -> Result<TokioIo<Stream>, SendError> {
         let connecting = self.connector.clone().oneshot(to);
-        connecting.await.map_err(|error| SendError::Connect(innermost(&error).to_string()))
+        connecting.await.map_err(|error| {
+            let cause = innermost(&error);
+            match shortage::of(cause) {
+                Some(problem) => exhausted(&problem),
+                None => SendError::Connect(cause.to_string()),
+            }
+        })
     }
 
     /// How long an unused connection is kept.
@@ -168,16 +209,28 @@ impl Client {
         let sending = async {
             let pooled = match via {
                 Via::Pool => idle.take(self.idle, clock::now()),
-                Via::NewConnection => None,
+                Via::NewConnection { .. } => None,
             };
-            let connection = match pooled {
-                Some(connection) => connection,
-                None => Connection::new(self.connect(request.uri().clone()).await?.into_inner()),
+            let connection = if let Some(connection) = pooled {
+                connection
+            } else {
+                let descriptor = self.descriptors.take();
+                let descriptor = descriptor.ok_or_else(|| exhausted(&NO_DESCRIPTOR))?;
+                let stream = self.connect(request.uri().clone()).await?;
+                Connection::new(stream.into_inner(), descriptor)
             };
             connection.send(request, idle).await
         };
         tokio::time::timeout(limit, sending).await.map_err(|_| SendError::Timeout(limit))?
     }
+}
+
+/// Why there is no connection although the limits are known.
+const NO_DESCRIPTOR: &str = "all file descriptors for connections are in use; raise the limit of \
+                             open files (LimitNOFILE, ulimit -n)";
+
+fn exhausted(problem: &impl ToString) -> SendError {
+    SendError::Exhausted(problem.to_string())
 }
 
 /// The cause that says most: the chain above it only repeats that sending failed.

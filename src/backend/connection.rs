@@ -2,6 +2,8 @@
 //! piece of it wakes nobody else. One that nobody uses is a place in a list.
 
 use super::client::SendError;
+use super::descriptors::Descriptor;
+use super::idle::Idle;
 use crate::clock;
 use crate::http1::{self, Head, Unsound};
 use crate::tls::Stream;
@@ -13,23 +15,20 @@ use std::future::poll_fn;
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// One connection.
 pub(super) struct Connection {
-    stream: Stream,
+    pub(super) stream: Stream,
     /// It has carried an answer before.
     is_used: bool,
     /// When the last one ended.
     idle_since: Instant,
+    /// Its file descriptor. Declared after the stream, so that it is free only when that is closed.
+    _descriptor: Descriptor,
 }
-
-/// The connections to one server that are not in use. Clones are the same.
-#[derive(Clone, Default)]
-pub struct Idle(Arc<Mutex<Vec<Connection>>>);
 
 /// The body of an answer, which reads the connection that it comes on and gives it back at its end.
 /// Dropping it before closes the connection.
@@ -72,15 +71,13 @@ const PIECE: usize = 16 << 10;
 /// backend that reads, executes and then closes takes longer than a round trip and a look at the
 /// socket. A later close is a failure of the request.
 const CLOSE_RACE: Duration = Duration::from_millis(5);
-/// Time between two of many connections that are closed.
-const CLOSING: Duration = Duration::from_millis(1);
 
 // === impl Connection ===
 
 impl Connection {
-    /// Speaks HTTP/1.1 on a stream.
-    pub(super) fn new(stream: Stream) -> Self {
-        Self { stream, is_used: false, idle_since: clock::now() }
+    /// Speaks HTTP/1.1 on a stream, which has this file descriptor.
+    pub(super) fn new(stream: Stream, descriptor: Descriptor) -> Self {
+        Self { stream, is_used: false, idle_since: clock::now(), _descriptor: descriptor }
     }
 
     /// Sends a request and waits for the head of its answer, which may come before the request has
@@ -180,78 +177,16 @@ impl Connection {
     }
 
     /// Whether it has been idle for as long as `most`.
-    fn is_older(&self, most: Duration, now: Instant) -> bool {
+    pub(super) fn is_older(&self, most: Duration, now: Instant) -> bool {
         now.saturating_duration_since(self.idle_since) >= most
     }
 
     /// Whether it can carry another request, as far as this side knows: nothing has come, not even
     /// its end.
-    fn is_quiet(&mut self) -> bool {
+    pub(super) fn is_quiet(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         self.poll_read(&mut cx, |_| {}).is_pending()
     }
-}
-
-// === impl Idle ===
-
-impl Idle {
-    /// The one that was used last, if there is one that has not been idle for as long as `most`. What
-    /// cannot be used any more is closed, and not waited for. Must be called inside a runtime.
-    pub(super) fn take(&self, most: Duration, now: Instant) -> Option<Connection> {
-        let mut dead = Vec::new();
-        let found = loop {
-            let mut list = self.list();
-            let Some(mut connection) = list.pop() else { break None };
-            if connection.is_older(most, now) {
-                // So are all that were used before it.
-                dead.append(&mut list);
-                dead.push(connection);
-                break None;
-            }
-            drop(list);
-            if connection.is_quiet() {
-                break Some(connection);
-            }
-            dead.push(connection);
-        };
-        close(dead);
-        found
-    }
-
-    /// Closes those that have been idle for as long as `most`. Must be called inside a runtime.
-    pub(super) fn close_unused(&self, most: Duration, now: Instant) {
-        let unused = {
-            let mut list = self.list();
-            // The one that was given back last is at the end.
-            let count = list.partition_point(|connection| connection.is_older(most, now));
-            list.drain(..count).collect()
-        };
-        close(unused);
-    }
-
-    fn list(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl std::fmt::Debug for Idle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Idle").field(&self.list().len()).finish()
-    }
-}
-
-/// Closes them by and by, while others go on: a burst leaves hundreds behind, and to close one takes the
-/// system as long as to pass a chunk on, here and at the replica.
-fn close(connections: Vec<Connection>) {
-    if connections.is_empty() {
-        return;
-    }
-    tokio::spawn(async {
-        for connection in connections {
-            drop(connection);
-            tokio::time::sleep(CLOSING).await;
-        }
-    });
 }
 
 // === impl ReplicaBody ===
@@ -263,7 +198,7 @@ impl ReplicaBody {
         let connection = self.connection.take().filter(|_| is_kept);
         if let Some(mut connection) = connection {
             (connection.is_used, connection.idle_since) = (true, clock::now());
-            self.idle.list().push(connection);
+            self.idle.put(connection);
         }
     }
 

@@ -1,45 +1,18 @@
-//! Tests of pooled connections.
+//! Tests of how a close of a connection is classified.
 
 use super::*;
-use std::io::Read;
+use crate::backend::descriptors::Descriptors;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 
-const MOST: Duration = Duration::from_secs(3);
-
-/// Idle connections, and their other ends.
-async fn idle(count: usize) -> (Idle, Vec<TcpStream>) {
-    let (idle, mut ends) = (Idle::default(), Vec::new());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    for _ in 0..count {
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        idle.list().push(Connection::new(Stream::Plain(stream)));
-        ends.push(listener.accept().await.unwrap().0);
-    }
-    (idle, ends)
-}
-
-#[tokio::test]
-async fn a_request_after_a_burst_does_not_wait_until_the_connections_of_the_burst_are_closed() {
-    let (idle, ends) = idle(20).await;
-    let mut ends: Vec<_> = ends.into_iter().map(|end| end.into_std().unwrap()).collect();
-    assert!(idle.take(MOST, clock::now() + MOST).is_none());
-    let is_open = |end: &mut std::net::TcpStream| {
-        end.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
-    };
-    assert!(ends.iter_mut().all(is_open) && idle.list().is_empty());
-    for end in ends {
-        let mut end = TcpStream::from_std(end).unwrap();
-        assert_eq!(end.read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
-    }
-}
-
 /// A connection that has carried an answer, and its other end.
 async fn used() -> (Connection, TcpStream, Idle) {
-    let (idle, mut ends) = idle(1).await;
-    let mut connection = idle.list().pop().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let descriptor = Descriptors::default().take().unwrap();
+    let mut connection = Connection::new(Stream::Plain(stream), descriptor);
     connection.is_used = true;
-    (connection, ends.remove(0), idle)
+    (connection, listener.accept().await.unwrap().0, Idle::default())
 }
 
 fn request(length: usize) -> Request<Bytes> {
@@ -88,21 +61,4 @@ async fn a_new_connection_that_closes_has_failed_its_request() {
     };
     let (sent, ()) = tokio::join!(connection.send(request(3), &idle), closing);
     assert!(matches!(sent, Err(SendError::Closed(_))));
-}
-
-#[tokio::test]
-async fn connections_that_their_server_has_closed_are_passed_over() {
-    let (idle, mut ends) = idle(3).await;
-    let at = ends[0].peer_addr().unwrap();
-    ends.truncate(1);
-    let connections = std::mem::take(&mut *idle.list());
-    for connection in &connections[1..] {
-        let Stream::Plain(stream) = &connection.stream else { unreachable!() };
-        stream.readable().await.unwrap();
-    }
-    *idle.list() = connections;
-    let found = idle.take(MOST, clock::now()).unwrap();
-    let Stream::Plain(stream) = &found.stream else { unreachable!() };
-    assert_eq!(stream.local_addr().unwrap(), at);
-    assert!(idle.list().is_empty());
 }

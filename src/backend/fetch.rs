@@ -4,6 +4,7 @@
 use super::ScrapeError;
 use super::address::Address;
 use super::client::{Client, SendError};
+use super::descriptors::WatchDescriptor;
 use crate::clock;
 use crate::tls::Stream;
 use bytes::{Buf, Bytes};
@@ -38,11 +39,18 @@ struct Connection {
     driver: http1::Connection<TokioIo<Stream>, Empty<Bytes>>,
     /// When it last carried an answer.
     used: Instant,
+    /// Its file descriptor.
+    _descriptor: WatchDescriptor,
 }
+
+/// Room that is kept from page to page: metrics of an engine take less.
+const MOST_KEPT: usize = 1 << 20;
 
 /// Why there is no whole answer.
 #[derive(Debug)]
 pub(super) enum Failure {
+    /// The gateway has no file descriptor or port for a connection.
+    Exhausted(String),
     /// No connection.
     Connect(String),
     /// It closed before the head of an answer, or sent something else.
@@ -83,32 +91,50 @@ impl Fetcher {
 
     /// The status and the body of a path.
     pub(super) async fn get(&mut self, path: &'static str) -> Result<(StatusCode, &[u8]), Failure> {
-        let answer = tokio::time::timeout(self.timeout, self.get_slowly(path)).await;
+        // The wait for a file descriptor is not the backend's time.
+        let is_fresh = self.kept.as_ref().is_some_and(|kept| self.is_fresh(kept));
+        let mut descriptor = None;
+        if !is_fresh {
+            self.kept = None;
+            descriptor = Some(self.client.watch_descriptor(self.timeout).await?);
+        }
+        let answer = tokio::time::timeout(self.timeout, self.get_slowly(path, descriptor)).await;
         let status = answer.unwrap_or(Err(Failure::Timeout))?;
         Ok((status, &self.page))
     }
 
+    fn is_fresh(&self, kept: &Connection) -> bool {
+        clock::now().saturating_duration_since(kept.used) < self.idle()
+    }
+
     /// A connection that fails is not kept, and neither is one whose answer is not waited for.
-    async fn get_slowly(&mut self, path: &'static str) -> Result<StatusCode, Failure> {
-        let idle = self.idle();
-        let is_fresh = |kept: &Connection| clock::now().saturating_duration_since(kept.used) < idle;
-        if let Some(kept) = self.kept.take().filter(is_fresh) {
+    async fn get_slowly(
+        &mut self,
+        path: &'static str,
+        descriptor: Option<WatchDescriptor>,
+    ) -> Result<StatusCode, Failure> {
+        if let Some(kept) = self.kept.take() {
             match self.exchange(kept, path).await {
                 // The replica may have closed it meanwhile.
                 Err(Failure::Closed) => {}
                 answer => return answer,
             }
         }
-        let connection = self.connect().await?;
+        let descriptor = match descriptor {
+            Some(descriptor) => descriptor,
+            // That of the connection that failed is free again.
+            None => self.client.watch_descriptor(Duration::ZERO).await?,
+        };
+        let connection = self.connect(descriptor).await?;
         self.exchange(connection, path).await
     }
 
-    async fn connect(&self) -> Result<Connection, Failure> {
+    async fn connect(&self, descriptor: WatchDescriptor) -> Result<Connection, Failure> {
         let root = self.address.uri(&PathAndQuery::from_static("/"));
         let stream = self.client.connect(root).await?;
         let handshake = http1::Builder::new().handshake(stream).await;
         let (sender, driver) = handshake.map_err(|_| Failure::Closed)?;
-        Ok(Connection { sender, driver, used: clock::now() })
+        Ok(Connection { sender, driver, used: clock::now(), _descriptor: descriptor })
     }
 
     async fn exchange(
@@ -136,7 +162,8 @@ impl Fetcher {
             Either::Left((_, answer)) => (answer.await, false),
         };
         connection.used = clock::now();
-        self.kept = (is_open && answer.is_ok()).then_some(connection);
+        let is_kept = is_open && answer.is_ok() && self.client.keeps_watching();
+        self.kept = is_kept.then_some(connection);
         answer
     }
 }
@@ -144,6 +171,8 @@ impl Fetcher {
 /// Puts a body into a buffer. What is left unread of one that is too long closes its connection.
 async fn read(mut body: Incoming, page: &mut Vec<u8>, most: usize) -> Result<(), Failure> {
     page.clear();
+    // A list of thousands of models is read seldom.
+    page.shrink_to(MOST_KEPT);
     let is_too_large = |length: u64| length > most as u64;
     if is_too_large(body.size_hint().lower()) {
         return Err(Failure::TooLarge);
@@ -169,6 +198,7 @@ impl From<SendError> for Failure {
     fn from(error: SendError) -> Self {
         match error {
             SendError::Connect(reason) => Self::Connect(reason),
+            SendError::Exhausted(problem) => Self::Exhausted(problem),
             SendError::Timeout(_) => Self::Timeout,
             SendError::Stale { .. } | SendError::Closed(_) | SendError::Garbage(_) => Self::Closed,
         }
@@ -179,6 +209,7 @@ impl From<Failure> for ScrapeError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Connect(_) | Failure::Closed => Self::Connect,
+            Failure::Exhausted(_) => Self::Exhausted,
             Failure::Truncated => Self::Truncated,
             Failure::Timeout => Self::Timeout,
             Failure::TooLarge => Self::TooLarge,

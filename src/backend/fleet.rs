@@ -1,12 +1,15 @@
 //! The fleet at one moment: the replicas, and all that is made of them to choose one. A change of
 //! any part makes another fleet, so a request never sees half of a change.
 
+use super::labels::Labels;
 use super::pool::Need;
-use super::routes::{Route, Routes, Rule};
-use super::{Backend, Lease};
+use super::readiness::{self, PanicLog};
+use super::routes::{Lists, Route, Routes, Rule};
+use super::{Backend, Lease, Model};
+use crate::clock;
 use crate::error::{self, Error};
 use crate::record::{BackendId, Decision};
-use crate::routing::high_water::Marks;
+use crate::routing::high_water::{self, Marks};
 use crate::routing::{self, Ask, Candidate, Policy, Question, Shortlist};
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,6 +26,8 @@ pub(super) struct Fleet {
     pub(super) rules: Arc<[Rule]>,
     /// The same one in every fleet of a roster.
     pub(super) shortlist: Arc<Shortlist>,
+    /// The same one in every fleet of a roster.
+    pub(super) panic: Arc<PanicLog>,
     pub(super) policy: Policy,
     /// Policies that are asked too, and never obeyed.
     pub(super) shadow: Arc<[Policy]>,
@@ -61,19 +66,21 @@ struct Open {
     found: usize,
     ejected: usize,
     spared: usize,
+    ignores_ejections: bool,
 }
 
 // === impl Fleet ===
 
 impl Fleet {
     /// The same replicas, with routes by what they say now.
-    pub(super) fn anew(&self) -> Self {
+    pub(super) fn anew(&self, labels: &mut Labels) -> Self {
         Self {
             backends: self.backends.clone(),
             ids: self.ids.clone(),
-            routes: routes(&self.rules, &self.backends),
+            routes: routes(&self.rules, &self.backends, labels),
             rules: self.rules.clone(),
             shortlist: self.shortlist.clone(),
+            panic: self.panic.clone(),
             policy: self.policy,
             shadow: self.shadow.clone(),
             panic_threshold: self.panic_threshold,
@@ -92,7 +99,8 @@ impl Fleet {
         let route = self.routes.of(need.model);
         let open = self.open(route, need, ask, limits, now);
         let is_some_full = open.is_some_full;
-        match self.choose(need, ask, open.candidates, now) {
+        let is_panic = open.ignores_ejections && self.panics(&route.replicas, now);
+        match self.choose(need, ask, open.candidates, is_panic, now) {
             None if !is_some_full => Err(self.no_candidate(need.model, route)),
             place => Ok(place),
         }
@@ -103,10 +111,14 @@ impl Fleet {
         need: &Need<'_>,
         ask: &Ask,
         candidates: Vec<Candidate>,
+        is_panic: bool,
         now: Instant,
     ) -> Option<(Lease, Arc<Decision>)> {
         let question = Question::new(self.policy, candidates, *ask);
-        let choice = question.pick()?;
+        let mut choice = question.pick()?;
+        if is_panic {
+            choice.reason = routing::PANIC;
+        }
         let candidate = &question.candidates()[choice.index];
         let backend = &self.backends[candidate.place];
         backend.breaker.on_pick(now);
@@ -128,14 +140,20 @@ impl Fleet {
         now: Instant,
     ) -> Open {
         let short = self.shortlist.of(self.policy.kind, &route.replicas, need.prompt, ask);
-        let look = |breakers| {
+        let of = |positions: &[usize], breakers| {
             let limits = Limits { breakers, ..*limits };
-            let of =
-                |positions: &[usize]| self.open_of(positions, route.adapter, need, &limits, now);
-            let open = short.as_deref().map(of).filter(|open| !open.candidates.is_empty());
-            open.unwrap_or_else(|| of(&route.replicas))
+            self.open_of(positions, route.adapter, need, &limits, now)
         };
-        let open = look(Breakers::Obeyed);
+        let look = |breakers| {
+            let open = short.as_deref().map(|short| of(short, breakers));
+            let open = open.filter(|open| !open.candidates.is_empty());
+            open.unwrap_or_else(|| of(&route.replicas, breakers))
+        };
+        let mut open = look(Breakers::Obeyed);
+        if short.is_some() && open.is_below(self.panic_threshold) {
+            // A short list may have the ejected ones by chance: all are counted.
+            open = of(&route.replicas, Breakers::Obeyed);
+        }
         match open.breakers(self.panic_threshold) {
             Breakers::Obeyed => open,
             breakers => look(breakers),
@@ -169,7 +187,9 @@ impl Fleet {
             found: up.len(),
             ejected: 0,
             spared: 0,
+            ignores_ejections: matches!(limits.breakers, Breakers::Ignored),
         };
+        let mut is_room_expected = false;
         for position in up {
             let backend = &self.backends[position];
             let luck = routing::unit(routing::mix(need.seed ^ backend.key));
@@ -191,9 +211,13 @@ impl Fleet {
             let candidate = Candidate { place: position, has_adapter, ..candidate };
             if limits.marks.is_some_and(|marks| marks.are_passed_by(&candidate)) {
                 open.is_some_full = true;
+                is_room_expected |= !high_water::is_stuck(&candidate);
             } else {
                 open.candidates.push(candidate);
             }
+        }
+        if is_room_expected {
+            open.candidates.retain(|candidate| !high_water::is_stuck(candidate));
         }
         routing::lend(&mut open.candidates);
         open
@@ -220,11 +244,15 @@ impl<'a> Limits<'a> {
 }
 
 impl Open {
+    /// Whether too few of them get requests for the others to be left out.
+    fn is_below(&self, panic_threshold: f64) -> bool {
+        readiness::is_panic(self.found, self.ejected, panic_threshold)
+    }
+
     /// How far breakers are to be obeyed, after all of them were.
     fn breakers(&self, panic_threshold: f64) -> Breakers {
-        let left = self.found - self.ejected;
         let is_nobody_left = self.candidates.is_empty() && !self.is_some_full;
-        if (left as f64) < panic_threshold * self.found as f64 {
+        if self.is_below(panic_threshold) {
             Breakers::Ignored
         } else if is_nobody_left && self.spared > 0 {
             Breakers::WithoutSlowStart
@@ -234,10 +262,12 @@ impl Open {
     }
 }
 
-/// The routes to these replicas, by what each of them said last.
-pub(super) fn routes(rules: &[Rule], backends: &[Arc<Backend>]) -> Routes {
+/// The routes to these replicas, by what each of them said last. Models get their labels.
+pub(super) fn routes(rules: &[Rule], backends: &[Arc<Backend>], labels: &mut Labels) -> Routes {
     let said = backends.iter().map(|backend| backend.state.load().models.clone());
-    Routes::new(rules, &said.collect::<Vec<_>>())
+    let said: Vec<Option<Arc<[Model]>>> = said.collect();
+    labels.renew(rules.iter().map(Rule::name), Lists::models(&said), clock::now());
+    Routes::new(rules, &said, labels)
 }
 
 /// What a client sent comes back to it in an error: not all of it if it is long.

@@ -6,9 +6,9 @@ use super::client::Client;
 use super::pool::Pool;
 use super::roster::Selection;
 use super::watch::{self, Settings, Tally};
+use crate::supervise::{self, Supervised, Task};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinHandle;
 
 /// The keeper. Its watchers end with it.
 pub struct Keeper {
@@ -19,10 +19,10 @@ pub struct Keeper {
     watched: Vec<Watched>,
 }
 
-/// A replica with its watcher, which ends when this is dropped.
+/// A backend with its health check, which ends when this is dropped.
 struct Watched {
     backend: Arc<Backend>,
-    watcher: JoinHandle<()>,
+    _checking: Supervised,
 }
 
 // === impl Keeper ===
@@ -82,16 +82,10 @@ impl Keeper {
     }
 
     fn watch(&mut self, backend: Arc<Backend>) {
-        let (client, tally) = (self.client.clone(), self.tally.clone());
-        let watching = watch::watch(backend.clone(), client, self.settings, tally);
-        self.watched.push(Watched { backend, watcher: tokio::spawn(watching) });
-    }
-}
-
-// === impl Watched ===
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.watcher.abort();
+        let (client, settings, tally) = (self.client.clone(), self.settings, self.tally.clone());
+        let checked = backend.clone();
+        let check = move || watch::watch(checked.clone(), client.clone(), settings, tally.clone());
+        let checking = supervise::spawn(Task::HealthCheck, check);
+        self.watched.push(Watched { backend, _checking: checking });
     }
 }

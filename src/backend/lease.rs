@@ -88,13 +88,18 @@ impl Replica for Claim {
         self.backend.show(now);
     }
 
+    fn tokens_per_event(&self) -> f64 {
+        self.backend.stream_events.tokens_per_event()
+    }
+
     fn on_answer(&self, observed: &Observed) {
+        self.backend.stream_events.on_answer(observed);
         let (usage, is_exact) = (&observed.usage, observed.usage_source == UsageSource::Exact);
         let counts = Counts {
             prompt: usage.input.filter(|_| is_exact),
             cached: usage.cached.filter(|_| is_exact),
             output: usage.output.filter(|_| is_exact),
         };
-        self.backend.ledger.answered(&self.promise(), &counts);
+        self.backend.ledger.answered(&mut self.promise(), &counts);
     }
 }

@@ -3,26 +3,32 @@
 pub mod address;
 pub mod client;
 mod connection;
+pub mod descriptors;
 pub mod dialect;
 mod fetch;
 mod fleet;
+mod idle;
 mod keeper;
+mod labels;
 mod lease;
 mod model;
 mod pace;
 pub mod pool;
 mod progress;
+mod readiness;
 mod recent;
 mod roster;
 pub mod routes;
+pub mod shortage;
 pub mod signals;
 mod state;
+mod stream_events;
 mod terms;
 pub mod vacancies;
 mod wake;
 pub mod watch;
 
-pub use model::Model;
+pub use model::{Entry, Model};
 
 use crate::clock;
 use crate::record::BackendId;
@@ -37,12 +43,16 @@ use roster::Roster;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use stream_events::StreamEvents;
 use tokio::sync::{Notify, SetOnce, watch as watched};
 use vacancies::Vacancies;
 
-pub use connection::{Broken, Idle, ReplicaBody};
+pub use connection::{Broken, ReplicaBody};
+pub use idle::Idle;
 pub use keeper::Keeper;
+pub use labels::{LabelledModel, MOST_LABELS};
 pub use lease::Lease;
+pub use readiness::{Availability, Readiness, Standing};
 pub use roster::{Change, Selection};
 pub use state::{Health, Sample, ScrapeError, State};
 
@@ -81,7 +91,7 @@ pub struct Backend {
     /// The `Authorization` that it wants, instead of the client's.
     pub authorization: Option<HeaderValue>,
     gaps: RecentGaps,
-    stalled: AtomicU32,
+    stream_events: StreamEvents,
     stalls: AtomicU64,
     /// Where it is told which models it serves.
     roster: Weak<Roster>,
@@ -116,7 +126,7 @@ impl Backend {
             authorization,
             may_inject_usage: AtomicBool::new(true),
             gaps: RecentGaps::default(),
-            stalled: AtomicU32::new(0),
+            stream_events: StreamEvents::default(),
             stalls: AtomicU64::new(0),
             state: ArcSwap::default(),
             is_open: AtomicBool::new(false),
@@ -190,6 +200,7 @@ impl Backend {
         self.weight.store(other.weight.load(Ordering::Relaxed), Ordering::Relaxed);
         let may_inject_usage = other.may_inject_usage.load(Ordering::Relaxed);
         self.may_inject_usage.store(may_inject_usage, Ordering::Relaxed);
+        self.stream_events.take_share(&other.stream_events);
         self.ledger.set_horizon(other.ledger.horizon());
     }
 
@@ -212,7 +223,7 @@ impl Backend {
 
     /// Its streams that are silent now.
     pub fn stalled(&self) -> u32 {
-        self.stalled.load(Ordering::Relaxed)
+        self.ledger.silent()
     }
 
     /// Silences of its streams since the start.
@@ -373,9 +384,7 @@ impl Backend {
     fn on_stall(&self, is_silent: bool) {
         if is_silent {
             self.stalls.fetch_add(1, Ordering::Relaxed);
-            self.stalled.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.stalled.fetch_sub(1, Ordering::Relaxed);
         }
+        self.ledger.on_silence(is_silent, clock::now());
     }
 }

@@ -5,7 +5,7 @@ use super::fleet::{Fleet, Limits};
 use super::roster::{Change, Roster, Selection};
 use super::routes::{Named, Routes};
 use super::vacancies::Vacancies;
-use super::{Backend, Health, Lease};
+use super::{Backend, LabelledModel, Lease, Readiness};
 use crate::clock;
 use crate::error::Error;
 use crate::observe::Sink;
@@ -69,6 +69,12 @@ impl Pool {
         self
     }
 
+    /// Has labels for at most this many models that the configuration does not name.
+    pub fn with_most_labels(self, most: usize) -> Self {
+        self.roster.set_most_labels(most);
+        self
+    }
+
     /// The replicas.
     pub fn backends(&self) -> Arc<[Arc<Backend>]> {
         self.roster.fleet().backends.clone()
@@ -108,12 +114,28 @@ impl Pool {
         &self.vacancies
     }
 
-    /// Whether any replica may be sent requests.
+    /// Closes a connection to some backend that no request uses, so that its file descriptor is free.
+    /// Whether there was one.
+    pub fn close_idle(&self) -> bool {
+        let backends = self.backends();
+        // Not always the same one first: it would lose all its connections.
+        let (before, after) = backends.split_at(fastrand::usize(..=backends.len()));
+        after.iter().chain(before).any(|backend| backend.idle().close_oldest())
+    }
+
+    /// Whether any replica may be sent requests, as [`Readiness::is_ready`] tells.
     pub fn is_ready(&self) -> bool {
-        let fleet = self.roster.fleet();
-        let is_open =
-            |backend: &Arc<Backend>| backend.state().health == Health::Up && !backend.is_drained();
-        fleet.backends.iter().any(is_open)
+        self.roster.fleet().is_ready(clock::now())
+    }
+
+    /// Which replicas may be sent requests, and why the others may not. Logs the end of panic mode.
+    pub fn readiness(&self, now: Instant) -> Readiness {
+        self.roster.fleet().readiness(now)
+    }
+
+    /// The models that are label values.
+    pub fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
+        self.roster.labelled_models(now)
     }
 
     /// The replica of this name gets nothing new, and finishes what it has; or it gets its share

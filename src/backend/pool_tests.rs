@@ -1,8 +1,8 @@
 //! Where requests go, and what a change of the fleet leaves as it was.
 
 use super::*;
-use crate::backend::Model;
 use crate::backend::address::Address;
+use crate::backend::{Health, Model};
 use crate::clock;
 use crate::record::BackendId;
 use crate::routing::Own;
@@ -20,7 +20,7 @@ fn pool(models: &[Option<&[&str]>]) -> Pool {
     for (backend, models) in pool.backends().iter().zip(models) {
         backend.update(|state| state.health = Health::Up);
         if let Some(ids) = models {
-            let model = |id: &&str| Model::of(json!({ "id": id })).unwrap();
+            let model = |id: &&str| Model::of(&json!({ "id": id })).unwrap();
             backend.serves(&ids.iter().map(model).collect());
         }
     }
@@ -94,6 +94,21 @@ fn below_the_marks_only_replicas_with_room_are_chosen_and_none_is_no_error() {
     assert!(place(None).unwrap().is_some());
     pool.backends().iter().for_each(|backend| backend.suspect("gone"));
     assert_eq!(place(None).unwrap_err(), Error::NoBackend);
+}
+
+#[test]
+fn a_request_waits_for_a_full_backend_rather_than_go_to_one_that_is_stuck() {
+    let marks = Marks { waiting: None, kv_usage: None, in_flight: Some(2) };
+    let pool = pool(&[None, None]);
+    let begun = clock::now();
+    let later = begun + Duration::from_secs(5);
+    let place = |at| pool.lease_below(&marks, need(None), at).unwrap().map(|(lease, _)| lease);
+    let stuck = place(begun).unwrap();
+    let others = [place(later).unwrap(), place(later).unwrap()];
+    assert!(others.iter().all(|other| other.backend().id != stuck.backend().id));
+    assert!(place(later).is_none(), "one is full, the other one is stuck");
+    stuck.replica().on_first_output(later);
+    assert_eq!(place(later).unwrap().backend().id, stuck.backend().id);
 }
 
 #[test]
@@ -223,7 +238,7 @@ fn names_and_the_policy_change_with_the_fleet() {
     let selection = Selection { names, policy, shadow, ..Selection::default() };
     pool.change(pool.plan(vec![at(8001), at(8002)]), &selection);
     assert_eq!(ports(&pool), [8002, 8001]);
-    pool.backends()[0].serves(&[Model::of(json!({ "id": "a" })).unwrap()].into());
+    pool.backends()[0].serves(&[Model::of(&json!({ "id": "a" })).unwrap()].into());
     assert_eq!(pool.routes().of(Some("gpt")).replicas[..], [1], "only 8001 may be asked");
     assert_eq!(pool.policy().kind, PolicyKind::P2c);
     change(&pool, vec![at(8001)]);

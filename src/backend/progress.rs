@@ -7,28 +7,39 @@ use std::time::{Duration, Instant};
 /// The progress of one engine, from page to page.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// The tokens that it has computed and made, and since when they are the same although it has
-    /// requests.
-    standing: Option<([u64; 2], Instant)>,
+    standing: Option<Standing>,
+}
+
+/// Pages in a row on which the engine has requests and the same counts of tokens. Only pages can
+/// prove a standstill, so its length ends with the last page: the time after it, in which pages
+/// may have failed, does not count.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    /// Tokens that it has computed and made.
+    tokens: [u64; 2],
+    /// When the first page was asked for.
+    since: Instant,
+    /// When the last page was asked for.
+    until: Instant,
 }
 
 impl Progress {
-    /// It has told this, on a page that was asked for at this moment.
+    /// A page that was asked for at this moment has this load.
     pub(super) fn on_load(&mut self, load: &Load, at: Instant) {
         let tokens = load.prompt_tokens.zip(load.generation_tokens);
         let tokens = tokens.map(|(computed, made)| [computed as u64, made as u64]);
         let has_some = |count: Option<f64>| count.is_some_and(|count| count >= 1.0);
         let has_requests = has_some(load.running) || has_some(load.waiting);
         self.standing = tokens.filter(|_| has_requests).map(|tokens| match self.standing {
-            Some((before, since)) if before == tokens => (tokens, since),
-            _ => (tokens, at),
+            Some(before) if before.tokens == tokens => Standing { until: at, ..before },
+            _ => Standing { tokens, since: at, until: at },
         });
     }
 
-    /// For how long it has had requests and made no token.
-    pub(super) fn standstill(&self, now: Instant) -> Duration {
-        let since = self.standing.map(|(_, since)| now.saturating_duration_since(since));
-        since.unwrap_or_default()
+    /// How long it has had requests and made no token, from the first to the last page of a row.
+    pub(super) fn standstill(&self) -> Duration {
+        let length = |it: Standing| it.until.saturating_duration_since(it.since);
+        self.standing.map(length).unwrap_or_default()
     }
 }
 
@@ -54,9 +65,9 @@ mod tests {
         for second in 0..5 {
             progress.on_load(&load(2.0, Some(7.0)), now + second * SECOND);
         }
-        assert_eq!(progress.standstill(now + 9 * SECOND), 9 * SECOND);
+        assert_eq!(progress.standstill(), 4 * SECOND, "only pages prove a standstill");
         progress.on_load(&load(2.0, Some(8.0)), now + 9 * SECOND);
-        assert_eq!(progress.standstill(now + 9 * SECOND), Duration::ZERO);
+        assert_eq!(progress.standstill(), Duration::ZERO);
     }
 
     #[test]
@@ -64,8 +75,8 @@ mod tests {
         let (mut progress, now) = (Progress::default(), clock::now());
         let waiting = Load { waiting: Some(3.0), ..load(0.0, Some(7.0)) };
         progress.on_load(&waiting, now);
-        progress.on_load(&waiting, now + SECOND);
-        assert_eq!(progress.standstill(now + 60 * SECOND), 60 * SECOND);
+        progress.on_load(&waiting, now + 60 * SECOND);
+        assert_eq!(progress.standstill(), 60 * SECOND);
     }
 
     #[test]
@@ -73,8 +84,8 @@ mod tests {
         for load in [load(0.0, Some(7.0)), load(2.0, None)] {
             let (mut progress, now) = (Progress::default(), clock::now());
             progress.on_load(&load, now);
-            progress.on_load(&load, now + SECOND);
-            assert_eq!(progress.standstill(now + 60 * SECOND), Duration::ZERO);
+            progress.on_load(&load, now + 60 * SECOND);
+            assert_eq!(progress.standstill(), Duration::ZERO);
         }
     }
 }

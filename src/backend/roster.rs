@@ -3,6 +3,7 @@
 
 use super::Backend;
 use super::fleet::{Fleet, routes};
+use super::labels::{LabelledModel, Labels, MOST_LABELS};
 use super::model::Model;
 use super::routes::{Lists, Named, Rule};
 use super::vacancies::Vacancies;
@@ -13,6 +14,7 @@ use crate::routing::{Policy, PolicyKind, Shortlist};
 use arc_swap::{ArcSwap, Guard};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// The fleet as it is now.
 #[derive(Debug)]
@@ -24,9 +26,10 @@ pub(super) struct Roster {
 }
 
 /// What changes of the fleet have to know of each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Changes {
     lists: Lists,
+    labels: Labels,
     /// Replicas that went away while they had requests.
     leaving: Vec<Arc<Backend>>,
 }
@@ -42,6 +45,8 @@ pub struct Selection {
     pub shadow: Vec<PolicyKind>,
     /// Share of the replicas that must not be ejected; with fewer, all of them are asked.
     pub panic_threshold: f64,
+    /// Models that have a label of their own, besides the names.
+    pub most_labels: usize,
 }
 
 /// The replicas that are to be the fleet.
@@ -62,6 +67,7 @@ impl Default for Selection {
             policy: Policy::default(),
             shadow: Vec::new(),
             panic_threshold: resilience::Settings::default().panic_threshold,
+            most_labels: MOST_LABELS,
         }
     }
 }
@@ -71,17 +77,20 @@ impl Default for Selection {
 impl Roster {
     /// No replicas. Their changes are told to `vacancies`.
     pub(super) fn new(vacancies: Arc<Vacancies>) -> Arc<Self> {
+        let mut labels = Labels::new(MOST_LABELS);
         let fleet = Fleet {
             backends: Arc::default(),
             ids: Arc::default(),
-            routes: routes(&[], &[]),
+            routes: routes(&[], &[], &mut labels),
+            panic: Arc::default(),
             rules: Arc::default(),
             shortlist: Arc::new(Shortlist::new(clock::now(), 0)),
             policy: Policy::default(),
             shadow: Arc::default(),
             panic_threshold: 0.0,
         };
-        let (fleet, changes) = (ArcSwap::from_pointee(fleet), Mutex::default());
+        let changes = Changes { lists: Lists::default(), labels, leaving: Vec::new() };
+        let (fleet, changes) = (ArcSwap::from_pointee(fleet), Mutex::new(changes));
         Arc::new(Self { fleet, changes, vacancies })
     }
 
@@ -124,8 +133,10 @@ impl Roster {
         for (place, backend) in backends.iter().enumerate() {
             backend.take_place(place);
         }
+        changes.labels.set_most(selection.most_labels);
         self.fleet.store(Arc::new(Fleet {
-            routes: routes(&rules, &backends),
+            routes: routes(&rules, &backends, &mut changes.labels),
+            panic: fleet.panic.clone(),
             shortlist: fleet.shortlist.clone(),
             backends,
             ids,
@@ -139,16 +150,17 @@ impl Roster {
 
     /// The same fleet, with these policies in shadow.
     pub(super) fn set_shadow(&self, kinds: &[PolicyKind]) {
-        let _changes = self.changes();
-        let fleet = self.fleet().anew();
+        let mut changes = self.changes();
+        let fleet = self.fleet().anew(&mut changes.labels);
         let shadow = others(&fleet.policy, kinds);
         self.fleet.store(Arc::new(Fleet { shadow, ..fleet }));
     }
 
     /// The same fleet, with another share that must not be ejected.
     pub(super) fn set_panic_threshold(&self, panic_threshold: f64) {
-        let _changes = self.changes();
-        self.fleet.store(Arc::new(Fleet { panic_threshold, ..self.fleet().anew() }));
+        let mut changes = self.changes();
+        let fleet = self.fleet().anew(&mut changes.labels);
+        self.fleet.store(Arc::new(Fleet { panic_threshold, ..fleet }));
     }
 
     /// A replica has said which models it serves.
@@ -156,7 +168,19 @@ impl Roster {
         let mut changes = self.changes();
         let models = changes.lists.shared(models);
         backend.update(|state| state.models = Some(models.clone()));
-        self.fleet.store(Arc::new(self.fleet().anew()));
+        self.fleet.store(Arc::new(self.fleet().anew(&mut changes.labels)));
+    }
+
+    /// The same fleet, with another bound of labels for models.
+    pub(super) fn set_most_labels(&self, most: usize) {
+        let mut changes = self.changes();
+        changes.labels.set_most(most);
+        self.fleet.store(Arc::new(self.fleet().anew(&mut changes.labels)));
+    }
+
+    /// The models that are label values.
+    pub(super) fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
+        self.changes().labels.all(now)
     }
 
     /// Replicas that went away, and still have requests.

@@ -2,8 +2,10 @@
 //! models change, so that a request costs one lookup however many replicas there are.
 
 use super::dialect::adapter_hash;
+use super::labels::Labels;
 use super::model::Model;
 pub use super::terms::Terms;
+use crate::openai::control::{Permission, Permissions};
 use crate::record::{BackendId, ModelLabel};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,6 +24,10 @@ pub struct Named {
     /// The names of the only replicas for it. `None`: all that serve it.
     #[serde(default)]
     pub backends: Option<Vec<String>>,
+    /// The engine-control fields that each client of this model may use, besides those that its
+    /// tenant may.
+    #[serde(default)]
+    pub allow: Vec<Permission>,
     /// On what terms, where they are not those of all requests.
     #[serde(default)]
     pub terms: Terms,
@@ -39,6 +45,8 @@ pub struct Route {
     pub replicas: Arc<[usize]>,
     /// The hash of the model's name, if it is a LoRA adapter.
     pub adapter: Option<u64>,
+    /// The engine-control fields that each client of the model may use.
+    pub allowed: Permissions,
     /// On what terms, where they are not those of all requests.
     pub terms: Terms,
 }
@@ -52,6 +60,10 @@ pub struct Routes {
     /// Of a model that no replica has named.
     unheard: Route,
     models: Vec<Model>,
+    /// The different sets of replicas that the routes have.
+    sets: Vec<Arc<[usize]>>,
+    /// A backend has not said yet which models it serves.
+    has_unlisted: bool,
 }
 
 /// A [`Named`] whose replicas are known by their positions.
@@ -61,6 +73,7 @@ pub(super) struct Rule {
     served_as: Option<Arc<str>>,
     /// For each position whether it may be asked. `None`: all may.
     only: Option<Vec<bool>>,
+    allowed: Permissions,
     terms: Terms,
 }
 
@@ -98,18 +111,33 @@ impl Routes {
         }
     }
 
+    /// The model that every backend uses for a request which names none. `None`: the backends differ,
+    /// one has not listed its models yet, or the configuration gives that name to another model.
+    pub fn default_model(&self) -> Option<&str> {
+        let label = &self.anywhere.label;
+        let is_known = label.is_known() && !self.has_unlisted;
+        let is_plain =
+            |name: &&str| self.by_name.get(*name).is_none_or(|route| route.served_as.is_none());
+        is_known.then(|| label.name()).filter(is_plain)
+    }
+
     /// The models that there are, by id, the configuration's names among them. Of several entries
     /// for one id the first replica's.
     pub fn models(&self) -> &[Model] {
         &self.models
     }
 
+    /// The different sets of replicas, by their positions, that requests can go to.
+    pub(super) fn sets(&self) -> &[Arc<[usize]>] {
+        &self.sets
+    }
+
     /// Of replicas that say this, in the order of their positions.
-    pub(super) fn new(rules: &[Rule], said: &Said) -> Self {
+    pub(super) fn new(rules: &[Rule], said: &Said, labels: &Labels) -> Self {
         let groups = Group::all(said);
         let silent = (0..said.len()).filter(|position| said[*position].is_none());
         let silent: Vec<usize> = silent.collect();
-        let mut served: HashMap<&str, Vec<(&Group<'_>, &Model)>> = HashMap::new();
+        let mut served: HashMap<&Arc<str>, Vec<(&Group<'_>, &Model)>> = HashMap::new();
         for group in &groups {
             for model in group.models {
                 let places = served.entry(&model.id).or_default();
@@ -118,40 +146,47 @@ impl Routes {
                 }
             }
         }
-        let named: HashSet<&str> = rules.iter().map(|rule| &*rule.name).collect();
+        let named: HashSet<&Arc<str>> = rules.iter().map(|rule| &rule.name).collect();
         let plain = served.keys().filter(|id| !named.contains(*id));
         let plain: Vec<Rule> = plain.map(|id| Rule::plain(id)).collect();
         let (mut by_name, mut models) = (HashMap::new(), Vec::new());
+        // Most models are served by the same replicas as others: these share their positions.
+        let mut sets: HashSet<Arc<[usize]>> = HashSet::new();
+        let mut shared = |route: Route| {
+            let replicas = sets.get(&route.replicas).cloned().unwrap_or_else(|| {
+                sets.insert(route.replicas.clone());
+                route.replicas.clone()
+            });
+            Route { replicas, ..route }
+        };
         for rule in rules.iter().chain(&plain) {
             let places = served.get(rule.target()).map_or(&[][..], Vec::as_slice);
             models.extend(rule.entry(places));
             let serving = places.iter().flat_map(|(group, _)| &group.positions);
             let replicas = serving.chain(&silent).filter(|position| rule.allows(**position));
-            let label = ModelLabel::known(rule.name.clone());
+            let label = labels.of(&rule.name);
             let mut route = Route::new(label, rule.served_as.clone(), replicas.copied());
             let is_adapter = places.iter().any(|(_, model)| model.parent.is_some());
             route.terms = rule.terms;
+            route.allowed = rule.allowed;
             route.adapter = is_adapter.then(|| adapter_hash(rule.target()));
-            by_name.insert(rule.name.clone(), route);
+            by_name.insert(rule.name.clone(), shared(route));
         }
         models.sort_by(|a, b| a.id.cmp(&b.id));
-        Self {
-            by_name,
-            anywhere: Route::new(only_model(&groups), None, 0..said.len()),
-            unheard: Route::new(ModelLabel::other(), None, silent.iter().copied()),
-            models,
-        }
+        let anywhere = shared(Route::new(only_model(&groups, labels), None, 0..said.len()));
+        let unheard = Route::new(ModelLabel::other(), None, silent.iter().copied());
+        let unheard = shared(unheard);
+        let (sets, has_unlisted) = (sets.into_iter().collect(), !silent.is_empty());
+        Self { by_name, anywhere, unheard, models, sets, has_unlisted }
     }
 }
 
 /// The label of the model that a replica takes if it is told none, which is the first that it
 /// lists, if all replicas have the same one.
-fn only_model(groups: &[Group<'_>]) -> ModelLabel {
+fn only_model(groups: &[Group<'_>], labels: &Labels) -> ModelLabel {
     let mut firsts = groups.iter().filter_map(|group| group.models.first());
     match firsts.next() {
-        Some(first) if firsts.all(|other| other.id == first.id) => {
-            ModelLabel::known(first.id.clone())
-        }
+        Some(first) if firsts.all(|other| other.id == first.id) => labels.of(&first.id),
         _ => ModelLabel::other(),
     }
 }
@@ -184,12 +219,18 @@ impl Route {
     ) -> Self {
         let mut replicas: Vec<usize> = replicas.collect();
         replicas.sort_unstable();
-        let terms = Terms::default();
-        Self { label, served_as, replicas: replicas.into(), adapter: None, terms }
+        let replicas = replicas.into();
+        let (allowed, terms) = Default::default();
+        Self { label, served_as, replicas, adapter: None, allowed, terms }
     }
 }
 
 impl Rule {
+    /// What clients write.
+    pub(super) const fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
     /// The rule of a name among these replicas, in the order of their positions.
     pub(super) fn of(named: &Named, replicas: &[BackendId]) -> Self {
         let only = named.backends.as_ref().map(|names| {
@@ -197,15 +238,17 @@ impl Rule {
             replicas.iter().map(is_listed).collect()
         });
         let served_as = named.alias_of().map(Arc::from);
-        Self { name: named.name.as_str().into(), served_as, only, terms: named.terms }
+        let allowed = Permissions::new(&named.allow);
+        Self { name: named.name.as_str().into(), served_as, only, allowed, terms: named.terms }
     }
 
-    fn plain(id: &str) -> Self {
-        Self { name: id.into(), served_as: None, only: None, terms: Terms::default() }
+    fn plain(id: &Arc<str>) -> Self {
+        let (allowed, terms) = Default::default();
+        Self { name: id.clone(), served_as: None, only: None, allowed, terms }
     }
 
-    fn target(&self) -> &str {
-        self.served_as.as_deref().unwrap_or(&self.name)
+    fn target(&self) -> &Arc<str> {
+        self.served_as.as_ref().unwrap_or(&self.name)
     }
 
     /// Its entry for `/v1/models`: that of the first replica which may be asked.
@@ -226,6 +269,13 @@ impl Rule {
 // === impl Lists ===
 
 impl Lists {
+    /// The models that replicas list: those of equal lists once.
+    pub(super) fn models(said: &Said) -> impl Iterator<Item = &Model> {
+        let mut seen = HashSet::new();
+        let lists = said.iter().flatten().filter(move |list| seen.insert(list.as_ptr()));
+        lists.flat_map(|list| list.iter())
+    }
+
     /// The list that is the same as this one, to be kept instead of it.
     pub(super) fn shared(&mut self, models: &Arc<[Model]>) -> Arc<[Model]> {
         // Those that no replica has any more.
@@ -239,144 +289,5 @@ impl Lists {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    fn said(ids: &[&str]) -> Arc<[Model]> {
-        let entry = |id: &&str| json!({ "id": id, "root": format!("/models/{id}") });
-        ids.iter().filter_map(|id| Model::of(entry(id))).collect()
-    }
-
-    /// The routes to replicas `r0`, `r1`, …, by what they say that they serve.
-    fn routes(names: &[Named], fleet: &[Option<&[&str]>]) -> Routes {
-        let ids: Vec<BackendId> =
-            (0..fleet.len()).map(|number| BackendId::new(&format!("r{number}"))).collect();
-        let rules: Vec<Rule> = names.iter().map(|named| Rule::of(named, &ids)).collect();
-        let mut lists = Lists::default();
-        let list = |ids: Option<&[&str]>| ids.map(|ids| lists.shared(&said(ids)));
-        Routes::new(&rules, &fleet.iter().copied().map(list).collect::<Vec<_>>())
-    }
-
-    fn named(name: &str, served_as: Option<&str>, backends: Option<&[&str]>) -> Named {
-        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-        Named {
-            name: name.into(),
-            served_as: served_as.map(Into::into),
-            backends: backends.map(owned),
-            terms: Terms::default(),
-        }
-    }
-
-    fn ids(routes: &Routes) -> Vec<&str> {
-        routes.models().iter().map(|model| &*model.id).collect()
-    }
-
-    #[test]
-    fn an_alias_leads_to_the_replicas_of_its_target_by_their_name() {
-        let names = [named("gpt", Some("qwen"), None)];
-        let routes = routes(&names, &[Some(&["qwen"]), Some(&["llama"]), Some(&["qwen"])]);
-        let route = routes.of(Some("gpt"));
-        assert_eq!((&*route.replicas, route.served_as.as_deref()), (&[0, 2][..], Some("qwen")));
-        assert_eq!(route.label.as_str(), "gpt");
-        assert_eq!(routes.of(Some("qwen")).served_as, None);
-    }
-
-    #[test]
-    fn a_name_of_the_configuration_wins_over_a_model_and_goes_only_where_it_may() {
-        let names = [named("b", Some("a"), None), named("a", None, Some(&["r1", "r2"]))];
-        let routes = routes(&names, &[Some(&["a"]), Some(&["b"]), Some(&["a", "b"])]);
-        assert_eq!(*routes.of(Some("a")).replicas, [2]);
-        assert_eq!(*routes.of(Some("b")).replicas, [0, 2], "those of `a`, not of their `b`");
-        assert_eq!(ids(&routes), ["a", "b"]);
-    }
-
-    #[test]
-    fn an_alias_is_listed_as_its_target_while_a_replica_of_it_serves_that() {
-        let names = [named("gpt", Some("qwen"), Some(&["r1"])), named("none", Some("x"), None)];
-        let all = routes(&names, &[Some(&["qwen"]), Some(&["qwen"]), None]);
-        assert_eq!(ids(&all), ["gpt", "qwen"]);
-        assert_eq!(all.models()[0].entry, json!({ "id": "gpt", "root": "/models/qwen" }));
-        let others = routes(&names, &[Some(&["qwen"]), Some(&["llama"]), None]);
-        assert_eq!(ids(&others), ["llama", "qwen"]);
-        assert!(others.of(Some("gpt")).replicas.is_empty(), "the others may not");
-    }
-
-    #[test]
-    fn a_model_that_nobody_serves_has_the_label_of_all_others_and_an_alias_its_own() {
-        let names = [named("gpt", Some("qwen"), None)];
-        let routes = routes(&names, &[Some(&["a"])]);
-        assert_eq!(routes.of(Some("a")).label.as_str(), "a");
-        assert_eq!(routes.of(Some("evil\n")).label.as_str(), "_other");
-        assert_eq!(routes.of(Some("gpt")).label.as_str(), "gpt", "known, though not served");
-    }
-
-    #[test]
-    fn a_request_without_a_model_goes_anywhere_and_has_the_label_of_the_only_one() {
-        for (fleet, label) in [
-            (&[Some(&["base", "adapter"][..]), Some(&["base"]), None][..], "base"),
-            (&[Some(&["a"]), Some(&["b"])], "_other"),
-            (&[None], "_other"),
-        ] {
-            let routes = routes(&[], fleet);
-            for model in [None, Some("")] {
-                let route = routes.of(model);
-                assert_eq!((route.label.as_str(), route.replicas.len()), (label, fleet.len()));
-            }
-        }
-    }
-
-    #[test]
-    fn equal_lists_are_one_while_a_replica_has_it() {
-        let mut lists = Lists::default();
-        let first = lists.shared(&said(&["a"]));
-        assert!(Arc::ptr_eq(&first, &lists.shared(&said(&["a"]))));
-        assert!(!Arc::ptr_eq(&first, &lists.shared(&said(&["b"]))));
-        drop(first);
-        lists.shared(&said(&["c"]));
-        assert_eq!(lists.0.len(), 1, "those that nobody has are forgotten");
-    }
-
-    proptest! {
-        #[test]
-        fn the_table_has_what_asking_each_replica_would_find(
-            fleet in proptest::collection::vec(
-                proptest::option::of(proptest::collection::vec("[a-d]", 0..5)), 0..6),
-            names in proptest::collection::btree_map("[a-f]", (
-                proptest::option::of("[a-f]"),
-                proptest::option::of(proptest::collection::vec("r[0-5]", 0..4)),
-            ), 0..4),
-            wanted in "[a-g]",
-        ) {
-            let names: Vec<Named> = names
-                .into_iter()
-                .map(|(name, (served_as, backends))| Named {
-                    name,
-                    served_as,
-                    backends,
-                    ..Named::default()
-                })
-                .collect();
-            let texts: Vec<Option<Vec<&str>>> = fleet
-                .iter()
-                .map(|ids| ids.as_ref().map(|ids| ids.iter().map(String::as_str).collect()))
-                .collect();
-            let slices: Vec<Option<&[&str]>> = texts.iter().map(Option::as_deref).collect();
-            let routes = routes(&names, &slices);
-            let rule = names.iter().find(|named| named.name == wanted);
-            let target = rule.and_then(|rule| rule.served_as.as_ref()).unwrap_or(&wanted);
-            let may = |position: &usize| {
-                let only = rule.and_then(|rule| rule.backends.as_ref());
-                only.is_none_or(|only| only.contains(&format!("r{position}")))
-                    && fleet[*position].as_ref().is_none_or(|ids| ids.contains(target))
-            };
-            let expected: Vec<usize> = (0..fleet.len()).filter(may).collect();
-            let route = routes.of(Some(&wanted));
-            prop_assert_eq!(&*route.replicas, &*expected);
-            prop_assert_eq!(route.served_as.as_deref().unwrap_or(&wanted), target);
-            let is_listed = expected.iter().any(|position| fleet[*position].is_some());
-            prop_assert_eq!(ids(&routes).contains(&&*wanted), is_listed);
-        }
-    }
-}
+#[path = "routes_tests.rs"]
+mod tests;

@@ -1,6 +1,7 @@
 //! What a replica may tell of itself, what is lost if it does not, and what would make it tell: the
 //! self-test of a replica's metrics.
 
+use super::ScrapeError;
 use super::dialect::{Load, Server};
 use std::fmt::Write;
 
@@ -148,6 +149,23 @@ pub fn metrics_flag(server: Server) -> Option<&'static str> {
     }
 }
 
+/// What to do about a metrics page that could not be used.
+pub(super) fn scrape_help(error: ScrapeError, server: Option<Server>) -> Option<&'static str> {
+    match error {
+        ScrapeError::Connect => Some("check that its address accepts connections from here"),
+        ScrapeError::Timeout => Some("raise watch.timeout, or look why the page takes so long"),
+        ScrapeError::Truncated => {
+            Some("look which proxy or restart closes connections in the middle of the page")
+        }
+        ScrapeError::Encoded => Some("switch off compression of /metrics in the proxy before it"),
+        ScrapeError::Exhausted => {
+            Some("raise the limit of open files of the gateway (LimitNOFILE, ulimit -n)")
+        }
+        ScrapeError::TooLarge => Some("raise watch.max_page, or have it export fewer series"),
+        ScrapeError::Status | ScrapeError::NotUnderstood => server.and_then(metrics_flag),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +182,25 @@ mod tests {
             .filter_map(|(signal, is_told)| is_told.then_some(signal.name))
             .collect();
         assert_eq!(told, ["kv_usage", "sleep_state"]);
+    }
+
+    #[test]
+    fn the_advice_on_a_page_that_cannot_be_used_depends_on_what_is_wrong_with_it() {
+        let help = |error| scrape_help(error, Some(Server::Vllm)).unwrap();
+        for (error, word) in [
+            (ScrapeError::Connect, "address"),
+            (ScrapeError::Timeout, "watch.timeout"),
+            (ScrapeError::Truncated, "proxy"),
+            (ScrapeError::Encoded, "compression"),
+            (ScrapeError::TooLarge, "watch.max_page"),
+            (ScrapeError::Status, "--disable-log-stats"),
+            (ScrapeError::NotUnderstood, "--disable-log-stats"),
+        ] {
+            assert!(help(error).contains(word), "{error:?}: {}", help(error));
+            let is_of_flag = matches!(error, ScrapeError::Status | ScrapeError::NotUnderstood);
+            assert_eq!(help(error).contains("--disable-log-stats"), is_of_flag, "{error:?}");
+            assert_eq!(scrape_help(error, None).is_none(), is_of_flag, "{error:?}");
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct State {
     pub models: Option<Arc<[Model]>>,
     /// The last metrics page that was understood.
     pub sample: Option<Sample>,
+    /// When the last page was asked for on which requests waited in its engine.
+    queued_at: Option<Instant>,
     /// What its requests took lately, by its own account.
     pub(super) means: RecentMeans,
     /// Why the last look at its metrics failed, if it did.
@@ -80,6 +82,8 @@ pub enum ScrapeError {
     TooLarge,
     /// A page without the families to route by.
     NotUnderstood,
+    /// The gateway has no file descriptor or port for a connection: not the backend's fault.
+    Exhausted,
 }
 
 // === impl State ===
@@ -87,11 +91,18 @@ pub enum ScrapeError {
 impl State {
     /// With what is made of the rest of it.
     pub(super) fn settled(mut self) -> Self {
-        let owner = self.models().first().and_then(|model| model.entry.get("owned_by")?.as_str());
+        let queue = self.sample.filter(|sample| sample.load.waiting.is_some_and(|it| it >= 1.0));
+        self.queued_at = queue.map(|sample| sample.at).or(self.queued_at);
+        let by_owner = self.models().first().and_then(|model| model.server);
+        let condition = self.sample.map(|sample| sample.load.condition()).unwrap_or_default();
         let by_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
         self.brief = Brief {
-            server: owner.and_then(Server::of_owner).or_else(by_metrics),
-            condition: self.sample.map(|sample| sample.load.condition()).unwrap_or_default(),
+            server: by_owner.or_else(by_metrics),
+            condition: Condition {
+                queued_at: self.queued_at,
+                is_down: self.health == Health::Down,
+                ..condition
+            },
             at: self.sample.map(|sample| sample.at),
             times: self.means.times(),
         };
@@ -164,7 +175,7 @@ impl Load {
             running: self.running.map(|running| running as u32),
             waiting: self.waiting.map(|waiting| waiting as u32),
             preemptions: self.preemptions.map(|preemptions| preemptions as u64),
-            age: None,
+            ..Condition::default()
         }
     }
 
@@ -175,6 +186,7 @@ impl Load {
             waiting: self.waiting?,
             running: self.running?,
             capacity: self.capacity(),
+            tokens: self.prompt_tokens.zip(self.generation_tokens).map(|(read, made)| read + made),
         })
     }
 }
@@ -183,7 +195,7 @@ impl Load {
 
 impl ScrapeError {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Connect,
         Self::Timeout,
         Self::Status,
@@ -191,6 +203,7 @@ impl ScrapeError {
         Self::Encoded,
         Self::TooLarge,
         Self::NotUnderstood,
+        Self::Exhausted,
     ];
 
     /// The label value.
@@ -203,6 +216,7 @@ impl ScrapeError {
             Self::Encoded => "encoded",
             Self::TooLarge => "too_large",
             Self::NotUnderstood => "not_understood",
+            Self::Exhausted => "gateway_exhausted",
         }
     }
 }

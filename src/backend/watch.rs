@@ -2,6 +2,8 @@
 //! models and its version, and publishes what it sees. One look at a time, so a slow replica is
 //! never asked twice at once.
 
+mod models;
+
 use super::client::Client;
 use super::dialect::{self, Load};
 use super::fetch::{Failure, Fetcher};
@@ -9,13 +11,12 @@ use super::pace::{self, Signs};
 use super::progress::Progress;
 use super::signals::{self, Signals};
 use super::wake::{Wake, wait};
-use super::{Backend, Health, Model, Sample, ScrapeError, recent};
+use super::{Backend, Health, Sample, ScrapeError, recent};
 use crate::{clock, units};
 use http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How a replica is watched.
@@ -64,10 +65,6 @@ const LEAST_PAUSE: Duration = Duration::from_millis(20);
 /// A replica whose metrics answer is asked for its health this often, or when a request failed there:
 /// vLLM's metrics answer while its engine is dead.
 const HEALTH_EVERY: Duration = Duration::from_secs(5);
-/// How often the models and the version are asked for again.
-const MODELS_EVERY: Duration = Duration::from_secs(10);
-/// How often they are, while a replica does not know models that it said it serves.
-const DOUBTED_MODELS_EVERY: Duration = Duration::from_secs(1);
 /// Looks in a row without an answer in time after which a replica that was up is down: an engine
 /// under load may be slow to say that it is well. A refused connection is believed at once.
 const PATIENCE: u32 = 3;
@@ -107,6 +104,8 @@ struct Watcher {
     /// When it last said that it is well. `None`: it is to be asked.
     well_at: Option<Instant>,
     models_at: Option<Instant>,
+    /// Why some of its models are not served, as it was logged last.
+    models_problem: models::Problem,
     window_at: Instant,
     /// Its metrics are left alone until then.
     rests_until: Instant,
@@ -139,6 +138,7 @@ impl Watcher {
             failures: 0,
             well_at: None,
             models_at: None,
+            models_problem: models::Problem::default(),
             window_at: now,
             rests_until: now,
             has_changed: false,
@@ -203,6 +203,8 @@ impl Watcher {
             Ok(StatusCode::OK) => self.is_up().await,
             Ok(status) => self.is_down(&format!("/health answered {}", status.as_u16()), true),
             Err(Failure::Connect(reason)) => self.is_down(&reason, true),
+            // It says nothing of the backend, so what is known of that holds.
+            Err(Failure::Exhausted(problem)) => self.backend.is_unseen(&problem),
             Err(failure) => self.is_down(&format!("/health: {failure:?}"), false),
         }
     }
@@ -233,22 +235,31 @@ impl Watcher {
     fn check_progress(&mut self) {
         if let Some(standstill) = self.standstill() {
             let seconds = standstill.as_secs();
-            self.is_down(&format!("it has requests and made no token for {seconds} s"), true);
+            self.put_down(&format!("it has requests and made no token for {seconds} s"));
         }
     }
 
-    /// For how long the engine has been stuck, if that is too long.
+    /// How long the engine has been stuck, if that is too long.
     fn standstill(&self) -> Option<Duration> {
         let limit = self.backend.breaker.settings().stuck_after?;
-        Some(self.progress.standstill(clock::now())).filter(|standstill| *standstill >= limit)
+        Some(self.progress.standstill()).filter(|standstill| *standstill >= limit)
     }
 
+    /// Its health check failed.
     fn is_down(&mut self, reason: &str, is_certain: bool) {
         self.failures += 1;
-        let was = self.backend.state().health;
-        if was == Health::Up && !is_certain && self.failures < PATIENCE {
+        let is_up = self.backend.state().health == Health::Up;
+        if is_up && !is_certain && self.failures < PATIENCE {
             return;
         }
+        self.progress = Progress::default();
+        self.put_down(reason);
+    }
+
+    /// Takes it out of service. An engine that is stuck keeps its progress state: it stays down
+    /// until a page shows progress.
+    fn put_down(&mut self, reason: &str) {
+        let was = self.backend.state().health;
         self.well_at = None;
         self.is_new();
         self.backend.update(|state| {
@@ -279,8 +290,10 @@ impl Watcher {
         let now = clock::now();
         let took = now.saturating_duration_since(at);
         self.tally.scraped(&self.backend, took, load.err());
-        if let Ok(load) = &load {
-            self.progress.on_load(load, at);
+        match &load {
+            Ok(load) => self.progress.on_load(load, at),
+            // Without pages nothing is known of the engine's progress; its health check decides.
+            Err(_) => self.progress = Progress::default(),
         }
         if let Some(report) = load.ok().and_then(|load| load.report()) {
             self.backend.ledger.on_report(&report, &own, at);
@@ -339,6 +352,8 @@ impl Watcher {
         if before.is_some_and(|before| load.is_restart_of(before)) {
             tracing::info!(%backend, "replica has restarted: its counters began anew");
             self.backend.ledger.on_restart();
+            self.progress = Progress::default();
+            self.backend.stream_events.on_restart();
             self.is_new();
         }
         if !std::mem::replace(&mut self.is_tested, true)
@@ -349,41 +364,9 @@ impl Watcher {
         }
     }
 
-    fn models_every(&self) -> Duration {
-        let is_doubted = self.backend.is_doubted.load(Ordering::Relaxed);
-        if is_doubted { DOUBTED_MODELS_EVERY } else { MODELS_EVERY }
-    }
-
     fn tell_error(&self, error: ScrapeError) {
+        let help = signals::scrape_help(error, self.backend.state().server());
         let (backend, error) = (&self.backend.id, error.as_str());
-        let help = self.backend.state().server().and_then(signals::metrics_flag);
         tracing::warn!(%backend, error, help, "metrics cannot be used; the last ones age");
     }
-
-    /// Asks for its models and its version, if that is due.
-    async fn ask_models(&mut self) {
-        let (now, every) = (clock::now(), self.models_every());
-        let is_due = |at: Instant| now.saturating_duration_since(at) >= every;
-        if !self.models_at.is_none_or(is_due) {
-            return;
-        }
-        let models = match self.fetcher.get("/v1/models").await {
-            Ok((StatusCode::OK, body)) => Model::list(body),
-            _ => None,
-        };
-        let version = match self.fetcher.get("/version").await {
-            Ok((StatusCode::OK, body)) => version(body),
-            _ => None,
-        };
-        if let Some(models) = models {
-            self.models_at = Some(clock::now());
-            self.backend.serves(&models);
-        }
-        self.backend.update(|state| state.version = version.clone().or(state.version.take()));
-    }
-}
-
-fn version(body: &[u8]) -> Option<Arc<str>> {
-    let version: serde_json::Value = serde_json::from_slice(body).ok()?;
-    Some(version.get("version")?.as_str()?.into())
 }

@@ -7,6 +7,7 @@ use super::secret::Secret;
 use super::settings::Tiers;
 use super::{file, yaml};
 use crate::access::{Roster, cors};
+use crate::openai::control::Permission;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -19,16 +20,55 @@ pub struct Access {
     pub keys_file: Option<PathBuf>,
     /// The web pages that may read answers.
     pub cors: cors::Settings,
+    /// Host names by which browsers and tools may ask the admin port while it has no token, besides
+    /// `localhost` and addresses.
+    pub admin_hosts: Vec<String>,
     /// The token that the admin port wants. `None`: none.
     pub admin_token: Option<Secret>,
     /// Whether `/metrics` wants no token all the same.
     pub open_metrics: bool,
+    /// The engine-control fields that every client may use, such as `kv_transfer`. Tenants and models
+    /// have lists of their own, and one list that has the field is enough: see docs/security.md.
+    pub allow: Vec<Permission>,
+    /// Who shares the prefix caches of the engines.
+    pub cache_salt: CacheSalt,
+}
+
+/// Who shares the prefix caches of the engines.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CacheSalt {
+    /// What the `cache_salt` of each request is derived from, together with the client's own. Tenants
+    /// come from `access.keys_file`. `None`: the client's own passes, if it sends one.
+    pub derive: Option<SaltSource>,
+    /// A secret that makes the salts unpredictable; the same in all gateways. `None`: none.
+    pub secret: Option<Secret>,
+}
+
+/// What a `cache_salt` is derived from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SaltSource {
+    /// The tenant: tenants share no cached prefix.
+    Tenant,
 }
 
 /// The first rule that is broken.
 pub(super) fn check(access: &Access) -> Result<(), Broken> {
     if access.keys_file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
         return Err(broken("access.keys_file", "write the path of a file, or null"));
+    }
+    if access.cache_salt.derive.is_some() && access.keys_file.is_none() {
+        let problem = "salts are derived from tenants, and there are none; set access.keys_file";
+        return Err(broken("access.cache_salt.derive", problem));
+    }
+    let is_name = |name: &String| {
+        !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+    };
+    if let Some(index) = access.admin_hosts.iter().position(|name| !is_name(name)) {
+        let problem = "write a host name without scheme and port, such as gateway.example.com";
+        return Err(broken(&format!("access.admin_hosts.{index}"), problem));
     }
     match access.cors.stray() {
         Some(index) => {
@@ -73,8 +113,8 @@ mod tests {
 
     fn with_one_key() -> String {
         format!(
-            "tenants:\n- name: a\n  tier: gold\n  models: [m]\n  keys:\n  - {{ name: k, hash: \
-             '{HASH}' }}\n"
+            "tenants:\n- name: a\n  tier: gold\n  models: [m]\n  allow: [xargs]\n  keys:\n  - {{ name: \
+             k, hash: '{HASH}' }}\n"
         )
     }
 
@@ -141,6 +181,11 @@ mod tests {
                 "FILE:1:31: a model is a name, or the beginning of one and a `*`",
             ),
             (
+                "permission",
+                "tenants: [{ name: a, allow: [kv_transfr], keys: [] }]\n".into(),
+                "FILE:1:30: unknown value `…`\nhelp: did you mean `kv_transfer`?",
+            ),
+            (
                 "limit",
                 "tenants: [{ name: a, limits: { concurrency: 0 }, keys: [] }]\n".into(),
                 "FILE:1:45: this must be 1 or more; leave it out for no limit",
@@ -149,6 +194,14 @@ mod tests {
             assert_eq!(load(name, &text).unwrap_err(), expected, "{text}");
         }
         assert!(load("empty", "").is_err(), "as it is for a moment when it is written anew");
+    }
+
+    #[test]
+    fn a_tenant_has_the_permissions_of_its_list() {
+        let roster = load("allow.yaml", &with_one_key()).unwrap();
+        assert_eq!(roster.tenants[0].allow, [Permission::Xargs]);
+        let plain = load("plain.yaml", &with_one_key().replace("  allow: [xargs]\n", "")).unwrap();
+        assert_eq!(plain.tenants[0].allow, []);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 /// A replica.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackendConfig {
     /// Where it is: scheme, host and port, without a path.
@@ -25,6 +25,9 @@ pub struct BackendConfig {
     /// Whether it is asked for usage that clients did not ask for. `None`: as for all.
     #[serde(default)]
     pub usage: Option<UsageMode>,
+    /// The share of its streams that are asked for the counts of every event. `None`: as for all.
+    #[serde(default, deserialize_with = "read_share")]
+    pub continuous_usage: Option<f64>,
     /// Whom it must prove to be, and whom the gateway proves to be. `None`: as for all.
     #[serde(default)]
     pub tls: Option<ClientSettings>,
@@ -39,7 +42,15 @@ const MAX_NAME: usize = 64;
 impl BackendConfig {
     /// A replica of which only the address is known.
     pub fn at(url: Address) -> Self {
-        Self { url, name: None, api_key: None, usage: None, tls: None, weight: usual_weight() }
+        Self {
+            url,
+            name: None,
+            api_key: None,
+            usage: None,
+            continuous_usage: None,
+            tls: None,
+            weight: usual_weight(),
+        }
     }
 
     /// Its name, or its host and port.
@@ -74,4 +85,12 @@ fn read_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Er
         return Err(D::Error::custom(problem));
     }
     Ok(Some(name))
+}
+
+pub(super) fn read_share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    let share = Option::<f64>::deserialize(from)?;
+    if share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
+        return Err(D::Error::custom("a share is from 0 to 1"));
+    }
+    Ok(share)
 }

@@ -88,6 +88,11 @@ impl Found {
         if let Some(Err(error)) = config.access.admin_token.as_ref().map(|key| key.resolve(&env)) {
             notes.push(format!("access.admin_token: {error}"));
         }
+        if let Some(Err(error)) =
+            config.access.cache_salt.secret.as_ref().map(|key| key.resolve(&env))
+        {
+            notes.push(format!("access.cache_salt.secret: {error}"));
+        }
         match &config.access.keys_file {
             Some(file) if file.exists() => drop(Roster::load(file, &config.tiers)?),
             Some(file) => notes.push(format!("access.keys_file: {} is not here", file.display())),

@@ -4,7 +4,7 @@ use super::kubernetes::Kubernetes;
 use super::rules::{self, Broken, broken};
 use super::secret::Secret;
 use super::settings::UsageMode;
-use super::{BackendConfig, ConfigError, file, yaml};
+use super::{BackendConfig, ConfigError, backends, file, yaml};
 use crate::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A source of replicas. Has exactly one of `file`, `dns`, `srv` and `kubernetes`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Discovery {
     /// A file with a list like that of `backends`, in YAML or JSON. It is looked at every second.
@@ -40,6 +40,9 @@ pub struct Discovery {
     /// As of a backend: for those that do not have their own.
     #[serde(default)]
     pub usage: Option<UsageMode>,
+    /// As of a backend: for those that do not have their own.
+    #[serde(default, deserialize_with = "backends::read_share")]
+    pub continuous_usage: Option<f64>,
     /// As of a backend; those of a file have their own.
     #[serde(default)]
     pub weight: Option<u32>,
@@ -57,6 +60,7 @@ impl Discovery {
         BackendConfig {
             api_key: found.api_key.or_else(|| self.api_key.clone()),
             usage: found.usage.or(self.usage),
+            continuous_usage: found.continuous_usage.or(self.continuous_usage),
             weight: self.weight.unwrap_or(found.weight),
             ..found
         }

@@ -16,6 +16,7 @@ struct Details {
     problem: String,
     excerpt: Option<Excerpt>,
     help: Option<String>,
+    is_unreadable: bool,
 }
 
 /// Where a configuration is wrong.
@@ -70,7 +71,15 @@ impl ConfigError {
     /// A problem that has no place.
     pub(super) fn new(problem: &str) -> Self {
         let problem = visible(problem);
-        Self(Box::new(Details { place: None, problem, excerpt: None, help: None }))
+        let (place, excerpt, help) = (None, None, None);
+        Self(Box::new(Details { place, problem, excerpt, help, is_unreadable: false }))
+    }
+
+    /// A file that the system does not give us, whatever is in it.
+    pub(super) fn unreadable(file: &Path, problem: &str) -> Self {
+        let mut error = Self::new(problem).in_file(file);
+        error.0.is_unreadable = true;
+        error
     }
 
     /// At a flag or an environment variable.
@@ -116,6 +125,11 @@ impl ConfigError {
         &self.0.problem
     }
 
+    /// Whether the file could not be read. The reason may pass while the file stays as it is.
+    pub fn is_unreadable(&self) -> bool {
+        self.0.is_unreadable
+    }
+
     /// Where, if it is at one place.
     pub fn place(&self) -> Option<&Place> {
         self.0.place.as_ref()
@@ -131,7 +145,7 @@ impl std::error::Error for ConfigError {}
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Details { place, problem, excerpt, help } = &*self.0;
+        let Details { place, problem, excerpt, help, .. } = &*self.0;
         if let Some(place) = place {
             write!(f, "{place}: ")?;
         }

@@ -14,6 +14,7 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     }
     let shares = [
         ("retry.budget", f64::from(retry.budget)),
+        ("continuous_usage", config.continuous_usage),
         ("health.failure_share", health.failure_share),
         ("health.panic_threshold", health.panic_threshold),
     ];

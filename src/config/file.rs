@@ -10,8 +10,7 @@ const MAX: u64 = 1 << 20;
 
 /// Reads a file of UTF-8.
 pub(super) fn read(file: &Path) -> Result<String, ConfigError> {
-    let bytes =
-        read_bytes(file).map_err(|error| ConfigError::new(&reason(&error)).in_file(file))?;
+    let bytes = read_bytes(file).map_err(|error| ConfigError::unreadable(file, &reason(&error)))?;
     if bytes.len() as u64 > MAX {
         return Err(ConfigError::new("too large for a configuration (1MiB)").in_file(file));
     }

@@ -15,6 +15,11 @@ pub struct Limits {
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub body: usize,
+    /// Memory that the bodies of all requests may take together. `None`: a quarter of the memory that
+    /// the process may use, and room for two bodies at least.
+    #[serde(with = "units::optional_bytes")]
+    #[schemars(with = "Option<units::schema::Size>")]
+    pub body_memory: Option<usize>,
     /// Longest request line and headers together, in bytes.
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
@@ -58,12 +63,29 @@ const MIN_HEADER: usize = 8 << 10;
 /// Least memory that can be a limit: less would refuse everything.
 const MIN_MEMORY: usize = 64 << 20;
 
+/// The memory of bodies suffices for one that is edited, which is held twice.
+const BODIES_AT_LEAST: usize = 2;
+/// The share of the process's memory that bodies may take.
+const BODY_SHARE: usize = 4;
+/// The memory of bodies if that of the process cannot be found out.
+const USUAL_BODY_MEMORY: usize = 1 << 30;
+
+impl Limits {
+    /// Memory that the bodies of all requests may take together, if the process may use so much.
+    pub fn body_memory(&self, available: Option<usize>) -> usize {
+        let usual = available.map_or(USUAL_BODY_MEMORY, |available| available / BODY_SHARE);
+        let least = self.body.saturating_mul(BODIES_AT_LEAST);
+        self.body_memory.unwrap_or_else(|| usual.max(least))
+    }
+}
+
 impl Default for Limits {
     /// Bodies of 64 MiB, heads of 64 KiB and 100 headers; 10 s for a head, 30 s for more of a body,
     /// a minute to take something, 75 s between requests; as many as there are files to open.
     fn default() -> Self {
         Self {
             body: 64 << 20,
+            body_memory: None,
             header: 64 << 10,
             headers_count: 100,
             header_timeout: Duration::from_secs(10),
@@ -110,6 +132,10 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
     }
     if limits.streams_per_connection == 0 {
         return Err(broken("limits.streams_per_connection", "this must be more than 0"));
+    }
+    if limits.body_memory.is_some_and(|most| most < limits.body.saturating_mul(BODIES_AT_LEAST)) {
+        let problem = "this must be twice limits.body or more: a body that is edited is held twice";
+        return Err(broken("limits.body_memory", problem));
     }
     if limits.memory.is_some_and(|most| most < MIN_MEMORY) {
         return Err(broken("limits.memory", "this must be 64MiB or more; null for no limit"));

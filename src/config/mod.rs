@@ -25,7 +25,7 @@ mod tests;
 mod transport;
 mod yaml;
 
-pub use access::Access;
+pub use access::{Access, CacheSalt, SaltSource};
 pub use backends::BackendConfig;
 pub use check::{Check, check};
 pub use discovery::{Discovery, backends_in};
@@ -101,6 +101,9 @@ pub struct Config {
     pub watch: watch::Settings,
     /// Whether replicas are asked for usage that clients did not ask for.
     pub usage: UsageMode,
+    /// The share of streams, from 0 to 1, for which vLLM is asked for the counts of every event
+    /// (`continuous_usage_stats`), which are removed from the answer. Only with `usage: inject`.
+    pub continuous_usage: f64,
     /// What is done to streams besides forwarding them.
     pub streams: StreamRules,
     /// When a silence is a stall.
@@ -162,6 +165,7 @@ impl Default for Config {
             health: resilience::Settings::default(),
             watch: watch::Settings::default(),
             usage: UsageMode::default(),
+            continuous_usage: settings::CONTINUOUS_USAGE,
             streams: StreamRules::default(),
             stalls: StallLimits::default(),
             slow: SlowLimits::default(),

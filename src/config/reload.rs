@@ -52,6 +52,7 @@ fn in_force(old: &Config, new: &Config) -> Config {
         timeouts: new.timeouts,
         watch: new.watch,
         usage: new.usage,
+        continuous_usage: new.continuous_usage,
         stalls: new.stalls,
         slow: new.slow,
         answers: new.answers.clone(),

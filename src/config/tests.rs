@@ -37,6 +37,21 @@ const BAD: &[(&str, &str)] = &[
   = help: valid here: delay, timeout",
     ),
     (
+        "access: { allow: [kv_transfr] }\n",
+        "gateway.yaml:1:19: unknown value `kv_transfr`
+  |
+1 | access: { allow: [kv_transfr] }
+  |                   ^^^^^^^^^^
+  = help: did you mean `kv_transfer`?",
+    ),
+    (
+        "access:\n  cache_salt: { derive: tenant }\n",
+        "gateway.yaml:2:25: salts are derived from tenants, and there are none; set access.keys_file
+  |
+2 |   cache_salt: { derive: tenant }
+  |                         ^^^^^^",
+    ),
+    (
         "routing:\n  policy: round_robbin\n",
         "gateway.yaml:2:11: unknown value `round_robbin`
   |

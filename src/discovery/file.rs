@@ -13,6 +13,9 @@ use xxhash_rust::xxh3::xxh3_64;
 pub struct WatchedFile {
     path: PathBuf,
     seen: Option<u64>,
+    /// The next look is one interval away.
+    is_early: bool,
+    is_unreadable: bool,
 }
 
 /// The time from one look to the next.
@@ -23,7 +26,7 @@ const SETTLED: Duration = Duration::from_millis(100);
 impl WatchedFile {
     /// A file whose content is the news. Nothing has been seen of it.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, seen: None }
+        Self { path, seen: None, is_early: false, is_unreadable: false }
     }
 
     /// The file at a path, if there is one. What it has now is no news.
@@ -38,11 +41,23 @@ impl WatchedFile {
         self.seen = look(&self.path).await.ok();
     }
 
+    /// What it has now is news again after an interval, because it could not be read when it was news.
+    pub fn forget(&mut self) {
+        self.seen = None;
+        self.is_early = true;
+    }
+
     /// Waits until its content is another one than before and stays so for a moment. A file that
     /// is gone or cannot be read is waited for.
     pub async fn changed(&mut self) {
+        if self.is_early {
+            pause(EVERY).await;
+            self.is_early = false;
+        }
         loop {
-            if let Ok(first) = look(&self.path).await
+            let first = look(&self.path).await;
+            self.tell(first.as_ref().err());
+            if let Ok(first) = first
                 && self.seen != Some(first)
             {
                 pause(SETTLED).await;
@@ -52,6 +67,19 @@ impl WatchedFile {
                 }
             }
             pause(EVERY).await;
+        }
+    }
+
+    /// Logs once that it cannot be read, and once that it can be again.
+    fn tell(&mut self, error: Option<&io::Error>) {
+        let was_unreadable = std::mem::replace(&mut self.is_unreadable, error.is_some());
+        let file = self.path.display();
+        match error {
+            Some(error) if !was_unreadable => {
+                tracing::warn!(%file, %error, "a watched file cannot be read; what it said before holds");
+            }
+            None if was_unreadable => tracing::info!(%file, "a watched file can be read again"),
+            _ => {}
         }
     }
 
@@ -98,6 +126,12 @@ mod tests {
         fs::write(file.path(), "three").unwrap();
         file.skip().await;
         assert!(tokio::time::timeout(limit, file.changed()).await.is_err(), "taken otherwise");
+        let waited = tokio::time::timeout(EVERY / 2, file.changed()).await;
+        assert!(waited.is_err());
+        file.forget();
+        let waited = tokio::time::timeout(EVERY / 2, file.changed()).await;
+        assert!(waited.is_err(), "what is forgotten is read after an interval");
+        file.changed().await;
         fs::remove_dir_all(folder).unwrap();
     }
 

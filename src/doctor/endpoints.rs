@@ -1,5 +1,6 @@
 //! The paths of vLLM that are not for everybody who reaches its port: what each does, and what
-//! opens it. They were read in vLLM 0.32 and 0.33.
+//! opens it. They were read in vLLM 0.32 and 0.33. `/inference/v1/generate` and the paths that render
+//! prompts are not here: vLLM registers them also where they are disabled, so `OPTIONS` tells nothing.
 
 use super::finding::Severity;
 
@@ -29,10 +30,21 @@ pub(super) const GROUPS: [Group; 8] = [
             "/reset_prefix_cache",
             "/reset_mm_cache",
             "/reset_encoder_cache",
+            "/is_sleeping",
             "/server_info",
             "/pause",
             "/resume",
+            "/is_paused",
+            "/get_world_size",
+            "/init_weight_transfer_engine",
+            "/shutdown_weight_transfer_engine",
+            "/start_weight_update",
+            "/start_draft_weight_update",
             "/update_weights",
+            "/finish_weight_update",
+            "/update_weight_version",
+            "/weight_info",
+            "/weight_checker",
         ],
         severity: Severity::Error,
         danger: "Whoever reaches this port can run methods in the workers, put the engine to \
@@ -66,7 +78,7 @@ pub(super) const GROUPS: [Group; 8] = [
     },
     Group {
         what: "fault tolerance",
-        paths: &["/fault_tolerance/apply"],
+        paths: &["/fault_tolerance/apply", "/fault_tolerance/status"],
         severity: Severity::Warning,
         danger: "Whoever reaches this port can take engines out of service.",
         close: "start vLLM without --enable-fault-tolerance, or let only the gateway reach its \
@@ -74,7 +86,7 @@ pub(super) const GROUPS: [Group; 8] = [
     },
     Group {
         what: "elastic expert parallelism",
-        paths: &["/scale_elastic_ep"],
+        paths: &["/scale_elastic_ep", "/is_scaling_elastic_ep"],
         severity: Severity::Note,
         danger: "vLLM always serves it, without a key: where engines are scaled with it, whoever \
                  reaches this port can scale them.",
@@ -116,7 +128,18 @@ pub(super) fn paths() -> impl Iterator<Item = &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::openai::route::{NoRoute, Route};
+    use http::Method;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn the_gateway_forwards_no_path_that_controls_or_describes_a_server() {
+        for path in GROUPS.iter().flat_map(|group| group.paths) {
+            for method in [Method::GET, Method::POST] {
+                assert_eq!(Route::of(&method, path), Err(NoRoute::NotFound), "{path}");
+            }
+        }
+    }
 
     #[test]
     fn each_path_is_asked_for_once() {

@@ -44,6 +44,8 @@ pub struct Replica {
     pub metrics: Asked,
     /// What `OPTIONS` was answered, by path.
     pub options: Vec<(&'static str, Option<StatusCode>)>,
+    /// `/kv_event_sources`, without a key.
+    pub event_sources: Asked,
     /// How long it keeps a connection that is not used. `None`: it was not tried.
     pub idle: Option<Idle>,
     /// What came of a small request. `None`: none was sent.

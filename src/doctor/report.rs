@@ -233,6 +233,7 @@ mod tests {
             models_without_key: None,
             metrics: silence(),
             options: Vec::new(),
+            event_sources: Err(Silence::NotAsked),
             idle: None,
             probe: None,
         };

@@ -84,9 +84,8 @@ impl Replica {
     pub fn server(&self) -> Option<Server> {
         let models = self.served();
         let first = models.as_ref().and_then(|models| models.first());
-        let owner = first.and_then(|model| model.entry.get("owned_by")?.as_str());
         let by_metrics = || Load::read(self.page()?).server;
-        owner.and_then(Server::of_owner).or_else(by_metrics)
+        first.and_then(|model| model.server).or_else(by_metrics)
     }
 
     /// Whether it is vLLM.

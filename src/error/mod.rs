@@ -1,16 +1,17 @@
 //! Why the gateway answers instead of a replica: one variant for each answer, and one table that
 //! says whose fault it is, which status it has and what the client should do.
 
+mod envelope;
 mod table;
 
 use crate::headers::{X_GATEWAY_ERROR, X_SHOULD_RETRY};
 use crate::openai::request::PeekError;
 use crate::record::Outcome;
 use bytes::Bytes;
+pub use envelope::Envelope;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use serde_json::Value;
 use std::fmt;
 use std::time::Duration;
 pub use table::REASONS;
@@ -55,6 +56,26 @@ pub enum Error {
         model: String,
         /// As the replicas call it.
         served_as: String,
+    },
+    /// A field of the body is to be changed, and a header has a digest of the body.
+    #[error(
+        "the gateway must change `{field}` in the body for the backend, but a header has a digest of \
+         the body; leave that header out"
+    )]
+    SignedField {
+        /// Its name.
+        field: &'static str,
+    },
+    /// The body uses a field that controls the engine.
+    #[error(
+        "`{field}` controls the engine and is not for this client; leave it out, or ask the operator \
+         of this gateway for the permission `{permission}`"
+    )]
+    EngineControl {
+        /// Its name.
+        field: &'static str,
+        /// The permission that lets it pass.
+        permission: &'static str,
     },
     /// The body is encoded.
     #[error("the request body is `{encoding}`; send it without a Content-Encoding")]
@@ -105,6 +126,19 @@ pub enum Error {
     /// The gateway has as much to do as it can.
     #[error("the gateway has as much to do as it can; retry shortly")]
     Overloaded,
+    /// The gateway cannot open connections.
+    #[error(
+        "the gateway has no open file or port left for a connection to a backend; the backends are \
+         not at fault, and its operator can raise its limit of open files (LimitNOFILE, ulimit -n); \
+         retry shortly"
+    )]
+    Exhausted,
+    /// The bodies of all requests take as much memory as they may.
+    #[error(
+        "the bodies of the requests that the gateway holds take as much memory as they may \
+         (limits.body_memory); retry shortly"
+    )]
+    BodyMemory,
     /// No replica serves the model.
     #[error("the model `{model}` does not exist. Models here: {known}")]
     UnknownModel {
@@ -229,15 +263,19 @@ impl Error {
         }
     }
 
-    /// The answer, in the error envelope that OpenAI clients read.
+    /// The answer, in the error envelope that OpenAI's clients read.
     pub fn response(&self) -> Response<Full<Bytes>> {
+        self.response_in(Envelope::OpenAi, None)
+    }
+
+    /// The answer in an error envelope. The request id stands in Anthropic's.
+    pub fn response_in(
+        &self,
+        envelope: Envelope,
+        request_id: Option<&str>,
+    ) -> Response<Full<Bytes>> {
         let row = self.row();
-        let body = serde_json::json!({ "error": {
-            "message": self.to_string(),
-            "type": row.kind,
-            "param": row.param,
-            "code": row.code.map_or_else(|| row.status.as_u16().into(), Value::from),
-        }});
+        let body = envelope.body(&row, &self.to_string(), request_id);
         let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
         *response.status_mut() = row.status;
         let headers = response.headers_mut();
@@ -268,110 +306,4 @@ pub fn listed(names: impl ExactSizeIterator<Item: fmt::Display>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_many_names_the_first_are_listed() {
-        assert_eq!(listed(["a", "b"].iter()), "`a`, `b`");
-        let names: Vec<usize> = (1..=23).collect();
-        let list = listed(names.iter());
-        assert!(list.starts_with("`1`, `2`, ") && list.ends_with(", `20` and 3 more"), "{list}");
-        assert_eq!(listed(names[..20].iter()).matches('`').count(), 40);
-    }
-
-    #[test]
-    fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
-        let all = [
-            Error::NotFound { path: "/x".into() },
-            Error::MethodNotAllowed { allow: "POST" },
-            Error::BadBody(PeekError::NotJson),
-            Error::SignedBody { model: "a".into(), served_as: "b".into() },
-            Error::BadHead,
-            Error::HeadTooLarge,
-            Error::UriTooLong,
-            Error::EncodedBody { encoding: "gzip".into() },
-            Error::BodyTooLarge { limit: 1 },
-            Error::BodyCut,
-            Error::InvalidApiKey,
-            Error::ModelNotAllowed { model: "`a`".into() },
-            rate_limited(Limited::Requests),
-            rate_limited(Limited::Tokens),
-            rate_limited(Limited::Concurrency),
-            Error::BodyTimeout { seconds: 1 },
-            Error::ClientBusy,
-            Error::Overloaded,
-            Error::UnknownModel { model: "a".into(), known: "b".into() },
-            Error::NoBackend,
-            Error::Saturated { retry_after: 1 },
-            Error::Shed { retry_after: 1 },
-            Error::QueueTimeout { waited: Duration::from_secs(1), retry_after: 1 },
-            Error::Closed,
-            Error::Garbage,
-            Error::HeaderTimeout { seconds: 1 },
-            Error::Internal,
-        ];
-        for error in all {
-            let is_client = error.fault() == Fault::Client;
-            // That replicas are full is not the fault of any one client; that it took too much is.
-            let is_own = matches!(error, Error::RateLimited { .. } | Error::ClientBusy);
-            let is_full = error.status() == StatusCode::TOO_MANY_REQUESTS && !is_own;
-            assert_eq!(is_client, error.status().is_client_error() && !is_full, "{error:?}");
-            assert_eq!(is_full, SHED_REASONS.contains(&error.reason()), "{error:?}");
-            assert!(REASONS.contains(&error.reason()), "{error:?}");
-            assert_eq!(error.response().status(), error.status());
-        }
-    }
-
-    #[test]
-    fn a_request_that_found_no_room_is_told_when_to_retry_and_is_no_client_error() {
-        for error in [
-            Error::Saturated { retry_after: 7 },
-            Error::Shed { retry_after: 7 },
-            Error::QueueTimeout { waited: Duration::from_secs(30), retry_after: 7 },
-        ] {
-            assert_eq!(error.response().headers()[RETRY_AFTER], "7");
-            assert_eq!(error.outcome(), Outcome::Rejected);
-        }
-    }
-
-    fn rate_limited(limited: Limited) -> Error {
-        Error::RateLimited { limited, allowed: 60, retry_after: 7 }
-    }
-
-    #[test]
-    fn a_client_that_took_too_much_is_told_so_in_the_words_that_sdks_read() {
-        for (limited, kind, message) in [
-            (Limited::Requests, "requests", "the limit of 60 requests in a minute is reached"),
-            (Limited::Tokens, "tokens", "the limit of 60 tokens in a minute is reached"),
-            (Limited::Concurrency, "requests", "the limit of 60 requests at once is reached"),
-        ] {
-            let error = rate_limited(limited);
-            let response = error.response();
-            assert_eq!(response.headers()[RETRY_AFTER], "7");
-            assert_eq!(error.outcome(), Outcome::ClientError);
-            let body = response.into_body().into_inner().unwrap();
-            let body: Value = serde_json::from_slice(&body).unwrap();
-            assert_eq!(body["error"]["code"], "rate_limit_exceeded");
-            assert_eq!(body["error"]["type"], kind);
-            assert_eq!(body["error"]["message"], format!("{message}; retry after 7 s"));
-        }
-    }
-
-    #[test]
-    fn a_client_without_a_key_is_told_how_to_send_one() {
-        let response = Error::InvalidApiKey.response();
-        assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
-        assert_eq!(response.headers()[WWW_AUTHENTICATE], "Bearer");
-        let body = response.into_body().into_inner().unwrap();
-        let body: Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!(body["error"]["code"], "invalid_api_key");
-    }
-
-    #[test]
-    fn no_backend_says_when_to_retry() {
-        let response = Error::NoBackend.response();
-        assert_eq!(response.headers()[RETRY_AFTER], "1");
-        assert_eq!(response.headers()[X_GATEWAY_ERROR], "no_backend");
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@ pub const REASONS: &[&str] = &[
     "method_not_allowed",
     "bad_body",
     "signed_body",
+    "engine_control",
     "bad_head",
     "head_too_large",
     "uri_too_long",
@@ -23,6 +24,8 @@ pub const REASONS: &[&str] = &[
     "body_timeout",
     "client_busy",
     "overloaded",
+    "gateway_exhausted",
+    "body_memory",
     "unknown_model",
     "no_backend",
     "saturated",
@@ -70,6 +73,10 @@ impl Error {
             retry_after: Some(retry_after),
             ..row(S::TOO_MANY_REQUESTS, Gateway, "TooManyRequestsError", reason)
         };
+        let unavailable = |reason| Row {
+            retry_after: Some(1),
+            ..row(S::SERVICE_UNAVAILABLE, Gateway, "ServiceUnavailableError", reason)
+        };
         match self {
             Self::InvalidApiKey => Row {
                 code: Some("invalid_api_key"),
@@ -97,6 +104,14 @@ impl Error {
                 param: Some("model"),
                 ..row(S::BAD_REQUEST, Client, "BadRequestError", "signed_body")
             },
+            Self::SignedField { field } => Row {
+                param: Some(field),
+                ..row(S::BAD_REQUEST, Client, "BadRequestError", "signed_body")
+            },
+            Self::EngineControl { field, .. } => Row {
+                param: Some(field),
+                ..row(S::BAD_REQUEST, Client, "BadRequestError", "engine_control")
+            },
             Self::BadHead => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_head"),
             Self::HeadTooLarge => {
                 row(S::REQUEST_HEADER_FIELDS_TOO_LARGE, Client, "BadRequestError", "head_too_large")
@@ -116,18 +131,14 @@ impl Error {
                 retry_after: Some(1),
                 ..row(S::TOO_MANY_REQUESTS, Client, "TooManyRequestsError", "client_busy")
             },
-            Self::Overloaded => Row {
-                retry_after: Some(1),
-                ..row(S::SERVICE_UNAVAILABLE, Gateway, "ServiceUnavailableError", "overloaded")
-            },
+            Self::Overloaded => unavailable("overloaded"),
+            Self::Exhausted => unavailable("gateway_exhausted"),
+            Self::BodyMemory => unavailable("body_memory"),
             Self::UnknownModel { .. } => Row {
                 param: Some("model"),
                 ..row(S::NOT_FOUND, Client, "NotFoundError", "unknown_model")
             },
-            Self::NoBackend => Row {
-                retry_after: Some(1),
-                ..row(S::SERVICE_UNAVAILABLE, Gateway, "ServiceUnavailableError", "no_backend")
-            },
+            Self::NoBackend => unavailable("no_backend"),
             Self::Saturated { retry_after } => full("saturated", *retry_after),
             Self::Shed { retry_after } => full("shed", *retry_after),
             Self::QueueTimeout { retry_after, .. } => full("queue_timeout", *retry_after),

@@ -5,6 +5,7 @@
 
 mod body;
 mod head;
+mod head_scan;
 mod reply;
 mod request;
 mod request_head;
@@ -13,6 +14,7 @@ mod tests;
 
 pub use body::Body;
 pub use head::{Head, has_blank_line, head};
+pub use head_scan::HeadScan;
 pub use reply::{CHUNK_END, CONTINUE, Client, Framed, LAST_CHUNK, put_chunk_size, put_head};
 pub use request::encode;
 pub use request_head::{Most, RequestHead, request_head};

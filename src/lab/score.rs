@@ -24,6 +24,8 @@ pub struct Score {
     pub requests: usize,
     /// Those that were served.
     pub served: Vec<Served>,
+    /// When each was sent, in seconds, and to which replica.
+    pub placements: Vec<(f64, usize)>,
     /// Virtual time from the first request to the last token, in seconds.
     pub seconds: f64,
     /// Seconds that each replica computed.

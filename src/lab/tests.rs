@@ -3,11 +3,11 @@
 use super::experiment::Experiment;
 use super::fleet::{Group, usual};
 use super::router::RouterKind;
-use super::score::{Figures, Objectives};
+use super::score::{Figures, Objectives, Score};
 use super::trace::{self, Job};
 use super::world::{Setup, World};
 use crate::clock;
-use crate::routing::{Policy, PolicyKind};
+use crate::routing::{Policy, PolicyKind, Prompt};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -23,6 +23,7 @@ fn jobs() -> Vec<Job> {
 fn setup(replicas: &str, speed: f64) -> Setup {
     let group: Group = replicas.parse().unwrap();
     Setup {
+        frozen: None,
         specs: vec![group.spec; group.count],
         speed,
         spread: Duration::from_secs(3),
@@ -121,4 +122,58 @@ fn the_load_at_which_turns_serve_half_is_found() {
         outcomes[0].goodputs[0].to_bits(),
         figures(&experiment.setup, jobs, ROUND_ROBIN, 1).goodput.to_bits()
     );
+}
+
+/// A chat of 30 tokens that is sent then.
+fn short(at: Duration, output_tokens: u32) -> Job {
+    Job {
+        at,
+        prompt_tokens: 30,
+        output_tokens,
+        prompt: Prompt { bytes: 120, ..Prompt::default() },
+        session: None,
+        left_after: None,
+    }
+}
+
+/// Requests that were sent to the second replica in this time.
+fn sent(score: &Score, from: f64, to: f64) -> usize {
+    let is_one = |(at, replica): &&(f64, usize)| *replica == 1 && (from..to).contains(at);
+    score.placements.iter().filter(is_one).count()
+}
+
+/// Two replicas of these kinds.
+fn pair(first: &str, second: &str) -> Setup {
+    let specs = [first, second].map(|text| text.parse::<Group>().unwrap().spec).to_vec();
+    Setup { specs, spread: Duration::ZERO, ..setup("2", 1.0) }
+}
+
+#[test]
+fn a_frozen_engine_gets_two_more_requests_at_most_and_its_share_again_when_it_goes_on() {
+    // Two a second. The second engine is faster, so it gets most; it freezes for ten seconds after a
+    // minute.
+    let jobs: Vec<Job> = (0..600).map(|n| short(n * Duration::from_millis(500), 20)).collect();
+    let frozen = Some((1, Duration::from_mins(1)..Duration::from_secs(70)));
+    let setup = Setup { frozen, ..pair("1:step=60", "1:step=20") };
+    let score = World::new(&setup, &jobs, KV_AWARE, 1).run(|_| ());
+    assert!(sent(&score, 0.0, 60.0) > 60, "{}", sent(&score, 0.0, 60.0));
+    let during = sent(&score, 60.0, 70.0);
+    assert!(during <= 3, "{during}: the one that became overdue, and two more");
+    let after = sent(&score, 70.0, 130.0);
+    assert!(after > 20, "{after}");
+}
+
+#[test]
+fn bursts_are_split_evenly_over_slots_that_are_known_whoever_is_faster() {
+    // 40 at once each 20 s, over two engines of 16 sequences, of which one is twice as fast.
+    let at = |number: u32| number / 40 * Duration::from_secs(20);
+    let length = |number: u32| 60 + number * 37 % 80;
+    let jobs: Vec<Job> = (0..800).map(|number| short(at(number), length(number))).collect();
+    let setup = pair("1:seqs=16", "1:seqs=16,step=20");
+    let score = World::new(&setup, &jobs, KV_AWARE, 1).run(|_| ());
+    for burst in 2..20 {
+        let from = f64::from(burst) * 20.0;
+        let second = sent(&score, from, from + 1.0);
+        assert!((16..=24).contains(&second), "{second} of 40 in burst {burst}");
+    }
 }

@@ -12,6 +12,7 @@ use crate::routing::{
 use crate::sim::engine::{Engine, Load, SequenceId, Spec, Step};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// One experiment but for the router and the seed.
@@ -27,6 +28,9 @@ pub struct Setup {
     pub scrape: Duration,
     /// Gateways side by side that know nothing of each other.
     pub gateways: usize,
+    /// A replica whose engine computes nothing from one moment to another, while it takes requests and
+    /// its metrics are answered.
+    pub frozen: Option<(usize, Range<Duration>)>,
     /// The policy's settings.
     pub policy: Policy,
     /// Time 0.
@@ -85,6 +89,16 @@ struct Flight {
     arrived: Duration,
     first: Duration,
     cached: u32,
+}
+
+impl Setup {
+    /// When a replica can compute what it is to compute from now on.
+    fn resumed(&self, replica: usize, now: Duration) -> Duration {
+        match &self.frozen {
+            Some((frozen, period)) if *frozen == replica && period.contains(&now) => period.end,
+            _ => now,
+        }
+    }
 }
 
 impl<'a> World<'a> {
@@ -187,6 +201,7 @@ impl<'a> World<'a> {
         let promise = ledgers[replica].promise(&candidates[choice], &job.prompt, true, now);
         shortlist.sent(&job.prompt, replica);
         self.gateways[gateway].show(replica, now);
+        self.score.placements.push((self.now.as_secs_f64(), replica));
         self.flights[number] = Flight {
             gateway,
             replica,
@@ -211,7 +226,7 @@ impl<'a> World<'a> {
         machine.batch = machine.engine.step(self.now);
         if let Some(batch) = &machine.batch {
             machine.busy += batch.duration;
-            let done = self.now + batch.duration;
+            let done = self.setup.resumed(replica, self.now) + batch.duration;
             self.at(done, Event::Batch(replica));
         }
     }
@@ -256,12 +271,12 @@ impl<'a> World<'a> {
     /// A request is over, with this many tokens of answer; `None`: it was refused.
     fn end(&mut self, number: usize, output: Option<u32>) {
         let (job, flight) = (&self.jobs[number], &mut self.flights[number]);
-        let Some(promise) = flight.promise.take() else { return };
+        let Some(mut promise) = flight.promise.take() else { return };
         let (gateway, now) = (&self.gateways[flight.gateway], self.setup.epoch + self.now);
         let ledger = &gateway.ledgers[flight.replica];
         if let Some(output) = output {
             ledger.answered(
-                &promise,
+                &mut promise,
                 &Counts {
                     prompt: Some(job.prompt_tokens.into()),
                     cached: Some(flight.cached.into()),
@@ -287,6 +302,7 @@ impl<'a> World<'a> {
             waiting: machine.said.waiting as f64,
             running: machine.said.running as f64,
             capacity: Some(machine.spec.capacity().into()),
+            tokens: Some((machine.said.prompt_tokens + machine.said.generation_tokens) as f64),
         };
         let (watching, now) = (&mut self.gateways[gateway], self.setup.epoch + self.now);
         let ledger = &watching.ledgers[replica];

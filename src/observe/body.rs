@@ -27,6 +27,8 @@ pub struct ObservedBody<B: Body, T> {
     exchange: Option<Exchange>,
     /// The frames may become shorter.
     is_stripping: bool,
+    /// Bytes may be added or removed: the length is not known in advance.
+    has_open_length: bool,
     /// How it ends, when there is something to be done before it says so.
     end: Option<Result<(), BodyError<B::Error>>>,
     /// The server has had the time to write what it has.
@@ -78,9 +80,16 @@ impl<B: Body, T> ObservedBody<B, T> {
     /// Observes what is left of a body for `exchange`.
     pub fn new(begun: Begun<B>, exchange: Exchange, held: T) -> Self {
         let is_stripping = exchange.is_stripping();
-        let exchange = Some(exchange);
-        let mut body =
-            Self { begun, exchange, is_stripping, end: None, is_flushed: false, _held: held };
+        let has_open_length = exchange.may_change_length();
+        let mut body = Self {
+            begun,
+            exchange: Some(exchange),
+            is_stripping,
+            has_open_length,
+            end: None,
+            is_flushed: false,
+            _held: held,
+        };
         // hyper, which serves HTTP/2, does not poll a body that is empty from the start.
         if body.begun.is_over() {
             body.end_whole();
@@ -213,6 +222,6 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.is_stripping { SizeHint::default() } else { self.begun.size_hint() }
+        if self.has_open_length { SizeHint::default() } else { self.begun.size_hint() }
     }
 }

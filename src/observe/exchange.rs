@@ -3,18 +3,19 @@
 
 use super::live::{Place, Presence, Replica};
 use super::observer::LEAST_WRITE_STALL;
+use super::on_record::OnRecord;
+use super::outcome::outcome;
 use super::{Leash, Live, Observer, OnTruncation, Subject, Terms};
 use crate::clock;
 use crate::headers::media_type;
-use crate::openai::{Api, Excerpt, Finish};
+use crate::openai::{Api, Excerpt};
 use crate::record::{End, Kept, Observed, Outcome, RequestRecord, SlowCause, Stall};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What listens to requests. A sink must not block: it is called where the bytes flow.
 pub trait Sink: Send + Sync + 'static {
@@ -65,9 +66,6 @@ struct Inner {
     leash: Option<Leash>,
 }
 
-/// The record of an exchange, which is given away when that ends.
-struct OnRecord(Option<Box<RequestRecord>>);
-
 /// Most stalls of one stream that are kept.
 const MAX_STALLS: usize = 16;
 
@@ -83,7 +81,7 @@ impl Exchange {
         let rules = presence.settings().streams;
         Self {
             inner: Box::new(Inner {
-                record: OnRecord(Some(Box::new(record))),
+                record: OnRecord::new(record),
                 observer: None,
                 replica: None,
                 place: None,
@@ -114,6 +112,12 @@ impl Exchange {
         &mut self.inner.terms
     }
 
+    /// How long a stream may be silent before its client is sent a comment. `None`: for ever, or the
+    /// answer is no stream.
+    pub fn keep_alive(&self) -> Option<Duration> {
+        self.inner.terms.rules.keep_alive.filter(|_| self.inner.place.is_some())
+    }
+
     /// A comment, if its client is to be told that its stream lives.
     pub fn comment(&self) -> Option<Bytes> {
         let pulse = self.inner.place.as_ref()?.pulse();
@@ -129,10 +133,15 @@ impl Exchange {
         observer.is_between_events().then(|| api.error_event(BROKEN_OFF))
     }
 
-    /// The head of the answer came from this replica.
-    pub fn on_head(&mut self, status: u16, headers: &HeaderMap, replica: Arc<dyn Replica>) {
+    /// The request is sent to this replica.
+    pub fn on_sent(&mut self, replica: Arc<dyn Replica>) {
+        self.inner.replica = Some(replica);
+    }
+
+    /// The head of the answer came.
+    pub fn on_head(&mut self, status: u16, headers: &HeaderMap) {
         let now = clock::now();
-        let Inner { record, presence, terms, .. } = &mut *self.inner;
+        let Inner { record, presence, terms, replica, .. } = &mut *self.inner;
         record.status = Some(status);
         record.timings.headers = Some(now);
         if let Some(attempt) = record.attempts.last_mut() {
@@ -151,13 +160,10 @@ impl Exchange {
         if let Some(metadata) = headers.get("metadata") {
             observer.on_metadata(metadata.as_bytes(), now, &mut record.timings);
         }
-        if record.asked.usage_injected {
-            observer.take_usage_event();
-        }
+        observer.remove_injected_usage(&record.asked);
         let is_stream = observer.observed().is_stream;
-        let join = || presence.stream(replica.clone(), Subject::of(record), *terms, now);
-        self.inner.place = is_stream.then(join);
-        self.inner.replica = Some(replica);
+        let join = |replica| presence.stream(replica, Subject::of(record), *terms, now);
+        self.inner.place = replica.clone().filter(|_| is_stream).map(join);
         self.inner.observer = Some(observer);
     }
 
@@ -184,8 +190,16 @@ impl Exchange {
 
     /// This answer does not go on, for a reason of a closed set: another replica is asked.
     pub fn discard(&mut self, why: &'static str) {
-        let Inner { record, observer, replica, place, given, is_read, .. } = &mut *self.inner;
-        (*observer, *replica, *place, *given) = (None, None, None, None);
+        let Inner { record, observer, replica, place, given, is_read, leash, .. } =
+            &mut *self.inner;
+        (*observer, *place, *given) = (None, None, None);
+        // The client has not been given anything of it, so the write timeout must not run.
+        if let Some(leash) = leash {
+            leash.take();
+        }
+        if let Some(replica) = replica.take() {
+            record.condition = replica.condition(clock::now());
+        }
         *is_read = false;
         record.status = None;
         record.bytes_out = 0;
@@ -199,6 +213,15 @@ impl Exchange {
     /// Whether the body may become shorter on its way.
     pub fn is_stripping(&self) -> bool {
         self.inner.observer.as_ref().is_some_and(Observer::is_stripping)
+    }
+
+    /// Whether the body may become longer or shorter on its way, so that the length that the backend
+    /// declared may be wrong.
+    pub fn may_change_length(&self) -> bool {
+        let rules = &self.inner.terms.rules;
+        let may_add = rules.keep_alive.is_some() || rules.on_truncation == OnTruncation::ErrorEvent;
+        // Only event streams have a place.
+        self.is_stripping() || (may_add && self.inner.place.is_some())
     }
 
     /// The client asks for more.
@@ -296,6 +319,10 @@ impl Exchange {
 impl Inner {
     /// Takes over what was seen of an answer, and says what that makes of it.
     fn conclude(&mut self, end: End, now: Instant) {
+        let replica = self.replica.take();
+        if let Some(replica) = &replica {
+            self.record.condition = replica.condition(now);
+        }
         let Some(mut observer) = self.observer.take() else { return };
         if let Some(given) = self.given.take() {
             count_hold(&mut observer, given, now);
@@ -307,10 +334,10 @@ impl Inner {
         record.observed = observer.into_observed();
         record.end = end;
         record.outcome = outcome(record);
-        if let Some(replica) = self.replica.take() {
+        if let Some(replica) = replica {
+            record.observed.scale_estimate(replica.tokens_per_event());
             replica.on_answer(&record.observed);
             record.recent = replica.recent_times();
-            record.condition = replica.condition(now);
         }
     }
 }
@@ -338,49 +365,9 @@ impl Drop for Exchange {
         }
         inner.record.slow = SlowCause::of(&inner.record, &inner.presence.settings().slow);
         inner.record.kept = inner.sink.judge(&inner.record);
-        if let Some(record) = inner.record.0.take() {
+        if let Some(record) = inner.record.take() {
             inner.sink.take(record);
         }
-    }
-}
-
-// === impl OnRecord ===
-
-#[expect(clippy::expect_used, reason = "it is given away when its exchange is dropped")]
-impl Deref for OnRecord {
-    type Target = RequestRecord;
-
-    fn deref(&self) -> &RequestRecord {
-        self.0.as_ref().expect("the exchange has not ended")
-    }
-}
-
-#[expect(clippy::expect_used, reason = "it is given away when its exchange is dropped")]
-impl DerefMut for OnRecord {
-    fn deref_mut(&mut self) -> &mut RequestRecord {
-        self.0.as_mut().expect("the exchange has not ended")
-    }
-}
-
-/// What an answer was, by its status, by what was seen of it and by how its bytes ended.
-fn outcome(record: &RequestRecord) -> Outcome {
-    let observed = &record.observed;
-    let finishes = &observed.finish_reasons;
-    let is_whole = observed.is_terminal
-        && (finishes.is_empty() || finishes.iter().any(Option::is_some) || !observed.is_stream);
-    match (record.status, record.end) {
-        (Some(400..=499), _) => Outcome::ClientError,
-        (Some(500..), _) => Outcome::UpstreamError,
-        // Clients hang up on an error event without waiting for what follows.
-        _ if observed.is_stream && observed.error.is_some() => Outcome::StreamError,
-        (_, End::Stalled) => Outcome::Timeout,
-        (_, End::Broken) => Outcome::Truncated,
-        (_, End::Whole) if !is_whole => Outcome::Truncated,
-        (_, End::Left | End::Untaken) if !is_whole => Outcome::Cancelled,
-        (_, End::Shutdown) if !is_whole => Outcome::Shutdown,
-        _ if finishes.contains(&Some(Finish::Abort)) => Outcome::Aborted,
-        // Many clients hang up on the last event without reading the end of the body.
-        _ => Outcome::Ok,
     }
 }
 

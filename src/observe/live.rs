@@ -30,6 +30,10 @@ pub trait Replica: Send + Sync + 'static {
     fn on_stall(&self, is_silent: bool);
     /// The first output of this answer came: its prompt has been computed.
     fn on_first_output(&self, _now: Instant) {}
+    /// Tokens in an event of its streams, as far as they taught it.
+    fn tokens_per_event(&self) -> f64 {
+        1.0
+    }
     /// This is what was seen of the answer, now that it is over.
     fn on_answer(&self, _observed: &Observed) {}
 }

@@ -3,12 +3,16 @@
 //! frames and shows them to its exchange. What is open now can be looked at while it is open.
 
 mod body;
+mod cut;
 mod exchange;
 mod lane;
 mod leash;
 mod live;
+mod member;
 mod observer;
+mod on_record;
 mod open;
+mod outcome;
 mod pulse;
 mod strip;
 mod terms;

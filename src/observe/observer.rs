@@ -1,10 +1,12 @@
 //! The latency clock: bytes and instants go in, marks and counts come out. It can neither break
 //! nor delay a stream: nothing it does can fail, and what it cannot read it leaves alone.
 
+use super::cut::{Cut, Edit};
 use super::lane::Lane;
+use super::member::Apart;
 use super::strip::Strip;
 use crate::openai::{Api, Channel, Delta, Excerpt, Finish, Phrases, Reader};
-use crate::record::{Lost, Observed, Scales, Timings, UsageEvent, UsageSource};
+use crate::record::{Asked, Lost, Observed, Scales, Timings, UsageEvent, UsageSource};
 use crate::sse::{Decoder, Piece};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -23,6 +25,8 @@ pub struct Observer {
     held_until: Option<Instant>,
     held: Duration,
     strip: Option<Strip>,
+    /// In place of `strip`, where the counts of every event were asked for.
+    cut: Option<Box<(Cut, Apart)>>,
 }
 
 /// What a piece of an answer brought.
@@ -59,6 +63,7 @@ impl Observer {
             held_until: None,
             held: Duration::ZERO,
             strip: None,
+            cut: None,
         }
     }
 
@@ -107,9 +112,28 @@ impl Observer {
         }
     }
 
+    /// The usage that the gateway asked for, and not the client, is to be removed from the stream.
+    pub fn remove_injected_usage(&mut self, asked: &Asked) {
+        match (asked.usage_injected, asked.continuous_usage_injected) {
+            (true, true) => self.remove_all_usage(),
+            (true, false) => self.take_usage_event(),
+            (false, _) => {}
+        }
+    }
+
+    /// The usage of every event is to be removed from the stream: the gateway asked for it, not the
+    /// client.
+    pub fn remove_all_usage(&mut self) {
+        if self.mode == Mode::Stream {
+            self.cut = Some(Box::default());
+            self.observed.usage_event = Some(UsageEvent::Missed);
+            self.observed.has_continuous_usage = true;
+        }
+    }
+
     /// Whether [`Observer::forward`] may give other bytes than it gets.
     pub fn is_stripping(&self) -> bool {
-        self.strip.is_some()
+        self.strip.is_some() || self.cut.is_some()
     }
 
     /// Some of the body came at `now`. Every event that it completes has that time.
@@ -124,14 +148,22 @@ impl Observer {
 
     /// What of a frame, once it has been read, goes on to the client.
     pub fn forward(&mut self, frame: Bytes) -> Bytes {
-        match &mut self.strip {
-            Some(strip) => strip.forward(frame),
-            None => frame,
+        if let Some(strip) = &mut self.strip {
+            return strip.forward(frame);
         }
+        let Some((cut, _)) = self.cut.as_deref_mut() else { return frame };
+        let frame = cut.forward(frame);
+        if cut.has_failed() {
+            self.observed.usage_event = Some(UsageEvent::Unremoved);
+        }
+        frame
     }
 
     /// What was kept back, when nothing more comes.
     pub fn flush(&mut self) -> Bytes {
+        if let Some((cut, _)) = self.cut.as_deref_mut() {
+            return cut.flush();
+        }
         self.strip.as_mut().map(Strip::flush).unwrap_or_default()
     }
 
@@ -200,9 +232,14 @@ impl Observer {
         let mut rest = bytes;
         while let Some(piece) = self.decoder.next(&mut rest) {
             let mut is_usage_event = false;
+            let mut has_usage = false;
             match piece {
                 Piece::Data(data) => {
-                    self.reader.data(data);
+                    if self.cut.is_some() {
+                        self.read_apart(data);
+                    } else {
+                        self.reader.data(data);
+                    }
                     continue;
                 }
                 Piece::Comment => {
@@ -213,13 +250,36 @@ impl Observer {
                 Piece::Dispatch => {
                     let delta = self.reader.end_event(self.decoder.event_type());
                     is_usage_event = delta.is_usage_event;
+                    has_usage = delta.usage.is_some();
                     self.on_event(delta, now, timings, &mut arrival);
                 }
             }
             let is_crlf = self.decoder.is_after_cr() && rest.starts_with(b"\n");
-            self.end_block(bytes.len() - rest.len() + usize::from(is_crlf), is_usage_event);
+            let end = bytes.len() - rest.len() + usize::from(is_crlf);
+            if self.cut.is_some() {
+                self.end_cut_block(end, Edit::of(is_usage_event, has_usage));
+            }
+            self.end_block(end, is_usage_event);
         }
         arrival
+    }
+
+    /// Reads data of an event from which usage is removed: the usage and the rest apart.
+    #[cold]
+    fn read_apart(&mut self, data: &[u8]) {
+        let cut = self.cut.as_deref_mut().filter(|_| self.reader.is_between_events());
+        match cut.and_then(|(_, apart)| apart.take(data)) {
+            Some((rest, usage)) => self.reader.data_without_usage(rest, usage),
+            None => self.reader.data(data),
+        }
+    }
+
+    #[cold]
+    fn end_cut_block(&mut self, end: usize, edit: Edit) {
+        let cut = self.cut.as_deref_mut();
+        if cut.is_some_and(|(cut, _)| cut.on_block(end, edit)) {
+            self.observed.usage_event = Some(UsageEvent::Stripped);
+        }
     }
 
     fn end_block(&mut self, end: usize, is_usage_event: bool) {

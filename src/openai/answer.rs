@@ -100,6 +100,12 @@ impl Answer {
         self.settle(false);
     }
 
+    /// The engine has counted so many tokens of a choice so far. Returns how many more than before.
+    pub(super) fn count(&mut self, index: usize, tokens: u64) -> Option<u64> {
+        let choice = self.choice(index)?;
+        Some(tokens.saturating_sub(std::mem::replace(&mut choice.tokens, tokens)))
+    }
+
     /// The tokens of all choices so far, where the server reports them with every event.
     pub(super) fn tokens(&self) -> u64 {
         self.choices.iter().fold(0, |sum, choice| sum.saturating_add(choice.tokens))

@@ -227,11 +227,8 @@ impl Event {
     /// They count the output of its choice, so that of the answer is a sum.
     fn count_by_usage(&mut self, answer: &mut Answer) {
         let (1, Some(usage)) = (self.choices, &mut self.usage) else { return };
-        let (Some(output), Some(choice)) = (&mut usage.output, answer.choice(self.last_index))
-        else {
-            return;
-        };
-        let increase = output.saturating_sub(std::mem::replace(&mut choice.tokens, *output));
+        let Some(output) = &mut usage.output else { return };
+        let Some(increase) = answer.count(self.last_index, *output) else { return };
         self.tokens = self.tokens.or(u32::try_from(increase).ok());
         *output = answer.tokens();
     }

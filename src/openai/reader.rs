@@ -6,7 +6,7 @@ use super::event::Event;
 use super::likeness::Likeness;
 use super::phrases::Phrases;
 use super::responses::{REFUSAL_TYPE, TEXT_TYPES};
-use super::{Api, Delta, Excerpt, Shape};
+use super::{Api, Delta, Excerpt, Shape, Usage};
 use crate::json::{Scanner, Value};
 use std::sync::Arc;
 
@@ -20,6 +20,8 @@ pub struct Reader {
     /// The event to which the next one is compared. `None` before there was one.
     example: Option<Likeness>,
     answer: Answer,
+    /// The usage of the event that is being read, where it was taken out of its data.
+    usage: Option<Usage>,
 }
 
 /// How the data of an event began.
@@ -47,6 +49,7 @@ impl Reader {
             event: Event::default(),
             example: None,
             answer: Answer::default(),
+            usage: None,
         }
     }
 
@@ -103,13 +106,16 @@ impl Reader {
         }
         if self.begun == Begun::Repeating {
             let said = self.example.as_ref().and_then(|example| example.said(event_type));
-            if let Some(delta) = said {
+            if let Some(mut delta) = said {
                 self.begun = Begun::Done(0);
+                if self.usage.is_some() {
+                    self.add_usage(&mut delta);
+                }
                 return delta;
             }
             self.read_again();
         }
-        let delta = self.end_read(event_type);
+        let mut delta = self.end_read(event_type);
         if self.answer.is_text_read() {
             // Texts matter, and no two are the same.
             self.example = None;
@@ -118,7 +124,34 @@ impl Reader {
         }
         self.event = Event::default();
         self.begun = Begun::Done(0);
+        if self.usage.is_some() {
+            self.add_usage(&mut delta);
+        }
         delta
+    }
+
+    /// Whether no data of an event has come since the last one ended.
+    pub fn is_between_events(&self) -> bool {
+        self.begun == Begun::Done(0)
+    }
+
+    /// The data of an event whose usage was taken out of it. It is whole.
+    pub fn data_without_usage(&mut self, data: &[u8], usage: Usage) {
+        self.usage = Some(usage);
+        self.data(data);
+    }
+
+    /// The event has ended, and its usage was taken out of its data.
+    #[cold]
+    fn add_usage(&mut self, delta: &mut Delta) {
+        let Some(mut usage) = self.usage.take().filter(|_| !delta.malformed) else { return };
+        if let Some(output) = &mut usage.output
+            && let Some(increase) = self.answer.count(delta.choice, *output)
+        {
+            delta.tokens = delta.tokens.or(u32::try_from(increase).ok());
+            *output = self.answer.tokens();
+        }
+        delta.usage = Some(usage);
     }
 
     fn end_read(&mut self, event_type: &str) -> Delta {

@@ -1,11 +1,14 @@
 //! Peeks at the body of a request for the few fields that the gateway acts on or reports. The
 //! body itself is never taken apart: what is forwarded are the bytes that came.
 
+use super::control::{self, Permission, Used};
 use super::parameters::{Parameter, Parameters};
+pub use super::peek_error::PeekError;
 use super::prompt::{Part, PromptSpans};
 use super::splice::{Slot, Splice, StreamOptions};
-use crate::json::{Paths, Scanner, Value};
+use crate::json::{Paths, Scanner, Text, Value};
 use memchr::memmem;
+use std::ops::Range;
 use std::sync::LazyLock;
 
 /// What a request asks for. Absent fields are absent in the body.
@@ -27,6 +30,10 @@ pub struct Peek {
     pub n: Option<u64>,
     /// Where its prompt stands.
     pub prompt: PromptSpans,
+    /// Where `cache_salt` stands.
+    pub cache_salt: SaltSlot,
+    /// The engine-control fields that it uses.
+    pub controls: Vec<Used>,
     /// `prompt_cache_key`: requests with the same one are likely to share a prefix.
     pub cache_key: Option<Box<str>>,
     /// How the answer is to be generated.
@@ -36,18 +43,16 @@ pub struct Peek {
     pub is_stateful: bool,
 }
 
-/// Why a body cannot be peeked at. The client is at fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PeekError {
-    /// Not a JSON object.
-    #[error("the request body is not a JSON object")]
-    NotJson,
-    /// A field stands twice: servers differ on which one counts.
-    #[error("the field `{0}` stands twice in the request body")]
-    Duplicate(&'static str),
-    /// A field has a value that it cannot have.
-    #[error("the field `{0}` of the request body has a wrong type")]
-    WrongType(&'static str),
+/// Where the value of `cache_salt` stands in a body. The salt itself is in [`PromptSpans::salt`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum SaltSlot {
+    /// The body has none.
+    #[default]
+    Absent,
+    /// A text with its quotes, or a `null`.
+    At(Range<usize>),
+    /// It is neither.
+    WrongType,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,8 +71,9 @@ enum Field {
     CacheSalt,
     Store,
     Background,
-    KvTransfer,
     Parameter(Parameter),
+    /// A row of [`control::FIELDS`].
+    Control(u8),
 }
 
 const FIELDS: &[(&str, Field)] = &[
@@ -90,7 +96,6 @@ const FIELDS: &[(&str, Field)] = &[
     ("cache_salt", Field::CacheSalt),
     ("store", Field::Store),
     ("background", Field::Background),
-    ("kv_transfer_params", Field::KvTransfer),
     ("temperature", Field::Parameter(Parameter::Temperature)),
     ("top_p", Field::Parameter(Parameter::TopP)),
     ("top_k", Field::Parameter(Parameter::TopK)),
@@ -107,24 +112,40 @@ const FIELDS: &[(&str, Field)] = &[
 /// The types of tools that vLLM's Responses run by themselves.
 const SERVER_TOOLS: [&[u8]; 2] = [b"\"mcp\"", b"\"code_interpreter\""];
 
+/// Fields that make the counts of every event unwelcome or unnecessary: the client decides about
+/// them itself, or its events list their tokens and can be too long to hold back.
+const COUNTING_FIELDS: [&[u8]; 3] = [b"continuous_usage_stats", b"logprobs", b"return_token_ids"];
+
 /// Bytes around a text.
 const QUOTES: usize = 2;
 
-static PATHS: LazyLock<Paths<Field>> = LazyLock::new(|| Paths::new(&[FIELDS]));
+/// The rows of the control table come last, so that the usual fields are found before them.
+static PATHS: LazyLock<Paths<Field>> = LazyLock::new(|| {
+    let rows =
+        (0..).zip(&control::FIELDS).map(|(row, control)| (control.name, Field::Control(row)));
+    let is_here = |name| FIELDS.iter().any(|(known, _)| *known == name);
+    let controls: Vec<_> = rows.filter(|(name, _)| !is_here(*name)).collect();
+    Paths::new(&[FIELDS, &controls])
+});
 
 impl Peek {
     /// Peeks at a whole body.
     pub fn of(body: &[u8]) -> Result<Self, PeekError> {
         let mut peek = Self::default();
-        let mut seen =
-            Seen { fields: 0, limits: [None; 3], options: StreamOptions::Absent, error: None };
+        let mut seen = Seen {
+            fields: 0,
+            controls: 0,
+            limits: [None; 3],
+            options: StreamOptions::Absent,
+            error: None,
+        };
         let mut scanner = Scanner::default();
         scanner.locate(&PATHS, body, |field, value, end| seen.read(field, value, end, &mut peek));
         if let Some(error) = seen.error {
             return Err(error);
         }
         if !scanner.is_complete() || body.trim_ascii_start().first() != Some(&b'{') {
-            return Err(PeekError::NotJson);
+            return Err(PeekError::of_json(body));
         }
         let [completion, tokens, output] = seen.limits;
         peek.max_tokens = completion.or(tokens).or(output);
@@ -139,10 +160,19 @@ impl Peek {
         let names_tool = || SERVER_TOOLS.iter().any(|name| memmem::find(body, name).is_some());
         self.is_stateful || names_tool()
     }
+
+    /// Whether a body of this request names one of the fields with which events count their
+    /// tokens, wherever in the body.
+    pub fn names_counting_field(body: &[u8]) -> bool {
+        COUNTING_FIELDS.iter().any(|name| memmem::find(body, name).is_some())
+    }
 }
 
 struct Seen {
+    /// A bit for each of [`FIELDS`].
     fields: u32,
+    /// A bit for each row of the control table.
+    controls: u32,
     limits: [Option<u64>; 3],
     options: StreamOptions,
     error: Option<PeekError>,
@@ -160,6 +190,10 @@ impl Seen {
             peek.parameters.read(parameter, value);
             return;
         }
+        if let Field::Control(row) = field {
+            self.read_control(row, value, end, peek);
+            return;
+        }
         let bit = 1 << field.number();
         if self.fields & bit != 0 {
             self.error.get_or_insert(PeekError::Duplicate(field.name()));
@@ -169,11 +203,17 @@ impl Seen {
             (Field::StreamOptions | Field::IncludeUsage | Field::ContinuousUsage, value) => {
                 self.options = self.options.with(field, value, end);
             }
-            (Field::Prompt(_) | Field::Parameter(_), _) | (_, Value::Null) => {}
+            (Field::CacheSalt, Value::Null) => {
+                peek.cache_salt = SaltSlot::At(end - "null".len()..end);
+            }
+            (Field::Prompt(_) | Field::Parameter(_) | Field::Control(_), _) | (_, Value::Null) => {}
             (Field::Model, Value::Text(text)) => {
-                peek.model = text.decode().map(Into::into);
-                let start = end - text.len() - QUOTES;
-                peek.model_slot = peek.model.is_some().then_some(Slot::Json(start..end));
+                let Some(model) = text.decode() else {
+                    self.error.get_or_insert(PeekError::NotText(field.name()));
+                    return;
+                };
+                peek.model = Some(model.into());
+                peek.model_slot = Some(Slot::Json(span(text, end)));
             }
             (Field::Model, _) => {
                 self.error.get_or_insert(PeekError::WrongType(field.name()));
@@ -185,13 +225,43 @@ impl Seen {
             (Field::MaxOutputTokens, value) => self.limits[2] = value.as_count(),
             (Field::N, value) => peek.n = value.as_count(),
             (Field::CacheKey, value) => peek.cache_key = value.as_text().map(Into::into),
-            (Field::CacheSalt, value) => peek.prompt.salt = value.as_text().map(Into::into),
+            (Field::CacheSalt, Value::Text(text)) => {
+                peek.prompt.salt = text.decode().map(Into::into);
+                peek.cache_salt = SaltSlot::At(span(text, end));
+            }
+            (Field::CacheSalt, _) => peek.cache_salt = SaltSlot::WrongType,
             (Field::Store | Field::Background, value) => {
                 peek.is_stateful |= value == Value::Bool(true);
             }
-            (Field::KvTransfer, _) => peek.is_stateful = true,
         }
     }
+
+    /// Reads a field of the control table.
+    fn read_control(&mut self, row: u8, value: Value<'_>, end: usize, peek: &mut Peek) {
+        let control = control::at(row);
+        let bit = 1 << row;
+        if self.controls & bit != 0 {
+            self.error.get_or_insert(PeekError::Duplicate(control.name));
+        }
+        self.controls |= bit;
+        let is_used = match value {
+            Value::Null => false,
+            // vLLM's default, which some clients always send.
+            Value::Number(b"0") => control.permission != Permission::Priority,
+            _ => true,
+        };
+        if is_used {
+            let transfers = [Permission::KvTransfer, Permission::EcTransfer];
+            peek.is_stateful |= transfers.contains(&control.permission);
+            let text = if let Value::Text(text) = value { Some(span(text, end)) } else { None };
+            peek.controls.push(Used { control, text });
+        }
+    }
+}
+
+/// Where a text that ends at `end` stands, with its quotes.
+fn span(text: Text<'_>, end: usize) -> Range<usize> {
+    end - text.len() - QUOTES..end
 }
 
 impl StreamOptions {
@@ -254,15 +324,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_object_is_refused() {
-        for body in
-            ["", "not json", "[]", "\"text\"", "12", "{\"model\":\"a\"", "{\"a\":}", "{} {}"]
-        {
-            assert_eq!(Peek::of(body.as_bytes()), Err(PeekError::NotJson), "{body}");
-        }
-    }
-
-    #[test]
     fn what_has_a_state_at_its_replica_is_told_from_what_has_not() {
         for body in [
             r#"{"store":true}"#,
@@ -281,6 +342,14 @@ mod tests {
     }
 
     #[test]
+    fn a_request_whose_events_count_their_tokens_anyway_is_recognized() {
+        for body in [r#"{"logprobs":true}"#, r#"{"x":{"return_token_ids":true}}"#] {
+            assert!(Peek::names_counting_field(body.as_bytes()), "{body}");
+        }
+        assert!(!Peek::names_counting_field(br#"{"stream_options":{"include_usage":false}}"#));
+    }
+
+    #[test]
     fn a_field_that_stands_twice_is_refused() {
         let twice = br#"{"model":"a","model":"b"}"#;
         assert_eq!(Peek::of(twice), Err(PeekError::Duplicate("model")));
@@ -291,6 +360,11 @@ mod tests {
     #[test]
     fn a_model_must_be_a_text() {
         assert_eq!(Peek::of(br#"{"model":{"a":1}}"#), Err(PeekError::WrongType("model")));
+        // Python's parser reads each of these as a text that is not empty.
+        for model in [&b"\\ud800"[..], b"a\\udc00", b"\\ud800\\u0041", b"\xed\xa0\x80"] {
+            let body = [b"{\"model\":\"", model, b"\"}"].concat();
+            assert_eq!(Peek::of(&body), Err(PeekError::NotText("model")), "{body:?}");
+        }
     }
 
     #[test]

@@ -59,6 +59,31 @@ impl Splice {
         Some(Self { at, with: with.into() })
     }
 
+    /// The edit that puts another value in the place of one.
+    pub fn replace(at: Range<usize>, with: impl Into<Cow<'static, str>>) -> Self {
+        Self { at, with: with.into() }
+    }
+
+    /// The edit that gives a JSON object a member which it does not have. `member` is a name, a
+    /// colon and a value. `None`: the body is no object.
+    pub fn insert(body: &[u8], member: &str) -> Option<Self> {
+        let at = body.iter().position(|byte| *byte == b'{')? + 1;
+        let is_empty = body[at..].trim_ascii_start().starts_with(b"}");
+        let comma = if is_empty { "" } else { "," };
+        Some(Self { at: at..at, with: format!("{member}{comma}").into() })
+    }
+
+    /// The same edit for usage, extended: it also asks for the token counts of every event.
+    pub fn with_continuous_usage(&self) -> Self {
+        const INCLUDED: &str = "true";
+        const CONTINUOUS: &str = r#","continuous_usage_stats":true"#;
+        let mut with = self.with.clone().into_owned();
+        if let Some(at) = with.find(INCLUDED) {
+            with.insert_str(at + INCLUDED.len(), CONTINUOUS);
+        }
+        Self { at: self.at.clone(), with: with.into() }
+    }
+
     /// The body with some edits, in one copy. They must be of this body and may not overlap.
     pub fn apply<'a>(edits: impl IntoIterator<Item = &'a Self>, body: &[u8]) -> Bytes {
         let mut edits: Vec<&Self> = edits.into_iter().collect();
@@ -140,6 +165,31 @@ mod tests {
             ),
         ] {
             assert_eq!(edited(body).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn the_edit_can_ask_for_the_counts_of_every_event_too() {
+        for (body, expected) in [
+            (
+                r#"{"stream":true}"#,
+                r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true},"stream":true}"#,
+            ),
+            (
+                r#"{"stream":true,"stream_options":null}"#,
+                r#"{"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#,
+            ),
+            (
+                r#"{"stream_options":{"x":{}},"stream":true}"#,
+                r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true,"x":{}},"stream":true}"#,
+            ),
+            (
+                r#"{"stream_options":{"include_usage":false},"stream":true}"#,
+                r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true},"stream":true}"#,
+            ),
+        ] {
+            let splice = Peek::of(body.as_bytes()).unwrap().usage_splice.unwrap();
+            assert_eq!(applied(&[splice.with_continuous_usage()], body), expected);
         }
     }
 

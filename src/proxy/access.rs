@@ -1,12 +1,16 @@
 //! The door: the keys in force, whoever comes with one of them, and what is charged when a request
 //! has ended.
 
-use crate::access::{Charge, Cors, Key, Keys, Models, Place, Roster, Standing, take_credentials};
+use crate::access::{
+    Charge, Cors, Key, Keys, Models, Place, Roster, SaltKey, Standing, take_credentials,
+};
 use crate::backend::pool::Pool;
+use crate::backend::routes::Routes;
 use crate::error::{self, Error};
 use crate::observe::Sink;
+use crate::openai::control::Permissions;
 use crate::openai::route::{NoRoute, Route};
-use crate::record::{ModelLabel, RequestRecord};
+use crate::record::RequestRecord;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -20,6 +24,10 @@ pub struct Access {
     /// `None`: nobody needs one.
     keys: ArcSwapOption<Keys>,
     cors: Cors,
+    /// The engine-control fields that everybody may use.
+    allowed: Permissions,
+    /// Derives the `cache_salt` of each tenant. `None`: clients' own salts pass.
+    salts: Option<SaltKey>,
     /// Why the file of the keys is not what is in force.
     problem: ArcSwapOption<String>,
 }
@@ -35,6 +43,8 @@ pub(super) struct Entry {
 #[derive(Default)]
 pub(super) struct Visitor {
     key: Option<Arc<Key>>,
+    /// The engine-control fields that it may use.
+    pub(super) allowed: Permissions,
     /// What is left of the visitor's limits.
     pub(super) standing: Standing,
 }
@@ -50,6 +60,18 @@ impl Access {
         let access = Self { cors, ..Self::default() };
         access.replace(roster);
         access
+    }
+
+    /// Lets everybody use these engine-control fields.
+    #[must_use]
+    pub fn with_allowed(self, allowed: Permissions) -> Self {
+        Self { allowed, ..self }
+    }
+
+    /// Derives the `cache_salt` of requests from their tenants.
+    #[must_use]
+    pub fn with_salts(self, salts: Option<SaltKey>) -> Self {
+        Self { salts, ..self }
     }
 
     /// Puts other keys in force, for requests that begin from now on. What was used of limits
@@ -78,6 +100,10 @@ impl Access {
         self.keys.load_full()
     }
 
+    pub(super) const fn salt_key(&self) -> Option<&SaltKey> {
+        self.salts.as_ref()
+    }
+
     pub(super) const fn cors(&self) -> &Cors {
         &self.cors
     }
@@ -102,7 +128,8 @@ impl Access {
         let keys = self.keys.load();
         let keys = match (&*keys, route) {
             (None, _) | (_, Ok((Route::Health | Route::Version, _))) => {
-                return Entry { visitor: Visitor::default(), place: Ok(None) };
+                let visitor = Visitor { allowed: self.allowed, ..Visitor::default() };
+                return Entry { visitor, place: Ok(None) };
             }
             (Some(keys), _) => keys,
         };
@@ -116,7 +143,8 @@ impl Access {
             }
             _ => (Standing::default(), Ok(None)),
         };
-        Entry { visitor: Visitor { key: Some(key), standing }, place }
+        let allowed = self.allowed | key.allowed();
+        Entry { visitor: Visitor { key: Some(key), allowed, standing }, place }
     }
 }
 
@@ -150,11 +178,11 @@ impl Visitor {
         take_credentials(headers);
     }
 
-    /// Whether it may use this model, or without a name the one that it would get: `label`, if
-    /// all replicas have the same.
-    pub(super) fn may_use(&self, model: Option<&str>, label: &ModelLabel) -> Result<(), Error> {
+    /// Whether it may use the model that a request names. A request with no model, or an empty one,
+    /// gets the default model of the backends, if that is known.
+    pub(super) fn may_use(&self, model: Option<&str>, routes: &Routes) -> Result<(), Error> {
         let named = model.filter(|name| !name.is_empty());
-        let meant = named.or_else(|| label.is_known().then(|| label.as_str()));
+        let meant = named.or_else(|| routes.default_model());
         if self.models().allow(meant) {
             return Ok(());
         }

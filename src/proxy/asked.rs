@@ -15,10 +15,11 @@ use std::sync::{Arc, LazyLock};
 /// Drawn when the gateway starts, so that nobody can make a prompt with the hashes of another.
 static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// The prompt of a request. Models, and prompts of different `cache_salt`s, share no cache.
-pub(super) fn prompt(peek: &Peek, route: &Route, body: &[u8]) -> Arc<Prompt> {
+/// The prompt of a request. Models, and prompts of different `cache_salt`s, share no cache. `salt` is
+/// the salt that the engine gets, if it is not the client's own.
+pub(super) fn prompt(peek: &Peek, route: &Route, salt: Option<&str>, body: &[u8]) -> Arc<Prompt> {
     let model = route.served_as.as_deref().or(peek.model.as_deref());
-    let seed = KEYS.hash_one((model, &peek.prompt.salt));
+    let seed = KEYS.hash_one((model, salt.or(peek.prompt.salt.as_deref())));
     Arc::new(Prompt::new(seed, peek.prompt.parts(body)))
 }
 

@@ -23,15 +23,22 @@ pub(super) async fn send(
     call: &Call<'_>,
     body: &Bytes,
 ) -> Result<Response<ReplicaBody>, SendError> {
-    let sent = send_via(Via::Pool, client, record, backend, call, body).await;
-    let Err(SendError::Stale { was_written }) = sent else { return sent };
-    if was_written && call.has_effects() {
-        return sent;
-    }
-    match send_via(Via::NewConnection, client, record, backend, call, body).await {
-        // The backend had the request, and its port closed right after: it may have died of it.
-        Err(SendError::Connect(reason)) if was_written => Err(SendError::Closed(reason)),
-        sent => sent,
+    let mut via = Via::Pool;
+    loop {
+        // One place of this call: each one more would add its whole state to the future of a request.
+        let sent = send_via(via, client, record, backend, call, body).await;
+        match (sent, via) {
+            (Err(SendError::Stale { was_written }), Via::Pool)
+                if !(was_written && call.has_effects()) =>
+            {
+                via = Via::NewConnection { after_written: was_written };
+            }
+            // The backend had the request, and its port closed right after: it may have died of it.
+            (Err(SendError::Connect(reason)), Via::NewConnection { after_written: true }) => {
+                return Err(SendError::Closed(reason));
+            }
+            (sent, _) => return sent,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! that what has been let in can finish.
 
 use super::Peer;
+use crate::backend::descriptors::{Descriptors, for_watching};
 use crate::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -12,22 +13,47 @@ pub struct GateLimits {
     pub requests: Option<usize>,
     /// Most of one client.
     pub requests_per_client: Option<u32>,
-    /// Connections and requests that can have a descriptor each. `None`: as many as come.
+    /// File descriptors for connections of clients and connections to backends together. `None`: no
+    /// limit.
     pub descriptors: Option<usize>,
 }
 
 /// Whether new work is taken.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Gate {
     limits: GateLimits,
+    descriptors: Descriptors,
     connections: AtomicUsize,
+    watchers: AtomicUsize,
     is_memory_full: AtomicBool,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new(GateLimits::default())
+    }
 }
 
 impl Gate {
     /// Open, up to these limits.
     pub fn new(limits: GateLimits) -> Self {
-        Self { limits, ..Self::default() }
+        Self {
+            limits,
+            descriptors: Descriptors::new(limits.descriptors),
+            connections: AtomicUsize::new(0),
+            watchers: AtomicUsize::new(0),
+            is_memory_full: AtomicBool::new(false),
+        }
+    }
+
+    /// The file descriptors that are left for connections of clients and to backends.
+    pub fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
+    }
+
+    /// How many backends are watched, each over a connection of its own.
+    pub fn set_watchers(&self, watchers: usize) {
+        self.watchers.store(watchers, Ordering::Relaxed);
     }
 
     /// Connections of clients that are open now.
@@ -51,8 +77,10 @@ impl Gate {
             return Err(Error::ClientBusy);
         }
         let connections = self.connections.load(Ordering::Relaxed);
+        let watchers = self.watchers.load(Ordering::Relaxed);
+        let taken = |most: usize| connections + for_watching(watchers, most);
         let is_full = self.limits.requests.is_some_and(|most| open > most)
-            || self.limits.descriptors.is_some_and(|most| open + connections > most)
+            || self.limits.descriptors.is_some_and(|most| open + taken(most) > most)
             || self.is_memory_full();
         if is_full { Err(Error::Overloaded) } else { Ok(()) }
     }
@@ -82,6 +110,11 @@ mod tests {
         assert_eq!(gate.pass(7, &peer(1)), Err(Error::Overloaded));
         gate.set_connections(3);
         assert_eq!(gate.pass(7, &peer(1)), Ok(()));
+        gate.set_watchers(2);
+        assert_eq!(gate.pass(6, &peer(1)), Err(Error::Overloaded));
+        assert_eq!(gate.pass(5, &peer(1)), Ok(()));
+        gate.set_watchers(1_000);
+        assert_eq!(gate.pass(5, &peer(1)), Ok(()), "watchers have a quarter at most");
         gate.set_memory_full(true);
         assert_eq!(gate.pass(1, &peer(1)), Err(Error::Overloaded));
     }

@@ -23,6 +23,8 @@ const LAST_WORDS: [&[u8]; 2] =
     [b"The server had an error while processing your request", b"EngineDeadError"];
 
 /// Reads the beginning of an answer: to its first output, to its end, or as long as it may be held.
+/// A comment ends the hold too: it is there to keep the client's connection alive, and reaches the client
+/// only if the head does. Another backend cannot have the request after that.
 ///
 /// Fails if its client's or its own deadline is over before it has output.
 pub(super) async fn hold(
@@ -33,6 +35,8 @@ pub(super) async fn hold(
     deadline: Option<Deadline>,
 ) -> Result<Begun<ReplicaBody>, Deadline> {
     let mut begun = Begun::new(body);
+    // A comment that keeps the connection alive cannot be sent before the head.
+    let max_hold = exchange.keep_alive().map_or(max_hold, |every| every.min(max_hold));
     let patience = if status.is_success() { max_hold } else { ERROR_PATIENCE };
     let until = clock::now() + patience;
     let cut = deadline.and_then(|deadline| Some((deadline.before(until)?, deadline)));
@@ -75,11 +79,12 @@ fn is_open(exchange: &mut Exchange, status: StatusCode) -> bool {
     let has_output = exchange.record().timings.first_output.is_some();
     let Some(observed) = exchange.observed() else { return false };
     let is_said = observed.is_terminal || observed.error.is_some() || observed.lost.is_some();
+    let has_comment = observed.comments > 0;
     // The body of a 404 says whether the backend lacks the model or something else. The status of
     // any other refusal is enough.
     let matters = status.is_server_error()
         || status == StatusCode::NOT_FOUND
-        || (status.is_success() && exchange.is_reading());
+        || (status.is_success() && exchange.is_reading() && !has_comment);
     matters && !has_output && !is_said
 }
 

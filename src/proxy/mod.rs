@@ -5,6 +5,7 @@
 //!                                     there is a record, whatever happens
 //! receive ─ the whole request body    it must be there to be peeked at and sent again
 //! peek ─ model, stream, limits        the bytes stay as they came
+//! control ─ may the client use the engine-control fields that it sends?
 //! admit ─ a place, now or when a replica has room; the policy names the replica
 //! relay ─ send it, hold its answer    ↺ another replica, while there is no output
 //! forward ─ its frames, observed      the lease and the exchange travel in the body
@@ -18,9 +19,11 @@ pub mod access;
 pub mod admission;
 mod asked;
 mod attempt;
+mod control;
 mod deadline;
 mod gate;
 mod hold;
+mod memory;
 mod opening;
 mod outgoing;
 mod peer;
@@ -29,6 +32,7 @@ mod relay;
 pub mod retry;
 
 pub use gate::{Gate, GateLimits};
+pub use memory::BodyMemory;
 pub use peer::Peer;
 
 use crate::access::Place;
@@ -37,7 +41,7 @@ use crate::backend::pool::{Need, Pool};
 use crate::backend::routes;
 use crate::backend::{Lease, ReplicaBody};
 use crate::clock;
-use crate::error::Error;
+use crate::error::{Envelope, Error};
 use crate::headers;
 use crate::observe::{Begun, Exchange, Leash, Live, ObservedBody, Sink, Terms};
 use crate::openai::Api;
@@ -46,6 +50,7 @@ use crate::trace_context::Propagation;
 use access::{Access, Visitor};
 use admission::Admission;
 use bytes::Bytes;
+use control::Control;
 use deadline::Deadline;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderName, Request, Response};
@@ -54,6 +59,7 @@ use hyper::body::Body;
 use opening::Recorded;
 pub use opening::{Opened, open};
 use retry::Retry;
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +81,8 @@ pub struct Gateway {
     pub sink: Arc<dyn Sink>,
     /// Longest request body in bytes.
     pub max_body: usize,
+    /// The memory of all of them together.
+    pub body_memory: Arc<BodyMemory>,
     /// Longest wait for more of one.
     pub body_idle: Duration,
     /// Whether new work is taken.
@@ -120,6 +128,7 @@ pub async fn handle<B: receive::Incoming>(
         Opened::Recorded(recorded) => recorded,
     };
     let mut exchange = exchange.on_leash(leash);
+    let envelope = Envelope::of(request.uri().path());
     let request_id = exchange.record().request_id.clone();
     let result = match entered {
         Err(error) => Err(error),
@@ -130,7 +139,7 @@ pub async fn handle<B: receive::Incoming>(
     };
     let mut response = match result {
         Ok((mut response, lease, place)) => {
-            if exchange.is_stripping() {
+            if exchange.may_change_length() {
                 response.headers_mut().remove(CONTENT_LENGTH);
             }
             let held = (lease, place);
@@ -138,7 +147,7 @@ pub async fn handle<B: receive::Incoming>(
         }
         Err(error) => {
             let error = visitor.censor(error, &gateway.pool);
-            let response = error.response();
+            let response = error.response_in(envelope, Some(request_id.as_str()));
             let bytes = response.body().size_hint().lower();
             exchange.refuse(error.status().as_u16(), bytes, error.reason(), error.outcome());
             response.map(Either::Left)
@@ -157,25 +166,37 @@ async fn forward<B: receive::Incoming>(
     exchange: &mut Exchange,
     request: Request<B>,
 ) -> Result<(Response<Begun<ReplicaBody>>, Lease), Error> {
-    let (head, body) = request.into_parts();
-    let body = receive::whole(&head, body, gateway.max_body, gateway.body_idle).await?;
+    let (mut head, body) = request.into_parts();
+    // Given back when the answer begins, as the body is.
+    let mut held = gateway.body_memory.begin();
+    let (limit, patience) = (gateway.max_body, gateway.body_idle);
+    let body = receive::whole(&head, body, limit, patience, &mut held).await?;
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = body.len() as u64;
-    let peek = receive::peek(&head, &body, record.api).await?;
+    let peek = receive::peek(&head, &body, record.api)?;
     record.asked = Asked {
         stream: peek.stream,
         max_tokens: peek.max_tokens,
         n: peek.n,
         parameters: peek.parameters.clone(),
-        usage_injected: false,
+        ..Asked::default()
     };
-    let route = gateway.pool.routes().of(peek.model.as_deref()).clone();
-    record.model = route.label.clone();
-    visitor.may_use(peek.model.as_deref(), &record.model)?;
-    let prompt = asked::prompt(&peek, &route, &body);
+    let route = {
+        let routes = gateway.pool.routes();
+        let route = routes.of(peek.model.as_deref()).clone();
+        record.model = route.label.clone();
+        visitor.may_use(peek.model.as_deref(), &routes)?;
+        route
+    };
+    let access = &gateway.access;
+    let mut control = Control::check(access, visitor, route.allowed, record, &peek, &body)?;
+    let prompt = asked::prompt(&peek, &route, control.salt.as_deref(), &body);
     let bytes = body.clone();
-    let body = outgoing::Body::new(body, record.api, &head.headers, &peek, &route)?;
+    let (api, edits) = (record.api, take(&mut control.edits));
+    let body = outgoing::Body::new(body, api, &head.headers, &peek, &route, edits)?
+        .with_usage_draw(fastrand::f64());
+    held.add(body.copy_len())?;
     let need = Need {
         model: peek.model.as_deref(),
         prompt: &prompt,
@@ -195,6 +216,7 @@ async fn forward<B: receive::Incoming>(
     let tenant = record.caller.as_ref().map(|caller| &*caller.tenant);
     let caller = gateway.admission.caller(&head.headers, record.client, &record.tier, tenant);
     let place = gateway.admission.admit(need, caller, &mut record.timings).await?;
+    control.strip(&mut head.headers);
     agree(exchange.terms(), &route.terms, deadline);
     let response_headers = route.terms.response_headers;
     let model = route.served_as.as_deref().or(need.model);

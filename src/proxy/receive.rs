@@ -1,11 +1,12 @@
 //! The request's body: received whole, because it must be there to be peeked at and sent again.
 
+use super::memory::HeldBytes;
 use crate::error::Error;
-use crate::openai::request::{Peek, PeekError};
+use crate::openai::request::Peek;
 use crate::openai::{Api, form};
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http::request;
+use http::{HeaderValue, request};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 use std::error::Error as StdError;
@@ -26,12 +27,14 @@ impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> Incoming for B {}
 /// is waited for as long as `patience`.
 ///
 /// Pieces are put together as they come: a client may send a byte at a time, and a piece that is
-/// kept costs more than it has in it.
+/// kept costs more than it has in it. The room for them is counted in `held` before it is filled. While
+/// it grows, the old room and the new one are there, on the worker that copies.
 pub(super) async fn whole(
     head: &request::Parts,
     mut body: impl Incoming,
     limit: usize,
     patience: Duration,
+    held: &mut HeldBytes<'_>,
 ) -> Result<Bytes, Error> {
     if let Some(encoding) = head.headers.get(CONTENT_ENCODING)
         && encoding.as_bytes() != b"identity"
@@ -55,16 +58,26 @@ pub(super) async fn whole(
             return Err(Error::BodyTooLarge { limit });
         }
         if first.is_empty() && all.is_empty() {
+            held.grow_to(data.len())?;
             first = data;
             continue;
         }
         if all.is_empty() {
-            all.reserve(length.min(ROOM).max(first.len() + data.len()));
+            let room = length.min(ROOM).max(first.len() + data.len());
+            held.grow_to(room)?;
+            all = BytesMut::with_capacity(room);
             all.extend_from_slice(&std::mem::take(&mut first));
         }
-        if data.len() > all.capacity() - all.len() {
-            let wanted = length.saturating_sub(all.len());
-            all.reserve(wanted.min(TRUST * all.len()).max(data.len()));
+        let least = all.len() + data.len();
+        if least > all.capacity() {
+            let missing = length.saturating_sub(all.len());
+            let wanted = if missing > 0 { missing.min(TRUST * all.len()) } else { all.len() };
+            // Not `reserve`, which makes more room than it is asked for.
+            let room = (all.len() + wanted).min(limit).max(least);
+            held.grow_to(room)?;
+            let mut larger = BytesMut::with_capacity(room);
+            larger.extend_from_slice(&all);
+            all = larger;
         }
         all.extend_from_slice(&data);
     }
@@ -84,29 +97,26 @@ fn broken(error: &(dyn StdError + 'static)) -> Error {
     Error::BodyCut
 }
 
-/// Audio comes in forms. The shapes that we know must be JSON; others may be, and then their model
-/// is known too, and must be clear.
-pub(super) async fn peek(
-    head: &request::Parts,
-    body: &Bytes,
-    api: Option<Api>,
-) -> Result<Peek, Error> {
-    if api == Some(Api::Audio) {
-        let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        return Ok(form::peek(content_type.unwrap_or_default(), body).await?);
-    }
-    match (Peek::of(body), api) {
-        (Ok(peek), _) => Ok(peek),
-        (Err(PeekError::NotJson), Some(Api::Other)) => Ok(Peek::default()),
-        (Err(error), _) => {
-            tracing::debug!(path = head.uri.path(), %error, "body refused");
-            Err(error.into())
-        }
-    }
+/// Reads what the gateway acts on. The body must be a JSON object, or on the audio paths a form. Any
+/// other body is refused, because a backend could read another model in it than the one that access
+/// was checked for.
+pub(super) fn peek(head: &request::Parts, body: &[u8], api: Option<Api>) -> Result<Peek, Error> {
+    let peek = if api == Some(Api::Audio) {
+        let mut types = head.headers.get_all(CONTENT_TYPE).iter();
+        let only = types.next().filter(|_| types.next().is_none());
+        form::peek(only.map_or(&[], HeaderValue::as_bytes), body)
+    } else {
+        Peek::of(body)
+    };
+    peek.map_err(|error| {
+        tracing::debug!(path = head.uri.path(), %error, "body refused");
+        error.into()
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::memory::BodyMemory;
     use super::*;
     use futures_util::{StreamExt, stream};
     use http::Request;
@@ -122,7 +132,8 @@ mod tests {
         let head = Request::new(()).into_parts().0;
         let frame = |piece: io::Result<&'static [u8]>| piece.map(|p| Frame::data(Bytes::from(p)));
         let body = StreamBody::new(stream::iter(pieces.into_iter().map(frame)));
-        whole(&head, body, limit, PATIENCE).await
+        let memory = BodyMemory::default();
+        whole(&head, body, limit, PATIENCE, &mut memory.begin()).await
     }
 
     #[tokio::test]
@@ -155,9 +166,51 @@ mod tests {
                 Ok::<_, io::Error>(Frame::data(Bytes::from(piece)))
             });
             let head = Request::new(()).into_parts().0;
-            whole(&head, Box::pin(StreamBody::new(pieces)), 9, PATIENCE).await
+            let (memory, body) = (BodyMemory::default(), Box::pin(StreamBody::new(pieces)));
+            whole(&head, body, 9, PATIENCE, &mut memory.begin()).await
         };
         assert_eq!(told(PATIENCE / 2).await.unwrap(), "abc");
         assert_eq!(told(2 * PATIENCE).await, Err(Error::BodyTimeout { seconds: 30 }));
+    }
+
+    #[tokio::test]
+    async fn the_room_for_a_body_is_counted_as_it_grows_and_is_not_larger_than_the_body() {
+        const PIECE: usize = 16 << 10;
+        const LENGTH: usize = 100 * PIECE;
+        for declared in [true, false] {
+            let head = Request::post("/").header(CONTENT_LENGTH, LENGTH).body(()).unwrap();
+            let mut head = head.into_parts().0;
+            if !declared {
+                head.headers.clear();
+            }
+            let memory = BodyMemory::default();
+            let (mut held, mut came) = (memory.begin(), 0);
+            let pieces = stream::iter(0..100).map(|_| {
+                // What is held before a piece has come, for those that have.
+                assert!(memory.held() <= ROOM.max((TRUST + 1) * came), "{came}");
+                came += PIECE;
+                Ok::<_, io::Error>(Frame::data(Bytes::from(vec![b'x'; PIECE])))
+            });
+            let body = StreamBody::new(pieces);
+            let limit = LENGTH + PIECE;
+            let body = whole(&head, Box::pin(body), limit, PATIENCE, &mut held).await.unwrap();
+            assert_eq!(body.len(), LENGTH);
+            let most = if declared { LENGTH } else { limit };
+            assert!((LENGTH..=most).contains(&memory.held()), "{}", memory.held());
+            drop(held);
+            assert_eq!(memory.held(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_for_which_there_is_no_memory_is_refused_as_soon_as_it_is_too_long() {
+        let memory = BodyMemory::new(4);
+        let pieces =
+            ["aaa", "bbb"].map(|piece| Ok::<_, io::Error>(Frame::data(Bytes::from(piece))));
+        let head = Request::new(()).into_parts().0;
+        let mut held = memory.begin();
+        let body = StreamBody::new(stream::iter(pieces));
+        let refused = whole(&head, body, 100, PATIENCE, &mut held).await;
+        assert_eq!(refused, Err(Error::BodyMemory));
     }
 }

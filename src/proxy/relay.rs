@@ -3,11 +3,12 @@
 
 use super::attempt;
 use super::deadline::{Deadline, within};
+use super::outgoing::UsageEdit;
 use super::retry::{Caller, Failed};
 use super::{Gateway, hold, outgoing};
 use crate::backend::client::SendError;
 use crate::backend::pool::Need;
-use crate::backend::{Backend, Lease, ReplicaBody};
+use crate::backend::{Backend, Lease, ReplicaBody, shortage};
 use crate::clock;
 use crate::error::Error;
 use crate::observe::{Begun, Exchange};
@@ -145,13 +146,21 @@ async fn send(
     call: &Call<'_>,
     lease: &Lease,
 ) -> Result<Answer, Failure> {
-    let (body, usage_injected) = call.body.for_replica(lease.backend());
+    let (body, usage) = call.body.for_replica(lease.backend());
+    exchange.on_sent(lease.replica());
     let record = exchange.record();
-    record.asked.usage_injected = usage_injected;
-    let sending = attempt::send(&gateway.client, record, lease.backend(), call, body);
-    let sent = within(call.deadline, sending).await.map_err(late)?;
+    record.asked.usage_injected = usage != UsageEdit::None;
+    record.asked.continuous_usage_injected = usage == UsageEdit::EveryEvent;
+    let sent = loop {
+        let sending = attempt::send(&gateway.client, record, lease.backend(), call, &body);
+        match within(call.deadline, sending).await.map_err(late)? {
+            // A connection that no request uses has the file descriptor that this one lacks.
+            Err(SendError::Exhausted(_)) if gateway.pool.close_idle() => {}
+            sent => break sent,
+        }
+    };
     let (head, body) = sent.map_err(|error| unanswered(&error))?.into_parts();
-    exchange.on_head(head.status.as_u16(), &head.headers, lease.replica());
+    exchange.on_head(head.status.as_u16(), &head.headers);
     let max_hold = gateway.retry.max_hold();
     let begun = hold::hold(exchange, head.status, body, max_hold, call.deadline).await;
     let begun = begun.map_err(late)?;
@@ -198,6 +207,10 @@ fn late(deadline: Deadline) -> Failure {
 fn unanswered(error: &SendError) -> Failure {
     let (symptom, instead) = match error {
         SendError::Connect(_) => (Symptom::Unreachable, Error::NoBackend),
+        SendError::Exhausted(problem) => {
+            shortage::warn(problem);
+            (Symptom::GatewayExhausted, Error::Exhausted)
+        }
         SendError::Stale { .. } | SendError::Closed(_) => (Symptom::Died, Error::Closed),
         SendError::Garbage(_) => (Symptom::Garbage, Error::Garbage),
         SendError::Timeout(limit) => {

@@ -6,6 +6,7 @@ use crate::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tower::retry::budget::{Budget, TpsBudget};
 use xxhash_rust::xxh3::xxh3_64;
@@ -31,11 +32,11 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Retry {
     settings: Settings,
-    budget: TpsBudget,
+    budget: Arc<TpsBudget>,
     /// The shares of callers: no caller can use up the budget of the others by requests that fail
     /// everywhere.
-    shares: Box<[TpsBudget]>,
-    poison: Poison,
+    shares: Arc<[TpsBudget]>,
+    poison: Arc<Poison>,
 }
 
 /// Whose share of the budget a request uses: its tenant's, or its address's if there are no tenants.
@@ -76,10 +77,22 @@ impl Retry {
         let share = |_| TpsBudget::new(BUDGET_WINDOW, budget_floor.div_ceil(2), budget);
         Self {
             settings,
-            budget: TpsBudget::new(BUDGET_WINDOW, budget_floor, budget),
+            budget: Arc::new(TpsBudget::new(BUDGET_WINDOW, budget_floor, budget)),
             shares: (0..SHARES).map(share).collect(),
-            poison: Poison::default(),
+            poison: Arc::default(),
         }
+    }
+
+    /// With other settings, and with the history of this one: the requests that were present at deaths,
+    /// and what is left of the budget unless its own settings change.
+    pub fn reconfigured(&self, settings: Settings) -> Self {
+        let has_same_budget = self.settings.budget.total_cmp(&settings.budget).is_eq()
+            && self.settings.budget_floor == settings.budget_floor;
+        let mut next = Self { poison: self.poison.clone(), ..Self::new(settings) };
+        if has_same_budget {
+            (next.budget, next.shares) = (self.budget.clone(), self.shares.clone());
+        }
+        next
     }
 
     /// How long an answer without output is held back.
@@ -212,5 +225,22 @@ mod tests {
         };
         assert_ne!(slot("192.0.2.1"), slot("192.0.2.2"));
         assert_eq!(slot("2001:db8::1"), slot("2001:db8::2"), "one client has the whole network");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn other_settings_keep_the_deaths_and_the_same_budget() {
+        let settings = Settings { budget: 0.0, budget_floor: 1, ..Settings::default() };
+        let retry = Retry::new(settings);
+        let busy = |retry: &Retry| retry.allow(CALLER, failed(Symptom::Busy, 1), clock::now());
+        assert_eq!(retry.allow(CALLER, failed(Symptom::Died, 1), clock::now()), Ok(()));
+        (0..9).for_each(|_| assert_eq!(busy(&retry), Ok(())));
+        assert_eq!(busy(&retry), Err(NotRetried::Budget));
+        let retry = retry.reconfigured(Settings { attempts: 5, ..settings });
+        assert_eq!(retry.settings.attempts, 5);
+        assert_eq!(busy(&retry), Err(NotRetried::Budget), "the budget stays used");
+        let retry = retry.reconfigured(Settings { budget_floor: 2, ..settings });
+        assert_eq!(busy(&retry), Ok(()), "another budget is a new one");
+        let second = retry.allow(CALLER, failed(Symptom::Died, 2), clock::now());
+        assert_eq!(second, Err(NotRetried::Poison), "the first death was before two changes");
     }
 }

@@ -15,4 +15,6 @@ pub struct Asked {
     pub parameters: Parameters,
     /// The gateway asked for usage on its own: the client did not.
     pub usage_injected: bool,
+    /// It asked for the counts of every event, too.
+    pub continuous_usage_injected: bool,
 }

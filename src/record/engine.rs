@@ -13,6 +13,10 @@ pub struct Condition {
     pub waiting: Option<u32>,
     /// Preemptions since its start.
     pub preemptions: Option<u64>,
+    /// When it last said that requests wait in its engine.
+    pub queued_at: Option<Instant>,
+    /// It is down.
+    pub is_down: bool,
     /// The age of all this.
     pub age: Option<Duration>,
 }

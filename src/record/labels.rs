@@ -5,7 +5,15 @@ use std::sync::Arc;
 
 /// A label value for a model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ModelLabel(Option<Arc<str>>);
+pub struct ModelLabel(Value);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Value {
+    Own(Arc<str>),
+    /// A model that is served, and one too many to be a label value.
+    Folded(Arc<str>),
+    Other,
+}
 
 /// The name of a replica in the configuration, by default its host and port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,23 +26,44 @@ impl ModelLabel {
     pub const OTHER: &str = "_other";
 
     /// The label of a model that a replica serves or the configuration names.
-    pub fn known(model: Arc<str>) -> Self {
-        Self(Some(model))
+    pub const fn known(model: Arc<str>) -> Self {
+        Self(Value::Own(model))
+    }
+
+    /// The label of a model that a replica serves, and that is one too many to be a label value.
+    pub const fn folded(model: Arc<str>) -> Self {
+        Self(Value::Folded(model))
     }
 
     /// The label of everything else.
     pub const fn other() -> Self {
-        Self(None)
+        Self(Value::Other)
     }
 
-    /// Whether it is one of those.
+    /// Whether a replica serves the model or the configuration names it.
     pub const fn is_known(&self) -> bool {
-        self.0.is_some()
+        !matches!(self.0, Value::Other)
+    }
+
+    /// Whether the model is a label value itself.
+    pub const fn is_label(&self) -> bool {
+        matches!(self.0, Value::Own(_))
     }
 
     /// The label value.
     pub fn as_str(&self) -> &str {
-        self.0.as_deref().unwrap_or(Self::OTHER)
+        match &self.0 {
+            Value::Own(model) => model,
+            Value::Folded(_) | Value::Other => Self::OTHER,
+        }
+    }
+
+    /// The name of the model, for logs and spans, whose values need no bound.
+    pub fn name(&self) -> &str {
+        match &self.0 {
+            Value::Own(model) | Value::Folded(model) => model,
+            Value::Other => Self::OTHER,
+        }
     }
 }
 

@@ -20,6 +20,7 @@ mod slow;
 mod text_for;
 mod tier;
 mod timings;
+mod wait;
 
 pub use asked::Asked;
 pub use attempt::{Attempt, NotRetried};
@@ -45,6 +46,7 @@ use outcome::ending;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+use wait::FirstWait;
 
 /// One request, from its first byte to its last.
 #[derive(Debug, Clone)]
@@ -336,13 +338,14 @@ impl RequestRecord {
         }
     }
 
-    /// Where the request was when it ended: of interest when the client left.
+    /// Where the request was when it ended: of interest when the client left. A backend sends the head
+    /// of a stream before it has computed anything, so from then on it is judged by what was waited for.
     pub fn phase(&self) -> &'static str {
         let timings = &self.timings;
         match timings {
             Timings { terminal: Some(_), .. } => "done",
             Timings { first_output: Some(_), .. } => "decode",
-            Timings { headers: Some(_), .. } => "prefill",
+            Timings { headers: Some(_), .. } => FirstWait::of(self, &Phases::of(self)).phase(),
             Timings { sent: Some(_), .. } => "headers",
             Timings { queued: Some(_), dequeued: None, .. } => "queued",
             Timings { received: Some(_), .. } => "routing",

@@ -20,7 +20,8 @@ pub struct Observed {
     pub tokens_in_events: u64,
     /// Those of them that did not tell.
     pub uncounted_events: u64,
-    /// Tokens, by the number of events where they do not tell.
+    /// Tokens: counted where events tell, else estimated from the number of events. While the answer
+    /// goes on, an event counts as one token; see [`Observed::scale_estimate`].
     pub estimated_tokens: u64,
     /// Times between output events of a choice, as they arrived: inter-chunk latency. Without
     /// those in which the client held the stream up.
@@ -43,6 +44,8 @@ pub struct Observed {
     pub stalls: Vec<Stall>,
     /// Times that the engine itself reports.
     pub engine: Option<EngineTimes>,
+    /// The gateway asked for usage in every event.
+    pub has_continuous_usage: bool,
     /// What became of the usage event that the gateway asked for.
     pub usage_event: Option<UsageEvent>,
     /// Token counts from the engine.
@@ -82,6 +85,25 @@ impl Observed {
         self.gaps = Gaps::with_bounds(scales.gaps.clone());
         self.itl = Gaps::with_bounds(scales.itl.clone());
         self.chunk_tokens = ChunkTokens::with_bounds(scales.chunk_tokens.clone());
+    }
+
+    /// Counts each event that did not tell its tokens as so many. Only where the count of the answer
+    /// is an estimate: an exact one needs none.
+    pub fn scale_estimate(&mut self, tokens_per_event: f64) {
+        if self.usage_source == UsageSource::Estimated {
+            let more = self.uncounted_events as f64 * (tokens_per_event - 1.0);
+            self.estimated_tokens = (self.estimated_tokens as f64 + more).round().max(0.0) as u64;
+        }
+    }
+
+    /// Tokens and events with output of a stream whose tokens the engine counted, without the token
+    /// that ended it and had no text. `None`: of another answer.
+    pub fn counted_events(&self) -> Option<(u64, u64)> {
+        let is_exact = self.is_stream && self.usage_source == UsageSource::Exact;
+        let output = self.usage.output.filter(|_| is_exact && self.output_events > 0)?;
+        let in_events = self.tokens_in_events.saturating_add(self.uncounted_events);
+        let textless = self.estimated_tokens.saturating_sub(in_events);
+        Some((output.saturating_sub(textless), self.output_events))
     }
 }
 

@@ -66,7 +66,8 @@ pub enum UsageSource {
     Exact,
     /// What the engine told on the way: its count so far, or the ids or logprobs of every token.
     Continuous,
-    /// One token for each event with output, and one for an end without text.
+    /// From the number of events with output, and the tokens that an event of this backend usually
+    /// has. An end without text counts as one token.
     Estimated,
     /// Nothing was seen to count.
     #[default]
@@ -82,6 +83,9 @@ pub enum UsageEvent {
     Missed,
     /// The server tells usage with every event anyway, so nothing was taken out.
     Forced,
+    /// The usage of an event could not be removed, because the event is too long or of an unknown
+    /// layout: the client saw it.
+    Unremoved,
 }
 
 /// Why an observer could not read all of an answer. The bytes flowed on regardless.
@@ -210,7 +214,7 @@ impl UsageSource {
 
 impl UsageEvent {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Stripped, Self::Missed, Self::Forced];
+    pub const ALL: [Self; 4] = [Self::Stripped, Self::Missed, Self::Forced, Self::Unremoved];
 
     /// The name in metrics.
     pub const fn as_str(self) -> &'static str {
@@ -218,6 +222,7 @@ impl UsageEvent {
             Self::Stripped => "stripped",
             Self::Missed => "missed",
             Self::Forced => "forced",
+            Self::Unremoved => "unremoved",
         }
     }
 }

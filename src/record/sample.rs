@@ -32,7 +32,7 @@ pub(crate) fn streamed() -> RequestRecord {
         api: Some(Api::Chat),
         asked: Asked { stream: true, max_tokens: Some(64), ..Asked::default() },
         model: ModelLabel::known("tiny".into()),
-        decision: Some(Arc::new(decision())),
+        decision: Some(Arc::new(usual_decision())),
         tier: Tier::default(),
         caller: None,
         attempts: vec![Attempt {
@@ -121,21 +121,28 @@ fn head() -> Head {
 }
 
 /// The first of two, which was predicted to answer after 80 ms, and the other after 250 ms.
-fn decision() -> Decision {
-    let candidates = [(0, 0.08), (1, 0.25)].map(|(place, base)| Candidate {
-        place,
-        prefill: Prefill { base, per_token: 0.0 },
-        kv_usage: None,
-        ..believed()
-    });
-    let question = Question::new(Policy::default(), candidates.into(), Ask::default());
-    let choice = question.pick().unwrap();
+fn usual_decision() -> Decision {
     let condition = Condition {
         kv_usage: Some(0.25),
         waiting: Some(3),
         age: Some(Duration::from_millis(120)),
         ..Condition::default()
     };
+    decision(|candidate| candidate, condition)
+}
+
+/// A decision between two candidates that are changed like this.
+pub(crate) fn decision(change: impl Fn(Candidate) -> Candidate, condition: Condition) -> Decision {
+    let candidates = [(0, 0.08), (1, 0.25)].map(|(place, base)| {
+        change(Candidate {
+            place,
+            prefill: Prefill { base, per_token: 0.0 },
+            kv_usage: None,
+            ..believed()
+        })
+    });
+    let question = Question::new(Policy::default(), candidates.into(), Ask::default());
+    let choice = question.pick().unwrap();
     Decision::new(
         question,
         choice,
@@ -167,6 +174,8 @@ pub(crate) fn believed() -> Candidate {
         kv_usage: Some(0.25),
         capacity: Some(100_000),
         certainty: 0.9,
+        slot_wait: 0.0,
+        overdue: 0.0,
     }
 }
 

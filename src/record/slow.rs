@@ -1,5 +1,6 @@
 //! Why a slow request was slow: one cause from a closed set, the one that took the most time.
 
+use super::wait::FirstWait;
 use super::{Outcome, Phase, Phases, RequestRecord, Timings};
 use crate::units;
 use schemars::JsonSchema;
@@ -19,6 +20,9 @@ pub enum SlowCause {
     EngineQueue,
     /// Its prompt took long to compute.
     LongPrompt,
+    /// The backend gave no output, and neither its queue nor the prompt explains that: its engine or its
+    /// host is frozen, or the cause cannot be seen from here.
+    Unresponsive,
     /// The engine took its KV cache away for others, and computed it again.
     Preempted,
     /// The engine fell silent in the middle of the answer.
@@ -67,12 +71,13 @@ impl Default for SlowLimits {
 
 impl SlowCause {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Retry,
         Self::GatewayQueue,
         Self::Gateway,
         Self::EngineQueue,
         Self::LongPrompt,
+        Self::Unresponsive,
         Self::Preempted,
         Self::Stalled,
         Self::SlowDecode,
@@ -87,6 +92,7 @@ impl SlowCause {
             Self::Gateway => "gateway",
             Self::EngineQueue => "engine_queue",
             Self::LongPrompt => "long_prompt",
+            Self::Unresponsive => "unresponsive",
             Self::Preempted => "preempted",
             Self::Stalled => "stalled",
             Self::SlowDecode => "slow_decode",
@@ -123,14 +129,14 @@ fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
 }
 
 /// What each cause has cost.
-fn costs(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 9] {
+fn costs(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 10] {
     let timings = &record.timings;
     let phases = Phases::of(record);
     let took = |phase| phases.get(phase).map_or(Duration::ZERO, |span| span.took);
     let first = record.attempts.first().map(|attempt| attempt.started);
     let retries = between(first, timings.sent);
     let upload = between(Some(timings.accepted), timings.received);
-    let engine = waits(record, took(Phase::Queue), took(Phase::Prefill));
+    let wait = FirstWait::of(record, &phases);
     let silent = silences(timings, record);
     let is_preempted = record.preemptions().is_some_and(|preemptions| preemptions > 0);
     let (preempted, stalled) =
@@ -141,28 +147,14 @@ fn costs(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration);
         (SlowCause::Retry, retries),
         (SlowCause::GatewayQueue, took(Phase::GatewayQueue)),
         (SlowCause::Gateway, took(Phase::Gateway).saturating_sub(retries)),
-        (SlowCause::EngineQueue, engine.0),
-        (SlowCause::LongPrompt, engine.1),
+        (SlowCause::EngineQueue, wait.queue),
+        (SlowCause::LongPrompt, wait.prefill),
+        (SlowCause::Unresponsive, wait.unexplained),
         (SlowCause::Preempted, preempted),
         (SlowCause::Stalled, stalled),
         (SlowCause::SlowDecode, if is_dragging { decode } else { Duration::ZERO }),
         (SlowCause::SlowReader, upload + record.observed.write_stall),
     ]
-}
-
-/// Queue and prefill. If nobody told them, the whole wait for the first output is of one kind: it
-/// was queued if the replica had a queue, and computed if not.
-fn waits(record: &RequestRecord, queue: Duration, prefill: Duration) -> (Duration, Duration) {
-    if !(queue + prefill).is_zero() {
-        return (queue, prefill);
-    }
-    let timings = &record.timings;
-    let wait = between(timings.sent, timings.first_output.or(timings.ended));
-    let waiting = record.decision.as_ref().and_then(|decision| decision.condition.waiting);
-    match waiting {
-        Some(1..) => (wait, Duration::ZERO),
-        _ => (Duration::ZERO, wait),
-    }
 }
 
 fn silences(timings: &Timings, record: &RequestRecord) -> Duration {
@@ -182,7 +174,7 @@ mod tests {
     use super::*;
     use crate::openai::EngineTimes;
     use crate::record::sample::{at, streamed};
-    use crate::record::{Condition, RecentTimes, Stall};
+    use crate::record::{Condition, Stall};
     use std::sync::Arc;
 
     /// The cause of a stream that is like the sample but for this.
@@ -254,20 +246,12 @@ mod tests {
                 });
             };
             assert_eq!(cause(|record, _| told(record)), Some(expected));
-            let shared = |record: &mut RequestRecord| {
-                delay(record, 3_000);
-                record.recent = RecentTimes {
-                    queue: Some(Duration::from_millis(queue)),
-                    prefill: Some(Duration::from_millis(prefill)),
-                };
-            };
-            assert_eq!(cause(|record, _| shared(record)), Some(expected), "by other requests");
         }
     }
 
     #[test]
-    fn if_nobody_tells_a_late_first_token_was_queued_where_there_was_a_queue() {
-        for (waiting, expected) in [(3, SlowCause::EngineQueue), (0, SlowCause::LongPrompt)] {
+    fn a_late_first_token_was_queued_where_there_was_a_queue() {
+        for (waiting, expected) in [(3, SlowCause::EngineQueue), (0, SlowCause::Unresponsive)] {
             let slow = cause(|record, _| {
                 delay(record, 3_000);
                 queue(record, waiting);

@@ -152,6 +152,12 @@ impl Breaker {
         shut_until > 0 && self.since_origin(now) < shut_until
     }
 
+    /// Whether the replica gets nothing now because it failed requests or gives them up: not one
+    /// that is only full or paused for a moment.
+    pub fn is_ejected(&self, now: Instant) -> bool {
+        self.is_shut(now) && self.standing() != Standing::Resting
+    }
+
     /// Whether it starts slowly, and this request is one of those that it is spared. `luck` is from
     /// 0 to 1; with 0 it is spared none.
     pub fn spares(&self, now: Instant, luck: f64) -> bool {

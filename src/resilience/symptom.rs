@@ -5,6 +5,8 @@
 pub enum Symptom {
     /// No connection.
     Unreachable,
+    /// The gateway had no file descriptor or port for a connection.
+    GatewayExhausted,
     /// It broke the connection off before its answer had any output.
     Died,
     /// It did not speak HTTP.
@@ -65,8 +67,9 @@ pub enum Effect {
 
 impl Symptom {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Unreachable,
+        Self::GatewayExhausted,
         Self::Died,
         Self::Garbage,
         Self::Down,
@@ -86,6 +89,7 @@ impl Symptom {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unreachable => "connect_error",
+            Self::GatewayExhausted => "gateway_exhausted",
             Self::Died => "connection_reset",
             Self::Garbage => "bad_response",
             Self::Down => "backend_down",
@@ -106,7 +110,10 @@ impl Symptom {
     pub const fn elsewhere(self) -> Elsewhere {
         match self {
             Self::Unreachable => Elsewhere::Always,
-            Self::SlowHead | Self::SlowOutput | Self::Late => Elsewhere::Never,
+            // No connection to another backend can be opened either.
+            Self::GatewayExhausted | Self::SlowHead | Self::SlowOutput | Self::Late => {
+                Elsewhere::Never
+            }
             Self::Died
             | Self::Down
             | Self::Garbage
@@ -123,7 +130,7 @@ impl Symptom {
     /// What becomes of the replica. Whatever a client can cause at will does it no harm.
     pub const fn effect(self) -> Effect {
         match self {
-            Self::Late | Self::Down => Effect::Nothing,
+            Self::GatewayExhausted | Self::Late | Self::Down => Effect::Nothing,
             Self::Unreachable => Effect::Down,
             Self::Busy => Effect::Rest,
             Self::EngineDead => Effect::Eject,

@@ -15,6 +15,9 @@
 //! engine without a queue has free places in its batch: how many, it does not say. An old report
 //! fades, so one that stays away never closes the door; and a replica that has nothing to do is
 //! never past its mark, whatever it says of its cache.
+//!
+//! A frozen engine is past no mark: its metrics stand still. While others are full it is worth less
+//! than a place in the gateway's queue, see [`is_stuck`].
 
 use super::{Candidate, LastSaid};
 
@@ -34,6 +37,15 @@ pub struct Marks {
 const BATCH: f64 = 256.0;
 /// The fullest that a cache can be for its pressure.
 const FULL: f64 = 0.99;
+
+/// Seconds for which a candidate's oldest request must be overdue to take it for stuck.
+const STUCK: f64 = 2.0;
+
+/// Whether a candidate's engine does nothing, as far as can be seen: a request waits better for another
+/// one that is full than there.
+pub fn is_stuck(candidate: &Candidate) -> bool {
+    candidate.overdue >= STUCK
+}
 
 impl Marks {
     /// Whether a candidate is past one of the marks.

@@ -1,7 +1,8 @@
 //! The least predicted time to first token.
 //!
 //! ```text
-//! ttft     = base + (backlog + work × (1 + interference × running)) × seconds per token + pressure
+//! ttft     = base + max(backlog × seconds per token, slot wait)
+//!          + work × (1 + interference × running) × seconds per token + pressure + overdue
 //! work     = prompt − cached × room            what has to be computed
 //! room     = (1 − k) ÷ (1 − guard), from 0 to 1
 //! pressure = seconds × k ÷ (1 − k)             grows steeply as the cache fills
@@ -13,8 +14,13 @@
 //! computed twice; so the pressure has no bound, and a prefix that lies in a cache which is nearly
 //! full is worth nothing. The streams that run at a replica all stand still for a part of every
 //! prompt that is computed beside them: that is what `interference` is for.
+//!
+//! An engine runs a limited number of sequences at once. Once that number has been learned, `slot
+//! wait` is the time until one of them ends. `overdue` is how long the replica's oldest request
+//! without output has waited beyond its own prediction: whatever holds that one up also holds up
+//! those behind it, and an engine that is frozen is found out by nothing else.
 
-use super::{Ask, Candidate, Choice, lowest, session};
+use super::{Ask, Candidate, Choice, Prefill, lowest, session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -67,7 +73,24 @@ pub(super) fn pick(settings: &Settings, candidates: &[Candidate], ask: &Ask) -> 
     let stays = home.filter(|home| costs[*home] <= least + slack);
     let index =
         stays.unwrap_or_else(|| lowest(candidates, &costs.iter().copied(), slack, ask.sequence));
-    Choice { index, reason: reason(candidates, index, home) }
+    let is_avoiding = is_avoiding(candidates, &costs, index);
+    let reason = if is_avoiding { "avoids_overdue" } else { reason(candidates, index, home) };
+    Choice { index, reason }
+}
+
+/// Whether the candidate that would cost least, if none were overdue, is passed over because it is.
+fn is_avoiding(candidates: &[Candidate], costs: &[f64], chosen: usize) -> bool {
+    if candidates.iter().all(|candidate| candidate.overdue <= 0.0) {
+        return false;
+    }
+    let cost = |index: usize| {
+        let candidate = &candidates[index];
+        costs[index] - for_weight(candidate.overdue, candidate)
+    };
+    let least = (0..candidates.len()).min_by(|a, b| cost(*a).total_cmp(&cost(*b)));
+    least.is_some_and(|least| {
+        candidates[least].overdue > candidates[chosen].overdue && cost(least) <= cost(chosen)
+    })
 }
 
 /// The candidate that keeps the session of a request, if it has one.
@@ -96,9 +119,13 @@ pub fn ttft(settings: &Settings, candidate: &Candidate, is_home: bool) -> f64 {
     };
     let room = ((1.0 - k) / (1.0 - settings.guard).max(0.001)).clamp(0.0, 1.0);
     let work = candidate.prompt - cached * room;
-    let tokens = candidate.backlog + work * (1.0 + settings.interference * candidate.running);
+    let Prefill { base, per_token } = candidate.prefill;
+    // Prompts that are ahead are computed while slots are waited for.
+    let ahead = candidate.backlog * per_token;
+    let queue = if candidate.slot_wait > ahead { candidate.slot_wait } else { ahead };
+    let work = work * (1.0 + settings.interference * candidate.running) * per_token;
     let adapter = if candidate.has_adapter { 0.0 } else { settings.adapter_seconds };
-    candidate.prefill.seconds(tokens) + settings.pressure * pressure(k) + adapter
+    base + queue + work + settings.pressure * pressure(k) + adapter + candidate.overdue
 }
 
 /// 1 for a cache that is half full.
@@ -127,7 +154,6 @@ fn reason(candidates: &[Candidate], index: usize, home: Option<usize>) -> &'stat
 
 #[cfg(test)]
 mod tests {
-    use super::super::Prefill;
     use super::super::tests::replica;
     use super::*;
 
@@ -206,6 +232,34 @@ mod tests {
         assert_eq!(choose(&[without, replica()]).index, 1);
         let busy = Candidate { backlog: 50_000.0, ..replica() };
         assert_eq!(choose(&[without, busy]).index, 0);
+    }
+
+    #[test]
+    fn a_backend_whose_oldest_request_is_overdue_is_avoided_and_the_reason_says_so() {
+        let overdue = Candidate { overdue: 0.5, ..replica() };
+        assert_eq!(choose(&[overdue, replica()]), Choice { index: 1, reason: "avoids_overdue" });
+        let warm = Candidate { cached: 900.0, ..overdue };
+        assert_eq!(choose(&[warm, replica()]), Choice { index: 1, reason: "avoids_overdue" });
+        // A wait that is longer still is no better.
+        let busy = Candidate { backlog: 50_000.0, ..replica() };
+        assert_eq!(choose(&[overdue, busy]), Choice { index: 0, reason: "lowest_ttft" });
+    }
+
+    #[test]
+    fn while_all_are_overdue_their_queues_still_count() {
+        let overdue = Candidate { overdue: 3.0, ..replica() };
+        let busy = Candidate { overdue: 2.9, backlog: 10_000.0, ..replica() };
+        assert_eq!(choose(&[overdue, busy]).index, 0);
+        assert_eq!(choose(&[overdue, Candidate { backlog: 0.0, ..busy }]).index, 1);
+    }
+
+    #[test]
+    fn a_wait_for_a_slot_counts_and_the_prompts_ahead_are_computed_meanwhile() {
+        let full = Candidate { slot_wait: 0.5, ..replica() };
+        assert_eq!(choose(&[full, replica()]).index, 1);
+        let both = Candidate { backlog: 5_000.0, ..full };
+        let cost = |candidate| cost(&Settings::default(), &candidate, false);
+        assert!((cost(both) - cost(full)).abs() < 1e-9, "5,000 tokens take half a second, too");
     }
 
     #[test]

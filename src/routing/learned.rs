@@ -1,8 +1,8 @@
 //! What a replica's answers teach of it: how fast it computes prompts, how many tokens a byte
 //! makes, how long answers are, and how long its prefix cache keeps what was sent.
 
-use super::ledger::Counts;
 use super::prefill::{Learner, Prefill};
+use super::promise::Counts;
 use super::said::Real;
 use std::sync::{Mutex, PoisonError};
 
@@ -17,6 +17,7 @@ pub struct Learned {
     prompt_tokens: Real,
     output_tokens: Real,
     retention: Real,
+    answer: Real,
     learner: Mutex<Learner>,
 }
 
@@ -43,6 +44,7 @@ impl Default for Learned {
             prompt_tokens: Real::new(f64::NAN),
             output_tokens: Real::new(f64::NAN),
             retention: Real::new(1.0),
+            answer: Real::new(f64::NAN),
             learner: Mutex::default(),
         }
     }
@@ -84,8 +86,22 @@ impl Learned {
         self.retention.get()
     }
 
-    pub(super) fn on_first_output(&self, work: f64, seconds: f64) {
+    /// The mean time in seconds from the first output of an answer to its end; of an answer that is
+    /// no stream, from the request on. `None`: no answer has ended.
+    pub fn answer(&self) -> Option<f64> {
+        known(&self.answer)
+    }
+
+    /// An answer has ended after this time.
+    pub(super) fn on_end(&self, seconds: f64) {
+        approach(&self.answer, seconds);
+    }
+
+    /// A first output came so late. `work`: the tokens that had to be computed before it; `None` if the
+    /// request had to wait for something else, too.
+    pub(super) fn on_first_output(&self, work: Option<f64>, seconds: f64) {
         approach(&self.ttft, seconds);
+        let Some(work) = work else { return };
         let mut learner = self.learner.lock().unwrap_or_else(PoisonError::into_inner);
         let line = learner.on_first_output(work, seconds);
         self.base.set(line.base);

@@ -9,52 +9,14 @@
 
 use super::learned::Learned;
 use super::prefix::PrefixTable;
+use super::promise::{Counts, Own, Promise};
 use super::said::{Real, Report, Said};
-use super::{Candidate, Prefill, Prompt};
+use super::slots::Slots;
+use super::unanswered::{Ticket, Unanswered};
+use super::{Candidate, Prefill, Prompt, kv_aware};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-/// What this gateway has at a replica.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Own {
-    /// Requests.
-    pub in_flight: u32,
-    /// Of those, the ones without a first output.
-    pub pending: u32,
-    /// Prompt tokens that the pending ones have to have computed.
-    pub backlog: u64,
-    /// Tokens that all of them may hold in the KV cache.
-    pub tokens: u64,
-}
-
-/// One request at a replica, until it is [given back](Ledger::give_back).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Promise {
-    /// Tokens that it may hold in the KV cache.
-    tokens: u64,
-    /// Prompt tokens that it has to have computed.
-    uncached: u64,
-    /// Prompt tokens that were believed cached.
-    pub cached: u64,
-    /// Those of `uncached` and of all that waited before it.
-    work: f64,
-    /// The prompt in bytes.
-    bytes: u64,
-    sent: Instant,
-    is_pending: bool,
-}
-
-/// What an answer told of its tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Prompt tokens.
-    pub prompt: Option<u64>,
-    /// Of those, the ones that came from the prefix cache.
-    pub cached: Option<u64>,
-    /// Generated tokens.
-    pub output: Option<u64>,
-}
 
 /// What is known of one replica.
 #[derive(Debug)]
@@ -65,6 +27,10 @@ pub struct Ledger {
     horizon: Real,
     in_flight: AtomicU32,
     pending: AtomicU32,
+    /// Streams that have fallen silent after their first output.
+    silent: AtomicU32,
+    /// Requests that have ended; it may overflow.
+    ended: AtomicU32,
     backlog: AtomicU64,
     tokens: AtomicU64,
     /// When a request was sent last: seconds from the epoch.
@@ -74,6 +40,10 @@ pub struct Ledger {
     /// When the prompts of requests that are no streams will have been computed: their first
     /// outputs are not seen. In seconds from the epoch.
     unseen_until: Real,
+    /// When the last of the silent streams was found silent: seconds from the epoch.
+    silent_since: Real,
+    unanswered: Unanswered,
+    slots: Slots,
     said: Said,
     prefix: OnceLock<PrefixTable>,
     /// Its own part that only learning reads is the last.
@@ -95,11 +65,16 @@ impl Ledger {
             horizon: Real::new(seconds_of(horizon)),
             in_flight: AtomicU32::new(0),
             pending: AtomicU32::new(0),
+            silent: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
             backlog: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
             sent: Real::new(0.0),
             progressed: Real::new(0.0),
             unseen_until: Real::new(0.0),
+            silent_since: Real::new(0.0),
+            unanswered: Unanswered::new(),
+            slots: Slots::new(),
             said: Said::nothing(),
             prefix: OnceLock::new(),
             learned: Learned::default(),
@@ -129,6 +104,11 @@ impl Ledger {
     /// What it has learned.
     pub fn learned(&self) -> &Learned {
         &self.learned
+    }
+
+    /// The sequences that the engine runs at once. `None`: not known.
+    pub fn slots(&self) -> Option<f64> {
+        self.slots.known()
     }
 
     /// What a report is worth now: 1 when it is new, ½ at the horizon, 0 when there is none.
@@ -176,6 +156,8 @@ impl Ledger {
             kv_usage: self.said.kv_usage(&own, certainty),
             capacity,
             certainty,
+            slot_wait: self.slot_wait(f64::from(own.in_flight) + others),
+            overdue: self.overdue(&own, now),
         }
     }
 
@@ -189,6 +171,7 @@ impl Ledger {
         now: Instant,
     ) -> Promise {
         let uncached = (candidate.prompt - candidate.cached).max(0.0) as u64;
+        let since_epoch = self.seconds(now);
         let promise = Promise {
             tokens: (candidate.prompt + candidate.output) as u64,
             uncached,
@@ -196,9 +179,11 @@ impl Ledger {
             work: candidate.backlog + uncached as f64,
             bytes: prompt.bytes,
             sent: now,
+            began: None,
+            ticket: self.expect(candidate, is_stream, since_epoch),
+            waits_for_slot: candidate.slot_wait > 0.0,
             is_pending: is_stream,
         };
-        let since_epoch = self.seconds(now);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.tokens.fetch_add(promise.tokens, Ordering::Relaxed);
         self.sent.set(since_epoch);
@@ -217,29 +202,68 @@ impl Ledger {
         if !self.end_of_prefill(promise, now) {
             return;
         }
+        promise.began = Some(now);
+        if let Some(ticket) = promise.ticket.take() {
+            self.unanswered.on_output(ticket);
+        }
         let seconds = now.saturating_duration_since(promise.sent).as_secs_f64();
-        self.learned.on_first_output(promise.work, seconds);
+        // A wait for a slot says nothing of how fast prompts are computed.
+        let work = (!promise.waits_for_slot).then_some(promise.work);
+        self.learned.on_first_output(work, seconds);
     }
 
     /// A request has been answered: what it told of its tokens corrects what was believed.
-    pub fn answered(&self, promise: &Promise, counts: &Counts) {
+    pub fn answered(&self, promise: &mut Promise, counts: &Counts) {
+        // An error says nothing of the engine: the front end makes it.
+        if promise.began.is_none() && counts.output.is_some_and(|output| output > 0) {
+            promise.began = Some(promise.sent);
+            if let Some(ticket) = promise.ticket.take() {
+                self.unanswered.on_output(ticket);
+            }
+        }
         self.learned.on_counts(promise.bytes, promise.cached, counts);
     }
 
     /// A request is over, however it ended.
     pub fn give_back(&self, mut promise: Promise, now: Instant) {
         self.end_of_prefill(&mut promise, now);
+        if let Some(ticket) = promise.ticket {
+            self.unanswered.remove(ticket);
+        }
+        if let Some(began) = promise.began {
+            self.learned.on_end(now.saturating_duration_since(began).as_secs_f64());
+        }
+        self.ended.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.tokens.fetch_sub(promise.tokens, Ordering::Relaxed);
     }
 
     /// The replica said this when it was asked at `at`; `own` is what this gateway had there then.
     pub fn on_report(&self, report: &Report, own: &Own, at: Instant) {
-        self.said.set(report, own, self.seconds(at));
+        if self.said.set(report, own, self.seconds(at)) {
+            self.unanswered.on_progress();
+        }
+        self.slots.on_report(report, self.ended.load(Ordering::Relaxed));
+    }
+
+    /// A stream has fallen silent after its first output, or goes on.
+    pub fn on_silence(&self, is_silent: bool, now: Instant) {
+        if is_silent {
+            self.silent_since.set(self.seconds(now));
+            self.silent.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.silent.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Streams that are silent now.
+    pub fn silent(&self) -> u32 {
+        self.silent.load(Ordering::Relaxed)
     }
 
     /// The replica has begun anew: its cache is empty.
     pub fn on_restart(&self) {
+        self.slots.forget();
         if let Some(prefix) = self.prefix.get() {
             prefix.clear();
         }
@@ -265,6 +289,36 @@ impl Ledger {
             self.progressed.set(self.seconds(now));
         }
         was_pending
+    }
+
+    /// A request without output is sent: when its output is expected. `None`: nobody knows.
+    fn expect(&self, candidate: &Candidate, is_stream: bool, now: f64) -> Option<Ticket> {
+        let expected = kv_aware::ttft(&kv_aware::Settings::default(), candidate, false);
+        if is_stream {
+            return Some(self.unanswered.add_stream(expected, now));
+        }
+        let answer = self.learned.answer()?;
+        Some(self.unanswered.add_whole(expected, answer, now))
+    }
+
+    /// For how many seconds the engine has failed to do what was expected of it: since the output of
+    /// the oldest request without output was due, or since all streams have been silent.
+    fn overdue(&self, own: &Own, now: f64) -> f64 {
+        let overdue = self.unanswered.overdue(now);
+        let silent = self.silent();
+        if silent == 0 || silent < own.in_flight.saturating_sub(own.pending) {
+            return overdue;
+        }
+        overdue.max(now - self.silent_since.get())
+    }
+
+    /// Seconds until a slot of the engine is free for one more request, if this many are there: the
+    /// slots become free one after the other, evenly over the time that an answer takes.
+    fn slot_wait(&self, requests: f64) -> f64 {
+        let (Some(slots), Some(answer)) = (self.slots.known(), self.learned.answer()) else {
+            return 0.0;
+        };
+        (requests + 1.0 - slots).max(0.0) * answer / slots
     }
 
     /// The learned line. One that has not been tried for a while is hoped to be better than it was:

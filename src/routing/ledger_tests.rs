@@ -13,10 +13,10 @@ fn start() -> Instant {
 fn ledger(epoch: Instant) -> Ledger {
     let ledger = Ledger::new(epoch, 5 * SECOND);
     // A token is a byte.
-    let promise =
+    let mut promise =
         ledger.promise(&ledger.candidate(&prompt(1, 0), epoch), &prompt(1, 0), true, epoch);
     let counts = Counts { prompt: Some(1), cached: None, output: Some(100) };
-    ledger.answered(&promise, &counts);
+    ledger.answered(&mut promise, &counts);
     ledger.give_back(promise, epoch);
     ledger
 }
@@ -33,7 +33,7 @@ fn send(ledger: &Ledger, prompt: &Prompt, now: Instant) -> Promise {
 }
 
 fn report(kv_usage: f64, waiting: f64, running: f64) -> Report {
-    Report { kv_usage: Some(kv_usage), waiting, running, capacity: Some(100_000) }
+    Report { kv_usage: Some(kv_usage), waiting, running, capacity: Some(100_000), tokens: None }
 }
 
 #[test]
@@ -81,8 +81,8 @@ fn belief_fades_smoothly_from_the_report_to_our_own_knowledge_as_it_ages() {
 fn requests_of_another_gateway_are_seen_in_the_reports() {
     let (now, prompt) = (start(), prompt(1_000, 1));
     let ledger = ledger(now);
-    let first = send(&ledger, &prompt, now);
-    ledger.answered(&first, &Counts { prompt: Some(1_000), cached: Some(0), output: None });
+    let mut first = send(&ledger, &prompt, now);
+    ledger.answered(&mut first, &Counts { prompt: Some(1_000), cached: Some(0), output: None });
     ledger.on_report(&report(0.2, 4.0, 7.0), &ledger.own(), now);
     let belief = ledger.candidate(&prompt, now);
     assert_eq!((belief.waiting, belief.running), (4.0, 7.0));
@@ -134,9 +134,9 @@ fn a_replica_without_a_prefix_cache_is_found_out_by_what_its_answers_say() {
     ledger.on_report(&report(0.1, 0.0, 0.0), &ledger.own(), now);
     let long = prompt(51_200, 1);
     for seed in 0..30 {
-        let promise = send(&ledger, &long, now);
+        let mut promise = send(&ledger, &long, now);
         let nothing = Counts { prompt: Some(51_200), cached: Some(0), output: Some(10) };
-        ledger.answered(&promise, &nothing);
+        ledger.answered(&mut promise, &nothing);
         ledger.give_back(promise, now);
         send(&ledger, &prompt(20_000, 100 + seed), now);
     }
@@ -177,6 +177,110 @@ fn a_replica_that_was_slow_once_is_tried_again() {
     assert!(seconds(600 * SECOND) < 0.1 * seconds(60 * SECOND));
 }
 
+/// Seconds for which a ledger says that its backend is overdue.
+fn overdue(ledger: &Ledger, now: Instant) -> f64 {
+    ledger.candidate(&prompt(100, 99), now).overdue
+}
+
+#[test]
+fn a_backend_that_gives_no_output_is_overdue_until_it_does() {
+    let now = start();
+    let ledger = ledger(now);
+    let mut first = send(&ledger, &prompt(100, 1), now);
+    send(&ledger, &prompt(100, 2), now + SECOND / 10);
+    assert!(overdue(&ledger, now + SECOND / 5) <= 0.0, "within twice its prediction");
+    assert!((3.9..4.0).contains(&overdue(&ledger, now + 4 * SECOND)));
+    ledger.first_output(&mut first, now + 4 * SECOND);
+    assert!((3.8..3.9).contains(&overdue(&ledger, now + 4 * SECOND)), "the other one waits");
+}
+
+#[test]
+fn clients_that_leave_an_overdue_backend_are_no_sign_that_it_goes_on() {
+    let now = start();
+    let ledger = ledger(now);
+    let first = send(&ledger, &prompt(100, 1), now);
+    send(&ledger, &prompt(100, 2), now + SECOND / 10);
+    ledger.give_back(first, now + 4 * SECOND);
+    assert!((3.8..3.9).contains(&overdue(&ledger, now + 4 * SECOND)));
+}
+
+#[test]
+fn a_request_that_is_no_stream_is_overdue_if_the_engine_makes_no_tokens() {
+    let now = start();
+    let ledger = Ledger::new(now, 5 * SECOND);
+    let tell = |tokens: f64, at| {
+        let report = Report { tokens: Some(tokens), ..report(0.1, 0.0, 1.0) };
+        ledger.on_report(&report, &ledger.own(), at);
+    };
+    let ask =
+        |at| ledger.promise(&ledger.candidate(&prompt(100, 1), at), &prompt(100, 1), false, at);
+    // The first one teaches that answers take a second.
+    let mut taught = ask(now);
+    ledger.answered(&mut taught, &Counts { output: Some(9), ..Counts::default() });
+    ledger.give_back(taught, now + SECOND);
+    tell(10.0, now + SECOND);
+    let mut other = ask(now + SECOND);
+    assert!(overdue(&ledger, now + 5 * SECOND) <= 0.0, "answers differ in length");
+    tell(10.0, now + 10 * SECOND);
+    assert!(overdue(&ledger, now + 10 * SECOND) > 7.0);
+    let refused = ask(now + 10 * SECOND);
+    ledger.give_back(refused, now + 10 * SECOND);
+    assert!(overdue(&ledger, now + 10 * SECOND) > 7.0, "the front end answers, not the engine");
+    tell(11.0, now + 11 * SECOND);
+    assert!(
+        overdue(&ledger, now + 60 * SECOND) <= 0.0,
+        "it makes tokens, so it may be a long answer"
+    );
+    ledger.answered(&mut other, &Counts { output: Some(9), ..Counts::default() });
+    ledger.give_back(other, now + 60 * SECOND);
+    assert_eq!(ledger.own(), Own::default());
+}
+
+#[test]
+fn a_backend_is_overdue_while_all_its_streams_are_silent_and_not_while_some_go_on() {
+    let now = start();
+    let ledger = ledger(now);
+    for seed in 0..2 {
+        let mut promise = send(&ledger, &prompt(100, seed), now);
+        ledger.first_output(&mut promise, now);
+    }
+    ledger.on_silence(true, now + SECOND);
+    assert!(overdue(&ledger, now + 5 * SECOND) <= 0.0, "one may have been preempted");
+    ledger.on_silence(true, now + 2 * SECOND);
+    assert!((2.9..=3.1).contains(&overdue(&ledger, now + 5 * SECOND)));
+    ledger.on_silence(false, now + 5 * SECOND);
+    assert!(overdue(&ledger, now + 5 * SECOND) <= 0.0);
+}
+
+#[test]
+fn a_request_waits_for_a_slot_once_the_slots_are_known_to_be_taken() {
+    let now = start();
+    let ledger = Ledger::new(now, 5 * SECOND);
+    let mut open: Vec<Promise> =
+        (0..6).map(|seed| send(&ledger, &prompt(100, seed), now)).collect();
+    let ask = |at| ledger.candidate(&prompt(100, 99), at);
+    assert!(ask(now).slot_wait <= 0.0);
+    // Four run at once; each answer takes two seconds.
+    for (second, seed) in (1..).zip(100..110) {
+        let at = now + second * SECOND;
+        ledger.on_report(&report(0.1, 2.0, 4.0), &ledger.own(), at);
+        let mut oldest = open.remove(0);
+        ledger.first_output(&mut oldest, at);
+        ledger.give_back(oldest, at + 2 * SECOND);
+        open.push(send(&ledger, &prompt(100, seed), at));
+    }
+    let at = now + 11 * SECOND;
+    assert_eq!(ledger.slots(), Some(4.0));
+    let wait = ask(at).slot_wait;
+    assert!((1.4..1.6).contains(&wait), "the third slot that becomes free, one each 0.5 s: {wait}");
+    let line = ledger.learned().prefill();
+    let mut late = send(&ledger, &prompt(100, 200), at);
+    ledger.first_output(&mut late, at + 60 * SECOND);
+    assert_eq!(ledger.learned().prefill(), line, "a wait for a slot is no slow prefill");
+    ledger.on_restart();
+    assert_eq!((ledger.slots(), ask(at).slot_wait), (None, 0.0));
+}
+
 proptest! {
     #[test]
     fn whatever_comes_every_belief_is_finite_and_no_promise_is_left(
@@ -197,9 +301,9 @@ proptest! {
                     ledger.first_output(&mut promise, now);
                     open.push(promise);
                 }
-                (2, Some(promise)) => {
+                (2, Some(mut promise)) => {
                     let counts = Counts { prompt: Some(bytes), cached: Some(millis), output: Some(7) };
-                    ledger.answered(&promise, &counts);
+                    ledger.answered(&mut promise, &counts);
                     ledger.give_back(promise, now);
                 }
                 (_, taken) => {
@@ -208,7 +312,7 @@ proptest! {
                 }
             }
             let belief = ledger.candidate(&prompt(5_000, 3), now);
-            let numbers = [belief.prompt, belief.cached, belief.output, belief.backlog,
+            let numbers = [belief.overdue, belief.slot_wait, belief.prompt, belief.cached, belief.output, belief.backlog,
                 belief.waiting, belief.running, belief.certainty, belief.prefill.per_token];
             prop_assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0), "{belief:?}");
             prop_assert!(belief.cached <= belief.prompt);

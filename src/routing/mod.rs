@@ -14,6 +14,7 @@ mod p2c;
 mod prefill;
 pub mod prefix;
 mod prefix_affinity;
+mod promise;
 mod prompt;
 mod question;
 mod random;
@@ -22,10 +23,13 @@ mod round_robin;
 mod said;
 mod session;
 mod shortlist;
+mod slots;
+mod unanswered;
 
 pub use learned::Learned;
-pub use ledger::{Counts, Ledger, Own, Promise};
+pub use ledger::Ledger;
 pub use prefill::Prefill;
+pub use promise::{Counts, Own, Promise};
 pub use prompt::Prompt;
 pub use question::Question;
 pub use said::{LastSaid, Report};
@@ -77,6 +81,12 @@ pub struct Candidate {
     pub capacity: Option<u64>,
     /// How much of this it said itself, lately: from 0 to 1.
     pub certainty: f64,
+    /// Seconds until its engine has a free slot for one more sequence. 0: it has one, or the number of
+    /// its slots is not known.
+    pub slot_wait: f64,
+    /// Seconds for which its oldest request without output has been overdue, or for which all its
+    /// streams have been silent. 0: neither.
+    pub overdue: f64,
 }
 
 /// Lends what the others have taught to candidates that have not answered yet: they are worth a
@@ -229,18 +239,23 @@ impl PolicyKind {
     }
 }
 
-/// Every reason that a policy gives: a label value is one of these.
+/// The reason of a choice among ejected replicas: too many are ejected to leave them all out.
+pub const PANIC: &str = "panic_mode";
+
+/// Every reason of a choice: a label value is one of these.
 pub const REASONS: &[&str] = &[
     "only_candidate",
     "lowest_ttft",
     "cached_prefix",
     "prefix_too_busy",
+    "avoids_overdue",
     "session",
     "session_too_busy",
     "turn",
     "random",
     "fewest_requests",
     "fewer_of_two",
+    PANIC,
 ];
 
 /// The position of the lowest cost. Of those that cost more by no more than `slack` it is the one
@@ -265,6 +280,14 @@ fn lowest(
 fn load(candidate: &Candidate) -> f64 {
     f64::from(candidate.in_flight + 1) / f64::from(candidate.weight.max(1))
 }
+
+/// The same, with a place behind all others for a candidate whose oldest request is overdue.
+fn load_if_not_overdue(candidate: &Candidate) -> f64 {
+    load(candidate) + if candidate.overdue > 0.0 { OVERDUE_LOAD } else { 0.0 }
+}
+
+/// More requests than any backend has.
+const OVERDUE_LOAD: f64 = 1e9;
 
 /// The candidate at a place between 0 and the sum of all weights.
 fn at_weight(candidates: &[Candidate], place: u64) -> usize {

@@ -1,7 +1,7 @@
 //! What a replica last said of itself, in words that may be read one by one while another is
 //! written: each is true, whichever is newer.
 
-use super::ledger::Own;
+use super::promise::Own;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -16,6 +16,8 @@ pub struct Report {
     pub running: f64,
     /// Tokens that its KV cache can hold.
     pub capacity: Option<u64>,
+    /// Tokens that the engine has computed and generated since its start.
+    pub tokens: Option<f64>,
 }
 
 /// The load that a replica last told of, and what has changed since.
@@ -38,6 +40,8 @@ pub(super) struct Said {
     waiting: Real,
     running: Real,
     capacity: AtomicU64,
+    /// Tokens that the engine had computed and generated. NaN: not known.
+    made: Real,
     /// What a token is of the capacity; 0 if that is not known.
     token: Real,
     /// What this gateway had there then.
@@ -65,6 +69,7 @@ impl Said {
             waiting: Real::new(0.0),
             running: Real::new(0.0),
             capacity: AtomicU64::new(0),
+            made: Real::new(f64::NAN),
             token: Real::new(0.0),
             in_flight: AtomicU32::new(0),
             pending: AtomicU32::new(0),
@@ -73,7 +78,8 @@ impl Said {
         }
     }
 
-    pub(super) fn set(&self, report: &Report, own: &Own, at: f64) {
+    /// Takes over a report. Whether the engine has made tokens since the one before.
+    pub(super) fn set(&self, report: &Report, own: &Own, at: f64) -> bool {
         let others = (report.waiting + report.running - f64::from(own.in_flight)).max(0.0);
         let mean = self.others.get();
         self.others.set(mean + OTHERS * (others - mean));
@@ -87,6 +93,9 @@ impl Said {
         self.pending.store(own.pending, Ordering::Relaxed);
         self.tokens.store(own.tokens, Ordering::Relaxed);
         self.at.set(at);
+        let before = self.made.get();
+        self.made.set(report.tokens.unwrap_or(f64::NAN));
+        report.tokens.is_some_and(|tokens| !before.is_nan() && tokens.to_bits() != before.to_bits())
     }
 
     /// In seconds. `None`: it never said anything.

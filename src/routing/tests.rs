@@ -27,6 +27,8 @@ pub(super) fn replica() -> Candidate {
         kv_usage: Some(0.1),
         capacity: Some(100_000),
         certainty: 1.0,
+        slot_wait: 0.0,
+        overdue: 0.0,
     }
 }
 
@@ -40,8 +42,9 @@ fn candidate() -> impl Strategy<Value = Candidate> {
         (any::<u16>(), 0_u32..5, any::<bool>(), any::<u64>()),
         (number(), number(), number(), number()),
         (number(), number(), proptest::option::of(number()), any::<Option<u32>>()),
+        (number(), number()),
     )
-        .prop_map(|(own, tokens, load)| Candidate {
+        .prop_map(|(own, tokens, load, late)| Candidate {
             in_flight: own.0.into(),
             weight: own.1,
             has_adapter: own.2,
@@ -54,6 +57,8 @@ fn candidate() -> impl Strategy<Value = Candidate> {
             running: load.1,
             kv_usage: load.2,
             capacity: load.3.map(u64::from),
+            slot_wait: late.0,
+            overdue: late.1,
             ..replica()
         })
 }
@@ -172,9 +177,9 @@ fn answered_at_once(replicas: usize, requests: u64, tokens: u64) -> Vec<u32> {
         lend(&mut candidates);
         let ask = Ask { sequence: mix(sequence), ..Ask::default() };
         let index = Policy::default().pick(&candidates, &ask).unwrap().index;
-        let promise = ledgers[index].promise(&candidates[index], &prompt, false, now);
+        let mut promise = ledgers[index].promise(&candidates[index], &prompt, false, now);
         let counts = Counts { prompt: Some(tokens), cached: None, output: Some(tokens) };
-        ledgers[index].answered(&promise, &counts);
+        ledgers[index].answered(&mut promise, &counts);
         ledgers[index].give_back(promise, now);
         sent[index] += 1;
     }
@@ -208,4 +213,17 @@ fn tokens_that_nobody_has_told_are_lent_with_what_is_believed_cached_of_them() {
     let mut nobody = [untold];
     lend(&mut nobody);
     assert_eq!(nobody, [untold]);
+}
+
+#[test]
+fn policies_that_count_requests_prefer_a_backend_that_is_not_overdue() {
+    let overdue = Candidate { overdue: 0.1, ..replica() };
+    let busy = Candidate { in_flight: 7, ..replica() };
+    for kind in [PolicyKind::LeastRequests, PolicyKind::P2c] {
+        let policy = Policy { kind, ..Policy::default() };
+        let pick = |fleet: &[Candidate]| policy.pick(fleet, &Ask::default()).unwrap().index;
+        assert_eq!(pick(&[overdue, busy]), 1, "{kind:?}");
+        let more = Candidate { in_flight: 9, ..overdue };
+        assert_eq!(pick(&[more, overdue]), 1, "{kind:?}: while all are, the fewest requests count");
+    }
 }

@@ -1,6 +1,7 @@
 //! The connections of clients, counted: how many there are, and whose.
 
 use super::Limits;
+use crate::backend::descriptors::Descriptor;
 use crate::proxy::Gate;
 use crate::telemetry::vitals::ConnectionVitals;
 use futures_util::task::AtomicWaker;
@@ -37,6 +38,8 @@ pub(super) struct Counted {
     connections: Arc<Connections>,
     client: Arc<Client>,
     key: IpAddr,
+    /// Its file descriptor.
+    _descriptor: Descriptor,
 }
 
 /// A request that is counted, until it is dropped.
@@ -62,6 +65,8 @@ pub(super) struct Activity {
 pub(super) enum Full {
     /// There are as many as there may be.
     All,
+    /// No file descriptor is left for it.
+    Descriptors,
     /// Its address has as many as it may have.
     Client,
 }
@@ -102,6 +107,7 @@ impl Connections {
             self.full.fetch_add(1, Ordering::Relaxed);
             return Err(Full::All);
         }
+        let descriptor = self.gate.descriptors().take().ok_or(Full::Descriptors)?;
         let key = network(ip);
         let mut clients = self.clients();
         let client = clients.entry(key).or_default();
@@ -114,7 +120,12 @@ impl Connections {
         let client = client.clone();
         drop(clients);
         self.gate.set_connections(self.open.fetch_add(1, Ordering::Relaxed) + 1);
-        Ok(Counted { connections: self.clone(), client, key })
+        Ok(Counted { connections: self.clone(), client, key, _descriptor: descriptor })
+    }
+
+    /// One was refused because no file descriptor was left for it.
+    pub(super) fn descriptors_ran_out(&self) {
+        self.full.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A handshake of TLS failed.
@@ -156,7 +167,7 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let Self { connections, client, key } = self;
+        let Self { connections, client, key, _descriptor } = self;
         let mut clients = connections.clients();
         if client.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
             clients.remove(key);

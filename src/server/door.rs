@@ -7,7 +7,7 @@ use super::leashing::Leashing;
 use super::pace::Paced;
 use super::wire::{Shared, Upload};
 use super::{http1, http2};
-use crate::error::Error;
+use crate::error::{Envelope, Error};
 use crate::observe::{Leash, Leashes};
 use crate::proxy::{Answer, Gateway, Opened, Peer, handle, open};
 use crate::tls::{Acceptor, Stream};
@@ -43,9 +43,6 @@ pub(super) struct Door {
     refusals: Arc<Semaphore>,
 }
 
-/// Connections that are told at the same time that they are too many. Others are closed without a
-/// word.
-const REFUSALS: usize = 64;
 /// Longest time for that.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 /// How a client says that it speaks HTTP/2.
@@ -74,7 +71,7 @@ impl Door {
         gateway: Arc<ArcSwap<Gateway>>,
         is_draining: Arc<AtomicBool>,
     ) -> Arc<Self> {
-        let refusals = Arc::new(Semaphore::new(REFUSALS));
+        let refusals = Arc::new(Semaphore::new(limits.load().refusals));
         Arc::new(Self { acceptor, limits, connections, leashes, gateway, is_draining, refusals })
     }
 
@@ -84,9 +81,18 @@ impl Door {
         stream: TcpStream,
         peer: SocketAddr,
     ) -> Option<(TcpStream, Counted)> {
-        let error = match self.connections.enter(peer.ip()) {
+        let mut entered = self.connections.enter(peer.ip());
+        // A connection to a backend that no request uses has the file descriptor that this one lacks.
+        while matches!(entered, Err(Full::Descriptors)) && self.gateway.load().pool.close_idle() {
+            entered = self.connections.enter(peer.ip());
+        }
+        let error = match entered {
             Ok(place) => return Some((stream, place)),
             Err(Full::All) => Error::Overloaded,
+            Err(Full::Descriptors) => {
+                self.connections.descriptors_ran_out();
+                Error::Overloaded
+            }
             Err(Full::Client) => Error::ClientBusy,
         };
         tracing::debug!(%peer, %error, "connection refused");
@@ -219,6 +225,7 @@ async fn answer(
 ) -> Response<Answer> {
     // Known only now that the stream runs.
     let leash = leashing.leash();
+    let envelope = Envelope::of(request.uri().path());
     let response = match opened {
         Ok(opened) => {
             // It is large, and made where it stays: in the box around it, it would be copied.
@@ -229,7 +236,7 @@ async fn answer(
     };
     response.unwrap_or_else(|_| {
         tracing::error!(ip = %peer.ip, "a request made the gateway panic");
-        Error::Internal.response().map(Either::Left)
+        Error::Internal.response_in(envelope, None).map(Either::Left)
     })
 }
 

@@ -5,6 +5,7 @@ use super::Connections;
 use super::door::Door;
 use super::listener::{self, accept};
 use crate::clock;
+use crate::supervise::{self, Task};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -55,7 +56,12 @@ impl Front {
         loop {
             tokio::select! {
                 (stream, peer) = accept(&self.listener, &self.counted) => self.serve(stream, peer),
-                Some(_) = self.connections.join_next() => {}
+                Some(ended) = self.connections.join_next() => {
+                    // The panic has ended this connection and no other.
+                    if ended.is_err_and(|error| error.is_panic()) {
+                        supervise::report(Task::Connection);
+                    }
+                }
                 () = &mut end => return,
             }
         }
@@ -78,7 +84,8 @@ impl Front {
     }
 
     fn serve(&mut self, stream: TcpStream, peer: SocketAddr) {
-        if let Some((stream, place)) = self.door.admit(stream, peer) {
+        let admitted = supervise::catch(Task::Listener, || self.door.admit(stream, peer));
+        if let Some((stream, place)) = admitted.flatten() {
             let closing = Closing::new(self.closing.subscribe());
             let serving = self.door.clone().serve(stream, peer, place, closing);
             self.connections.spawn(serving);

@@ -20,6 +20,10 @@ pub struct Limits {
     pub connections: usize,
     /// Most of one address.
     pub connections_per_client: Option<u32>,
+    /// Connections that are told at the same time why they are refused. Others are just closed.
+    pub refusals: usize,
+    /// Most connections to the admin port.
+    pub admin_connections: usize,
     /// Most streams of one HTTP/2 connection.
     pub streams: u32,
     /// Most memory of the process, in bytes, with which it takes new work.
@@ -40,6 +44,8 @@ impl Default for Limits {
             write_timeout: Duration::from_mins(1),
             connections: usize::MAX,
             connections_per_client: None,
+            refusals: 64,
+            admin_connections: 64,
             streams: 200,
             memory: None,
             drain_delay: Duration::ZERO,

@@ -23,6 +23,7 @@ use crate::backend::{Keeper, watch};
 use crate::clock;
 use crate::observe::{Leashes, Live};
 use crate::proxy::Gateway;
+use crate::supervise::{self, Task};
 use crate::telemetry::Telemetry;
 use crate::tls::{Acceptor, Credentials};
 use arc_swap::ArcSwap;
@@ -74,6 +75,8 @@ pub enum Drained {
     Whole,
     /// Some were cut at the deadline.
     Cut,
+    /// A task without which the server cannot go on has ended. Requests were drained.
+    Failed(Task),
 }
 
 /// How often it is said how far a drain is.
@@ -88,22 +91,41 @@ impl Server {
         let at_start = **limits.load();
         listener::find_the_gone(&clients, at_start.write_timeout);
         let router = admin::router(admin.clone());
-        let operators = tokio::spawn(operators::serve(operators, tls.operators, router));
+        listener::find_the_gone(&operators, at_start.write_timeout);
+        let (acceptor, failures) = (tls.operators, counted.clone());
+        let serving = operators::serve(operators, acceptor, router, at_start, failures);
+        let mut operators = supervise::essential(Task::AdminListener, serving);
         let (live, leashes) = (gateway.load().live.clone(), Leashes::new(clock::now()));
-        let sweeper = tokio::spawn(sweep(live.clone(), leashes.clone(), limits.clone()));
         let gate = gateway.load().gate.clone();
-        let memory = at_start.memory.map(|most| tokio::spawn(memory::watch(most, gate)));
-        let credentials = tokio::spawn(tls.credentials.run());
-        let admission = tokio::spawn(gateway.load().admission.clone().run());
+        let admission = gateway.load().admission.clone();
+        let (swept, of_streams, swept_limits) = (live.clone(), leashes.clone(), limits.clone());
+        let mut background = vec![
+            supervise::spawn(Task::StallSweep, move || {
+                sweep(swept.clone(), of_streams.clone(), swept_limits.clone())
+            }),
+            supervise::spawn(Task::Certificates, move || tls.credentials.clone().run()),
+            supervise::spawn(Task::Admission, move || admission.clone().run()),
+        ];
+        background.extend(at_start.memory.map(|most| {
+            supervise::spawn(Task::MemoryWatch, move || memory::watch(most, gate.clone()))
+        }));
         let is_draining = admin.draining.clone();
         let (limits_now, places) = (limits.clone(), counted.clone());
         let door = Door::new(tls.clients, limits_now, places, leashes, gateway, is_draining);
         let mut front = Front::new(clients, door, counted);
-        front.accept_until(shutdown).await;
+        let mut failed = None;
+        let end = async {
+            tokio::select! {
+                () = shutdown => {}
+                task = operators.ended() => failed = Some(task),
+            }
+        };
+        front.accept_until(end).await;
         admin.draining.store(true, Ordering::Relaxed);
         let Limits { drain_delay, drain, .. } = **limits.load();
         tracing::info!(open = live.open(), ?drain_delay, deadline = ?drain, "draining");
-        let telling = tokio::spawn(tell_progress(live.clone()));
+        let left = live.clone();
+        background.push(supervise::spawn(Task::DrainProgress, move || tell_progress(left.clone())));
         front.accept_until(tokio::time::sleep(drain_delay)).await;
         let mut closed = front.close().await;
         let ended = tokio::time::timeout(drain, closed.drain()).await;
@@ -112,15 +134,7 @@ impl Server {
             live.cut_all();
         }
         closed.cut().await;
-        telling.abort();
-        sweeper.abort();
-        admission.abort();
-        operators.abort();
-        credentials.abort();
-        if let Some(memory) = memory {
-            memory.abort();
-        }
-        drained
+        failed.map_or(drained, Drained::Failed)
     }
 }
 

@@ -4,9 +4,9 @@
 
 use super::outbox::Outbox;
 use super::pace::Paced;
-use crate::http1::{self, Most, RequestHead, Unsound};
+use crate::http1::{self, HeadScan, Most, RequestHead, Unsound};
 use crate::tls::Stream;
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
@@ -20,8 +20,8 @@ pub(super) struct Wire {
     stream: Paced<Stream>,
     /// What has come and has not been taken.
     ahead: Bytes,
-    /// How much of that is known to be no whole head.
-    looked_at: usize,
+    /// How far that has been searched for a head.
+    scan: HeadScan,
     /// What is still to come of the body of the request.
     body: http1::Body,
     /// The client waits to be told that it may send it.
@@ -62,7 +62,7 @@ impl Wire {
         Self {
             stream,
             ahead: Bytes::new(),
-            looked_at: 0,
+            scan: HeadScan::default(),
             body: http1::Body::empty(),
             is_expectant: false,
             out: Outbox::default(),
@@ -94,19 +94,11 @@ impl Wire {
     /// Reads until a head is there.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, most: Most) -> Poll<io::Result<Came>> {
         loop {
-            let count = self.ahead.len() - self.looked_at;
-            // One that comes byte by byte is not read anew for each.
-            let is_news = count == self.ahead.len()
-                || http1::has_blank_line(&self.ahead, count)
-                || self.ahead.len() > most.bytes;
-            if count > 0 && is_news {
-                match http1::request_head(&self.ahead, most) {
-                    Ok(None) => {}
-                    Ok(Some(head)) => return Poll::Ready(Ok(Came::Head(self.begin(head)))),
-                    Err(unsound) => return Poll::Ready(Ok(Came::Unsound(unsound))),
-                }
+            match self.scan.read(&mut self.ahead, most) {
+                Ok(None) => {}
+                Ok(Some(head)) => return Poll::Ready(Ok(Came::Head(self.begin(head)))),
+                Err(unsound) => return Poll::Ready(Ok(Came::Unsound(unsound))),
             }
-            self.looked_at = self.ahead.len();
             if ready!(self.poll_more(cx))? == 0 {
                 return Poll::Ready(Ok(Came::Nothing));
             }
@@ -114,16 +106,14 @@ impl Wire {
     }
 
     fn begin(&mut self, head: RequestHead) -> RequestHead {
-        self.ahead.advance(head.length);
-        self.looked_at = 0;
         self.body = head.body.clone();
         self.is_expectant = head.is_expectant;
         head
     }
 
-    /// Whether a head has begun to come. Blank lines may stand before one.
+    /// Whether a head has begun to come. Empty lines before it are dropped; half of one may be there.
     pub(super) fn is_in_head(&self) -> bool {
-        !self.ahead.iter().all(|byte| matches!(byte, b'\r' | b'\n'))
+        !matches!(&self.ahead[..], [] | [b'\r'])
     }
 
     /// Whether all of the request has come, read or not. What has come of it and was not read is

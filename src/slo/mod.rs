@@ -82,7 +82,7 @@ impl Objective {
         let is = |wanted: &Option<String>, found: &str| {
             wanted.as_ref().is_none_or(|wanted| wanted == found)
         };
-        is(&self.model, record.model.as_str()) && is(&self.tier, record.tier.as_str())
+        is(&self.model, record.model.name()) && is(&self.tier, record.tier.as_str())
     }
 }
 

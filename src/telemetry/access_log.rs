@@ -235,7 +235,7 @@ impl<'a> Line<'a> {
             error: record.error_type(),
             slow: record.slow.map(SlowCause::as_str),
             lost: observed.lost.map(Lost::as_str),
-            model: record.model.as_str(),
+            model: record.model.name(),
             tier: record.tier.as_str(),
             tenant: record.caller.as_ref().map(|caller| &*caller.tenant),
             key: record.caller.as_ref().map(|caller| &*caller.key),

@@ -2,6 +2,7 @@
 //! a reader that is too slow costs lines, never time.
 
 use crate::gather::Gatherer;
+use crate::supervise::{self, Task};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,9 +76,12 @@ impl Shared {
     fn write_to(&self, out: &mut impl Write) {
         for lines in self.lines.take() {
             // A reader that has gone is nobody's fault, and lines are not worth ending for.
-            let _ = out.write_all(lines.as_bytes());
+            let write = || drop(out.write_all(lines.as_bytes()));
+            if supervise::catch(Task::LogWriter, write).is_none() {
+                self.dropped.fetch_add(lines.lines().count() as u64, Ordering::Relaxed);
+            }
         }
-        let _ = out.flush();
+        supervise::catch(Task::LogWriter, || drop(out.flush()));
     }
 }
 

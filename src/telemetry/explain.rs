@@ -111,7 +111,7 @@ impl Explanation {
         json!({
             "request_id": self.request_id,
             "time": humantime::format_rfc3339_millis(self.started).to_string(),
-            "model": self.model.as_str(),
+            "model": self.model.name(),
             "backend": chosen.backend.as_str(),
             "reason": self.decision.reason(),
             "outcome": self.outcome,
@@ -135,7 +135,7 @@ impl Explanation {
         json!({
             "request_id": self.request_id,
             "time": humantime::format_rfc3339_millis(self.started).to_string(),
-            "model": self.model.as_str(),
+            "model": self.model.name(),
             "route": self.route,
             "policy": decision.policy(),
             "reason": decision.reason(),

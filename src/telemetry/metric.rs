@@ -2,8 +2,8 @@
 
 use super::vitals::Vitals;
 use crate::admission::DEFAULT_CLASS;
-use crate::backend::ScrapeError;
 use crate::backend::signals::SIGNALS;
+use crate::backend::{Availability, ScrapeError};
 use crate::diagnose::RULES;
 use crate::error;
 use crate::openai::{Api, Finish};
@@ -15,6 +15,7 @@ use crate::resilience::{Standing, Symptom};
 use crate::routing::{self, PolicyKind};
 use crate::slo::{Objective, Verdict};
 use crate::spread::Parts;
+use crate::supervise::Task;
 use crate::tls::Side;
 use std::time::Duration;
 
@@ -76,15 +77,18 @@ pub struct Scrape<'a> {
     pub error: Option<ScrapeError>,
 }
 
-/// A label. Its values are from a set that no client can widen.
+/// A label. Its values are from a set that no client can widen, and backends only up to a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Label {
-    /// A model that a replica serves or the configuration names, or `_other`.
+    /// A model that the configuration names, or one of the first so many that replicas serve
+    /// (`metrics.max_models`), or `_other`.
     Model,
     /// A replica of the fleet, or one of the last that left it.
     Backend,
     /// [`Api::operation`]
     Operation,
+    /// The same, of inference, under the name that OpenTelemetry asks for.
+    GenAiOperation,
     /// [`Outcome::as_str`]
     Outcome,
     /// [`RequestRecord::error_type`]; empty on success and for a client that left.
@@ -133,6 +137,8 @@ pub enum Label {
     NotRetried,
     /// [`Standing::as_str`]
     Breaker,
+    /// [`Availability::as_str`]
+    State,
     /// Why a replica was chosen.
     RouteReason,
     /// A class of the waiting room: a tier of the configuration, or `default`.
@@ -177,6 +183,8 @@ pub enum Label {
     CertificateResult,
     /// Whether a configuration that was read again could be used.
     Reload,
+    /// [`Task::as_str`]
+    Task,
     /// The version of the gateway.
     Version,
 }
@@ -184,7 +192,7 @@ pub enum Label {
 /// The values of the labels whose sets are known only at run time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Models that replicas serve.
+    /// Models whose series are made before their first request.
     pub models: Vec<String>,
     /// Replicas.
     pub backends: Vec<String>,
@@ -225,7 +233,8 @@ pub(super) const PUSH_RESULTS: [&str; 2] = ["ok", "failed"];
 pub(super) const REFUSED_CONNECTIONS: [&str; 3] = ["full", "client_full", "tls"];
 /// What becomes of new files of certificates.
 pub(super) const CERTIFICATE_RESULTS: [&str; 2] = ["ok", "failed"];
-const PHASES: [&str; 6] = ["upload", "queued", "routing", "headers", "prefill", "decode"];
+const PHASES: [&str; 8] =
+    ["upload", "queued", "routing", "headers", "engine_queue", "prefill", "unresponsive", "decode"];
 /// What becomes of requests that another replica got.
 pub(super) const FAILOVER_RESULTS: [&str; 2] = ["saved", "failed"];
 
@@ -238,6 +247,7 @@ impl Label {
             Self::Model => "gen_ai_request_model",
             Self::Backend => "backend",
             Self::Operation => "operation",
+            Self::GenAiOperation => "gen_ai_operation_name",
             Self::Outcome => "outcome",
             Self::ErrorType => "error_type",
             Self::Finish
@@ -261,7 +271,7 @@ impl Label {
             Self::TokenType => "type",
             Self::Certainty | Self::TokenSource | Self::UsageSource => "source",
             Self::Policy => "policy",
-            Self::Breaker => "state",
+            Self::Breaker | Self::State => "state",
             Self::Result
             | Self::Failover
             | Self::Span
@@ -281,6 +291,7 @@ impl Label {
             Self::Signal => "signal",
             Self::Window => "window",
             Self::Side => "side",
+            Self::Task => "task",
             Self::Version => "version",
         }
     }
@@ -302,6 +313,8 @@ impl Label {
                 operations.dedup();
                 own(&operations)
             }
+            // Most models are asked for nothing else. The other operations have series once they occur.
+            Self::GenAiOperation => own(&[Api::Chat.operation()]),
             Self::Outcome => own(&Outcome::ALL.map(Outcome::as_str)),
             Self::ErrorType => own(&[""]),
             Self::Finish => own(&Finish::ALL.map(Finish::as_str)),
@@ -329,6 +342,7 @@ impl Label {
             Self::Failover => own(&FAILOVER_RESULTS),
             Self::NotRetried => own(&NotRetried::ALL.map(NotRetried::as_str)),
             Self::Breaker => own(&Standing::ALL.map(Standing::as_str)),
+            Self::State => own(&Availability::ALL.map(Availability::as_str)),
             Self::RouteReason => own(routing::REASONS),
             Self::Policy => own(&PolicyKind::ALL.map(PolicyKind::name)),
             Self::Agreement => own(&AGREEMENTS),
@@ -351,6 +365,7 @@ impl Label {
             Self::Side => own(&Side::ALL.map(Side::as_str)),
             Self::CertificateResult => own(&CERTIFICATE_RESULTS),
             Self::Reload => own(&RELOAD_RESULTS),
+            Self::Task => own(&Task::ALL.map(Task::as_str)),
             Self::Version => own(&[env!("CARGO_PKG_VERSION")]),
         }
     }

@@ -33,6 +33,7 @@ use crate::backend::ScrapeError;
 use crate::backend::watch::Tally;
 use crate::observe::Sink;
 use crate::record::{Kept, RequestRecord};
+use crate::supervise::{self, Task};
 use exposition::Format;
 use prometheus::Prometheus;
 use std::sync::Arc;
@@ -86,13 +87,18 @@ impl Telemetry {
     }
 }
 
+/// A panic of a sink costs what the sink would have made of the record, never the request. A request
+/// ends while its future is dropped, where a second panic would end the process.
 impl Sink for Telemetry {
     fn first_output(&self, record: &RequestRecord) {
-        self.all().for_each(|sink| sink.first_output(record));
+        supervise::catch(Task::RecordSink, || {
+            self.all().for_each(|sink| sink.first_output(record));
+        });
     }
 
     fn judge(&self, record: &RequestRecord) -> Option<Kept> {
-        self.all().find_map(|sink| sink.judge(record))
+        let judge = || self.all().find_map(|sink| sink.judge(record));
+        supervise::catch(Task::RecordSink, judge).flatten()
     }
 
     fn finished(&self, record: &RequestRecord) {
@@ -100,7 +106,9 @@ impl Sink for Telemetry {
     }
 
     fn take(&self, record: Box<RequestRecord>) {
-        self.sinks.iter().for_each(|sink| sink.finished(&record));
+        for sink in &self.sinks {
+            supervise::catch(Task::RecordSink, || sink.finished(&record));
+        }
         if let Some(teller) = &self.teller {
             teller.take(record);
         }

@@ -9,10 +9,12 @@ use super::metric::{Kind, Known, Label, Read, Scrape};
 use super::parted::Parted;
 use super::series::{Family, Labels, Open, Point};
 use super::vitals::Vitals;
+use crate::backend::LabelledModel;
 use crate::observe::Sink;
-use crate::record::RequestRecord;
+use crate::record::{ModelLabel, RequestRecord};
 use crate::slo::Objective;
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// All series.
 pub struct Prometheus {
@@ -29,6 +31,11 @@ pub struct Prometheus {
 struct Met {
     known: Known,
     parted: Parted,
+    /// The models that are label values.
+    labelled: HashSet<Arc<str>>,
+    /// Whether there may be series of models that are none any more: of one that is gone, a request
+    /// may still end.
+    has_forgotten_models: bool,
 }
 
 /// One value of a family.
@@ -63,21 +70,30 @@ impl Prometheus {
         Self {
             families,
             objectives,
-            met: Mutex::new(Met { known, parted: Parted::default() }),
+            met: Mutex::new(Met {
+                known,
+                parted: Parted::default(),
+                labelled: HashSet::new(),
+                has_forgotten_models: false,
+            }),
             #[cfg(target_os = "linux")]
             process: prometheus::process_collector::ProcessCollector::for_self(),
         }
     }
 
     /// Makes the series of models, tenants and replicas that have become known, and ends those of
-    /// replicas that went away long ago.
-    fn learn(&self, models: &[String], tenants: &[String], backends: Vec<String>) {
+    /// models and replicas that went away long ago.
+    fn learn(&self, models: &[LabelledModel], tenants: &[String], backends: Vec<String>) {
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
-        let Met { known, parted } = &mut *met;
-        let is_same = known.models == models && known.tenants == tenants;
-        if !is_same || known.backends != backends {
+        let Met { known, parted, labelled, has_forgotten_models } = &mut *met;
+        let seeded = models.iter().filter(|model| model.is_seeded);
+        let is_same =
+            known.models.iter().map(String::as_str).eq(seeded.clone().map(|it| &*it.name))
+                && known.tenants == tenants
+                && known.backends == backends;
+        if !is_same {
             parted.on_change(&known.backends, &backends);
-            known.models = models.to_vec();
+            known.models = seeded.map(|model| model.name.to_string()).collect();
             known.tenants = tenants.to_vec();
             known.backends = backends;
             for (family, _) in &self.families {
@@ -88,6 +104,15 @@ impl Prometheus {
             let is_known = |name: &str| known.backends.iter().any(|known| known == name);
             for (family, _) in &self.families {
                 family.retain(Label::Backend, |name| is_known(name) || parted.has(name));
+            }
+        }
+        let now_labelled: HashSet<Arc<str>> = models.iter().map(|it| it.name.clone()).collect();
+        *has_forgotten_models |= labelled.iter().any(|name| !now_labelled.contains(name));
+        *labelled = now_labelled;
+        if *has_forgotten_models {
+            let is_label = |name: &str| name == ModelLabel::OTHER || labelled.contains(name);
+            for (family, _) in &self.families {
+                family.retain(Label::Model, is_label);
             }
         }
     }

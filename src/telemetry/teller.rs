@@ -5,6 +5,7 @@
 use crate::gather::Gatherer;
 use crate::observe::Sink;
 use crate::record::RequestRecord;
+use crate::supervise::{self, Task};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -88,10 +89,11 @@ impl Shared {
         }
     }
 
-    /// Tells one sink after the other, and lets other threads in between if there is no hurry.
+    /// Tells one sink after the other, and lets other threads in between if there is no hurry. A
+    /// sink that panics loses the rest of these records; the other sinks get all of them.
     fn tell(&self, records: &[Box<RequestRecord>], is_calm: bool) {
         for sink in &self.sinks {
-            sink.finished_all(records);
+            supervise::catch(Task::RecordSink, || sink.finished_all(records));
             if is_calm {
                 thread::yield_now();
             }
@@ -102,7 +104,7 @@ impl Shared {
 impl Drop for Telling {
     fn drop(&mut self) {
         self.shared.records.end();
-        // Sinks do not block, so it ends; one that panics has told of it.
+        // Sinks do not block and their panics are caught, so it ends.
         drop(self.thread.take().map(JoinHandle::join));
     }
 }
@@ -111,6 +113,7 @@ impl Drop for Telling {
 mod tests {
     use super::*;
     use crate::record::sample::streamed;
+    use crate::supervise::Panics;
 
     /// Remembers the bytes of each record, which tests number.
     #[derive(Default)]
@@ -134,6 +137,26 @@ mod tests {
         drop(telling);
         teller.take(Box::new(record(10_000)));
         assert!(numbers.0.lock().unwrap().iter().copied().eq(0..=10_000));
+    }
+
+    /// Panics at some records.
+    struct Panicking;
+
+    impl Sink for Panicking {
+        fn finished(&self, record: &RequestRecord) {
+            assert!(!record.bytes_out.is_multiple_of(100), "one in a hundred");
+        }
+    }
+
+    #[test]
+    fn a_sink_that_panics_is_counted_and_the_others_get_every_record() {
+        let before = Panics::now().of(Task::RecordSink);
+        let numbers = Arc::new(Numbers::default());
+        let (teller, telling) = Teller::start(vec![Arc::new(Panicking), numbers.clone()]);
+        (1..=1_000).for_each(|number| teller.take(Box::new(record(number))));
+        drop(telling);
+        assert!(numbers.0.lock().unwrap().iter().copied().eq(1..=1_000));
+        assert_eq!(Panics::now().of(Task::RecordSink) - before, 10);
     }
 
     #[test]

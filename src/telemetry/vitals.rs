@@ -2,9 +2,11 @@
 //! and the live views read. Nothing here is counted up and down beside the thing it counts.
 
 use super::{access_log, capture, content, push, quality};
+use crate::backend::{LabelledModel, Model};
 use crate::diagnose::Diagnosis;
+use crate::supervise::Panics;
 use crate::tls;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,6 +17,10 @@ pub struct Vitals {
     pub in_flight: usize,
     /// Whether the gateway takes requests.
     pub ready: bool,
+    /// Why no replica may be sent requests: the states of all. `None`: one may.
+    pub unready: Option<String>,
+    /// Whether so many replicas are ejected that ejections are ignored.
+    pub panic: bool,
     /// Whether it is shutting down.
     pub draining: bool,
     /// Requests that wait for a replica with room, by class, the highest first.
@@ -26,8 +32,9 @@ pub struct Vitals {
     pub diagnosis: Arc<Diagnosis>,
     /// Memory of what is remembered of a large fleet to draw its short lists.
     pub short_list_bytes: usize,
-    /// The models of all replicas.
-    pub models: Vec<String>,
+    /// The models that are label values.
+    #[serde(skip)]
+    pub models: Vec<LabelledModel>,
     /// The tenants that are label values.
     pub tenants: Vec<String>,
     /// Spans by what became of them.
@@ -42,10 +49,15 @@ pub struct Vitals {
     pub pushes: push::Counts,
     /// The connections of clients.
     pub connections: ConnectionVitals,
+    /// The memory of request bodies.
+    pub request_bodies: RequestBodyVitals,
     /// The certificates.
     pub tls: tls::Counts,
     /// How the configuration was read.
     pub reloads: Reloads,
+    /// Panics of background tasks.
+    #[serde(skip)]
+    pub panics: Panics,
 }
 
 /// One moment of the connections of clients.
@@ -63,6 +75,15 @@ pub struct ConnectionVitals {
     pub handshakes: u64,
     /// Times that the system gave none although there was one.
     pub accept_errors: u64,
+}
+
+/// One moment of the memory of request bodies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct RequestBodyVitals {
+    /// Bytes that are held.
+    pub bytes: usize,
+    /// Most bytes that may be held.
+    pub limit: usize,
 }
 
 /// How the configuration was read.
@@ -100,6 +121,10 @@ pub struct BackendVitals {
     pub breaker: &'static str,
     /// Times that it was ejected.
     pub ejections: u64,
+    /// Whether it may be sent new requests, and if not, why: [`Availability::as_str`](crate::backend::Availability::as_str), or [`LEAVING`].
+    pub state: &'static str,
+    /// Whether it is sent new requests now: in panic mode also one that is ejected.
+    pub up: bool,
     /// Why it is sent nothing.
     pub reason: Option<String>,
     /// Its share of the work, relative to the others'.
@@ -109,7 +134,8 @@ pub struct BackendVitals {
     /// The vLLM version it runs.
     pub version: Option<String>,
     /// Its models.
-    pub models: Vec<String>,
+    #[serde(serialize_with = "ids")]
+    pub models: Arc<[Model]>,
     /// Requests of this gateway at it.
     pub in_flight: u32,
     /// Its streams that are silent for too long now.
@@ -216,6 +242,10 @@ impl Reloads {
         self.last_successful = false;
         self.failed += 1;
     }
+}
+
+fn ids<S: Serializer>(models: &Arc<[Model]>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(models.iter().map(|model| &*model.id))
 }
 
 fn seconds(time: SystemTime) -> f64 {

@@ -3,6 +3,7 @@
 
 use super::fresh::Reload;
 use super::{Acceptor, Outbound};
+use crate::supervise::{self, Task};
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -97,7 +98,7 @@ impl Credentials {
             ticks.tick().await;
             let all = self.clone();
             if tokio::task::spawn_blocking(move || all.reload()).await.is_err() {
-                tracing::error!("the look at the certificates failed");
+                supervise::report(Task::Certificates);
             }
         }
     }

@@ -144,16 +144,16 @@ fn replica(replica: &Replica) -> Row {
 
 /// How a replica is, in one word.
 fn standing(replica: &Replica) -> (&str, Tone) {
-    match replica.health.as_str() {
-        _ if replica.drained && replica.in_flight > 0 => ("draining", Tone::Quiet),
-        _ if replica.drained => ("drained", Tone::Quiet),
-        "up" if replica.weight == 0 => ("weight 0", Tone::Quiet),
-        "up" if replica.reason.is_some() => ("asleep", Tone::Quiet),
-        "up" if replica.breaker != "closed" => (&replica.breaker, Tone::Warning),
-        "up" if replica.stalled > 0 => ("stalls", Tone::Warning),
-        "up" => ("up", Tone::Good),
+    match replica.state.as_str() {
+        "drained" if replica.in_flight > 0 => ("draining", Tone::Quiet),
+        "zero_weight" => ("weight 0", Tone::Quiet),
         "down" => ("down", Tone::Bad),
-        health => (health, Tone::Quiet),
+        "ejected" if replica.up => ("panic", Tone::Warning),
+        "ejected" => ("ejected", Tone::Warning),
+        "available" if replica.breaker != "closed" => (&replica.breaker, Tone::Warning),
+        "available" if replica.stalled > 0 => ("stalls", Tone::Warning),
+        "available" => ("up", Tone::Good),
+        state => (state, Tone::Quiet),
     }
 }
 

@@ -82,13 +82,15 @@ impl Frame<'_> {
             return lines;
         };
         let (ready, tone) = match document {
-            Document { draining: true, .. } => ("shutting down", Tone::Warning),
-            Document { ready: true, .. } => ("ready", Tone::Good),
-            Document { replicas, .. } if replicas.is_empty() => ("no replicas", Tone::Bad),
-            Document { replicas, .. } if replicas.iter().any(|one| one.health == "up") => {
-                ("all drained", Tone::Bad)
+            Document { draining: true, .. } => ("shutting down".into(), Tone::Warning),
+            Document { ready: true, panic: true, .. } => {
+                ("ready, panic mode".into(), Tone::Warning)
             }
-            _ => ("no replica is up", Tone::Bad),
+            Document { ready: true, .. } => ("ready".into(), Tone::Good),
+            Document { unready: Some(why), .. } => {
+                (format!("not ready: {}", text(Some(why))), Tone::Bad)
+            }
+            _ => (String::from("not ready"), Tone::Bad),
         };
         let mut title = vec![
             Span::styled(format!("tokenweir {}  ", text(Some(&document.version))), bold()),

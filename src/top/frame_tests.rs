@@ -14,6 +14,8 @@ fn replica(name: &str, kv_usage: f64) -> Replica {
     Replica {
         name: name.into(),
         health: "up".into(),
+        state: "available".into(),
+        up: true,
         breaker: "closed".into(),
         weight: 1,
         kv_usage: Some(kv_usage),
@@ -126,18 +128,47 @@ fn a_verdict_says_how_bad_it_is_whose_it_is_and_what_to_do() {
 
 #[test]
 fn a_gateway_that_is_not_ready_says_why() {
-    let shown = |replicas: Vec<Replica>| {
+    let shown = |unready: Option<&str>| {
         let mut state = State::new();
-        state.on_document(Document { replicas, ready: false, ..document() });
+        let unready = unready.map(Into::into);
+        state.on_document(Document { ready: false, unready, ..document() });
         drawn(&state, 80, 40)
     };
-    let drained = Replica { drained: true, weight: 0, ..replica("gpu-0", 0.1) };
-    let down = Replica { health: "down".into(), ..replica("gpu-1", 0.1) };
-    assert!(has(&shown(Vec::new()), "no replicas"));
-    assert!(has(&shown(vec![drained, down.clone()]), "all drained"));
-    assert!(has(&shown(vec![down]), "no replica is up"));
-    let idle = Replica { weight: 0, ..replica("gpu-0", 0.1) };
-    assert!(has(&shown(vec![idle]), "weight 0"));
+    let why = "3 backends: 1 asleep, 2 down";
+    assert!(has(&shown(Some(why)), &format!("not ready: {why}")));
+    assert!(has(&shown(None), "not ready"), "an older gateway does not say why");
+}
+
+#[test]
+fn panic_mode_is_shown_and_so_is_the_state_of_each_replica() {
+    let mut state = State::new();
+    let replica = |name: &str, state: &str, up| Replica {
+        state: state.into(),
+        up,
+        breaker: if state == "ejected" { "open" } else { "closed" }.into(),
+        ..replica(name, 0.1)
+    };
+    let replicas = vec![
+        replica("gpu-0", "ejected", true),
+        replica("gpu-1", "ejected", false),
+        replica("gpu-2", "asleep", false),
+        Replica { weight: 0, ..replica("gpu-3", "zero_weight", false) },
+        Replica { in_flight: 0, drained: true, ..replica("gpu-4", "drained", false) },
+    ];
+    state.on_document(Document { replicas, panic: true, ..document() });
+    let shown = drawn(&state, 80, 40);
+    assert!(has(&shown, "ready, panic mode"));
+    let rows = [
+        ("gpu-0", "panic"),
+        ("gpu-1", "ejected"),
+        ("gpu-2", "asleep"),
+        ("gpu-3", "weight 0"),
+        ("gpu-4", "drained"),
+    ];
+    for (name, word) in rows {
+        let is_row = |line: &&String| line.contains(name) && line.contains(word);
+        assert!(shown.iter().find(is_row).is_some(), "{name} is {word}");
+    }
 }
 
 #[test]

@@ -65,10 +65,10 @@ def verdicts_are_shown(driver: Driver, binary: Path, folder: Path) -> None:
                 "It is not so if: Preemptions stop", "→ Start vLLM without",
             ]:
                 assert words in told, (words, told)
-            assert browser.text("#state") == "no replica is up"
+            assert browser.text("#state") == "not ready: 2 backends: 2 down"
             names = "[...document.querySelectorAll('#replicas tbody td:first-child')].map((cell) => cell.textContent)"
             assert browser.run(f"return {names}") == ["127.0.0.1:9", "127.0.0.1:10"]
-            assert browser.run("return document.title").startswith("no replica is up")
+            assert browser.run("return document.title").startswith("not ready")
             browser.picture(folder / "page-all-down.png")
             browser.screen(400, 1500, "dark")
             overflow = browser.run("return document.documentElement.scrollWidth - window.innerWidth")

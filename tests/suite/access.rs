@@ -1,7 +1,9 @@
 //! The door: who comes in, what of it goes on to a replica, and which doors there are.
 
+mod control;
 mod limits;
 mod reload;
+mod salt;
 mod timing;
 
 use crate::metrics::value;
@@ -17,7 +19,7 @@ use tokenweir::record::Outcome;
 
 const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
-const KEY: &str = "sk-tw-a-key-for-tests";
+pub(crate) const KEY: &str = "sk-tw-a-key-for-tests";
 
 /// A tenant `a` with one key, [`KEY`].
 pub(crate) fn tenant() -> TenantEntry {
@@ -26,6 +28,7 @@ pub(crate) fn tenant() -> TenantEntry {
         name: "a".into(),
         tier: None,
         models: None,
+        allow: Vec::new(),
         limits: Limits::default(),
         keys: vec![KeyEntry { name: "one".into(), hash, limits: Limits::default() }],
     }
@@ -225,7 +228,8 @@ async fn a_web_page_reads_answers_only_if_it_is_named() {
 async fn the_admin_port_can_be_locked_but_for_probes() {
     let fake = whole().await;
     for has_open_metrics in [false, true] {
-        let guard = Guard { token: Some(KeyDigest::of(b"operator")), has_open_metrics };
+        let guard =
+            Guard { token: Some(KeyDigest::of(b"operator")), has_open_metrics, ..Guard::default() };
         let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
         let ask = async |path: &str, lines: &str| {
             let mut stream = tokio::net::TcpStream::connect(gateway.admin).await.unwrap();

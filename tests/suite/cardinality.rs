@@ -29,6 +29,7 @@ fn most_series(models: usize, backends: usize, tiers: usize, slos: usize, errors
         Label::Tier => tiers,
         Label::Slo => slos,
         Label::ErrorType => errors,
+        Label::GenAiOperation => 4,
         // Nobody needs a key here.
         Label::Tenant => 0,
         closed => closed.values(&Known::default()).len(),

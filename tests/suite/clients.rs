@@ -1,10 +1,12 @@
 //! Clients that are slow, many or greedy: each is bounded, says why, and keeps nobody else waiting.
 
-use crate::support::fake::{FINISH, Fake, ROLE, Step, WORD, chunk, json, stream_head};
+use crate::support::fake::{FINISH, Fake, ROLE, Step, WORD, chunk, json, stream_head, stream_of};
 use crate::support::gateway::{Running, Setup, post, start_with, status};
 use crate::support::http2;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokenweir::proxy::GateLimits;
+use tokenweir::proxy::{BodyMemory, GateLimits};
 use tokenweir::server::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -151,6 +153,46 @@ async fn of_two_streams_on_one_connection_the_one_that_is_not_taken_is_cut() {
     assert_eq!(gateway.record().await.ending(), "ok");
 }
 
+#[tokio::test]
+async fn an_attempt_that_failed_does_not_start_the_write_timeout_of_its_http_2_stream() {
+    let flood = chunk(WORD).repeat(1_000);
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let backend = || {
+        let (attempts, flood) = (attempts.clone(), flood.clone());
+        Fake::start(move |seen| {
+            // The request whose client takes nothing.
+            if seen.body.ends_with(b"1}") {
+                let mut steps = vec![Step::Send([stream_head(), chunk(ROLE)].concat())];
+                steps.extend((0..1_000).map(|_| Step::Send(flood.clone())));
+                return steps;
+            }
+            match attempts.fetch_add(1, Ordering::SeqCst) {
+                0 => vec![Step::Send(json("503 Service Unavailable", "{}"))],
+                _ => vec![Step::Wait, Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
+            }
+        })
+    };
+    let backends = [backend().await, backend().await];
+    let limits = Limits { write_timeout: SHORT, ..Limits::default() };
+    let addresses = backends.each_ref().map(|backend| backend.addr);
+    let gateway = start_with(&addresses, Setup { limits, ..Setup::default() }).await;
+    let mut sender = http2::handshake(gateway.connect().await).await;
+    let mut other = sender.clone();
+    let retried = tokio::spawn(async move { http2::post(&mut sender, CHAT, ASK).await });
+    while attempts.load(Ordering::SeqCst) < 2 {
+        tokio::task::yield_now().await;
+    }
+    // It is given something after the failed attempt, so its write timeout is over later.
+    let ignored = http2::post(&mut other, CHAT, r#"{"model":"tiny","stream":true,"seed":1}"#).await;
+    assert_eq!(gateway.record().await.ending(), "client_write_timeout");
+    drop(ignored);
+    backends.iter().for_each(Fake::go);
+    let (status, body) = http2::whole(retried.await.unwrap()).await;
+    assert_eq!((status, body.ends_with(b"data: [DONE]\n\n")), (200, true));
+    let record = gateway.record().await;
+    assert_eq!((record.ending(), record.attempts.len()), ("ok", 2));
+}
+
 async fn http2_is_reset(answer: hyper::Response<hyper::body::Incoming>) -> bool {
     http_body_util::BodyExt::collect(answer.into_body()).await.is_err()
 }
@@ -240,4 +282,45 @@ async fn with_too_much_memory_nothing_new_is_taken() {
         }
     }
     assert!(gateway.admin("/livez").await.starts_with("HTTP/1.1 200"), "operators are let in");
+}
+
+#[tokio::test]
+async fn the_bodies_of_all_requests_have_a_bound_together_and_give_their_memory_back() {
+    const LENGTH: usize = 1 << 20;
+    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let memory = Arc::new(BodyMemory::new(3 * LENGTH + LENGTH / 2));
+    let setup = Setup { body_memory: memory.clone(), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let body = format!("{{\"a\":\"{}\"}}", "x".repeat(LENGTH - 8));
+    let request = post(CHAT, &body).into_bytes();
+    let half = request.len() - LENGTH / 2;
+    let mut uploads = Vec::new();
+    for count in 1..=3 {
+        let mut stream = gateway.connect().await;
+        stream.write_all(&request[..half]).await.unwrap();
+        uploads.push(stream);
+        while memory.held() < count * LENGTH {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(memory.held(), count * LENGTH, "room for what was declared, and no more");
+    }
+    let refused = String::from_utf8(gateway.raw(&request).await).unwrap();
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    assert!(refused.contains("x-gateway-error: body_memory"), "{refused}");
+    assert!(refused.contains("retry-after: 1"), "{refused}");
+    assert_eq!(gateway.record().await.refusal, Some("body_memory"));
+    assert_eq!(status(&gateway.post(CHAT, "{}").await), 200, "a small body fits");
+    gateway.record().await;
+    let page = gateway.admin("/metrics").await;
+    assert!(page.contains(&format!("\ntokenweir_request_body_bytes {}\n", 3 * LENGTH)), "{page}");
+    let mut first = uploads.remove(0);
+    first.write_all(&request[half..]).await.unwrap();
+    let mut answer = Vec::new();
+    first.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(status(&answer), 200);
+    drop(uploads);
+    while memory.held() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(status(&gateway.raw(&request).await), 200);
 }

@@ -234,9 +234,17 @@ fn every_key_of_the_documented_file_is_explained() {
     let is_key = |line: &str| !line.is_empty() && !line.starts_with('#');
     for pair in lines.windows(2).filter(|pair| is_key(pair[1])) {
         // Those of a backend are explained above the list.
-        let is_of_backend = ["- url", "name", "api_key", "usage: null", "tls: null", "weight"]
-            .iter()
-            .any(|key| pair[1].starts_with(key));
+        let is_of_backend = [
+            "- url",
+            "name",
+            "api_key",
+            "usage: null",
+            "continuous_usage: null",
+            "tls: null",
+            "weight",
+        ]
+        .iter()
+        .any(|key| pair[1].starts_with(key));
         assert!(pair[0].starts_with('#') || is_of_backend, "{}", pair[1]);
     }
 }

@@ -1,18 +1,25 @@
 //! Until an answer has output, a replica that fails is replaced by another and the client never
 //! knows. After that, what breaks stays broken.
 
-use crate::support::fake::{FINISH, Fake, ROLE, Step, WORD, chunk, json, stream_head, stream_of};
+use crate::support::fake::{
+    FINISH, Fake, ROLE, Step, WORD, chunk, framed, json, stream_head, stream_of,
+};
 use crate::support::gateway::{Running, Setup, body, post, start, start_with, status};
+use crate::support::http2;
+use http_body_util::BodyExt;
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir::backend::routes::{Named, Terms};
 use tokenweir::observe::{self, OnTruncation, StreamRules};
+use tokenweir::openai::control::{Permission, Permissions};
+use tokenweir::proxy::access::Access;
 use tokenweir::proxy::retry;
 use tokenweir::record::{NotRetried, Outcome};
 use tokenweir::resilience;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
@@ -132,7 +139,10 @@ async fn a_request_with_effects_beyond_its_answer_is_sent_once() {
     for ask in bodies {
         let script = || vec![Step::Send(json("500 Internal Server Error", ERROR))];
         let fakes = first_of_two(script, stream_of(&GOOD)).await;
-        let gateway = gateway_of(&fakes).await;
+        let allowed = Permissions::new(&[Permission::KvTransfer]);
+        let access = Arc::new(Access::default().with_allowed(allowed));
+        let addresses = fakes.each_ref().map(|fake| fake.addr);
+        let gateway = start_with(&addresses, Setup { access, ..Setup::default() }).await;
         let answer = gateway.post(CHAT, ask).await;
         assert_eq!((status(&answer), body(&answer)), (500, (ERROR.into(), true)), "{ask}");
         assert_eq!(gateway.record().await.not_retried, Some(NotRetried::Effects), "{ask}");
@@ -302,7 +312,7 @@ fn rules(streams: StreamRules) -> Setup {
 
 /// What a client of this shape gets of a stream that breaks off after these bytes.
 async fn broken_off(path: &str, sent: &'static [&'static str]) -> (String, bool) {
-    let begun = [stream_head(), crate::support::fake::framed(sent)].concat();
+    let begun = [stream_head(), framed(sent)].concat();
     let fake = Fake::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
     let on_truncation = OnTruncation::ErrorEvent;
     let setup = rules(StreamRules { on_truncation, ..StreamRules::default() });
@@ -349,6 +359,130 @@ async fn comments_keep_a_silent_stream_alive_between_events_and_count_for_nothin
     }
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.observed.comments), (Outcome::Ok, 0));
+}
+
+/// An event stream that declares its length, in pieces with a [`Step::Wait`] between them.
+fn stream_with_length(events: &[&str], rest: &[&str]) -> [Vec<u8>; 2] {
+    let text = |events: &[&str]| -> String {
+        events.iter().flat_map(|event| ["data: ", event, "\n\n"]).collect()
+    };
+    let (begun, rest) = (text(events), text(rest));
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n",
+        begun.len() + rest.len()
+    );
+    [format!("{head}{begun}").into_bytes(), rest.into_bytes()]
+}
+
+#[tokio::test]
+async fn comments_do_not_break_a_stream_that_declares_its_length() {
+    let [begun, rest] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
+    let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
+    let fake = Fake::start(script).await;
+    let keep_alive = Some(Duration::from_millis(20));
+    let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
+    let gateway = start_with(&[fake.addr], setup).await;
+    // HTTP/1.1.
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !text(&answer).contains(": keep-alive\n\n") {
+        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+    }
+    fake.go();
+    client.read_to_end(&mut answer).await.unwrap();
+    assert!(!text(&answer).to_ascii_lowercase().contains("content-length"), "{}", text(&answer));
+    let (bytes, is_whole) = body(&answer);
+    assert!(is_whole && bytes.ends_with(b"data: [DONE]\n\n"), "{}", text(&bytes));
+    // HTTP/2.
+    let mut sender = http2::handshake(gateway.connect().await).await;
+    let mut answer = http2::post(&mut sender, CHAT, ASK).await;
+    assert!(!answer.headers().contains_key("content-length"));
+    let mut bytes = Vec::new();
+    while !text(&bytes).contains(": keep-alive\n\n") {
+        let frame = answer.frame().await.unwrap().unwrap();
+        bytes.extend_from_slice(&frame.into_data().unwrap());
+    }
+    fake.go();
+    bytes.extend_from_slice(&http2::whole(answer).await.1);
+    assert!(bytes.ends_with(b"data: [DONE]\n\n"), "{}", text(&bytes));
+}
+
+#[tokio::test]
+async fn the_error_event_of_a_stream_that_declared_its_length_reaches_the_client() {
+    let [begun, _] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
+    let fake = Fake::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
+    let on_truncation = OnTruncation::ErrorEvent;
+    let setup = rules(StreamRules { on_truncation, ..StreamRules::default() });
+    let gateway = start_with(&[fake.addr], setup).await;
+    let (bytes, is_whole) = body(&gateway.post(CHAT, ASK).await);
+    assert!(text(&bytes).contains("\"error\":{") && !is_whole, "{}", text(&bytes));
+}
+
+#[tokio::test]
+async fn a_stream_to_which_nothing_is_added_keeps_its_length() {
+    let [begun, rest] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
+    let fake = Fake::answering([begun, rest].concat()).await;
+    let gateway = start(&[fake.addr]).await;
+    let answer = text(&gateway.post(CHAT, ASK).await).to_ascii_lowercase();
+    assert!(answer.contains("content-length: "), "{answer}");
+}
+
+const COMMENT: &str = ": keep-alive\n\n";
+
+/// Reads an answer until it contains `wanted`.
+async fn read_until(client: &mut TcpStream, answer: &mut Vec<u8>, wanted: &str) {
+    while !text(answer).contains(wanted) {
+        assert_ne!(client.read_buf(answer).await.unwrap(), 0, "{}", text(answer));
+    }
+}
+
+#[tokio::test]
+async fn the_comments_of_a_backend_reach_the_client_before_the_first_output() {
+    let begun = [stream_head(), framed(&[COMMENT])].concat();
+    let rest = [chunk(ROLE), chunk(WORD), chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()];
+    let rest = rest.concat();
+    let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
+    let fake = Fake::start(script).await;
+    let gateway = start(&[fake.addr]).await;
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    read_until(&mut client, &mut answer, COMMENT).await;
+    fake.go();
+    read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.observed.comments), (Outcome::Ok, 1));
+}
+
+#[tokio::test]
+async fn the_gateways_own_comments_reach_the_client_before_the_first_output() {
+    let rest = [chunk(ROLE), chunk(WORD), chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()];
+    let rest = rest.concat();
+    let script = move |_: &_| vec![Step::Send(stream_head()), Step::Wait, Step::Send(rest.clone())];
+    let fake = Fake::start(script).await;
+    let keep_alive = Some(Duration::from_millis(20));
+    let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
+    let gateway = start_with(&[fake.addr], setup).await;
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    read_until(&mut client, &mut answer, COMMENT).await;
+    fake.go();
+    read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+    assert_eq!(gateway.record().await.outcome, Outcome::Ok);
+}
+
+#[tokio::test]
+async fn after_a_comment_has_gone_to_the_client_no_other_backend_gets_the_request() {
+    let begun = [stream_head(), framed(&[COMMENT])].concat();
+    let script = move || vec![Step::Send(begun.clone()), Step::Close];
+    let fakes = first_of_two(script, stream_of(&GOOD)).await;
+    let gateway = gateway_of(&fakes).await;
+    let (bytes, is_whole) = body(&gateway.post(CHAT, ASK).await);
+    assert_eq!((text(&bytes).as_str(), is_whole), (COMMENT, false));
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.attempts.len()), (Outcome::Truncated, 1));
 }
 
 #[tokio::test]

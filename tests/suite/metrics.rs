@@ -91,6 +91,7 @@ fn most_series() -> BTreeMap<String, usize> {
         (Label::Backend, "B"),
         (Label::Tier, "T"),
         (Label::ErrorType, "E"),
+        (Label::GenAiOperation, "O"),
         (Label::Slo, "S"),
         (Label::Tenant, "N"),
     ];
@@ -115,7 +116,7 @@ fn most_series() -> BTreeMap<String, usize> {
 #[test]
 fn the_formula_of_series_in_the_readme_is_that_of_the_catalogue() {
     let most = most_series();
-    let known = ["·M", "·M·T", "·M·B", "·M·B·T", "·M·B·E", "·M·S", "·B", "·T", "·S", "·N", ""];
+    let known = ["·M", "·M·T", "·M·B", "·M·B·T", "·M·B·E·O", "·M·S", "·B", "·T", "·S", "·N", ""];
     assert!(most.keys().all(|factors| known.contains(&factors.as_str())), "{most:?}");
     let terms = known.map(|factors| format!("{}{factors}", most[factors]));
     let formula = terms.join(" + ");
@@ -182,6 +183,26 @@ async fn a_request_is_told_once_in_every_row_that_it_concerns() {
         let other = series.replace(&format!("{backend},{model}"), &format!("{model},{backend}"));
         let found = if page.contains(&series) { series } else { other };
         assert!((value(&page, &found) - expected).abs() < 1e-9, "{found} {}", value(&page, &found));
+    }
+}
+
+#[tokio::test]
+async fn the_time_of_a_request_that_generates_nothing_is_apart_from_that_of_chats() {
+    let fake = Fake::answering(json("200 OK", r#"{"count":1,"tokens":[1]}"#)).await;
+    let gateway = start(&[fake.addr]).await;
+    for path in [CHAT, "/tokenize", "/tokenize", "/v1/embeddings"] {
+        gateway.post(path, r#"{"model":"tiny"}"#).await;
+        gateway.record().await;
+    }
+    let page = gateway.admin("/metrics").await;
+    for (operation, expected) in [("chat", 1.0), ("generate_content", 2.0), ("embeddings", 1.0)] {
+        let is_it = |(series, _): &&(String, f64)| {
+            series.starts_with("gen_ai_server_request_duration_seconds_count{")
+                && series.contains(&format!("gen_ai_operation_name=\"{operation}\""))
+                && series.contains("gen_ai_request_model=\"tiny\"")
+        };
+        let count: f64 = samples(&page).iter().filter(is_it).map(|(_, count)| count).sum();
+        assert!((count - expected).abs() < 1e-9, "{operation}: {count}");
     }
 }
 

@@ -80,7 +80,9 @@ fn known_metrics() -> BTreeMap<String, Option<Vec<Label>>> {
 /// Whether a label can have what a matcher asks for: `a|b`, `a.*`, or a variable.
 fn can_be(label: Label, asked: &str) -> bool {
     let is_open = matches!(label, Label::Model | Label::Backend | Label::Tier);
-    let values = label.values(&Known::default());
+    // Of its values only one has series from the start.
+    let of = if label == Label::GenAiOperation { Label::Operation } else { label };
+    let values = of.values(&Known::default());
     let can_be_one = |one: &str| match one.strip_suffix(".*") {
         Some(prefix) => values.iter().any(|value| value.starts_with(prefix)),
         None => values.iter().any(|value| value == one),

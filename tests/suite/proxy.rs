@@ -8,8 +8,11 @@ use crate::support::gateway::{Setup, at_one_moment, body, post, start, start_wit
 use crate::support::recording;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 use std::time::Duration;
 use tokenweir::openai::Finish;
+use tokenweir::openai::control::{Permission, Permissions};
+use tokenweir::proxy::access::Access;
 use tokenweir::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -52,7 +55,10 @@ async fn every_recorded_answer_passes_with_the_same_sha256() {
         let head = recording.head.replace("connection: close\r\n", "");
         let raw = [head.as_bytes(), &recording.framed].concat();
         let fake = Fake::start(move |_| vec![Step::Send(raw.clone()), Step::Close]).await;
-        let gateway = start(&[fake.addr]).await;
+        // Three of the recorded requests have a priority.
+        let allowed = Permissions::new(&[Permission::Priority]);
+        let access = Arc::new(Access::default().with_allowed(allowed));
+        let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
         let ask = recording.request.as_deref().unwrap_or("{}");
         let ask = if ask.starts_with('{') { ask } else { "{}" };
         let answer =

@@ -23,10 +23,11 @@ fn is(seen: &Seen, ask: &str) -> bool {
 /// A backend that answers every request except `fatal`, which it reads and then follows `steps`.
 async fn dying_of(fatal: &'static str, steps: fn() -> Vec<Step>) -> Fake {
     let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
-    Fake::start(move |seen| match is(seen, fatal) {
-        true => steps(),
-        false => vec![Step::Send(answer.clone())],
-    })
+    Fake::start(
+        move |seen| {
+            if is(seen, fatal) { steps() } else { vec![Step::Send(answer.clone())] }
+        },
+    )
     .await
 }
 

@@ -171,6 +171,43 @@ async fn replicas_that_a_file_lists_come_and_go_and_no_request_is_lost() {
     assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
 }
 
+/// The name is reserved so that it is never found (RFC 6761, section 6.4).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_keeps_what_sources_have_found_and_what_they_replace_until_they_answer() {
+    let (port, backends, folder) = (Port::reserve(), replicas(2).await, folder("kept"));
+    let (file, list) = (folder.join("gateway.yaml"), folder.join("replicas.yaml"));
+    let text = listed(&backends);
+    fs::write(&list, text.strip_prefix("backends:\n").unwrap()).unwrap();
+    let configure = |source: &str| {
+        let rest = "listen_reuse_port: true\n";
+        let text = format!("listen: {}\n{rest}discovery: [{{ {source} }}]\n", port.addr);
+        fs::write(&file, text).unwrap();
+    };
+    let of_file = format!("file: {}", list.display());
+    configure(&of_file);
+    let gateway = Process::start(&file).await;
+    let both = fleet(&gateway).await;
+    assert_eq!(both.len(), 2);
+    let mut load = Load::start(port.addr, &model(), 4);
+    fs::write(&list, "a mistake").unwrap();
+    for source in [format!("{of_file}, usage: passive"), "dns: vllm.invalid, port: 8000".into()] {
+        configure(&source);
+        let answer = gateway.reload().await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert_eq!(fleet(&gateway).await, both, "{source}");
+        load.goes_on(20).await;
+    }
+    configure(&format!("dns: 127.0.0.1, port: {}", backends[0].port()));
+    let answer = gateway.reload().await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    while fleet(&gateway).await != BTreeSet::from([backends[0].to_string()]) {
+        tokio::task::yield_now().await;
+    }
+    load.goes_on(20).await;
+    let Outcomes { served, failed } = load.end().await;
+    assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
+}
+
 /// A process that still has requests says how it ends, and a second signal does not wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_the_process_at_once() {

@@ -1,6 +1,7 @@
 //! A stream is made to end with its usage for the record's sake: the replica is asked for it, and
 //! a client that did not ask gets every byte but those of that one event.
 
+use crate::support::facts;
 use crate::support::fake::{
     FINISH, Fake, LLAMA_CPP, ROLE, Seen, Step, USAGE, VLLM, WORD, framed, json, stream_head,
     stream_of,
@@ -154,7 +155,7 @@ async fn what_may_not_be_edited_reaches_the_replica_as_it_came_and_so_does_its_a
         post(CHAT, r#"{"model":"tiny","stream":false}"#),
         post("/v1/responses", PLAIN),
         post("/v1/messages", PLAIN),
-        post("/v1/audio/transcriptions", PLAIN),
+        facts::request("/v1/audio/transcriptions"),
         signed("content-digest"),
         signed("Digest"),
         signed("x-amz-content-sha256"),

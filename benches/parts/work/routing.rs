@@ -121,6 +121,7 @@ fn ledger(replica: usize, now: Instant) -> Ledger {
         waiting: (replica % 3) as f64,
         running: (replica % 40) as f64,
         capacity: Some(400_000),
+        tokens: Some(f64::from(u32::MAX)),
     };
     ledger.on_report(&report, &ledger.own(), now);
     for prompt in sent(replica) {

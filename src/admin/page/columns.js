@@ -19,23 +19,30 @@ const share = (name, title, of, warns, hint) => ({
 const BREAKERS = {
   resting: ["warn", "resting", "It was full or paused a moment ago"],
   half_open: ["warn", "on trial", "It failed requests, and gets one at a time (breaker half open)"],
-  open: ["bad", "ejected", "It failed requests, and gets none (breaker open)"],
+  open: ["warn", "on trial", "It failed requests, and gets the next one (breaker open)"],
 };
 
 /** How a replica is: a class for its colour, one word, and more of it. */
 function standing(replica) {
-  if (replica.drained) return ["drained", replica.in_flight > 0 ? "draining" : "drained"];
-  if (replica.health !== "up") {
-    return [replica.health === "down" ? "bad" : "drained", replica.health, replica.reason];
+  switch (replica.state) {
+    case "drained":
+      return ["drained", replica.in_flight > 0 ? "draining" : "drained"];
+    case "zero_weight":
+      return ["drained", "weight 0", "It is configured to get nothing new"];
+    case "ejected":
+      return replica.up
+        ? ["warn", "panic", "It failed requests, and gets some: too many replicas are ejected"]
+        : ["bad", "ejected", "It failed requests, and gets none (breaker open)"];
+    case "available":
+      if (replica.breaker !== "closed") return BREAKERS[replica.breaker] ?? ["warn", replica.breaker];
+      return replica.stalled > 0 ? ["warn", "stalls", `${replica.stalled} of its streams are silent`] : ["good", "up"];
+    default:
+      return [replica.state === "down" ? "bad" : "drained", replica.state, replica.reason];
   }
-  if (replica.reason) return ["drained", "asleep", replica.reason];
-  if (replica.weight === 0) return ["drained", "weight 0", "It is configured to get nothing new"];
-  if (replica.breaker !== "closed") return BREAKERS[replica.breaker] ?? ["warn", replica.breaker];
-  return replica.stalled > 0 ? ["warn", "stalls", `${replica.stalled} of its streams are silent`] : ["good", "up"];
 }
 
 /** Whether it is sent new requests. */
-export const takes = (replica) => ["up", "stalls", "resting", "on trial"].includes(standing(replica)[1]);
+export const takes = (replica) => replica.up;
 
 const chip = (name, title, of, more = {}) => ({
   name, title, value: (item) => of(item)[1],

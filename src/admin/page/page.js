@@ -174,6 +174,7 @@ function show(live) {
   remember(live);
   document.querySelector("main").hidden = false;
   if (live.draining) pill("warn", "shutting down");
+  else if (live.ready && live.panic) pill("warn", "ready, panic mode");
   else if (live.ready) pill("good", "ready");
   else pill("bad", unready(live));
   $("about").textContent = `${live.version} · ${live.policy} · up ${span(live.uptime_seconds)}`;
@@ -194,10 +195,7 @@ function show(live) {
 }
 
 /** Why it takes no requests. */
-function unready({ replicas }) {
-  if (replicas.length === 0) return "no replicas";
-  return replicas.some((one) => one.health === "up") ? "all drained" : "no replica is up";
-}
+const unready = ({ unready }) => (unready ? `not ready: ${unready}` : "not ready");
 
 function showNotes(live) {
   const up = live.replicas.filter(takes).length;

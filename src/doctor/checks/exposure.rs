@@ -4,6 +4,7 @@ use crate::doctor::endpoints::{GROUPS, Group, UNGUARDED};
 use crate::doctor::facts::{Facts, Replica};
 use crate::doctor::finding::Remark;
 use crate::doctor::gather::NOWHERE;
+use serde_json::{Map, Value};
 
 pub(super) fn exposed(replica: &Replica, _: &Facts) -> Vec<Remark> {
     if !replica.is_vllm() {
@@ -19,7 +20,22 @@ pub(super) fn exposed(replica: &Replica, _: &Facts) -> Vec<Remark> {
         let remark = Remark::new(group.severity, format!("{} is open: {open}", group.what));
         Some(remark.because(group.danger).change(group.close))
     };
-    GROUPS.iter().filter_map(group).collect()
+    GROUPS.iter().filter_map(group).chain(event_sources(replica)).collect()
+}
+
+/// The sockets of KV events, which carry the tokens of all prompts.
+fn event_sources(replica: &Replica) -> Option<Remark> {
+    let answer = replica.event_sources.as_ref().ok().filter(|answer| answer.is_ok())?;
+    let ranks: Map<String, Value> = serde_json::from_slice(&answer.body).ok()?;
+    let endpoints = ranks.values().filter(|rank| rank["enable_kv_cache_events"] == true);
+    let endpoints: Vec<&str> = endpoints.filter_map(|rank| rank["endpoint"].as_str()).collect();
+    let first = endpoints.first()?;
+    let remark =
+        Remark::warning(format!("it publishes KV events ({first}), and tells everybody where"));
+    let why = "The events carry the tokens of all prompts and answers, and neither /kv_event_sources \
+               nor the sockets ask for a key.";
+    let change = "let only those that read the events reach these sockets and the port of vLLM";
+    Some(remark.because(why).change(change))
 }
 
 pub(super) fn unguarded(replica: &Replica, _: &Facts) -> Vec<Remark> {

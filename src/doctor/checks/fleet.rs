@@ -79,9 +79,7 @@ fn lengths(replicas: &[Replica]) -> Vec<Remark> {
     let mut by_model: BTreeMap<String, BTreeMap<u64, Vec<&str>>> = BTreeMap::new();
     for (id, models) in &told {
         for model in models.iter() {
-            if let Some(length) =
-                model.entry.get("max_model_len").and_then(serde_json::Value::as_u64)
-            {
+            if let Some(length) = model.entry.get("max_model_len").and_then(|it| it.as_u64()) {
                 by_model
                     .entry(model.id.to_string())
                     .or_default()

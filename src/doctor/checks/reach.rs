@@ -183,8 +183,9 @@ pub(super) fn key(replica: &Replica, facts: &Facts) -> Vec<Remark> {
                           `api_key: { env: VLLM_API_KEY }` of this backend";
             vec![remark.because(why).change(change)]
         }
-        (Key::Known(_), false) if !replica.wants_key() => {
-            let remark = Remark::note("serves without a key, though one was sent");
+        (key @ (Key::Known(_) | Key::None), false) if !replica.wants_key() && replica.is_vllm() => {
+            let sent = if matches!(key, Key::Known(_)) { ", though one was sent" } else { "" };
+            let remark = Remark::note(format!("serves without a key{sent}"));
             let why = "Whoever reaches its port can use it past the gateway.";
             vec![remark.because(why).change("vllm serve --api-key KEY, or VLLM_API_KEY=KEY")]
         }

@@ -143,6 +143,7 @@ impl From<SendError> for Silence {
             SendError::Closed(reason) => Self::Closed(reason),
             SendError::Garbage(reason) => Self::NotHttp(reason),
             SendError::Timeout(limit) => Self::Timeout(limit),
+            SendError::Exhausted(problem) => Self::Connect(problem),
         }
     }
 }

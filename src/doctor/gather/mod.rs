@@ -103,6 +103,7 @@ fn unanswered(target: Target) -> Replica {
         models_without_key: None,
         metrics: Err(Silence::NotAsked),
         options: Vec::new(),
+        event_sources: Err(Silence::NotAsked),
         idle: None,
         probe: None,
     }
@@ -125,6 +126,7 @@ async fn pages(asker: &Asker, mut replica: Replica) -> Replica {
         }
     }
     if replica.is_vllm() {
+        replica.event_sources = asker.without_key().get("/kv_event_sources").await;
         for path in [NOWHERE].into_iter().chain(endpoints::paths()) {
             let answer = asker.ask(Method::OPTIONS, path, None).await;
             replica.options.push((path, answer.ok().map(|answer| answer.status)));

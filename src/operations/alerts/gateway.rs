@@ -5,7 +5,14 @@ use super::{Alert, Severity};
 const AREA: &str = "gateway";
 
 pub(super) fn alerts() -> Vec<Alert> {
-    vec![gateway_down(), overhead(), dropped_spans(), reload_failed(), certificate_ends()]
+    vec![
+        gateway_down(),
+        overhead(),
+        dropped_spans(),
+        reload_failed(),
+        certificate_ends(),
+        task_panicked(),
+    ]
 }
 
 fn gateway_down() -> Alert {
@@ -117,6 +124,27 @@ fn certificate_ends() -> Alert {
                   collectors. `tokenweir_certificate_reloads_total`: does `failed` grow?",
         action: "Renew it, and write it where it was: it is read every 10 s, and no restart is needed. \
                  Certificates that are made for less than a week: take a shorter time here.",
+        silences: Vec::new(),
+    }
+}
+
+fn task_panicked() -> Alert {
+    Alert {
+        name: "TokenweirTaskPanicked",
+        when: "a background task of the gateway has panicked",
+        area: AREA,
+        severity: Severity::Ticket,
+        expr: "increase(tokenweir_task_panics_total[15m]) > 0".into(),
+        holds_for: "1m",
+        stays_for: None,
+        summary: "A task of {{ $labels.instance }} panicked",
+        description: "The task {{ $labels.task }} of {{ $labels.instance }} panicked in the last 15 \
+                      minutes. It is started again, after at most 30 s.",
+        meaning: "A defect of the gateway. Requests go on, and what the task does was late or is missing: \
+                  records of some requests for `record_sink`, a health check for `health_check`.",
+        confirm: "The gateway's log: `the gateway panicked` has file and line, and the next line the task.",
+        action: "Report both lines. If the task panics again and again, undo what changed last: the \
+                 configuration, the version of the gateway, or the servers behind it.",
         silences: Vec::new(),
     }
 }

@@ -172,8 +172,8 @@ fn client_aborts() -> Alert {
                       by their clients.",
         meaning: "People lose patience, or a client's own timeout is shorter than the answers take. The \
                   tokens are computed for nobody.",
-        confirm: "`tokenweir_client_disconnects_total` by phase: `queued`, `headers` and `prefill` mean too \
-                  slow, `decode` means a stop button or a short timeout.",
+        confirm: "`tokenweir_client_disconnects_total` by phase: `queued`, `headers`, `engine_queue`, \
+                  `prefill` and `unresponsive` mean too slow, `decode` means a stop button or a short timeout.",
         action: "Too slow: see the alerts of latency and capacity. Otherwise find the client: the log lines \
                  with outcome `cancelled` have their address and time.",
         silences: Vec::new(),

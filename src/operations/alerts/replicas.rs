@@ -11,17 +11,19 @@ pub(super) fn alerts() -> Vec<Alert> {
 fn no_backend() -> Alert {
     Alert {
         name: "TokenweirNoBackend",
-        when: "no replica is up",
+        when: "no replica may be sent requests",
         area: AREA,
         severity: Severity::Page,
         expr: "max(tokenweir_backend_up) == 0".into(),
         holds_for: "30s",
         stays_for: None,
-        summary: "No replica is up",
-        description: "Not one replica may be sent requests. Every request is answered 503.",
+        summary: "No replica may be sent requests",
+        description: "Every replica is down, asleep, drained, of weight 0 or ejected. Every request is \
+                      answered 503.",
         meaning: "The service is down for everybody.",
-        confirm: "`curl http://GATEWAY:9090/status`: each replica with the reason why it is sent nothing.",
-        action: "All at once is seldom the replicas: look for a network change, a deployment, an expired \
+        confirm: "`curl http://GATEWAY:9090/readyz` counts the replicas by state; `/status` has the state \
+                  and the reason of each.",
+        action: "Asleep, drained or of weight 0: somebody did that, and can undo it. Down all at once is seldom the replicas: look for a network change, a deployment, an expired \
                  `api_key`. Else start one replica; the gateway finds it within seconds, by itself.",
         silences: vec![
             everywhere("TokenweirBackendDown"),
@@ -38,14 +40,17 @@ fn backend_down() -> Alert {
         when: "a replica is down",
         area: AREA,
         severity: Severity::Ticket,
-        expr: "max by (backend) (tokenweir_backend_up) == 0".into(),
+        // Of the two states one has 1: for every gateway that watches it.
+        expr: "min by (backend) (\n  \
+               sum without (state) (tokenweir_backend_state{state=~\"down|unknown\"})\n\
+               ) == 1"
+            .into(),
         holds_for: "1m",
         stays_for: Some("2m"),
         summary: "Replica {{ $labels.backend }} is down",
-        description: "{{ $labels.backend }} has not been fit for requests for a minute. The others have its \
-                      work.",
-        meaning: "The replica does not answer its health check, refuses connections, or its engine \
-                  sleeps. Clients do not notice while the others have room.",
+        description: "{{ $labels.backend }} has been down for a minute. The others have its work.",
+        meaning: "The replica does not answer its health check, refuses connections, or makes no token. \
+                  Clients do not notice while the others have room.",
         confirm: "`curl http://GATEWAY:9090/status`: `reason` of the replica. Then its own log: an \
                   engine that died says `EngineDeadError`, one without memory `CUDA out of memory`.",
         action: "Restart the replica. It joins by itself. If the others' queues grow, this one is \

@@ -76,7 +76,7 @@ pub(super) fn row() -> Row {
                 ),
                 "tokens/s",
             ),
-            Panel::stat("Replicas up", "percentunit", "Share of the replicas that are up.")
+            Panel::stat("Replicas up", "percentunit", "Share of the replicas that may be sent requests.")
                 .asks(format!("avg({})", gauge_by("backend", "tokenweir_backend_up")), "up")
                 .bad(Thresholds::Below(1.0, 0.5)),
         ],

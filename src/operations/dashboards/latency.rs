@@ -46,14 +46,15 @@ pub(super) fn row() -> Row {
             Panel::heatmap(
                 "Whole requests, all",
                 "s",
-                "As the other, of whole requests. The length of answers decides most of it.",
+                "As the other, of whole requests that generate text. The length of answers decides most of it.",
                 DURATION,
             )
             .wide(12),
             Panel::lines(
                 "Whole requests (E2E)",
                 "s",
-                "Request head read to the end of the exchange. Judge it beside the length of answers.",
+                "Request head read to the end of the exchange, of requests that generate text. Judge it beside \
+                 the length of answers.",
             )
             .quantiles(DURATION),
             Panel::lines(

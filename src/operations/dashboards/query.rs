@@ -4,6 +4,9 @@
 use crate::telemetry::catalog;
 use crate::telemetry::metric::Label;
 
+/// Operations that generate text.
+const GENERATION: &str = "gen_ai_operation_name=~\"chat|text_completion\"";
+
 /// The name of a metric without what a histogram appends to it.
 pub fn family(name: &str) -> &str {
     let ends = ["_bucket", "_sum", "_count"];
@@ -20,6 +23,8 @@ pub(super) fn of(name: &str, matchers: &str) -> String {
     let filters = [
         has(Label::Model).then_some("gen_ai_request_model=~\"$model\""),
         has_backend.then_some("backend=~\"$backend\""),
+        // Times of embeddings and of /tokenize would hide those of answers.
+        has(Label::GenAiOperation).then_some(GENERATION),
         (!matchers.is_empty()).then_some(matchers),
     ];
     let filters: Vec<&str> = filters.into_iter().flatten().collect();

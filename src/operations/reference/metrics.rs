@@ -1,6 +1,7 @@
 //! The page on the metrics.
 
 use super::cell;
+use crate::openai::Api;
 use crate::telemetry::catalog;
 use crate::telemetry::metric::{Kind, Known, Label, Row};
 use std::collections::BTreeMap;
@@ -112,7 +113,9 @@ fn labels() -> BTreeMap<&'static str, Vec<Set>> {
 fn values(label: Label) -> String {
     match label {
         Label::Model => {
-            "a model that replicas serve or the configuration names, or `_other`".into()
+            "a model that the configuration names, one of the first others that replicas list \
+             (`metrics.max_models`), or `_other`"
+                .into()
         }
         Label::Backend => "the name of a replica".into(),
         Label::Tier => "a tier of the configuration, `_other`, or empty".into(),
@@ -121,6 +124,15 @@ fn values(label: Label) -> String {
         Label::Class => "a tier of `admission.classes`, or `default`".into(),
         Label::ErrorType => {
             "empty on success and for a client that left, else what failed, or `_OTHER`".into()
+        }
+        Label::GenAiOperation => {
+            let mut operations = Api::ALL.map(|api| format!("`{}`", api.operation())).to_vec();
+            operations.sort_unstable();
+            operations.dedup();
+            format!(
+                "{}; all but `chat` have their series from the first request on",
+                operations.join(" ")
+            )
         }
         Label::Version => "the version of the gateway".into(),
         closed => {

@@ -130,7 +130,7 @@ impl Capture {
             input_source: if told.is_some() { "exact" } else { "estimated" },
             output_source: observed.usage_source.as_str(),
             cached_tokens: observed.usage.cached,
-            model: record.model.as_str(),
+            model: record.model.name(),
             tier: record.tier.as_str(),
             api: record.api.map_or("none", crate::openai::Api::as_str),
             backend: record.backend().map(BackendId::as_str),

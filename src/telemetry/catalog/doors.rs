@@ -1,4 +1,4 @@
-//! The doors of the gateway: connections of clients, and certificates.
+//! The doors of the gateway: connections of clients, the memory of what they send, and certificates.
 
 use super::super::metric::{CERTIFICATE_RESULTS, Kind, Label, REFUSED_CONNECTIONS, Read, Row};
 use crate::tls::Side;
@@ -39,6 +39,20 @@ pub(super) const ROWS: &[Row] = &[
         kind: Kind::Counter,
         labels: &[],
         read: Read::Vitals(|vitals, emit| emit(&[], vitals.connections.accept_errors as f64)),
+    },
+    Row {
+        name: "tokenweir_request_body_bytes",
+        help: "Memory of the request bodies that the gateway holds now, with their edited copies.",
+        kind: Kind::Gauge,
+        labels: &[],
+        read: Read::Vitals(|vitals, emit| emit(&[], vitals.request_bodies.bytes as f64)),
+    },
+    Row {
+        name: "tokenweir_request_body_limit_bytes",
+        help: "Memory that request bodies may take together (limits.body_memory).",
+        kind: Kind::Gauge,
+        labels: &[],
+        read: Read::Vitals(|vitals, emit| emit(&[], vitals.request_bodies.limit as f64)),
     },
     Row {
         name: "tokenweir_certificate_expiry_timestamp_seconds",

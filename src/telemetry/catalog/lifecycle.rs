@@ -1,6 +1,7 @@
-//! The life of the gateway: its configuration, and its end.
+//! The life of the gateway: its configuration, its end, and panics on the way.
 
 use super::super::metric::{Kind, Label, RELOAD_RESULTS, Read, Row};
+use crate::supervise::Task;
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -37,5 +38,16 @@ pub(super) const ROWS: &[Row] = &[
         kind: Kind::Gauge,
         labels: &[],
         read: Read::Vitals(|vitals, emit| emit(&[], f64::from(u8::from(vitals.draining)))),
+    },
+    Row {
+        name: "tokenweir_task_panics_total",
+        help: "Panics of background tasks. Each is a defect of the gateway; the log says where.",
+        kind: Kind::Counter,
+        labels: &[Label::Task],
+        read: Read::Vitals(|vitals, emit| {
+            for task in Task::ALL {
+                emit(&[task.as_str()], vitals.panics.of(task) as f64);
+            }
+        }),
     },
 ];

@@ -52,15 +52,18 @@ pub(super) const ROWS: &[Row] = &[
     },
 ];
 
-/// Each model that had an answer lately, and those that are served and had none.
+/// Each model that is a label value and had an answer lately, and those that had none.
 fn by_model(vitals: &Vitals, mut tell: impl FnMut(&OfModel)) {
     let Some(quality) = &vitals.quality else { return };
-    quality.models.iter().for_each(&mut tell);
-    let other = [ModelLabel::OTHER.to_owned()];
-    let served = if vitals.models.is_empty() { &other[..] } else { &vitals.models };
-    for name in served {
-        if !quality.models.iter().any(|model| model.model == *name) {
-            tell(&OfModel { model: name.clone(), ..OfModel::default() });
+    let is_label = |name: &str| {
+        name == ModelLabel::OTHER || vitals.models.iter().any(|model| *model.name == *name)
+    };
+    quality.models.iter().filter(|model| is_label(&model.model)).for_each(&mut tell);
+    let other = vitals.models.is_empty().then_some(ModelLabel::OTHER);
+    let seeded = vitals.models.iter().filter(|model| model.is_seeded);
+    for name in other.into_iter().chain(seeded.map(|model| &*model.name)) {
+        if !quality.models.iter().any(|model| model.model == name) {
+            tell(&OfModel { model: name.to_owned(), ..OfModel::default() });
         }
     }
 }

@@ -6,6 +6,7 @@ use super::super::metric::{
 };
 use super::super::vitals::{BackendVitals, LEAVING, Vitals};
 use super::SCRAPE_BOUNDS;
+use crate::backend::Availability;
 use crate::diagnose::RULES;
 use crate::record::Attempt;
 
@@ -23,7 +24,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         name: "tokenweir_route_decisions_total",
-        help: "Choices of a replica, by the winning reason.",
+        help: "Choices of a replica, by the winning reason. Reason panic_mode: requests routed although most replicas are ejected.",
         kind: Kind::Counter,
         labels: &[Label::Backend, Label::RouteReason],
         read: Read::Record(|record, emit| {
@@ -59,19 +60,40 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         name: "tokenweir_ready",
-        help: "1 while the gateway takes requests.",
+        help: "1 while the gateway takes requests: a replica may be sent requests, and it is not shutting down.",
         kind: Kind::Gauge,
         labels: &[],
         read: Read::Vitals(|vitals, emit| emit(&[], f64::from(u8::from(vitals.ready)))),
     },
     Row {
         name: "tokenweir_backend_up",
-        help: "1 if the replica may be sent requests.",
+        help: "1 if the replica may be sent requests now. Its state says why not.",
         kind: Kind::Gauge,
         labels: &[Label::Backend],
         read: Read::Vitals(|vitals, emit| {
-            by_backend(vitals, emit, |backend| Some(f64::from(u8::from(backend.health == "up"))));
+            by_backend(vitals, emit, |backend| Some(f64::from(u8::from(backend.up))));
         }),
+    },
+    Row {
+        name: "tokenweir_backend_state",
+        help: "1 for the state of the replica, 0 for the others. Requests go to available ones, and in panic mode also to ejected ones.",
+        kind: Kind::Gauge,
+        labels: &[Label::Backend, Label::State],
+        read: Read::Vitals(|vitals, emit| {
+            for backend in members(vitals) {
+                for state in Availability::ALL.map(Availability::as_str) {
+                    let is_it = backend.state == state;
+                    emit(&[&backend.backend, state], f64::from(u8::from(is_it)));
+                }
+            }
+        }),
+    },
+    Row {
+        name: "tokenweir_panic_mode",
+        help: "1 while so many replicas are ejected that ejections are ignored (health.panic_threshold), for all models or for some.",
+        kind: Kind::Gauge,
+        labels: &[],
+        read: Read::Vitals(|vitals, emit| emit(&[], f64::from(u8::from(vitals.panic)))),
     },
     Row {
         name: "tokenweir_backend_requests_in_flight",

@@ -11,11 +11,11 @@ pub(super) const ROWS: &[Row] = &[
         name: "gen_ai_server_request_duration_seconds",
         help: "Inference requests: request head read to the end of the exchange.",
         kind: Kind::Histogram(DURATION_BOUNDS),
-        labels: &[Label::Model, Label::Backend, Label::ErrorType],
+        labels: &[Label::Model, Label::Backend, Label::GenAiOperation, Label::ErrorType],
         read: Read::Record(|record, emit| {
-            if let Some(backend) = record.backend() {
+            if let (Some(backend), Some(api)) = (record.backend(), record.api) {
                 let error = record.error_type().unwrap_or("");
-                let labels = [record.model.as_str(), backend.as_str(), error];
+                let labels = [record.model.as_str(), backend.as_str(), api.operation(), error];
                 emit(&labels, record.duration().as_secs_f64());
             }
         }),
@@ -209,7 +209,7 @@ pub(super) const ROWS: &[Row] = &[
 /// Which of [`OVERFLOWING`] do not know their value of a request.
 fn folded(record: &RequestRecord) -> [bool; 5] {
     [
-        record.api.is_some() && !record.model.is_known(),
+        record.api.is_some() && !record.model.is_label(),
         record.tier == Tier::Other,
         record.observed.finish_reasons.contains(&Some(Finish::Other)),
         record.error_type() == Some("_OTHER"),

@@ -27,6 +27,7 @@ use crate::gather::Gatherer;
 use crate::observe::Sink;
 use crate::openai::Excerpt;
 use crate::record::RequestRecord;
+use crate::supervise::{self, Task};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -161,7 +162,7 @@ impl Head {
             ts: humantime::format_rfc3339_millis(record.started).to_string(),
             request_id: record.request_id.as_str().to_owned(),
             trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
-            model: record.model.as_str().to_owned(),
+            model: record.model.name().to_owned(),
         }
     }
 
@@ -182,8 +183,8 @@ impl Worker {
                 }
                 if end.is_some_and(|end| clock::now() >= end) {
                     self.tallies.crowded_out.fetch_add(1, Ordering::Relaxed);
-                } else {
-                    self.write(&job);
+                } else if supervise::catch(Task::ContentLog, || self.write(&job)).is_none() {
+                    self.tallies.redactor_failed.fetch_add(1, Ordering::Relaxed);
                 }
             }
             if is_last {

@@ -4,11 +4,12 @@
 use super::StartError;
 use super::environment::Protocol;
 use super::settings::Settings;
+use crate::supervise::{self, Task};
 use crate::telemetry::collector::{self, Sender};
 use crate::tls::Outbound;
 use opentelemetry_otlp::{WithExportConfig, WithHttpConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor,
 };
@@ -132,7 +133,11 @@ impl Counts {
 impl<E: SpanExporter> SpanExporter for Counting<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len() as u64;
-        let result = self.exporter.export(batch).await;
+        // A panic would end the thread of the processor, and with it all export.
+        let exporting = self.exporter.export(batch);
+        let result = supervise::catch_async(Task::SpanExport, exporting).await;
+        let panicked = || Err(OTelSdkError::InternalFailure("the exporter panicked".to_owned()));
+        let result = result.unwrap_or_else(panicked);
         let count = if result.is_ok() { &self.counts.exported } else { &self.counts.failed };
         count.fetch_add(spans, Ordering::Relaxed);
         let was_failing = self.is_failing.swap(result.is_err(), Ordering::Relaxed);

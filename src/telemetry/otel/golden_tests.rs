@@ -138,6 +138,7 @@ fn a_silence_is_two_events_with_the_replica_as_it_was_then() {
             waiting: Some(12),
             preemptions: Some(7),
             age: Some(Duration::from_millis(80)),
+            ..Condition::default()
         };
         record.observed.stalls = vec![Stall {
             since: at(accepted, 120),

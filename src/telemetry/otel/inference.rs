@@ -25,7 +25,7 @@ pub(super) fn is_one(record: &RequestRecord) -> bool {
 
 /// The name of the span.
 pub(super) fn name(record: &RequestRecord) -> String {
-    format!("{} {}", operation(record), record.model.as_str())
+    format!("{} {}", operation(record), record.model.name())
 }
 
 /// The attributes of the span.
@@ -75,7 +75,7 @@ fn request(attributes: Attributes, record: &RequestRecord, semconv: Semconv) -> 
     parameters(attributes, record, semconv)
         .put("gen_ai.operation.name", operation(record))
         .put("gen_ai.provider.name", last.map_or(PROVIDER, |attempt| attempt.provider))
-        .put("gen_ai.request.model", text(record.model.as_str()))
+        .put("gen_ai.request.model", text(record.model.name()))
         .put_some("gen_ai.request.stream", asked.stream.then_some(true))
         .put_some("gen_ai.request.max_tokens", asked.max_tokens.map(count))
         .put_some("gen_ai.request.choice.count", asked.n.filter(|n| *n != 1).map(count))

@@ -40,7 +40,7 @@ fn langfuse(attributes: Attributes, record: &RequestRecord) -> Attributes {
 fn open_inference(attributes: Attributes, record: &RequestRecord) -> Attributes {
     let usage = &record.observed.usage;
     let total = usage.input.zip(usage.output).map(|(input, output)| input + output);
-    let model = record.observed.response_model.as_deref().unwrap_or(record.model.as_str());
+    let model = record.observed.response_model.as_deref().unwrap_or(record.model.name());
     attributes
         .put("openinference.span.kind", "LLM")
         .put("llm.model_name", text(model))

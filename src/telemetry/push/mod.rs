@@ -17,6 +17,7 @@ use super::collector;
 use super::otel::export::resource;
 use super::vitals::Vitals;
 use crate::clock;
+use crate::supervise::{self, Task};
 use crate::tls::{Outbound, TlsError};
 use message::Span;
 use opentelemetry_proto::tonic::resource::v1::Resource;
@@ -148,8 +149,11 @@ impl Pusher {
     }
 
     async fn push(&self, limit: Duration) {
-        let sent = tokio::time::timeout(limit, self.send()).await;
-        self.counter.count(sent.unwrap_or(Err(PushError::Timeout(limit))));
+        let sending = tokio::time::timeout(limit, self.send());
+        let sent = supervise::catch_async(Task::MetricPush, sending).await;
+        let timeout = |_| Err(PushError::Timeout(limit));
+        let sent = sent.map_or(Err(PushError::Panicked), |sent| sent.unwrap_or_else(timeout));
+        self.counter.count(sent);
     }
 
     async fn send(&self) -> Result<(), PushError> {

@@ -43,6 +43,7 @@ pub(super) fn name(metric: &str, kind: Kind) -> Name {
 pub(super) fn attribute(label: &'static str) -> &'static str {
     match label {
         "gen_ai_request_model" => "gen_ai.request.model",
+        "gen_ai_operation_name" => "gen_ai.operation.name",
         "error_type" => "error.type",
         other => other,
     }

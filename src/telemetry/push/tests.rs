@@ -3,6 +3,7 @@
 use super::message::{self, Span};
 use super::names;
 use super::*;
+use crate::backend::LabelledModel;
 use crate::record::sample::streamed;
 use crate::spread::Bounds;
 use crate::telemetry::buckets::Buckets;
@@ -101,7 +102,11 @@ fn names_are_those_of_the_conventions_where_there_are_any() {
 fn vitals() -> Vitals {
     let known = BackendVitals { backend: "gpu-0".into(), health: "up", ..BackendVitals::default() };
     let told = BackendVitals { backend: "gpu-1".into(), kv_usage: Some(0.5), ..known.clone() };
-    Vitals { backends: vec![known, told], models: vec!["tiny".into()], ..Vitals::default() }
+    Vitals {
+        backends: vec![known, told],
+        models: vec![LabelledModel { name: "tiny".into(), is_seeded: true }],
+        ..Vitals::default()
+    }
 }
 
 fn counted() -> Prometheus {
@@ -247,7 +252,8 @@ fn a_large_fleet_is_told_in_messages_that_a_collector_takes_and_none_is_left_out
     let prometheus = counted();
     let backend =
         |number| BackendVitals { backend: format!("gpu-{number}"), ..BackendVitals::default() };
-    let models = (0..20).map(|number| format!("model-{number}")).collect();
+    let model = |number| LabelledModel { name: format!("model-{number}").into(), is_seeded: true };
+    let models = (0..20).map(model).collect();
     let fleet = Vitals { backends: (0..100).map(backend).collect(), models, ..Vitals::default() };
     let metrics = message::metrics(&prometheus, &fleet, span());
     let all: usize = metrics.iter().map(|metric| samples(metric).len()).sum();

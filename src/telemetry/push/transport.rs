@@ -33,6 +33,8 @@ pub(super) enum Transport {
 pub(super) enum PushError {
     #[error("no answer within {0:?}")]
     Timeout(Duration),
+    #[error("the push panicked; see the error before this line")]
+    Panicked,
     #[error("no connection, or it broke: {0}")]
     Connection(#[from] hyper_util::client::legacy::Error),
     #[error("{code:?}: {message}")]

@@ -1,7 +1,7 @@
 //! The trends of each model.
 
 use super::trend::Trend;
-use crate::record::{RequestRecord, Timings};
+use crate::record::{ModelLabel, RequestRecord, Timings};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,6 +36,8 @@ struct Model {
 
 /// A model of which nothing came for so many times what it is compared to is forgotten.
 const FORGOTTEN: u32 = 3;
+/// Models with trends of their own; the others share those of `_other`.
+const MOST: usize = 512;
 
 impl Trends {
     /// Nothing has come.
@@ -81,6 +83,9 @@ impl Trends {
 
     fn with(&self, name: &str, change: impl FnOnce(&mut Model)) {
         let mut models = self.models();
+        // Models come and go faster than they are forgotten.
+        let is_known = models.len() < MOST || models.contains_key(name);
+        let name = if is_known { name } else { ModelLabel::OTHER };
         if let Some(model) = models.get_mut(name) {
             return change(model);
         }

@@ -4,6 +4,7 @@ use super::judge::Judge;
 use super::{Job, Sample, Tallies, Trends};
 use crate::clock;
 use crate::gather::Gatherer;
+use crate::supervise::{self, Task};
 use crate::telemetry::bounded_file::Bounded;
 use crate::telemetry::content::Treatment;
 use crate::telemetry::tame;
@@ -32,7 +33,11 @@ impl Worker {
     pub(super) fn run(&mut self, jobs: &Gatherer<Job>) {
         loop {
             let is_last = !jobs.wait();
-            jobs.take().chunks(AT_ONCE).for_each(|jobs| self.handle(jobs));
+            for jobs in jobs.take().chunks(AT_ONCE) {
+                if supervise::catch(Task::QualitySamples, || self.handle(jobs)).is_none() {
+                    self.tallies.dropped.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+                }
+            }
             if is_last {
                 return;
             }

@@ -112,7 +112,8 @@ impl Program {
     /// A page of the admin port.
     pub(super) async fn admin(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.operators).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut page = String::new();
         stream.read_to_string(&mut page).await.unwrap();

@@ -35,7 +35,8 @@ pub(crate) fn run(case: &Case, live: &Arc<Live>) -> Seen {
     let mut exchange = Exchange::open(record(case), sink.clone(), live);
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(case.content_type));
-    exchange.on_head(case.status, &headers, Arc::new(Stub));
+    exchange.on_sent(Arc::new(Stub));
+    exchange.on_head(case.status, &headers);
     let script = Script::of(case);
     // The body waits once more before it breaks off, for the server to write what it has.
     let is_wait = |step: &&Step| matches!(step, Step::Wait);

@@ -32,7 +32,7 @@ pub(crate) async fn stripped(kind: Kind, path: &str, sent: &'static str) -> Stri
 }
 
 /// Speech comes as a form, everything else as JSON.
-fn request(path: &str) -> String {
+pub(crate) fn request(path: &str) -> String {
     if !path.starts_with("/v1/audio/") {
         return post(path, r#"{"model":"tiny","stream":true}"#);
     }

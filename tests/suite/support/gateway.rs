@@ -10,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{Admin, Configuration, Guard};
 use tokenweir::backend::address::Address;
 use tokenweir::backend::client::{self, Client};
+use tokenweir::backend::descriptors::Descriptors;
 use tokenweir::backend::pool::Pool;
 use tokenweir::backend::routes::Named;
 use tokenweir::backend::{Backend, Keeper, watch};
@@ -19,7 +20,7 @@ use tokenweir::observe::{self, Live, Sink};
 use tokenweir::proxy::access::Access;
 use tokenweir::proxy::admission::{self, Admission};
 use tokenweir::proxy::retry::{self, Retry};
-use tokenweir::proxy::{Gate, GateLimits, Gateway, KeptText};
+use tokenweir::proxy::{BodyMemory, Gate, GateLimits, Gateway, KeptText};
 use tokenweir::record::{Kept, RequestRecord, Tiers};
 use tokenweir::resilience;
 use tokenweir::routing::{Policy, PolicyKind};
@@ -67,12 +68,16 @@ pub(crate) struct Setup {
     pub header_timeout: Duration,
     /// Longest request body.
     pub max_body: usize,
+    /// The memory of all of them together.
+    pub body_memory: Arc<BodyMemory>,
     /// Longest pause in one.
     pub body_idle: Duration,
     /// What clients may have and take.
     pub limits: Limits,
     /// What is let in.
     pub gate: GateLimits,
+    /// The file descriptors of connections to the backends.
+    pub descriptors: Descriptors,
     /// TLS of both ports.
     pub tls: Tls,
     /// TLS towards the replicas. `None`: they have none.
@@ -83,6 +88,8 @@ pub(crate) struct Setup {
     pub policy: Policy,
     /// Names of models.
     pub models: Vec<Named>,
+    /// Models of replicas that are label values.
+    pub max_models: usize,
     /// Policies that are asked too.
     pub shadow: Vec<PolicyKind>,
     /// Decisions that are kept.
@@ -91,6 +98,8 @@ pub(crate) struct Setup {
     pub propagation: Option<Propagation>,
     /// Whether usage is asked for.
     pub injects_usage: bool,
+    /// The share of streams whose events are counted.
+    pub continuous_usage: f64,
     /// What is looked for.
     pub observation: observe::Settings,
     /// When requests wait.
@@ -145,18 +154,22 @@ impl Default for Setup {
         Self {
             header_timeout: Duration::from_secs(20),
             max_body: 1 << 20,
+            body_memory: Arc::default(),
             body_idle: Duration::from_secs(30),
             limits: Limits { head_timeout: Duration::from_secs(30), ..Limits::default() },
             gate: GateLimits::default(),
+            descriptors: Descriptors::default(),
             tls: Tls::default(),
             outbound: None,
             drain: Duration::from_secs(5),
             policy: Policy::default(),
             models: Vec::new(),
+            max_models: config::Metrics::default().max_models,
             shadow: Vec::new(),
             explain_ring: 1_024,
             propagation: None,
             injects_usage: false,
+            continuous_usage: 0.0,
             observation: observe::Settings::default(),
             admission: Some(waiting_room(&config::Admission::default())),
             access: Arc::default(),
@@ -201,11 +214,13 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<Pool> {
         let address = Address::parse(&format!("{scheme}://{addr}")).unwrap();
         Backend::new(address.default_id(), address, None)
             .with_usage_injection(setup.injects_usage)
+            .with_continuous_usage(setup.continuous_usage)
             .with_health(setup.health)
     };
     let backends = backends.iter().map(backend).collect();
     let pool = Pool::new(backends, &setup.models, setup.policy)
-        .with_panic_threshold(setup.health.panic_threshold);
+        .with_panic_threshold(setup.health.panic_threshold)
+        .with_most_labels(setup.max_models);
     Arc::new(pool.with_shadow(&setup.shadow))
 }
 
@@ -217,13 +232,15 @@ fn client(setup: &Setup) -> Client {
         first_output: setup.first_output,
         idle: Duration::from_secs(3),
     };
-    match &setup.outbound {
+    let client = match &setup.outbound {
         Some(outbound) => Client::with_tls(limits, outbound.clone()),
         None => Client::new(limits),
-    }
+    };
+    client.with_descriptors(setup.descriptors.clone())
 }
 
 /// Starts a gateway that differs from the default.
+#[expect(clippy::too_many_lines, reason = "each part of a gateway stands once")]
 pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
     let pool = pool(backends, &setup);
     let client = client(&setup);
@@ -271,6 +288,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             first_output: setup.first_output,
             sink: telemetry.clone(),
             max_body: setup.max_body,
+            body_memory: setup.body_memory.clone(),
             body_idle: setup.body_idle,
             gate,
             propagation: setup.propagation,
@@ -291,6 +309,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             telemetry,
             explanations,
             live,
+            body_memory: setup.body_memory,
             draining: Arc::new(AtomicBool::new(false)),
             spans: Box::new(SpanCounts::default),
             capture: counter.clone(),
@@ -378,7 +397,7 @@ impl Running {
     /// Gets it in a form that is wished for.
     pub(crate) async fn admin_as(&self, path: &str, accept: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).await.unwrap();
-        let head = format!("host: admin\r\naccept: {accept}\r\nconnection: close");
+        let head = format!("host: localhost\r\naccept: {accept}\r\nconnection: close");
         let request = format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut page = String::new();

@@ -50,7 +50,19 @@ impl Process {
 
     /// The same, with these variables in its environment.
     pub(crate) async fn start_with(config: &Path, variables: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+        let command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+        Self::run(command, config, variables).await
+    }
+
+    /// The same, and it may have so many files open.
+    pub(crate) async fn start_with_files(config: &Path, files: usize) -> Self {
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+        command.args(["-c", &limited, env!("CARGO_BIN_EXE_tokenweir")]);
+        Self::run(command, config, &[]).await
+    }
+
+    async fn run(mut command: Command, config: &Path, variables: &[(&str, &str)]) -> Self {
         command.args(["serve", "--log-format", "human", "--access-log", "false", "--config"]);
         command.arg(config).env("TOKENWEIR_ADMIN", "127.0.0.1:0").envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -98,7 +110,8 @@ impl Process {
     async fn ask(&self, method: &str, path: &str) -> String {
         let mut answer = String::new();
         let Ok(mut stream) = TcpStream::connect(self.admin).await else { return answer };
-        let request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         if stream.write_all(request.as_bytes()).await.is_ok() {
             let _ = stream.read_to_string(&mut answer).await;
         }

@@ -70,6 +70,7 @@ fn replica(id: &str) -> Replica {
         models_without_key: None,
         metrics: Ok(recorded(PYTHON)),
         options: paths.map(|path| (path, Some(StatusCode::NOT_FOUND))).collect(),
+        event_sources: Ok(answer(200, "{}")),
         idle: Some(Idle::Open(Duration::from_secs(6))),
         probe: Some(Ok(probe(STREAM, Duration::from_millis(3)))),
     }

@@ -132,6 +132,10 @@ fn paths_that_act_are_found_and_a_server_that_answers_alike_to_all_tells_nothing
     assert_eq!(finding.severity, Severity::Error);
     assert!(finding.seen.contains("/collective_rpc /sleep"), "{finding:?}");
     assert!(finding.change.as_ref().unwrap().contains("VLLM_SERVER_DEV_MODE"));
+    for path in ["/is_paused", "/init_weight_transfer_engine", "/weight_checker"] {
+        let reached = found(|replica| open(replica, path));
+        assert!(one(&reached, "exposed").seen.ends_with(path), "{reached:?}");
+    }
     let adapters = found(|replica| open(replica, "/v1/load_lora_adapter"));
     assert_eq!(one(&adapters, "exposed").severity, Severity::Warning);
     for status in [StatusCode::OK, StatusCode::METHOD_NOT_ALLOWED] {
@@ -140,6 +144,24 @@ fn paths_that_act_are_found_and_a_server_that_answers_alike_to_all_tells_nothing
         });
         assert!(one(&alike, "exposed").seen.contains("cannot be seen"));
     }
+}
+
+#[test]
+fn kv_events_that_everybody_can_find_and_a_port_without_a_key_are_reported() {
+    let sources =
+        r#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}}"#;
+    let events = found(|replica| replica.event_sources = Ok(answer(200, sources)));
+    let finding = one(&events, "exposed");
+    assert_eq!(finding.severity, Severity::Warning);
+    assert!(finding.seen.contains("tcp://*:5557"), "{finding:?}");
+    for quiet in
+        ["{}", r#"{"0":{"enable_kv_cache_events":false,"endpoint":"tcp://*:1"}}"#, "[]", ""]
+    {
+        let none = found(|replica| replica.event_sources = Ok(answer(200, quiet)));
+        assert!(of(&none, "exposed").is_empty(), "{quiet}");
+    }
+    let finding = one(&found(|_| {}), "key").clone();
+    assert_eq!((finding.severity, &*finding.seen), (Severity::Note, "serves without a key"));
 }
 
 #[test]

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# What the gateway reads of request bodies, compared with what a Python server reads of them: Starlette,
+# FastAPI and python-multipart in versions of today and of an early vLLM V1, and the crates that servers
+# in Rust use. The test fails if both read a body and find different models.
+#
+#   tests/bodies.sh [COUNT]     COUNT bodies for each set of versions; default: 100000
+#
+# The packages are installed into virtual environments under the target directory. Needs python3.10 or
+# later with venv, and a package index that pip reaches.
+#
+#   CARGO_FLAGS   (default: --release)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export BODIES=${1:-100000}
+read -r -a flags <<<"${CARGO_FLAGS---release}"
+
+compare() {
+  local name=$1
+  shift
+  local venv=${CARGO_TARGET_DIR:-target}/bodies-$name
+  [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+  timeout 600 "$venv/bin/pip" install --quiet --disable-pip-version-check "$@"
+  printf '\n== %s\n' "$*"
+  BODIES_PYTHON=$venv/bin/python timeout --kill-after=20 3600 \
+    cargo test --locked --quiet "${flags[@]}" --test suite -- --nocapture bodies::the_gateway
+}
+
+compare today fastapi==0.165.0 starlette==1.10.0 python-multipart==0.0.34 pydantic==2.14.3
+compare early fastapi==0.115.0 starlette==0.38.6 python-multipart==0.0.9 pydantic==2.9.2

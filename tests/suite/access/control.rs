@@ -1,0 +1,388 @@
+//! Fields and headers that control the engine: which are refused, removed or forwarded, and for whom.
+
+use super::{CHAT, access, error, get, head, keyed, tenant, whole, with};
+use crate::metrics::value;
+use crate::support::fake::Fake;
+use crate::support::gateway::{Running, Setup, body, post, start, start_with, status};
+use http::HeaderName;
+use std::sync::Arc;
+use tokenweir::access::TenantEntry;
+use tokenweir::backend::routes::Named;
+use tokenweir::openai::control::{Action, FIELDS, Permission, Permissions};
+use tokenweir::proxy::access::Access;
+use tokenweir::record::Outcome;
+
+/// Every path that takes a JSON body.
+const PATHS: [&str; 17] = [
+    CHAT,
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/embeddings",
+    "/v1/chat/completions/batch",
+    "/v1/messages/count_tokens",
+    "/v2/embed",
+    "/pooling",
+    "/classify",
+    "/score",
+    "/v1/score",
+    "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/tokenize",
+    "/detokenize",
+];
+
+/// A body with this member.
+fn ask(member: &str) -> String {
+    format!(r#"{{"model":"tiny","messages":[{{"role":"user","content":"hello"}}],{member},"n":1}}"#)
+}
+
+/// A member that uses a field of the table.
+fn member(path: &str) -> String {
+    let value = if path == "priority" { "-5" } else { "{\"a\":[1,\"}\"]}" };
+    match path.split_once('.') {
+        Some((outer, inner)) => format!("\"{outer}\":{{\"x\":1,\"{inner}\":{value}}}"),
+        None => format!("\"{path}\":{value}"),
+    }
+}
+
+fn everybody(allowed: &[Permission]) -> Arc<Access> {
+    Arc::new(Access::default().with_allowed(Permissions::new(allowed)))
+}
+
+async fn open_to(fake: &Fake, access: Arc<Access>) -> Running {
+    start_with(&[fake.addr], Setup { access, ..Setup::default() }).await
+}
+
+/// The answer to a request that must be refused for `field`.
+async fn refused(gateway: &Running, request: &str, field: &str) {
+    let answer = gateway.raw(request).await;
+    assert_eq!(status(&answer), 400, "{request}");
+    assert!(head(&answer).contains("x-gateway-error: engine_control"), "{request}");
+    let error = error(&answer);
+    // Anthropic's envelope has no such members.
+    if error["type"] != "invalid_request_error" {
+        assert_eq!((&error["param"], &error["code"]), (&field.into(), &400.into()));
+    }
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains(&format!("`{field}`")) && message.contains("permission"), "{message}");
+    let record = gateway.record().await;
+    assert_eq!((record.refusal, record.outcome), (Some("engine_control"), Outcome::ClientError));
+    assert!(record.attempts.is_empty());
+}
+
+#[tokio::test]
+async fn a_client_cannot_replace_the_prompt_or_name_a_host_to_the_engine_on_any_route() {
+    let fake = whole().await;
+    let gateway = start(&[fake.addr]).await;
+    let mut requests = 0.0;
+    for path in PATHS {
+        for params in [
+            r#""kv_transfer_params":{"prompt_token_ids":[1,2,3]}"#,
+            r#""kv_transfer_params":{"do_remote_prefill":true,"remote_host":"10.0.0.1","remote_port":1}"#,
+            r#""kv\u005ftransfer_params":{"remote_host":"10.0.0.1"}"#,
+            "\"kv_transfer_params\" :\n\t{\"a\":{\"b\":[]}}",
+        ] {
+            refused(&gateway, &post(path, &ask(params)), "kv_transfer_params").await;
+            requests += 1.0;
+        }
+    }
+    assert!(fake.seen().is_empty(), "no backend hears of it");
+    let page = gateway.admin("/metrics").await;
+    let refusals = value(&page, "tokenweir_refusals_total{reason=\"engine_control\"}");
+    assert!((refusals - requests).abs() < 0.5, "{refusals}");
+}
+
+#[tokio::test]
+async fn every_field_that_the_table_refuses_is_refused() {
+    let fake = whole().await;
+    let gateway = start(&[fake.addr]).await;
+    for control in FIELDS.iter().filter(|control| control.action == Action::Refuse) {
+        let outer = control.name.split('.').next().unwrap();
+        let field = if outer == "vllm_xargs" { outer } else { control.name };
+        refused(&gateway, &post("/v1/responses", &ask(&member(control.name))), field).await;
+    }
+    // The permission for the object is none for what the engine reads in it.
+    let gateway = open_to(&fake, everybody(&[Permission::Xargs])).await;
+    for inner in ["kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"] {
+        let field = format!("vllm_xargs.{inner}");
+        refused(&gateway, &post(CHAT, &ask(&member(&field))), &field).await;
+    }
+    assert!(fake.seen().is_empty());
+    let plain = ask(r#""vllm_xargs":{"ngram_size":30}"#);
+    assert_eq!(status(&gateway.post(CHAT, &plain).await), 200);
+}
+
+#[tokio::test]
+async fn a_null_and_a_default_are_no_use_of_a_field_and_pass_byte_for_byte() {
+    let fake = whole().await;
+    let gateway = start(&[fake.addr]).await;
+    let nulls = FIELDS.iter().filter(|control| !control.name.contains('.'));
+    let nulls: Vec<String> = nulls.map(|control| format!("\"{}\":null", control.name)).collect();
+    let nulls = nulls.join(" , ").replace("\"priority\":null", "\"priority\":0");
+    // It names the answer on Responses only; elsewhere the header of the gateway wins in vLLM.
+    for fields in [nulls.as_str(), r#""request_id":"mine""#, r#""x":{"kv_transfer_params":{}}"#] {
+        assert_eq!(status(&gateway.post(CHAT, &ask(fields)).await), 200, "{fields}");
+        assert_eq!(String::from_utf8_lossy(&fake.seen().pop().unwrap().body), ask(fields));
+    }
+}
+
+#[tokio::test]
+async fn a_field_that_stands_twice_is_refused_whatever_its_first_value_is() {
+    let fake = whole().await;
+    let gateway = start(&[fake.addr]).await;
+    for member in [
+        r#""kv_transfer_params":null,"kv_transfer_params":{"remote_host":"a"}"#,
+        r#""priority":0,"pri\u006frity":-5"#,
+        r#""session_id":null,"session_id":"s""#,
+    ] {
+        let answer = gateway.post(CHAT, &ask(member)).await;
+        assert_eq!(status(&answer), 400, "{member}");
+        assert!(head(&answer).contains("x-gateway-error: bad_body"));
+    }
+    assert!(fake.seen().is_empty());
+}
+
+/// Python reads all of these as JSON, so a route that forwards them forwards what stands in them.
+#[tokio::test]
+async fn a_body_that_cannot_be_checked_is_refused_on_every_route() {
+    let fake = whole().await;
+    let gateway = start(&[fake.addr]).await;
+    let body = ask(r#""kv_transfer_params":{"remote_host":"a"}"#);
+    let wide: Vec<u8> = body.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let marked = [&[0xef, 0xbb, 0xbf][..], body.as_bytes()].concat();
+    let infinite = body.replace("\"n\":1", "\"n\":Infinity").into_bytes();
+    for path in PATHS {
+        for body in [&wide, &marked, &infinite] {
+            let head = post(path, "").replace("length: 0", &format!("length: {}", body.len()));
+            let answer = gateway.raw([head.as_bytes(), body].concat()).await;
+            assert_eq!(status(&answer), 400, "{path}");
+        }
+    }
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_form_that_controls_the_engine_is_refused_too() {
+    let fake = whole().await;
+    let gateway = start(&[fake.addr]).await;
+    for path in ["/v1/audio/transcriptions", "/v1/audio/translations"] {
+        for field in ["vllm_xargs", "kv_transfer_params", "session_id"] {
+            let part = |head: &str, value: &str| {
+                format!("--b\r\nContent-Disposition: form-data; {head}\r\n\r\n{value}\r\n")
+            };
+            let name = format!("name=\"{field}\"");
+            let file = part("name=\"file\"; filename=\"a.wav\"", "RIFF");
+            let body = file + &part(&name, "{}") + &part("name=\"model\"", "tiny") + "--b--\r\n";
+            let request =
+                post(path, &body).replace("application/json", "multipart/form-data; boundary=b");
+            refused(&gateway, &request, field).await;
+        }
+    }
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_field_passes_byte_for_byte_if_everybody_the_tenant_or_the_model_is_allowed_it() {
+    let fake = whole().await;
+    fake.set_models(&["tiny", "prefill"]);
+    let body = ask(r#""kv_transfer_params":{"remote_host":"10.0.0.1","remote_port":1}"#);
+    let transfer = vec![Permission::KvTransfer];
+    let allowed = TenantEntry { allow: transfer.clone(), ..tenant() };
+    let model = Named { name: "prefill".into(), allow: transfer.clone(), ..Named::default() };
+    let of_model = body.replace("tiny", "prefill");
+    let setup = |access| Setup { access, models: vec![model.clone()], ..Setup::default() };
+    for (access, request, body) in [
+        (everybody(&transfer), post(CHAT, &body), &body),
+        (access(allowed), keyed(&post(CHAT, &body)), &body),
+        (access(tenant()), keyed(&post(CHAT, &of_model)), &of_model),
+        (Arc::default(), post(CHAT, &of_model), &of_model),
+    ] {
+        let gateway = start_with(&[fake.addr], setup(access)).await;
+        assert_eq!(status(&gateway.raw(&request).await), 200, "{request}");
+        assert_eq!(String::from_utf8_lossy(&fake.seen().pop().unwrap().body), *body);
+    }
+    let seen = fake.seen().len();
+    let gateway = start_with(&[fake.addr], setup(access(tenant()))).await;
+    refused(&gateway, &keyed(&post(CHAT, &body)), "kv_transfer_params").await;
+    let other = TenantEntry { allow: vec![Permission::EcTransfer], ..tenant() };
+    let gateway = start_with(&[fake.addr], setup(access(other))).await;
+    refused(&gateway, &keyed(&post(CHAT, &body)), "kv_transfer_params").await;
+    assert_eq!(fake.seen().len(), seen);
+}
+
+#[tokio::test]
+async fn a_permission_in_a_file_of_keys_that_is_read_again_holds_for_the_next_request() {
+    let fake = whole().await;
+    let access = access(tenant());
+    let gateway = open_to(&fake, access.clone()).await;
+    let request = keyed(&post(CHAT, &ask(r#""priority":3"#)));
+    refused(&gateway, &request, "priority").await;
+    let roster =
+        |allow| tokenweir::access::Roster { tenants: vec![TenantEntry { allow, ..tenant() }] };
+    access.replace(Some(&roster(vec![Permission::Priority])));
+    assert_eq!(status(&gateway.raw(&request).await), 200);
+    gateway.record().await;
+    access.replace(Some(&roster(Vec::new())));
+    refused(&gateway, &request, "priority").await;
+}
+
+#[tokio::test]
+async fn a_session_id_is_taken_out_of_body_and_head_and_still_names_the_session_here() {
+    let fake = whole().await;
+    let session_headers = vec![HeaderName::from_static("x-session-id")];
+    let setup = |access| Setup {
+        access,
+        captured: 1.0,
+        session_headers: session_headers.clone(),
+        ..Setup::default()
+    };
+    let gateway = start_with(&[fake.addr], setup(Arc::default())).await;
+    let body = ask(r#""session_id" : "of \"a\" client""#);
+    let request = with(&post(CHAT, &body), "X-Session-ID: mine");
+    assert_eq!(status(&gateway.raw(&request).await), 200);
+    let seen = fake.seen().pop().unwrap();
+    assert!(!seen.head.to_ascii_lowercase().contains("x-session-id"), "{}", seen.head);
+    assert_eq!(String::from_utf8_lossy(&seen.body), ask(r#""session_id" : null"#));
+    assert!(gateway.record().await.captured.unwrap().session.is_some());
+    refused(&gateway, &post(CHAT, &ask(r#""session_id":7"#)), "session_id").await;
+
+    let allowed = everybody(&[Permission::SessionId, Permission::Xargs]);
+    let gateway = start_with(&[fake.addr], setup(allowed)).await;
+    assert_eq!(status(&gateway.raw(&request).await), 200);
+    let seen = fake.seen().pop().unwrap();
+    assert!(seen.head.to_ascii_lowercase().contains("x-session-id: mine"), "{}", seen.head);
+    assert_eq!(String::from_utf8_lossy(&seen.body), body);
+
+    let gateway = start_with(&[fake.addr], setup(everybody(&[Permission::Xargs]))).await;
+    let inner = ask(r#""vllm_xargs":{"session_id":"s","x":1}"#);
+    assert_eq!(status(&gateway.post(CHAT, &inner).await), 200);
+    let seen = String::from_utf8(fake.seen().pop().unwrap().body).unwrap();
+    assert_eq!(seen, inner.replace("\"s\"", "\"\""));
+}
+
+#[tokio::test]
+async fn a_body_whose_digest_is_in_a_header_is_refused_if_it_must_be_changed() {
+    let fake = whole().await;
+    let gateway = start(&[fake.addr]).await;
+    let signed = |member| with(&post(CHAT, &ask(member)), "content-digest: sha-256=:x:");
+    let answer = gateway.raw(signed(r#""session_id":"s""#)).await;
+    assert_eq!(status(&answer), 400);
+    assert!(head(&answer).contains("x-gateway-error: signed_body"));
+    assert_eq!(error(&answer)["param"], "session_id");
+    assert!(fake.seen().is_empty());
+    assert_eq!(status(&gateway.raw(signed(r#""session_id":null"#)).await), 200);
+}
+
+#[tokio::test]
+async fn headers_that_pick_an_engine_or_a_priority_pass_with_their_permission_only() {
+    let fake = whole().await;
+    let request = with(&post(CHAT, super::ASK), "X-data-parallel-rank: 1\r\nX-Vllm-Priority: -9");
+    for (allowed, rank, priority) in [
+        (&[][..], false, false),
+        (&[Permission::DataParallelRank][..], true, false),
+        (&[Permission::Priority][..], false, true),
+    ] {
+        let gateway = open_to(&fake, everybody(allowed)).await;
+        assert_eq!(status(&gateway.raw(&request).await), 200);
+        let head = fake.seen().pop().unwrap().head.to_ascii_lowercase();
+        assert_eq!(head.contains("x-data-parallel-rank: 1"), rank, "{head}");
+        assert_eq!(head.contains("x-vllm-priority: -9"), priority, "{head}");
+    }
+}
+
+/// The paths of vLLM 0.32 and 0.33 that control or describe the server, and those that generate
+/// without passing a check of this gateway. `docs/security.md` lists the same.
+const NOT_SERVED: [&str; 54] = [
+    "/abort_requests",
+    "/cohere/v2/chat",
+    "/cohere/v2/chat/render",
+    "/collective_rpc",
+    "/docs",
+    "/fault_tolerance/apply",
+    "/fault_tolerance/status",
+    "/finish_weight_update",
+    "/generative_scoring",
+    "/get_world_size",
+    "/inference/v1/abort_requests",
+    "/inference/v1/generate",
+    "/init_weight_transfer_engine",
+    "/invocations",
+    "/is_paused",
+    "/is_scaling_elastic_ep",
+    "/is_sleeping",
+    "/kv_event_sources",
+    "/load",
+    "/metrics",
+    "/openapi.json",
+    "/pause",
+    "/redoc",
+    "/release_kv_cache_memory",
+    "/reset_encoder_cache",
+    "/reset_mm_cache",
+    "/reset_prefix_cache",
+    "/resume",
+    "/scale_elastic_ep",
+    "/server_info",
+    "/shutdown_weight_transfer_engine",
+    "/sleep",
+    "/start_draft_weight_update",
+    "/start_profile",
+    "/start_weight_update",
+    "/stop_profile",
+    "/tokenizer_info",
+    "/update_weight_version",
+    "/update_weights",
+    "/v1/chat/completions/derender",
+    "/v1/chat/completions/render",
+    "/v1/completions/derender",
+    "/v1/completions/render",
+    "/v1/load_lora_adapter",
+    "/v1/messages/render",
+    "/v1/realtime",
+    "/v1/responses/render",
+    "/v1/responses/resp_1",
+    "/v1/responses/resp_1/cancel",
+    "/v1/systemone",
+    "/v1/unload_lora_adapter",
+    "/wake_up",
+    "/weight_checker",
+    "/weight_info",
+];
+
+#[tokio::test]
+async fn no_path_that_controls_a_backend_is_served_and_the_security_guide_lists_them_all() {
+    let fake = whole().await;
+    let gateway = start(&[fake.addr]).await;
+    let guide = std::fs::read_to_string(
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/security.md"),
+    );
+    let guide = guide.unwrap();
+    for path in NOT_SERVED {
+        for method in ["GET", "POST", "DELETE"] {
+            let request = get(path).replacen("GET", method, 1);
+            assert_eq!(status(&gateway.raw(request).await), 404, "{method} {path}");
+        }
+        let listed = format!("`{}`", path.replace("resp_1", "{id}"));
+        assert!(guide.contains(&listed), "{listed}");
+    }
+    assert!(fake.seen().is_empty());
+}
+
+#[test]
+fn the_security_guide_has_the_whole_table() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/security.md");
+    let guide = std::fs::read_to_string(path).unwrap();
+    for row in tokenweir::openai::control::table() {
+        assert!(guide.contains(&row), "docs/security.md lacks this row:\n{row}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_quotes_nothing_of_the_value() {
+    let fake = whole().await;
+    let gateway = start(&[fake.addr]).await;
+    let answer = gateway.post(CHAT, &ask(r#""kv_transfer_params":{"a":"canary"}"#)).await;
+    assert!(!String::from_utf8_lossy(&body(&answer).0).contains("canary"));
+}

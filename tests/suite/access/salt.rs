@@ -1,0 +1,129 @@
+//! The `cache_salt` that the gateway derives from the tenant.
+
+use super::{CHAT, error, head, tenant, whole, with};
+use crate::support::fake::Fake;
+use crate::support::gateway::{Running, Setup, post, start_with, status};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokenweir::access::cors::Cors;
+use tokenweir::access::{KeyDigest, KeyEntry, Limits, Roster, SaltKey, TenantEntry};
+use tokenweir::openai::control::Permission;
+use tokenweir::proxy::access::Access;
+
+/// Three tenants, whose keys are their names; `free` chooses its own salt.
+async fn derived(fake: &Fake) -> Running {
+    let named = |name: &str| TenantEntry {
+        name: name.into(),
+        keys: vec![KeyEntry {
+            name: "k".into(),
+            hash: KeyDigest::of(name.as_bytes()),
+            limits: Limits::default(),
+        }],
+        allow: (name == "free").then_some(Permission::CacheSalt).into_iter().collect(),
+        ..tenant()
+    };
+    let roster = Roster { tenants: ["a", "b", "free"].map(named).into() };
+    let access = Access::new(Some(&roster), Cors::default());
+    let access = Arc::new(access.with_salts(Some(SaltKey::new(None))));
+    start_with(&[fake.addr], Setup { access, captured: 1.0, ..Setup::default() }).await
+}
+
+async fn send(gateway: &Running, tenant: &str, path: &str, body: &str) -> Vec<u8> {
+    gateway.raw(with(&post(path, body), &format!("authorization: Bearer {tenant}"))).await
+}
+
+/// The body that the backend got.
+async fn forwarded(gateway: &Running, fake: &Fake, tenant: &str, path: &str, body: &str) -> String {
+    assert_eq!(status(&send(gateway, tenant, path, body).await), 200, "{path} {body}");
+    String::from_utf8(fake.seen().pop().unwrap().body).unwrap()
+}
+
+fn salt(body: &str) -> String {
+    let body: Value = serde_json::from_str(body).unwrap();
+    body["cache_salt"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn tenants_have_different_salts_for_the_same_body_and_each_always_the_same() {
+    let fake = whole().await;
+    let gateway = derived(&fake).await;
+    let plain = r#"{ "model":"tiny","messages":[] }"#;
+    let salted = plain.replace("[]", r#"[],"cache_salt":"mine""#);
+    let mut salts = Vec::new();
+    for tenant in ["a", "b"] {
+        for body in [plain, &salted] {
+            let first = forwarded(&gateway, &fake, tenant, CHAT, body).await;
+            assert_eq!(forwarded(&gateway, &fake, tenant, CHAT, body).await, first);
+            salts.push(salt(&first));
+            // No other byte differs.
+            let expected = if body == plain {
+                plain.replacen('{', &format!("{{\"cache_salt\":\"{}\",", salt(&first)), 1)
+            } else {
+                salted.replace("mine", &salt(&first))
+            };
+            assert_eq!(first, expected);
+        }
+    }
+    salts.sort_unstable();
+    salts.dedup();
+    assert_eq!(salts.len(), 4, "the client's own salt is combined, and chooses no other tenant's");
+    let others = format!(r#"{{"model":"tiny","messages":[],"cache_salt":"{}"}}"#, salts[0]);
+    for tenant in ["a", "b"] {
+        let sent = salt(&forwarded(&gateway, &fake, tenant, CHAT, &others).await);
+        assert!(!salts.contains(&sent), "a salt of another tenant cannot be used");
+    }
+    let null = plain.replace("[]", r#"[],"cache_salt" : null"#);
+    let sent = forwarded(&gateway, &fake, "a", CHAT, &null).await;
+    assert_eq!(sent, null.replace(": null", &format!(": \"{}\"", salt(&sent))));
+}
+
+#[tokio::test]
+async fn a_salt_is_put_only_where_the_engine_reads_one_and_not_for_a_tenant_that_chooses_its_own() {
+    let fake = whole().await;
+    let gateway = derived(&fake).await;
+    let body = r#"{"model":"tiny","input":"x"}"#;
+    for path in ["/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/pooling"] {
+        assert_eq!(salt(&forwarded(&gateway, &fake, "a", path, body).await).len(), 64, "{path}");
+    }
+    for path in ["/tokenize", "/detokenize", "/v1/messages/count_tokens", "/v2/embed"] {
+        assert_eq!(forwarded(&gateway, &fake, "a", path, body).await, body, "{path}");
+    }
+    let own = r#"{"model":"tiny","messages":[],"cache_salt":"own"}"#;
+    for body in [body, own] {
+        assert_eq!(forwarded(&gateway, &fake, "free", CHAT, body).await, body);
+    }
+    assert_eq!(salt(&forwarded(&gateway, &fake, "a", CHAT, "{}").await).len(), 64);
+}
+
+#[tokio::test]
+async fn a_salt_that_is_no_text_and_a_body_that_may_not_change_are_refused() {
+    let fake = whole().await;
+    let gateway = derived(&fake).await;
+    for value in ["7", "[\"s\"]", "{}", "true"] {
+        let body = format!(r#"{{"model":"tiny","messages":[],"cache_salt":{value}}}"#);
+        let answer = send(&gateway, "a", CHAT, &body).await;
+        assert_eq!(status(&answer), 400, "{value}");
+        assert!(head(&answer).contains("x-gateway-error: bad_body"));
+    }
+    let lines = "authorization: Bearer a\r\ncontent-digest: sha-256=:x:";
+    let answer = gateway.raw(with(&post(CHAT, r#"{"model":"tiny"}"#), lines)).await;
+    assert_eq!((status(&answer), &error(&answer)["param"]), (400, &"cache_salt".into()));
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn routing_predicts_no_cached_prefix_of_another_tenant() {
+    let fake = whole().await;
+    let gateway = derived(&fake).await;
+    let text = "a long prompt ".repeat(500);
+    let body = json!({ "model": "tiny", "messages": [{ "role": "user", "content": text }] });
+    let mut blocks = Vec::new();
+    for tenant in ["a", "a", "b"] {
+        send(&gateway, tenant, CHAT, &body.to_string()).await;
+        let captured = gateway.record().await.captured.unwrap();
+        assert!(captured.blocks.len() > 3, "{}", captured.blocks.len());
+        blocks.push(captured.blocks.to_vec());
+    }
+    assert_eq!(blocks[0], blocks[1]);
+    assert!(blocks[0].iter().all(|block| !blocks[2].contains(block)));
+}

@@ -1,0 +1,268 @@
+//! No body that a server reads as a request for one model is read by the gateway as a request for
+//! another one, or for none.
+//!
+//! `tests/bodies.sh` compares more bodies, with pinned versions of the Python server's packages.
+
+mod form;
+mod json;
+mod servers;
+
+use crate::access::{access, tenant};
+use crate::support::fake::{self, Fake};
+use crate::support::gateway::{Running, Setup, body, start_with, status};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use tokenweir::access::TenantEntry;
+use tokenweir::openai::form as forms;
+use tokenweir::openai::request::Peek;
+
+const SEED: u64 = 3;
+/// How many bodies are compared, unless `BODIES` says otherwise.
+const COUNT: usize = 2_000;
+
+/// A body that a client may send.
+pub(crate) struct Case {
+    class: &'static str,
+    is_form: bool,
+    content_type: Vec<u8>,
+    body: Vec<u8>,
+}
+
+/// What somebody reads of a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// No request.
+    Refused,
+    /// A request without a model, or with an empty one: servers take those for the same.
+    NoModel,
+    /// A request for this model.
+    Model(Vec<u8>),
+}
+
+/// How many cases of a class were read by whom.
+#[derive(Default)]
+struct Tally {
+    both: usize,
+    server_only: usize,
+    gateway_only: usize,
+    neither: usize,
+}
+
+impl Reading {
+    fn of(model: &[u8]) -> Self {
+        if model.is_empty() { Self::NoModel } else { Self::Model(model.into()) }
+    }
+
+    /// The gateway's.
+    fn by_gateway(case: &Case) -> Self {
+        let peek = if case.is_form {
+            forms::peek(&case.content_type, &case.body)
+        } else {
+            Peek::of(&case.body)
+        };
+        peek.map_or(Self::Refused, |peek| Self::of(peek.model.unwrap_or_default().as_bytes()))
+    }
+}
+
+fn cases(count: usize) -> Vec<Case> {
+    let mut rng = fastrand::Rng::with_seed(SEED);
+    let classes = json::CLASSES.len() + form::CLASSES.len();
+    let case = |number| match number % classes {
+        class if class < json::CLASSES.len() => json::case(&mut rng, class),
+        class => form::case(&mut rng, class - json::CLASSES.len()),
+    };
+    (0..count).map(case).collect()
+}
+
+#[test]
+fn the_gateway_and_servers_that_both_read_a_body_find_the_same_model() {
+    let count = std::env::var("BODIES").map_or(COUNT, |count| count.parse().unwrap());
+    let cases = cases(count);
+    let python = servers::python(&cases);
+    if python.is_none() {
+        println!("not compared with Python: python3 has no fastapi, or no python-multipart");
+    }
+    let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
+    for (number, case) in cases.iter().enumerate() {
+        let by_gateway = Reading::by_gateway(case);
+        let mut by_servers = vec![("Rust", servers::rust(case))];
+        if let Some(readings) = &python {
+            let [fastapi, starlette] = readings[number].clone();
+            by_servers.extend([("FastAPI", fastapi), ("Starlette", starlette)]);
+        }
+        let tally = tallies.entry(case.class).or_default();
+        let is_read = by_servers.iter().any(|(_, by_servers)| *by_servers != Reading::Refused);
+        match (by_gateway != Reading::Refused, is_read) {
+            (true, true) => tally.both += 1,
+            (true, false) => tally.gateway_only += 1,
+            (false, true) => tally.server_only += 1,
+            (false, false) => tally.neither += 1,
+        }
+        for (server, by_servers) in by_servers {
+            let is_same = by_gateway == Reading::Refused
+                || by_servers == Reading::Refused
+                || by_gateway == by_servers;
+            let Case { class, content_type, body, .. } = case;
+            let (content_type, body) = (content_type.escape_ascii(), body.escape_ascii());
+            assert!(
+                is_same,
+                "{class}: {server} reads {by_servers:?} and the gateway {by_gateway:?}\n{content_type}\n{body}"
+            );
+        }
+    }
+    println!(
+        "{:24} {:>8} {:>12} {:>13} {:>8}",
+        "read by", "both", "server only", "gateway only", "neither"
+    );
+    for (class, Tally { both, server_only, gateway_only, neither }) in &tallies {
+        println!("{class:24} {both:>8} {server_only:>12} {gateway_only:>13} {neither:>8}");
+    }
+    let sum = |part: fn(&Tally) -> usize| tallies.values().map(part).sum::<usize>();
+    let (both, server_only) = (sum(|tally| tally.both), sum(|tally| tally.server_only));
+    println!("{count} bodies: {both} read by both, {server_only} by a server only");
+    assert!(both > count / 5, "a gateway that refuses everything agrees with everybody: {both}");
+    for plain in ["json: plain", "form: plain"] {
+        let tally = &tallies[plain];
+        assert_eq!(tally.server_only + tally.neither, 0, "{plain}: the gateway reads all");
+    }
+}
+
+// === through the gateway ===
+
+/// Paths whose bodies are JSON. The replica generates on the first five.
+const JSON_PATHS: &[&str] = &[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/chat/completions/batch",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+    "/v2/embed",
+    "/pooling",
+    "/classify",
+    "/score",
+    "/v1/score",
+    "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/tokenize",
+    "/detokenize",
+];
+const AUDIO_PATHS: [&str; 2] = ["/v1/audio/transcriptions", "/v1/audio/translations"];
+const FORM: &str = "multipart/form-data; boundary=B";
+
+/// A replica with a base model and an adapter, and a gateway whose clients may use these models.
+async fn adapters(models: Option<&[&str]>) -> (Fake, Running) {
+    let fake = Fake::answering(fake::json("200 OK", "{}")).await;
+    fake.set_models(&["base", "secret-lora"]);
+    let models = models.map(|models| models.iter().map(|model| (*model).to_owned()).collect());
+    let access = access(TenantEntry { models, ..tenant() });
+    let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
+    (fake, gateway)
+}
+
+async fn send(gateway: &Running, path: &str, content_type: &str, body: &[u8]) -> (u16, Value) {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {}\r\n\
+         content-type: {content_type}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        crate::access::KEY,
+        body.len()
+    );
+    let answer = gateway.raw([head.as_bytes(), body].concat()).await;
+    let text = self::body(&answer).0;
+    (status(&answer), serde_json::from_slice(&text).unwrap_or_default())
+}
+
+#[tokio::test]
+async fn no_encoding_of_a_body_reaches_a_model_that_the_key_may_not_use() {
+    let (fake, gateway) = adapters(Some(&["base"])).await;
+    let plain = r#"{"model":"secret-lora"}"#;
+    let utf16 = plain.encode_utf16();
+    let bodies: [(&str, Vec<u8>); 7] = [
+        ("starts with a byte order mark", format!("\u{feff}{plain}").into()),
+        ("is UTF-16 or UTF-32", utf16.clone().flat_map(u16::to_le_bytes).collect()),
+        ("is UTF-16 or UTF-32", utf16.flat_map(u16::to_be_bytes).collect()),
+        ("is UTF-16 or UTF-32", plain.chars().flat_map(|c| u32::from(c).to_le_bytes()).collect()),
+        ("are not JSON numbers", br#"{"a":NaN,"model":"secret-lora"}"#.to_vec()),
+        ("is not valid Unicode text", br#"{"model":"\ud800"}"#.to_vec()),
+        ("is empty", Vec::new()),
+    ];
+    for path in JSON_PATHS {
+        assert_eq!(send(&gateway, path, "application/json", plain.as_bytes()).await.0, 403);
+        for (cause, body) in &bodies {
+            let (status, answer) = send(&gateway, path, "application/json", body).await;
+            let message = answer["error"]["message"].as_str().unwrap();
+            assert_eq!(status, 400, "{path}: {cause}");
+            assert!(message.contains(cause), "{path}: {message}");
+        }
+    }
+    assert!(fake.seen().is_empty(), "no replica has heard of those");
+    for body in ["{}", r#"{"model":null}"#, r#"{"model":""}"#, r#"{"model":"base"}"#] {
+        let served = send(&gateway, "/tokenize", "application/json", body.as_bytes()).await.0;
+        assert_eq!(served, 200, "the base model, which the key may use: {body}");
+    }
+}
+
+#[tokio::test]
+async fn no_form_reaches_a_model_that_the_key_may_not_use() {
+    let (fake, gateway) = adapters(Some(&["base"])).await;
+    let form = |head: &str| format!("--B\r\n{head}\r\n\r\nsecret-lora\r\n--B--\r\n");
+    let plain = form("Content-Disposition: form-data; name=\"model\"");
+    let odd = "--B\r\nContent-Disposition: form-data; name=\"x\"\r\nX: \u{1}\r\n\r\n\r\n";
+    for path in AUDIO_PATHS {
+        assert_eq!(send(&gateway, path, FORM, plain.as_bytes()).await.0, 403);
+        for (content_type, body) in [
+            (FORM, form("Content-Disposition: form-data; NAME=\"model\"")),
+            (FORM, format!("{odd}{plain}")),
+            (&*format!("{FORM}\r\ncontent-type: {FORM}"), plain.clone()),
+            ("application/x-www-form-urlencoded", "model=secret-lora".to_owned()),
+            ("application/json", r#"{"model":"secret-lora"}"#.to_owned()),
+        ] {
+            let (status, answer) = send(&gateway, path, content_type, body.as_bytes()).await;
+            let message = answer["error"]["message"].as_str().unwrap();
+            assert_eq!(status, 400, "{content_type} {body}");
+            assert!(message.contains("not a form that all servers read alike"), "{message}");
+        }
+    }
+    assert!(fake.seen().is_empty(), "no replica has heard of those");
+    let without =
+        "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n\r\n--B--";
+    assert_eq!(send(&gateway, AUDIO_PATHS[0], FORM, without.as_bytes()).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_key_with_a_list_of_models_cannot_name_an_adapter_beside_the_model() {
+    let fields =
+        [r#""lora_path":"b""#, r#""lora":[{"id":1}]"#, r#""lora_request":{"lora_name":"b"}"#];
+    let (fake, gateway) = adapters(Some(&["base"])).await;
+    for field in fields {
+        let body = format!(r#"{{"model":"base",{field}}}"#);
+        let (status, answer) =
+            send(&gateway, "/v1/chat/completions", "application/json", body.as_bytes()).await;
+        assert_eq!(status, 400, "{field}");
+        assert!(answer["error"]["param"].as_str().unwrap().starts_with("lora"), "{field}");
+    }
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn errors_on_the_paths_of_anthropic_have_its_envelope() {
+    let (_fake, gateway) = adapters(Some(&["base"])).await;
+    let secret = r#"{"model":"secret-lora"}"#;
+    for (path, body, expected) in [
+        ("/v1/messages", "[]", "invalid_request_error"),
+        ("/v1/messages/count_tokens", secret, "permission_error"),
+        ("/v1/messages/batches", "{}", "not_found_error"),
+    ] {
+        let (_, mut answer) = send(&gateway, path, "application/json", body.as_bytes()).await;
+        assert!(answer["error"]["message"].take().is_string(), "{path}");
+        assert!(answer["request_id"].take().is_string(), "{path}");
+        let expected = json!({
+            "type": "error", "error": { "type": expected, "message": null }, "request_id": null,
+        });
+        assert_eq!(answer, expected, "{path}");
+    }
+    let (_, answer) = send(&gateway, "/v1/completions", "application/json", b"[]").await;
+    assert_eq!((&answer["type"], &answer["error"]["code"]), (&Value::Null, &json!(400)));
+}

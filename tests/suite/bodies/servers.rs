@@ -1,0 +1,102 @@
+//! What servers read of a body: Python's with FastAPI and Starlette, if those are installed, and the
+//! crates that servers in Rust use.
+
+use super::{Case, Reading};
+use futures_util::{FutureExt, stream};
+use serde_json::Value;
+use std::convert::Infallible;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/bodies/server.py");
+
+/// What FastAPI and Starlette read of each case. `None`: they are not installed.
+pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
+    let named = std::env::var("BODIES_PYTHON").ok();
+    let program = named.as_deref().unwrap_or("python3");
+    // Starlette has `None` there without python-multipart.
+    let modules =
+        ["-c", "import fastapi; from starlette.formparsers import multipart as m; m.__name__"];
+    let check = Command::new(program).args(modules).stderr(Stdio::null()).status();
+    if !check.is_ok_and(|status| status.success()) {
+        assert!(named.is_none(), "{program} has no fastapi, or no python-multipart");
+        return None;
+    }
+    let mut server = Command::new(program)
+        .arg(SERVER)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = server.stdin.take().unwrap();
+    let output = BufReader::new(server.stdout.take().unwrap());
+    let readings: Vec<_> = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for case in cases {
+                let kind = if case.is_form { "form" } else { "json" };
+                let (media_type, body) = (hex(&case.content_type), hex(&case.body));
+                writeln!(input, "{kind} {media_type} {body}").unwrap();
+            }
+        });
+        output.lines().map(|line| readings(&line.unwrap())).collect()
+    });
+    assert!(server.wait().unwrap().success());
+    assert_eq!(readings.len(), cases.len());
+    Some(readings)
+}
+
+/// What `serde_json` reads of a body, or multer as axum does.
+pub(super) fn rust(case: &Case) -> Reading {
+    if case.is_form { multer(case) } else { serde(&case.body) }
+}
+
+fn serde(body: &[u8]) -> Reading {
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(members)) => match members.get("model") {
+            None | Some(Value::Null) => Reading::of(b""),
+            Some(Value::String(model)) => Reading::of(model.as_bytes()),
+            Some(_) => Reading::Refused,
+        },
+        _ => Reading::Refused,
+    }
+}
+
+fn multer(case: &Case) -> Reading {
+    let content_type = std::str::from_utf8(&case.content_type).unwrap_or_default();
+    let Ok(boundary) = multer::parse_boundary(content_type) else { return Reading::Refused };
+    let whole = stream::iter([Ok::<_, Infallible>(case.body.clone())]);
+    let mut form = multer::Multipart::new(whole, boundary);
+    let read = async {
+        let mut model = Reading::of(b"");
+        while let Some(field) = form.next_field().await? {
+            if field.name() == Some("model") {
+                model = Reading::of(field.text().await?.as_bytes());
+            }
+        }
+        Ok::<_, multer::Error>(model)
+    };
+    read.now_or_never().unwrap().unwrap_or(Reading::Refused)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    let digits: String =
+        digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)).collect();
+    if digits.is_empty() { "-".into() } else { digits }
+}
+
+fn readings(line: &str) -> [Reading; 2] {
+    let reading = |text: &str| match text.split_at(1) {
+        ("-", "") => Reading::Refused,
+        ("n", "") => Reading::of(b""),
+        ("m", digits) => {
+            let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+            let model: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
+            Reading::of(&model)
+        }
+        _ => unreachable!("{line}"),
+    };
+    let (fastapi, starlette) = line.split_once(' ').unwrap();
+    [reading(fastapi), reading(starlette)]
+}

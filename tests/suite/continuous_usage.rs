@@ -1,0 +1,286 @@
+//! For a sample of streams vLLM is asked for the token count of every event, which its clients do
+//! not see; and what streams teach about events serves to estimate answers that nobody counted.
+
+use crate::support::fake::{
+    FINISH, Fake, ROLE, SGLANG, Seen, Step, USAGE, VLLM, WORD, chunk, stream_head, stream_of,
+};
+use crate::support::gateway::{Running, Setup, body, post, start_with};
+use crate::support::recording;
+use std::time::Duration;
+use tokenweir::access::Charge;
+use tokenweir::record::{Outcome, UsageEvent, UsageSource};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const CHAT: &str = "/v1/chat/completions";
+const PLAIN: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
+const AT_END: &str =
+    r#"{"stream_options":{"include_usage":true},"model":"tiny","stream":true,"messages":[]}"#;
+const EVERY_EVENT: &str = r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true},"model":"tiny","stream":true,"messages":[]}"#;
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn sampling(backends: &[&Fake], continuous_usage: f64) -> Running {
+    let addresses: Vec<_> = backends.iter().map(|fake| fake.addr).collect();
+    let setup = Setup { injects_usage: true, continuous_usage, ..Setup::default() };
+    start_with(&addresses, setup).await
+}
+
+/// An event as vLLM sends it with usage, after so many tokens.
+fn with_usage(event: &str, tokens: u64) -> String {
+    let usage = format!(
+        r#","usage":{{"prompt_tokens":9,"total_tokens":{},"completion_tokens":{tokens},"completion_tokens_details":{{"reasoning_tokens":0}}}}}}"#,
+        9 + tokens
+    );
+    format!("{}{usage}", event.strip_suffix('}').unwrap())
+}
+
+fn usage_event(tokens: u64) -> String {
+    USAGE.replace(r#""completion_tokens":3"#, &format!(r#""completion_tokens":{tokens}"#))
+}
+
+/// The events of vLLM's answer to this request: so many words of so many tokens each, with the
+/// usage that the request asks for.
+fn answer(seen: &Seen, words: u64, tokens: u64) -> Vec<String> {
+    let asks = |name: &str| String::from_utf8_lossy(&seen.body).contains(name);
+    let usage = |event: &str, tokens| {
+        if asks(r#""continuous_usage_stats":true"#) {
+            with_usage(event, tokens)
+        } else {
+            event.to_owned()
+        }
+    };
+    let mut events = vec![usage(ROLE, 0)];
+    events.extend((1..=words).map(|word| usage(WORD, word * tokens)));
+    events.push(usage(FINISH, words * tokens + 1));
+    if asks(r#""include_usage":true"#) {
+        events.push(usage_event(words * tokens + 1));
+    }
+    events.push("[DONE]".into());
+    events
+}
+
+/// A vLLM whose events have so many tokens each. It breaks off the answers to requests that have
+/// `cut` in them, before their last events.
+async fn vllm(words: u64, tokens: u64) -> Fake {
+    Fake::start(move |seen| {
+        let events = answer(seen, words, tokens);
+        let mut events: Vec<&str> = events.iter().map(String::as_str).collect();
+        if String::from_utf8_lossy(&seen.body).contains("cut") {
+            events.truncate(1 + words as usize);
+            let events = events.iter().flat_map(|event| chunk(event));
+            return vec![
+                Step::Send(stream_head().into_iter().chain(events).collect()),
+                Step::Close,
+            ];
+        }
+        vec![Step::Send(stream_of(&events))]
+    })
+    .await
+}
+
+fn text(answer: &[u8]) -> String {
+    String::from_utf8(body(answer).0).unwrap()
+}
+
+fn last_body(fake: &Fake) -> String {
+    String::from_utf8(fake.seen().pop().unwrap().body).unwrap()
+}
+
+/// What a client gets that asked for no usage.
+fn without_usage(words: usize) -> String {
+    let words = std::iter::repeat_n(WORD, words);
+    let events = [ROLE].into_iter().chain(words).chain([FINISH, "[DONE]"]);
+    events.flat_map(|event| ["data: ", event, "\n\n"]).collect()
+}
+
+#[tokio::test]
+async fn a_stream_of_the_sample_has_its_tokens_counted_and_its_client_gets_the_same_bytes() {
+    let fake = vllm(5, 4).await;
+    let gateway = sampling(&[&fake], 1.0).await;
+    for (sent, source) in [(AT_END, 0), (EVERY_EVENT, 5), (EVERY_EVENT, 5)] {
+        let answer = gateway.post(CHAT, PLAIN).await;
+        assert_eq!(text(&answer), without_usage(5));
+        assert_eq!(last_body(&fake), sent);
+        let record = gateway.record().await;
+        let observed = &record.observed;
+        assert_eq!(record.bytes_out as usize, without_usage(5).len());
+        assert_eq!(observed.usage_event, Some(UsageEvent::Stripped));
+        assert_eq!((observed.usage_source, observed.usage.output), (UsageSource::Exact, Some(21)));
+        assert_eq!((observed.chunk_tokens.count(), observed.chunk_tokens.sum()), {
+            (source, f64::from(source) * 4.0)
+        });
+    }
+    let page = gateway.admin("/metrics").await;
+    let count = page.lines().find(|line| line.starts_with("tokenweir_chunk_tokens_count"));
+    assert!(count.is_some_and(|line| line.ends_with(" 10")), "{count:?}");
+}
+
+#[tokio::test]
+async fn a_gap_is_shared_among_the_tokens_of_its_event() {
+    let fake = Fake::start(|seen| {
+        let events = answer(seen, 2, 4);
+        let (begun, rest) = events.split_at(2);
+        let framed = |events: &[String]| events.iter().flat_map(|event| chunk(event)).collect();
+        let rest: Vec<u8> = framed(rest);
+        vec![
+            Step::Send([stream_head(), framed(begun)].concat()),
+            Step::Wait,
+            Step::Send([rest, b"0\r\n\r\n".to_vec()].concat()),
+        ]
+    })
+    .await;
+    let gateway = sampling(&[&fake], 1.0).await;
+    for tokens in [0, 4] {
+        let mut client = gateway.connect().await;
+        client.write_all(post(CHAT, PLAIN).as_bytes()).await.unwrap();
+        let mut got = Vec::new();
+        let read = async {
+            while !String::from_utf8_lossy(&got).contains(WORD) {
+                assert_ne!(client.read_buf(&mut got).await.unwrap(), 0);
+            }
+            fake.go();
+            client.read_to_end(&mut got).await.unwrap();
+        };
+        tokio::time::timeout(PATIENCE, read).await.expect("the answer comes");
+        assert_eq!(text(&got), without_usage(2));
+        let observed = gateway.record().await.observed;
+        assert_eq!((observed.itl.count(), observed.gaps.count()), (tokens, 1));
+    }
+}
+
+#[tokio::test]
+async fn recorded_streams_become_those_of_a_client_that_asked_for_no_usage() {
+    let all = recording::all();
+    for front_end in ["python", "rust"] {
+        let named = |name: &str| {
+            let name = format!("{front_end}/{name}");
+            all.iter().find(|recording| recording.name == name).unwrap()
+        };
+        // The option without `include_usage` has no effect, but for the batches of tokens.
+        let expected = String::from_utf8(named("chat-stream-continuous-only").body()).unwrap();
+        let raw = |name: &str| [named(name).head.as_bytes(), &named(name).framed].concat();
+        let (at_end, every) = (raw("chat-stream-usage"), raw("chat-stream-continuous-usage"));
+        let fake = Fake::start(move |seen| {
+            let is_continuous = String::from_utf8_lossy(&seen.body).contains("continuous");
+            vec![Step::Send(if is_continuous { &every } else { &at_end }.clone()), Step::Close]
+        })
+        .await;
+        let gateway = sampling(&[&fake], 1.0).await;
+        gateway.post(CHAT, PLAIN).await;
+        let answer = text(&gateway.post(CHAT, PLAIN).await);
+        assert_eq!(last_body(&fake), EVERY_EVENT);
+        assert_eq!(normalized(&answer), normalized(&expected), "{front_end}");
+    }
+}
+
+/// Without what differs from one answer to the next, and without the fingerprint, which the Python
+/// front end sends in the usage event if there is one.
+fn normalized(answer: &str) -> Vec<String> {
+    let mut events: Vec<_> = answer.split("\n\n").map(str::to_owned).collect();
+    for event in &mut events {
+        for (name, end) in
+            [(r#""id":""#, '"'), (r#""created":"#, ','), (r#","system_fingerprint":""#, '"')]
+        {
+            if let Some(start) = event.find(name) {
+                let value = start + name.len();
+                let end = value + event[value..].find(end).unwrap();
+                event.replace_range(start..=end, "");
+            }
+        }
+    }
+    events
+}
+
+#[tokio::test]
+async fn no_more_than_usage_is_asked_for_outside_of_the_sample() {
+    let logprobs = PLAIN.replace('{', r#"{"logprobs":true,"#);
+    let cases = [
+        (VLLM, 0.0, PLAIN, AT_END),
+        (SGLANG, 1.0, PLAIN, AT_END),
+        (VLLM, 1.0, EVERY_EVENT, EVERY_EVENT),
+        (VLLM, 1.0, &logprobs, &AT_END.replace("},", r#"},"logprobs":true,"#)),
+    ];
+    for (kind, share, sent, expected) in cases {
+        let fake = Fake::start_as(kind, |_| {
+            vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"]))]
+        })
+        .await;
+        let gateway = sampling(&[&fake], share).await;
+        for request in [PLAIN, sent] {
+            gateway.post(CHAT, request).await;
+            assert!(!gateway.record().await.asked.continuous_usage_injected);
+        }
+        assert_eq!(last_body(&fake), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_forces_usage_on_every_client_is_not_asked_for_more() {
+    let finish = with_usage(FINISH, 1);
+    let events = [&*with_usage(ROLE, 0), &with_usage(WORD, 1), &finish, &usage_event(1), "[DONE]"];
+    let fake = Fake::answering(stream_of(&events)).await;
+    let gateway = sampling(&[&fake], 1.0).await;
+    for _ in 0..3 {
+        let answer = text(&gateway.post(CHAT, PLAIN).await);
+        assert!(answer.contains(&*finish), "the client gets it with and without the gateway");
+        assert_eq!(last_body(&fake), AT_END);
+        assert_eq!(gateway.record().await.observed.usage_event, Some(UsageEvent::Forced));
+    }
+}
+
+#[tokio::test]
+async fn a_server_whose_usage_cannot_be_removed_is_asked_once() {
+    let odd =
+        r#"{"usage":{"completion_tokens":1},"choices":[{"index":0,"delta":{"content":"a"}}]}"#;
+    let fake = Fake::start(move |seen| {
+        let is_continuous = String::from_utf8_lossy(&seen.body).contains("continuous");
+        let word = if is_continuous { odd } else { WORD };
+        vec![Step::Send(stream_of(&[ROLE, word, FINISH, USAGE, "[DONE]"]))]
+    })
+    .await;
+    let gateway = sampling(&[&fake], 1.0).await;
+    let expected = [WORD, odd, WORD, WORD];
+    for word in expected {
+        let answer = text(&gateway.post(CHAT, PLAIN).await);
+        assert_eq!(answer, without_usage(1).replace(WORD, word));
+        gateway.record().await;
+    }
+    let page = gateway.admin("/metrics").await;
+    assert!(page.contains("tokenweir_usage_events_total{result=\"unremoved\"} 1\n"), "{page}");
+}
+
+#[tokio::test]
+async fn a_stream_of_the_sample_that_breaks_off_is_counted() {
+    let fake = vllm(70, 4).await;
+    let gateway = sampling(&[&fake], 1.0).await;
+    gateway.post(CHAT, PLAIN).await;
+    gateway.record().await;
+    gateway.post(CHAT, &PLAIN.replace("[]", r#"["cut"]"#)).await;
+    let record = gateway.record().await;
+    assert_eq!(record.outcome, Outcome::Truncated);
+    assert_eq!(record.observed.usage_source, UsageSource::Continuous);
+    assert_eq!(record.output_tokens(), Some(280));
+}
+
+#[tokio::test]
+async fn the_output_of_a_stream_that_breaks_off_is_estimated_by_what_its_backend_taught() {
+    let (merging, single) = (vllm(70, 4).await, vllm(70, 1).await);
+    merging.set_models(&["merging"]);
+    single.set_models(&["single"]);
+    let gateway = sampling(&[&merging, &single], 0.0).await;
+    let post = async |model: &str, messages: &str| {
+        let request = PLAIN.replace("tiny", model).replace("[]", messages);
+        gateway.post(CHAT, &request).await;
+        gateway.record().await
+    };
+    for (model, taught) in [("merging", 70..=70), ("merging", 252..=308), ("single", 70..=70)] {
+        let record = post(model, r#"["cut"]"#).await;
+        assert_eq!(record.outcome, Outcome::Truncated);
+        assert_eq!(record.observed.usage_source, UsageSource::Estimated);
+        let tokens = record.output_tokens().unwrap();
+        assert!(taught.contains(&tokens), "{model}: {tokens}");
+        assert_eq!(record.wasted_tokens(), Some(tokens));
+        assert_eq!(Charge::of(&record).output, tokens);
+        post("merging", "[]").await;
+    }
+}
