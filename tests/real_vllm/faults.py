@@ -26,8 +26,8 @@ async def check_cancel(fleet: Fleet, report: Report) -> None:
     counts the tokens of such requests, and not every front end counts their ends."""
     await leave(fleet, report, Ask("chat", "hello", True, LONG), 12, {"decode"})
     await leave(fleet, report, Ask("chat", "hello", False, LONG), 6, {"headers"})
-    # More than the engines run at once: the rest waits for its first token.
-    await leave(fleet, report, Ask("completions", "The", True, LONG), 38, {"decode", "prefill"})
+    # More than the engines run at once: the rest waits in their queues.
+    await leave(fleet, report, Ask("completions", "The", True, LONG), 38, {"decode", "engine_queue"})
 
 
 async def leave(fleet: Fleet, report: Report, ask: Ask, clients: int, phases: set[str]) -> None:
