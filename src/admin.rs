@@ -7,17 +7,11 @@ mod guard;
 pub mod live;
 mod page;
 
-use crate::backend::dialect::Server;
 use crate::backend::pool::Pool;
 use crate::backend::{self, Availability, Backend, Health, Readiness, Standing};
-use crate::clock;
-use crate::diagnose;
-use crate::observe::Live;
 use crate::proxy::BodyMemory;
 use crate::proxy::access::Access;
 use crate::proxy::admission::Admission;
-use crate::routing::{Ledger, Prompt};
-use crate::supervise::Panics;
 use crate::telemetry::explain::Explanations;
 use crate::telemetry::exposition::Format;
 use crate::telemetry::quality::Quality;
@@ -27,7 +21,6 @@ use crate::telemetry::vitals::{
     RequestBodyVitals, SignalVitals, SpanCounts, Vitals,
 };
 use crate::telemetry::{Telemetry, capture, push};
-use crate::tls::Credentials;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, VARY};
@@ -42,6 +35,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use tokenweir_core::clock;
+use tokenweir_core::dialect::Server;
+use tokenweir_core::observe::Live;
+use tokenweir_core::routing::{Ledger, Prompt};
+use tokenweir_core::signals::ScrapeError;
+use tokenweir_diagnose;
+use tokenweir_net::supervise::Panics;
+use tokenweir_net::tls::Credentials;
 
 /// What the operators' port shows.
 pub struct Admin {
@@ -82,7 +83,7 @@ pub struct Admin {
     /// The certificates.
     pub credentials: Arc<Credentials>,
     /// What is the matter with the replicas.
-    pub diagnosis: Arc<diagnose::Board>,
+    pub diagnosis: Arc<tokenweir_diagnose::Board>,
     /// The configuration in force.
     pub configuration: Arc<Configuration>,
 }
@@ -325,7 +326,7 @@ pub fn vitals(backend: &Backend, now: Instant) -> BackendVitals {
         dialect: load.server.map(Server::as_str),
         signals: signals(&state),
         sample_age_seconds: age.map(|age| age.as_secs_f64()),
-        metrics_error: state.metrics_error.map(backend::ScrapeError::as_str),
+        metrics_error: state.metrics_error.map(ScrapeError::as_str),
         learned: learned(&backend.ledger, now),
     }
 }

@@ -2,35 +2,16 @@
 //! `TOKENWEIR_DRAIN_TIMEOUT`, and those of another command carry its name, as in
 //! `TOKENWEIR_SIM_LISTEN`.
 
-mod bench;
-mod diagnose;
-mod doctor;
-mod generate;
-mod replay;
-mod shell;
-mod top;
-mod tune;
-
-use crate::backend::address::Address;
-use crate::config::{Format, Given, Level, Overrides, Source, UsageMode};
-use crate::routing::PolicyKind;
-use crate::{sim, units};
-pub use bench::Bench;
+#[cfg(feature = "tools")]
+use crate::commands::block_on;
+#[cfg(feature = "tools")]
+use crate::commands::{bench, demo, diagnose, doctor, generate, replay, sim, top, tune};
+use crate::commands::{check, keygen, serve};
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-pub use diagnose::{Diagnose, Limit};
-pub use doctor::{Doctor, FailOn};
-pub use generate::{Generate, What};
-pub use replay::Replay;
-pub use shell::Guide;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
-pub use top::Top;
-pub use tune::{KvDtype, Tune};
+use std::process::ExitCode;
 
 /// A gateway in front of vLLM replicas: it routes by KV-cache pressure and measures every token.
 #[derive(Debug, Parser)]
@@ -56,125 +37,38 @@ Flags win over TOKENWEIR_* variables, variables over the file, the file over the
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve clients.
-    Serve(Box<Serve>),
+    Serve(Box<serve::args::Serve>),
     /// Read a configuration file and say what is wrong with it.
-    Check(Check),
+    Check(check::Check),
     /// Say what is wrong with replicas and a configuration, and what to change.
-    Doctor(Box<Doctor>),
+    #[cfg(feature = "tools")]
+    Doctor(Box<doctor::args::Doctor>),
     /// Say what is the matter with replicas under load, with evidence, and what to do.
-    Diagnose(Box<Diagnose>),
+    #[cfg(feature = "tools")]
+    Diagnose(Box<diagnose::args::Diagnose>),
     /// Watch a running gateway in the terminal.
-    Top(Box<Top>),
+    #[cfg(feature = "tools")]
+    Top(Box<top::args::Top>),
     /// Simulate vLLM replicas, without a GPU.
-    Sim(sim::Settings),
+    #[cfg(feature = "tools")]
+    Sim(tokenweir_sim::Settings),
     /// Run a gateway, simulated replicas and some traffic, all in this process.
-    Demo(Demo),
+    #[cfg(feature = "tools")]
+    Demo(demo::args::Demo),
     /// Try policies on a trace of traffic, in virtual time.
-    Replay(Box<Replay>),
+    #[cfg(feature = "tools")]
+    Replay(Box<replay::args::Replay>),
     /// Measure a server under load, from when each request was intended.
-    Bench(Box<Bench>),
+    #[cfg(feature = "tools")]
+    Bench(Box<bench::args::Bench>),
     /// Say which settings of vLLM fit a model, a GPU and what is promised.
-    Tune(Box<Tune>),
+    #[cfg(feature = "tools")]
+    Tune(Box<tune::args::Tune>),
     /// Print what is installed around the gateway: alerts, dashboards, man pages.
-    Generate(Generate),
+    #[cfg(feature = "tools")]
+    Generate(generate::args::Generate),
     /// Make a key for a client, and its hash for the file of keys.
     Key,
-}
-
-/// `tokenweir serve`.
-#[derive(Debug, Clone)]
-pub struct Serve {
-    /// The configuration file, if there is one.
-    pub config: Option<PathBuf>,
-    /// What flags and variables say besides.
-    pub overrides: Overrides,
-}
-
-/// `tokenweir check`.
-#[derive(Debug, Clone, Args)]
-pub struct Check {
-    /// The configuration file.
-    pub file: PathBuf,
-    /// How to answer.
-    #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_CHECK_FORMAT")]
-    pub format: CheckFormat,
-}
-
-/// How `tokenweir check` answers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum CheckFormat {
-    /// For people.
-    #[default]
-    Human,
-    /// One JSON object.
-    Json,
-}
-
-/// `tokenweir demo`.
-#[derive(Debug, Clone, Args)]
-pub struct Demo {
-    /// End after this time, such as 30s. Until interrupted, if not given.
-    #[arg(long = "for", value_name = "DURATION", env = "TOKENWEIR_DEMO_FOR")]
-    #[arg(value_parser = units::duration::parse)]
-    pub duration: Option<Duration>,
-    /// Where clients are served.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
-    #[arg(env = "TOKENWEIR_DEMO_LISTEN")]
-    pub listen: SocketAddr,
-    /// Where metrics and health are served.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090")]
-    #[arg(env = "TOKENWEIR_DEMO_ADMIN")]
-    pub admin: SocketAddr,
-    /// Number of simulated replicas.
-    #[arg(long, value_name = "N", default_value_t = 3, env = "TOKENWEIR_DEMO_REPLICAS")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub replicas: u16,
-    /// Requests per second.
-    #[arg(long, value_name = "RATE", default_value_t = 4.0, env = "TOKENWEIR_DEMO_RATE")]
-    #[arg(value_parser = rate)]
-    pub rate: f64,
-}
-
-/// The flags of `serve`, before it is known who gave them.
-#[derive(Debug, Args)]
-struct ServeFlags {
-    /// A replica; may be given several times, or several with commas.
-    #[arg(long, value_name = "URL", value_delimiter = ',', action = ArgAction::Append)]
-    #[arg(env = "TOKENWEIR_BACKEND", value_parser = Address::parse)]
-    backend: Option<Vec<Address>>,
-    /// Where clients are served. [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "IP:PORT", env = "TOKENWEIR_LISTEN")]
-    listen: Option<SocketAddr>,
-    /// Where metrics and health are served. [default: 127.0.0.1:9090]
-    #[arg(long, value_name = "IP:PORT", env = "TOKENWEIR_ADMIN")]
-    admin: Option<SocketAddr>,
-    /// A configuration file; what it says gives way to flags and variables.
-    #[arg(long, value_name = "FILE", env = "TOKENWEIR_CONFIG")]
-    config: Option<PathBuf>,
-    #[arg(
-        help = "Whether replicas are asked for usage that clients did not ask for. [default: inject]"
-    )]
-    #[arg(long, value_enum, env = "TOKENWEIR_USAGE")]
-    usage: Option<UsageMode>,
-    #[arg(help = "How a replica is chosen. [default: kv_aware]")]
-    #[arg(long, value_enum, env = "TOKENWEIR_POLICY")]
-    policy: Option<PolicyKind>,
-    /// The least important events that are logged. [default: info]
-    #[arg(long, value_name = "LEVEL", value_enum, env = "TOKENWEIR_LOG_LEVEL")]
-    log_level: Option<Level>,
-    /// The form of log lines. [default: auto]
-    #[arg(long, value_name = "FORMAT", value_enum, env = "TOKENWEIR_LOG_FORMAT")]
-    log_format: Option<Format>,
-    /// Whether each request gets a log line. [default: true]
-    #[arg(long, value_name = "BOOL", env = "TOKENWEIR_ACCESS_LOG")]
-    access_log: Option<bool>,
-    /// How long running requests may go on after the signal to end. [default: 30s]
-    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_DRAIN_TIMEOUT")]
-    #[arg(value_parser = units::duration::parse)]
-    drain_timeout: Option<Duration>,
-    #[arg(help = "Where traces go, such as http://127.0.0.1:4317. [default: nowhere]")]
-    #[arg(long, value_name = "URL", env = "TOKENWEIR_OTLP_ENDPOINT")]
-    otlp_endpoint: Option<String>,
 }
 
 /// Reads the command line and the environment of this process. The error prints itself, is also
@@ -186,8 +80,35 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap:
     cli.map_err(|error| name_the_variable(error, &arguments))
 }
 
+/// Runs a command to its end.
+pub fn run(cli: Cli) -> ExitCode {
+    match cli.command {
+        Command::Serve(serve) => serve::run::run(*serve),
+        Command::Check(check) => check::run(&check),
+        #[cfg(feature = "tools")]
+        Command::Diagnose(diagnose) => block_on(diagnose::run::run(*diagnose)),
+        #[cfg(feature = "tools")]
+        Command::Doctor(doctor) => block_on(doctor::run::run(*doctor)),
+        #[cfg(feature = "tools")]
+        Command::Top(top) => block_on(top::run::run(*top)),
+        #[cfg(feature = "tools")]
+        Command::Sim(settings) => block_on(sim::run(settings)),
+        #[cfg(feature = "tools")]
+        Command::Demo(demo) => block_on(demo::run::run(demo)),
+        #[cfg(feature = "tools")]
+        Command::Replay(replay) => replay::run::run(&replay),
+        #[cfg(feature = "tools")]
+        Command::Bench(bench) => bench::run::run(&bench),
+        #[cfg(feature = "tools")]
+        Command::Tune(tune) => tune::run::run(*tune),
+        #[cfg(feature = "tools")]
+        Command::Generate(generate) => generate::run::run(&generate),
+        Command::Key => keygen::run(),
+    }
+}
+
 /// The whole command line. Help names the variables and does not show what they hold.
-fn command() -> clap::Command {
+pub(crate) fn command() -> clap::Command {
     let quiet = |flag: clap::Arg| flag.hide_env_values(true);
     Cli::command().mut_subcommands(|command| command.mut_args(quiet))
 }
@@ -219,63 +140,8 @@ fn name_the_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Er
     error
 }
 
-fn rate(text: &str) -> Result<f64, &'static str> {
-    let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
-    rate.ok_or("expected a number above 0")
-}
-
-// === impl Serve ===
-
-impl Args for Serve {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        ServeFlags::augment_args(command)
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        ServeFlags::augment_args_for_update(command)
-    }
-}
-
-impl FromArgMatches for Serve {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let flags = ServeFlags::from_arg_matches(matches)?;
-        Ok(Self { config: flags.config.clone(), overrides: flags.overrides(matches) })
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-impl ServeFlags {
-    fn overrides(self, matches: &ArgMatches) -> Overrides {
-        Overrides {
-            backends: given(matches, "backend", self.backend),
-            listen: given(matches, "listen", self.listen),
-            admin: given(matches, "admin", self.admin),
-            policy: given(matches, "policy", self.policy),
-            usage: given(matches, "usage", self.usage),
-            drain_timeout: given(matches, "drain_timeout", self.drain_timeout),
-            log_level: given(matches, "log_level", self.log_level),
-            log_format: given(matches, "log_format", self.log_format),
-            access_log: given(matches, "access_log", self.access_log),
-            otlp_endpoint: given(matches, "otlp_endpoint", self.otlp_endpoint),
-        }
-    }
-}
-
-/// A value with its source: the flag of this id, or the flag's twin.
-fn given<T>(matches: &ArgMatches, id: &str, value: Option<T>) -> Option<Given<T>> {
-    let source = match matches.value_source(id) {
-        Some(ValueSource::EnvVariable) => Source::Environment(variable("serve", id)),
-        _ => Source::Flag(format!("--{}", id.replace('_', "-"))),
-    };
-    value.map(|value| Given { value, source })
-}
-
 /// The twin of a flag.
-fn variable(command: &str, id: &str) -> String {
+pub(crate) fn variable(command: &str, id: &str) -> String {
     let name = if command == "serve" { id.to_owned() } else { format!("{command}_{id}") };
     format!("TOKENWEIR_{}", name.replace('-', "_").to_uppercase())
 }
@@ -283,6 +149,11 @@ fn variable(command: &str, id: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::serve::args::Serve;
+    use crate::config::Source;
+    use std::time::Duration;
+    use tokenweir_core::address::Address;
+    use tokenweir_core::routing::PolicyKind;
 
     fn cli(line: &str) -> Result<Cli, String> {
         parse(line.split(' ').map(OsString::from)).map_err(|error| error.to_string())
@@ -309,15 +180,6 @@ mod tests {
                 let expected = variable(command.get_name(), long);
                 assert_eq!(twin, Some(expected), "{} --{long}", command.get_name());
             }
-        }
-    }
-
-    #[test]
-    fn the_names_that_sources_show_are_those_of_the_flags() {
-        for flag in ServeFlags::augment_args(clap::Command::new("serve")).get_arguments() {
-            let id = flag.get_id().as_str();
-            assert_eq!(flag.get_long(), Some(id.replace('_', "-").as_str()));
-            assert_eq!(flag.get_env(), Some(OsStr::new(&variable("serve", id))));
         }
     }
 

@@ -8,7 +8,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     match tokenweir::cli::parse(std::env::args_os()) {
-        Ok(cli) => tokenweir::app::run(cli),
+        Ok(cli) => tokenweir::cli::run(cli),
         Err(error) => {
             // `--help` and `--version` come this way too; a closed pipe is no failure of ours.
             let _ = error.print();

@@ -1,17 +1,17 @@
 //! What the gateway answers itself on the clients' port: its health, its version, and the models
 //! of all replicas as one list.
 
-use crate::access::Models;
-use crate::backend::Entry;
 use crate::backend::pool::Pool;
-use crate::error::Error;
-use crate::openai::route::Route;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 use http_body_util::Full;
 use serde::Serialize;
 use serde_json::json;
+use tokenweir_core::access::Models;
+use tokenweir_core::error::Error;
+use tokenweir_core::model::Entry;
+use tokenweir_core::openai::route::Route;
 
 #[derive(Serialize)]
 struct List<'a> {

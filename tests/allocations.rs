@@ -1,6 +1,8 @@
 //! Watching costs no memory: once the first events of a stream have come, no chunk of a recorded
 //! answer allocates a single byte, and neither does a metrics page. What is kept of decisions is
 //! bounded. A program of its own, because it counts its allocator's bytes.
+
+#![cfg(feature = "tools")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "tests may look at the real clock")]
 
@@ -19,16 +21,18 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, path::Path};
 use tikv_jemalloc_ctl::thread;
-use tokenweir::access::{KeyDigest, KeyEntry, Keys, Limits, Roster, TenantEntry};
-use tokenweir::backend::dialect::Load;
-use tokenweir::headers::RequestId;
-use tokenweir::observe::{Begun, Exchange, Live, ObservedBody, Observer, Replica, Settings, Sink};
-use tokenweir::openai::Api;
-use tokenweir::record::{
+use tokenweir::telemetry::explain::Explanations;
+use tokenweir_core::access::{KeyDigest, KeyEntry, Keys, Limits, Roster, TenantEntry};
+use tokenweir_core::dialect::Load;
+use tokenweir_core::headers::RequestId;
+use tokenweir_core::observe::{
+    Begun, Exchange, Live, ObservedBody, Observer, Replica, Settings, Sink,
+};
+use tokenweir_core::openai::Api;
+use tokenweir_core::record::{
     Asked, BackendId, Condition, Decision, RecentTimes, RequestRecord, Timings,
 };
-use tokenweir::routing::{Ask, Candidate, Ledger, Policy, Prompt, Question};
-use tokenweir::telemetry::explain::Explanations;
+use tokenweir_core::routing::{Ask, Candidate, Ledger, Policy, Prompt, Question};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

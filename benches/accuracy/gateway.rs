@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use tokenweir::clock;
+use tokenweir_core::clock;
 
 /// The running program. Dropping it ends it.
 pub(crate) struct Gateway {

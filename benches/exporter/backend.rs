@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
-use tokenweir::clock;
+use tokenweir_core::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

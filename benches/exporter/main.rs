@@ -28,7 +28,7 @@ use gateway::{Gateway, IN_FLIGHT, sum};
 use noise::Noise;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokenweir::clock;
+use tokenweir_core::clock;
 use tokio::net::TcpListener;
 use tokio::runtime;
 

@@ -8,7 +8,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
-use tokenweir::{app, cli};
+use tokenweir::cli;
+use tokenweir::commands::serve::run::serve as serve_until;
 use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_local};
@@ -60,7 +61,7 @@ async fn traffic(folder: &Path, is_on: bool, laps: &mut Laps) {
     );
     let cli::Command::Serve(serve) = cli.unwrap().command else { unreachable!("it serves") };
     let (stop, stopped) = oneshot::channel::<()>();
-    let serving = spawn_local(app::serve(*serve, async { drop(stopped.await) }));
+    let serving = spawn_local(serve_until(*serve, async { drop(stopped.await) }));
     let telemetry = if is_on { "all telemetry" } else { "none" };
     for (to, sign) in [(replica, -1.0), (gateway, 1.0)] {
         let mut client = connect(to).await;

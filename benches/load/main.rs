@@ -38,7 +38,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
-use tokenweir::clock;
+use tokenweir_core::clock;
 use tokio::runtime;
 
 /// The variable that makes this program the backend.

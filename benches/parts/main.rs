@@ -6,7 +6,7 @@ mod work;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::time::Duration;
-use tokenweir::clock;
+use tokenweir_core::clock;
 
 /// As in the gateway.
 #[global_allocator]

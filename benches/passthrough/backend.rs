@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
 use std::{fs, io, thread};
-use tokenweir::clock;
+use tokenweir_core::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;

@@ -4,7 +4,7 @@ use super::clients::{self, Seen};
 use super::subject::Subject;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use tokenweir::clock;
+use tokenweir_core::clock;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 

@@ -6,8 +6,8 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use libfuzzer_sys::fuzz_target;
 use std::net::IpAddr;
-use tokenweir::headers::{self, Outbound, RequestId};
-use tokenweir::openai::route::Route;
+use tokenweir_core::headers::{self, Outbound, RequestId};
+use tokenweir_core::openai::route::Route;
 
 /// What may not go on, in either direction.
 const HOPS: [&str; 9] = [

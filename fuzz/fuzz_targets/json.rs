@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use serde_json::Number;
 use std::sync::LazyLock;
-use tokenweir::json::{Paths, Scanner, Value};
+use tokenweir_core::json::{Paths, Scanner, Value};
 use tokenweir_fuzz::{Tree, cut};
 
 /// What the scanner reports, kept.

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tokenweir::backend::dialect::Load;
+use tokenweir_core::dialect::Load;
 
 /// Lines that look like what is read, and are not.
 const OTHERS: [&str; 7] = [

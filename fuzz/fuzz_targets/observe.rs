@@ -6,10 +6,10 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 use std::time::Instant;
-use tokenweir::clock;
-use tokenweir::observe::Observer;
-use tokenweir::openai::Api;
-use tokenweir::record::{Observed, Timings, UsageEvent};
+use tokenweir_core::clock;
+use tokenweir_core::observe::Observer;
+use tokenweir_core::openai::Api;
+use tokenweir_core::record::{Observed, Timings, UsageEvent};
 use tokenweir_fuzz::cut;
 
 const MEDIA_TYPES: [&str; 2] = ["text/event-stream", "application/json"];

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tokenweir::openai::Splice;
-use tokenweir::openai::request::{Peek, PeekError};
+use tokenweir_core::openai::Splice;
+use tokenweir_core::openai::request::{Peek, PeekError};
 use tokenweir_fuzz::Tree;
 
 /// What a body may have only once.

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tokenweir::sse::{Decoder, Piece};
+use tokenweir_core::sse::{Decoder, Piece};
 use tokenweir_fuzz::cut;
 
 /// What a stream says.

@@ -2,7 +2,6 @@
 
 use super::Admin;
 use super::page::FOLDER;
-use crate::access::{KeyDigest, bearer};
 use axum::extract::{Request, State};
 use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::uri::Authority;
@@ -11,6 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::net::IpAddr;
 use std::sync::Arc;
+use tokenweir_core::access::{KeyDigest, bearer};
 
 /// The token that the port wants, and the names by which it may be asked without one.
 #[derive(Debug, Clone, Default)]

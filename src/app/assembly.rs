@@ -15,24 +15,18 @@ use super::sources::Sources;
 use super::systemd;
 use crate::admin::{Admin, Configuration, Guard};
 use crate::backend::Backend;
-use crate::backend::client::Client;
 use crate::backend::pool::Pool;
-use crate::clock;
 use crate::config::{Config, ConfigError, Loaded, Overrides, SecretError};
-use crate::diagnose::Board;
 use crate::discovery::file::WatchedFile;
-use crate::observe::Live;
 use crate::proxy::BodyMemory;
 use crate::proxy::admission::Admission;
 use crate::proxy::retry::Retry;
 use crate::server::{self, BindError, Drained, Server};
-use crate::supervise::{self, Supervised, Task};
 use crate::telemetry::buckets::BucketsError;
 use crate::telemetry::otel::{self, Otel};
 use crate::telemetry::push::{self, Push};
 use crate::telemetry::teller::Telling;
 use crate::telemetry::{capture, content, quality};
-use crate::tls::{Side, TlsError};
 use arc_swap::ArcSwap;
 use std::future::Future;
 use std::io;
@@ -41,26 +35,32 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::observe::Live;
+use tokenweir_diagnose::Board;
+use tokenweir_net::client::Client;
+use tokenweir_net::supervise::{self, Supervised, Task};
+use tokenweir_net::tls::{Side, TlsError};
 use tokio::sync::Mutex;
 
 /// A gateway with its ports bound and its replicas looked at.
-pub(super) struct Assembly {
+pub(crate) struct Assembly {
     /// Where clients connect.
-    pub(super) listen: SocketAddr,
+    pub(crate) listen: SocketAddr,
     /// Where operators connect.
-    pub(super) operators: SocketAddr,
+    pub(crate) operators: SocketAddr,
     /// Where traces go.
-    pub(super) traces: Option<String>,
+    pub(crate) traces: Option<String>,
     /// Where metrics are pushed.
-    pub(super) pushed_to: Option<String>,
+    pub(crate) pushed_to: Option<String>,
     /// Where the traffic is written.
-    pub(super) captured_in: Option<PathBuf>,
+    pub(crate) captured_in: Option<PathBuf>,
     /// Connections that clients may have, each with a request.
-    pub(super) connections: usize,
+    pub(crate) connections: usize,
     /// Whether clients and operators are spoken to through TLS.
-    pub(super) is_https: [bool; 2],
+    pub(crate) is_https: [bool; 2],
     /// The replicas.
-    pub(super) pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool>,
     server: Server,
     /// Tells what is left when it is dropped.
     telling: Telling,
@@ -80,7 +80,7 @@ pub(super) struct Assembly {
 
 /// Why a valid configuration cannot be run.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AssemblyError {
+pub(crate) enum AssemblyError {
     #[error(transparent)]
     Bind(#[from] BindError),
     #[error("the key of backend `{backend}` cannot be had")]
@@ -118,7 +118,7 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 
 impl Assembly {
     /// Binds the ports, starts the exporters and looks at the replicas.
-    pub(super) async fn new(
+    pub(crate) async fn new(
         loaded: &Loaded,
         overrides: Overrides,
         logs: &Logs,
@@ -221,7 +221,7 @@ impl Assembly {
 
     /// Serves until `shutdown`, drains, and sends what is left of the spans and the last metrics.
     /// `Err`: a task without which the gateway cannot go on has ended.
-    pub(super) async fn run(
+    pub(crate) async fn run(
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Task> {

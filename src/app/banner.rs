@@ -4,17 +4,17 @@
 use super::assembly::Assembly;
 use super::logs::Logs;
 use crate::admin;
-use crate::backend::Model;
-use crate::clock;
 use crate::telemetry::tame;
 use crate::telemetry::vitals::BackendVitals;
 use std::fmt::Write;
+use tokenweir_core::clock;
+use tokenweir_core::model::Model;
 
 /// Models of a replica that are listed.
 const MOST_MODELS: usize = 20;
 
 /// Shows it on standard error, in the form of the log there.
-pub(super) fn show(assembly: &Assembly, logs: &Logs) {
+pub(crate) fn show(assembly: &Assembly, logs: &Logs) {
     if logs.is_json {
         text(assembly).lines().for_each(|line| tracing::info!("{}", line.trim()));
     } else {

@@ -2,15 +2,15 @@
 
 use super::assembly::AssemblyError;
 use crate::admin::Admin;
-use crate::clock;
 use crate::config::{Loaded, Source};
 use crate::telemetry::otel;
 use crate::telemetry::push::{self, Push, Settings};
 use std::sync::Arc;
 use std::time::SystemTime;
+use tokenweir_core::clock;
 
 /// The standard variables win over the file, and our own flag and variable over both.
-pub(super) fn spans(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> otel::Configured {
+pub(crate) fn spans(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> otel::Configured {
     let tracing = loaded.config.tracing.clone();
     let own = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
     let is_overridden = is_overridden(loaded, "tracing.endpoint", own, env);
@@ -19,7 +19,7 @@ pub(super) fn spans(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> ot
 }
 
 /// How metrics are pushed. `None`: they are not, or there are none.
-pub(super) fn metrics(
+pub(crate) fn metrics(
     loaded: &Loaded,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<Settings>, AssemblyError> {
@@ -36,7 +36,7 @@ pub(super) fn metrics(
 }
 
 /// Starts to push what is counted since `since`.
-pub(super) fn push(
+pub(crate) fn push(
     settings: &Settings,
     admin: &Arc<Admin>,
     since: SystemTime,

@@ -2,21 +2,21 @@
 
 use crate::backend::pool::Pool;
 use crate::backend::{Backend, Health};
-use crate::clock;
-use crate::diagnose::{Board, Counts, Diagnosis, EVERY, Sample, Seen, Tallies, Watch};
 use crate::proxy::admission::Admission;
-use crate::record::BackendId;
 use std::sync::Arc;
 use std::time::Instant;
+use tokenweir_core::clock;
+use tokenweir_core::record::BackendId;
+use tokenweir_diagnose::{Board, Counts, Diagnosis, EVERY, Sample, Seen, Tallies, Watch};
 use tokio::time::MissedTickBehavior;
 
 /// Who looks, and at what.
 #[derive(Clone)]
-pub(super) struct Diagnosing {
-    pub(super) pool: Arc<Pool>,
-    pub(super) admission: Arc<Admission>,
-    pub(super) tallies: Arc<Tallies>,
-    pub(super) board: Arc<Board>,
+pub(crate) struct Diagnosing {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) tallies: Arc<Tallies>,
+    pub(crate) board: Arc<Board>,
 }
 
 /// A page that is older than this many looks is not what a replica says now.
@@ -24,7 +24,7 @@ const STALE: u32 = 3;
 
 impl Diagnosing {
     /// Looks for ever.
-    pub(super) async fn run(self) {
+    pub(crate) async fn run(self) {
         let mut watch = Watch::default();
         let mut ticks = tokio::time::interval(EVERY);
         // Two looks at once would see the same.
@@ -72,8 +72,8 @@ fn sample(backend: &Backend, counts: Counts, queued: usize, now: Instant) -> Sam
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::address::Address;
-    use crate::routing::Policy;
+    use tokenweir_core::address::Address;
+    use tokenweir_core::routing::Policy;
 
     #[tokio::test(start_paused = true)]
     async fn a_replica_that_says_nothing_is_looked_at_and_not_judged() {

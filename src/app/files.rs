@@ -1,17 +1,17 @@
 //! How the file descriptors that the process may have open are shared out, so that they suffice for
 //! everything at the same time.
 
-use crate::backend::descriptors::for_watching;
+use tokenweir_net::descriptors::for_watching;
 
 /// The shares. They add up to the limit at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Files {
+pub(crate) struct Files {
     /// Connections of clients, and connections to backends for requests and for watching them.
-    pub(super) traffic: Option<usize>,
+    pub(crate) traffic: Option<usize>,
     /// Connections to the admin port.
-    pub(super) admin: usize,
+    pub(crate) admin: usize,
     /// Connections that are told why they are refused.
-    pub(super) refusals: usize,
+    pub(crate) refusals: usize,
 }
 
 /// Least share of the gateway itself: standard streams, the runtime, both listeners, log and capture
@@ -29,7 +29,7 @@ const FEW: usize = 1_024;
 
 impl Files {
     /// The shares of a limit. `None`: the limit is not known, or there is none.
-    pub(super) fn of(limit: Option<usize>) -> Self {
+    pub(crate) fn of(limit: Option<usize>) -> Self {
         let Some(limit) = limit else {
             return Self { traffic: None, admin: MOST_BESIDE, refusals: MOST_BESIDE };
         };
@@ -42,13 +42,13 @@ impl Files {
 
     /// How many connections clients may have, each with a request at a backend, while so many
     /// backends are watched.
-    pub(super) fn clients(&self, backends: usize) -> usize {
+    pub(crate) fn clients(&self, backends: usize) -> usize {
         let Some(traffic) = self.traffic else { return usize::MAX };
         (traffic.saturating_sub(for_watching(backends, traffic)) / 2).max(1)
     }
 
     /// Warns if the limit allows few connections only.
-    pub(super) fn warn_if_few(&self, limit: Option<usize>, backends: usize) {
+    pub(crate) fn warn_if_few(&self, limit: Option<usize>, backends: usize) {
         if let Some(limit) = limit.filter(|limit| *limit < FEW) {
             let connections = self.clients(backends);
             tracing::warn!(

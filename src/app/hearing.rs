@@ -4,10 +4,7 @@ use super::assembly::AssemblyError;
 use super::logs::Logs;
 use super::parts::{capture, later, log_counts, telemetry};
 use crate::backend::pool::Pool;
-use crate::clock;
 use crate::config::Config;
-use crate::diagnose::Tallies;
-use crate::observe::Sink;
 use crate::proxy::KeptText;
 use crate::proxy::access::Access;
 use crate::telemetry::Telemetry;
@@ -21,31 +18,34 @@ use crate::telemetry::recent::Recent;
 use crate::telemetry::teller::Telling;
 use crate::telemetry::vitals::LogCounts;
 use std::sync::Arc;
+use tokenweir_core::clock;
+use tokenweir_core::observe::Sink;
+use tokenweir_diagnose::Tallies;
 
 /// Who hears of every request.
-pub(super) struct Hearing {
-    pub(super) telemetry: Arc<Telemetry>,
+pub(crate) struct Hearing {
+    pub(crate) telemetry: Arc<Telemetry>,
     /// Tells what is left when it is dropped.
-    pub(super) telling: Telling,
-    pub(super) explanations: Arc<Explanations>,
-    pub(super) tallies: Arc<Tallies>,
-    pub(super) recent: Arc<Recent>,
-    pub(super) buckets: Buckets,
-    pub(super) otel: Option<Otel>,
-    pub(super) captured: Option<capture::Counter>,
+    pub(crate) telling: Telling,
+    pub(crate) explanations: Arc<Explanations>,
+    pub(crate) tallies: Arc<Tallies>,
+    pub(crate) recent: Arc<Recent>,
+    pub(crate) buckets: Buckets,
+    pub(crate) otel: Option<Otel>,
+    pub(crate) captured: Option<capture::Counter>,
     /// Writes what is left of the capture when it is dropped.
-    pub(super) capturing: Option<capture::Running>,
+    pub(crate) capturing: Option<capture::Running>,
     /// As well.
-    pub(super) keeping: Option<content::Running>,
-    pub(super) quality: Option<Quality>,
+    pub(crate) keeping: Option<content::Running>,
+    pub(crate) quality: Option<Quality>,
     /// As well.
-    pub(super) sampling: Option<quality::Running>,
-    pub(super) logs: Arc<dyn Fn() -> LogCounts + Send + Sync>,
+    pub(crate) sampling: Option<quality::Running>,
+    pub(crate) logs: Arc<dyn Fn() -> LogCounts + Send + Sync>,
 }
 
 impl Hearing {
     /// Starts all that the configuration asks for.
-    pub(super) fn start(
+    pub(crate) fn start(
         config: &Config,
         spans: &otel::Settings,
         logs: &Logs,
@@ -90,12 +90,12 @@ impl Hearing {
     }
 
     /// The share of requests that a capture keeps.
-    pub(super) fn captured_share(&self, config: &Config) -> f64 {
+    pub(crate) fn captured_share(&self, config: &Config) -> f64 {
         self.capturing.as_ref().map_or(0.0, |_| config.capture.sample)
     }
 
     /// Whose text is kept.
-    pub(super) fn kept_text(&self, config: &Config) -> Option<KeptText> {
+    pub(crate) fn kept_text(&self, config: &Config) -> Option<KeptText> {
         let content = &config.log.content;
         let log = self.keeping.as_ref().map_or(0.0, |_| content.sample);
         let quality = self.sampling.as_ref().map_or(0.0, |_| config.quality.share());

@@ -1,12 +1,12 @@
 //! The file of tenants and keys: read at the start, and again when it changes.
 
-use crate::access::Roster;
 use crate::config::{self, ConfigError};
 use crate::proxy::access::Access;
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokenweir_core::access::Roster;
 use tokio::time::MissedTickBehavior;
 
 /// How often the file is looked at.
@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// A file that is watched.
 #[derive(Clone)]
-pub(super) struct KeysFile {
+pub(crate) struct KeysFile {
     file: PathBuf,
     tiers: config::Tiers,
     load: Load,
@@ -44,8 +44,8 @@ struct Stamp {
 impl KeysFile {
     /// Reads it for the first time. An error here is one of the start: without keys nobody must
     /// come in.
-    pub(super) fn open(file: PathBuf, tiers: config::Tiers) -> Result<(Self, Roster), ConfigError> {
-        let load = Roster::load;
+    pub(crate) fn open(file: PathBuf, tiers: config::Tiers) -> Result<(Self, Roster), ConfigError> {
+        let load = config::load_keys;
         let mut keys = Self { file, tiers, load, read: None, seen: None, unreadable: None };
         keys.read = keys.stamp();
         keys.seen = keys.read.clone();
@@ -55,7 +55,7 @@ impl KeysFile {
 
     /// Puts what the file says in force when it has changed, for ever. While it is wrong or gone,
     /// what it said before stays in force.
-    pub(super) async fn watch(mut self, access: Arc<Access>) {
+    pub(crate) async fn watch(mut self, access: Arc<Access>) {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -119,8 +119,8 @@ impl Stamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::{Cors, KeyDigest};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use tokenweir_core::access::{Cors, KeyDigest};
 
     fn with_tenant(name: &str) -> String {
         let hash = KeyDigest::of(name.as_bytes());
@@ -147,7 +147,7 @@ mod tests {
         let load: Load = |file, tiers| {
             let is_readable = IS_READABLE.load(Ordering::SeqCst);
             // A directory opens, and gives an error when it is read.
-            Roster::load(if is_readable { file } else { Path::new("/") }, tiers)
+            config::load_keys(if is_readable { file } else { Path::new("/") }, tiers)
         };
         let (mut keys, access) = opened("unreadable", load);
         fs::write(&keys.file, with_tenant("new")).unwrap();
@@ -173,7 +173,7 @@ mod tests {
         static READS: AtomicUsize = AtomicUsize::new(0);
         let load: Load = |file, tiers| {
             READS.fetch_add(1, Ordering::SeqCst);
-            Roster::load(file, tiers)
+            config::load_keys(file, tiers)
         };
         let (mut keys, access) = opened("mistake", load);
         fs::write(&keys.file, "tenants: [{ name: new }]\n").unwrap();

@@ -5,43 +5,43 @@ use super::assembly::AssemblyError;
 use super::files::Files;
 use super::memory;
 use super::parts::{admission, identities, observation, session_headers, tiers};
-use crate::backend::client::Client;
 use crate::backend::pool::Pool;
 use crate::config::{BackendConfig, Config};
-use crate::observe::{Live, Settings};
 use crate::proxy::access::Access;
 use crate::proxy::admission::Admission;
 use crate::proxy::retry::Retry;
 use crate::proxy::{BodyMemory, Gate, Gateway, KeptText};
 use crate::telemetry::Telemetry;
 use crate::telemetry::buckets::Buckets;
-use crate::tls::{Identity, Outbound};
-use crate::trace_context::Propagation;
 use std::sync::Arc;
+use tokenweir_core::observe::{Live, Settings};
+use tokenweir_core::trace_context::Propagation;
+use tokenweir_net::client::Client;
+use tokenweir_net::tls::{Identity, Outbound};
 
 /// What stays as it is.
-pub(super) struct Lasting {
-    pub(super) pool: Arc<Pool>,
-    pub(super) access: Arc<Access>,
-    pub(super) admission: Arc<Admission>,
-    pub(super) gate: Arc<Gate>,
+pub(crate) struct Lasting {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) gate: Arc<Gate>,
     /// Whom the gateway is, and believes, at the replicas.
-    pub(super) outbound: Arc<Outbound>,
+    pub(crate) outbound: Arc<Outbound>,
     /// The memory of request bodies.
-    pub(super) body_memory: Arc<BodyMemory>,
+    pub(crate) body_memory: Arc<BodyMemory>,
     /// How the files that may be open are shared out.
-    pub(super) files: Files,
-    pub(super) telemetry: Arc<Telemetry>,
-    pub(super) live: Arc<Live>,
-    pub(super) propagation: Option<Propagation>,
+    pub(crate) files: Files,
+    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) live: Arc<Live>,
+    pub(crate) propagation: Option<Propagation>,
     /// The share of requests that a capture keeps.
-    pub(super) captured: f64,
-    pub(super) kept_text: Option<KeptText>,
-    pub(super) buckets: Buckets,
+    pub(crate) captured: f64,
+    pub(crate) kept_text: Option<KeptText>,
+    pub(crate) buckets: Buckets,
 }
 
 /// What is to be looked for from now on, and the gateway that serves with it.
-pub(super) struct Next {
+pub(crate) struct Next {
     observation: Settings,
     identities: Vec<(String, Arc<Identity>)>,
     gateway: Gateway,
@@ -51,7 +51,7 @@ pub(super) struct Next {
 
 impl Lasting {
     /// The gateway of a configuration. `retry` has its settings.
-    pub(super) fn gateway(
+    pub(crate) fn gateway(
         &self,
         config: &Config,
         retry: Retry,
@@ -80,7 +80,7 @@ impl Lasting {
     }
 
     /// All of it that can fail, before any of it holds. The history of `before` goes on.
-    pub(super) fn next(
+    pub(crate) fn next(
         &self,
         config: &Config,
         before: &Gateway,
@@ -95,7 +95,7 @@ impl Lasting {
     }
 
     /// It holds from now on.
-    pub(super) fn take(&self, config: &Config, next: Next) -> Gateway {
+    pub(crate) fn take(&self, config: &Config, next: Next) -> Gateway {
         self.outbound.set_own(next.identities);
         self.live.change(next.observation);
         self.body_memory.set_limit(config.limits.body_memory(memory::available()));

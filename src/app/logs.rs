@@ -1,20 +1,20 @@
 //! Where words go: the gateway's own log to standard error, a line for each request to standard
 //! output. Each through a thread of its own, so that a slow reader costs lines, never time.
 
-use crate::clock;
 use crate::config::{Format, Log};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::batched::{Batched, Writing};
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{BufWriter, IsTerminal};
 use std::panic::PanicHookInfo;
+use tokenweir_core::clock;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 /// The writers. Dropping it writes what is left.
-pub(super) struct Logs {
+pub(crate) struct Logs {
     /// The log of the process is in JSON.
-    pub(super) is_json: bool,
+    pub(crate) is_json: bool,
     access: Option<AccessLogWriter>,
     _own: WorkerGuard,
     _access: Writing,
@@ -30,7 +30,7 @@ struct AccessLogWriter {
 const QUEUE: usize = 8_192;
 
 /// Starts the log of the process. `RUST_LOG` wins over the level.
-pub(super) fn start(log: &Log) -> Logs {
+pub(crate) fn start(log: &Log) -> Logs {
     let builder = NonBlockingBuilder::default().buffered_lines_limit(QUEUE).lossy(true);
     let (own, own_guard) = builder.finish(std::io::stderr());
     // What the client of Kubernetes says at each attempt, its source says once.
@@ -67,7 +67,7 @@ pub(super) fn start(log: &Log) -> Logs {
 }
 
 /// Logs panics in the form of all other lines, from the start of the log on.
-pub(super) fn log_panics() {
+pub(crate) fn log_panics() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if tracing::dispatcher::has_been_set() {
@@ -98,7 +98,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 
 impl Logs {
     /// The sink that writes a line for each request, unless it is switched off.
-    pub(super) fn access_log(&self) -> Option<AccessLog> {
+    pub(crate) fn access_log(&self) -> Option<AccessLog> {
         let AccessLogWriter { is_json, per_second, writer } = self.access.as_ref()?;
         let writer = writer.clone();
         let write = move |lines: String| writer.give(lines);
@@ -106,7 +106,7 @@ impl Logs {
     }
 
     /// Counts the lines of it that its reader was too slow for.
-    pub(super) fn dropped(&self) -> Option<impl Fn() -> u64 + Send + Sync + use<>> {
+    pub(crate) fn dropped(&self) -> Option<impl Fn() -> u64 + Send + Sync + use<>> {
         let writer = self.access.as_ref()?.writer.clone();
         Some(move || writer.dropped())
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// Bytes that the process may use. `None`: it cannot be found out.
-pub(super) fn available() -> Option<usize> {
+pub(crate) fn available() -> Option<usize> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let of_group = of_groups(&groups, Path::new("/sys/fs/cgroup"));
     let of_machine = of_machine(&fs::read_to_string("/proc/meminfo").unwrap_or_default());

@@ -4,17 +4,12 @@ use super::assembly::AssemblyError;
 use super::files::Files;
 use super::keys::KeysFile;
 use super::logs::Logs;
-use crate::access::{Cors, SaltKey};
 use crate::admin;
 use crate::backend::pool::Pool;
 use crate::backend::{Backend, Selection};
 use crate::config::{self, BackendConfig, Config, TierKey};
-use crate::observe::{self, Sink};
-use crate::openai::Phrases;
-use crate::openai::control::Permissions;
 use crate::proxy::access::Access;
 use crate::proxy::{Gate, GateLimits, admission};
-use crate::record::Tiers;
 use crate::server::Limits;
 use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
@@ -26,13 +21,18 @@ use crate::telemetry::otel::Otel;
 use crate::telemetry::prometheus::Prometheus;
 use crate::telemetry::teller::Telling;
 use crate::telemetry::vitals::{LogCounts, SpanCounts};
-use crate::tls::{Alpn, Identity, Outbound, TlsError};
 use http::HeaderName;
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_core::access::{Cors, SaltKey};
+use tokenweir_core::observe::{self, Sink};
+use tokenweir_core::openai::Phrases;
+use tokenweir_core::openai::control::Permissions;
+use tokenweir_core::record::Tiers;
+use tokenweir_net::tls::{Alpn, Identity, Outbound, TlsError};
 
 /// The replicas of a list, with what the configuration says of all.
-pub(super) fn backends(
+pub(crate) fn backends(
     config: &Config,
     replicas: &[BackendConfig],
     env: impl Fn(&str) -> Option<String>,
@@ -56,7 +56,7 @@ pub(super) fn backends(
     replicas.iter().map(backend).collect()
 }
 
-pub(super) fn selection(config: &Config) -> Selection {
+pub(crate) fn selection(config: &Config) -> Selection {
     Selection {
         names: config.models.clone(),
         policy: config.routing.policy(),
@@ -67,7 +67,7 @@ pub(super) fn selection(config: &Config) -> Selection {
 }
 
 /// Who may come in, and the file that says so.
-pub(super) fn access(
+pub(crate) fn access(
     config: &Config,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<(Arc<Access>, Option<KeysFile>), AssemblyError> {
@@ -97,7 +97,7 @@ fn salts(
     Ok(Some(SaltKey::new(secret.map(|secret| secret.digest()))))
 }
 
-pub(super) fn guard(
+pub(crate) fn guard(
     config: &Config,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<admin::Guard, AssemblyError> {
@@ -111,12 +111,12 @@ pub(super) fn guard(
 }
 
 /// The configuration has checked that they are names.
-pub(super) fn session_headers(config: &Config) -> Vec<HeaderName> {
+pub(crate) fn session_headers(config: &Config) -> Vec<HeaderName> {
     config.routing.session_headers.iter().filter_map(|name| name.parse().ok()).collect()
 }
 
 /// What is looked for while requests run and when they have ended.
-pub(super) fn observation(
+pub(crate) fn observation(
     config: &Config,
     buckets: &Buckets,
 ) -> Result<observe::Settings, AssemblyError> {
@@ -132,7 +132,7 @@ pub(super) fn observation(
 }
 
 /// What clients and operators may have, if these files may be open and so many backends are watched.
-pub(super) fn limits(config: &Config, files: Files, backends: usize) -> Limits {
+pub(crate) fn limits(config: &Config, files: Files, backends: usize) -> Limits {
     let limits = &config.limits;
     Limits {
         head: limits.header,
@@ -152,7 +152,7 @@ pub(super) fn limits(config: &Config, files: Files, backends: usize) -> Limits {
 }
 
 /// What is let in, if these files may be open.
-pub(super) fn gate(config: &Config, files: Files) -> Gate {
+pub(crate) fn gate(config: &Config, files: Files) -> Gate {
     Gate::new(GateLimits {
         requests: config.limits.requests_in_flight,
         requests_per_client: config.limits.requests_per_client,
@@ -161,7 +161,7 @@ pub(super) fn gate(config: &Config, files: Files) -> Gate {
 }
 
 /// Whom the gateway is, and believes, at the replicas.
-pub(super) fn outbound(
+pub(crate) fn outbound(
     config: &Config,
     replicas: &[BackendConfig],
 ) -> Result<Arc<Outbound>, TlsError> {
@@ -171,7 +171,7 @@ pub(super) fn outbound(
 }
 
 /// The same for those replicas that have TLS of their own, by their authorities.
-pub(super) fn identities(
+pub(crate) fn identities(
     replicas: &[BackendConfig],
 ) -> Result<Vec<(String, Arc<Identity>)>, TlsError> {
     let own = replicas.iter().filter_map(|replica| Some((replica, replica.tls.as_ref()?)));
@@ -182,7 +182,7 @@ pub(super) fn identities(
     .collect()
 }
 
-pub(super) fn admission(config: &Config) -> Option<admission::Settings> {
+pub(crate) fn admission(config: &Config) -> Option<admission::Settings> {
     let configured = &config.admission;
     configured.enabled.then(|| admission::Settings {
         marks: configured.marks(),
@@ -194,7 +194,7 @@ pub(super) fn admission(config: &Config) -> Option<admission::Settings> {
     })
 }
 
-pub(super) fn tiers(
+pub(crate) fn tiers(
     config: &Config,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Tiers, AssemblyError> {
@@ -211,7 +211,7 @@ pub(super) fn tiers(
     })
 }
 
-pub(super) fn tier_names(config: &Config) -> Vec<String> {
+pub(crate) fn tier_names(config: &Config) -> Vec<String> {
     let of_keys = config.tiers.keys.iter().map(|key| key.tier.clone());
     let mut names: Vec<String> = config.tiers.names.iter().cloned().chain(of_keys).collect();
     names.sort_unstable();
@@ -219,7 +219,7 @@ pub(super) fn tier_names(config: &Config) -> Vec<String> {
     names
 }
 
-pub(super) fn telemetry(
+pub(crate) fn telemetry(
     pool: &Pool,
     config: &Config,
     buckets: &Buckets,
@@ -239,7 +239,7 @@ pub(super) fn telemetry(
 }
 
 /// Who hears of every request, besides the metrics, and need not know at once.
-pub(super) fn later(
+pub(crate) fn later(
     access_log: Option<AccessLog>,
     otel: Option<&Otel>,
     capture: Option<Capture>,
@@ -257,7 +257,7 @@ pub(super) fn later(
     sinks
 }
 
-pub(super) fn capture(
+pub(crate) fn capture(
     config: &Config,
 ) -> Result<Option<(Capture, capture::Running)>, AssemblyError> {
     let Some(file) = &config.capture.file else { return Ok(None) };
@@ -265,7 +265,7 @@ pub(super) fn capture(
     Capture::start(file, config.capture.max_bytes as u64).map(Some).map_err(failed)
 }
 
-pub(super) fn log_counts(
+pub(crate) fn log_counts(
     logs: &Logs,
     access_log: Option<&AccessLog>,
     content: Option<&Content>,
@@ -280,7 +280,7 @@ pub(super) fn log_counts(
     })
 }
 
-pub(super) fn span_counts(otel: Option<&Otel>) -> Box<dyn Fn() -> SpanCounts + Send + Sync> {
+pub(crate) fn span_counts(otel: Option<&Otel>) -> Box<dyn Fn() -> SpanCounts + Send + Sync> {
     let Some(counts) = otel.map(|otel| otel.counts().clone()) else {
         return Box::new(SpanCounts::default);
     };

@@ -6,26 +6,26 @@ use super::parts::{gate, limits};
 use crate::config::Config;
 use crate::proxy::Gate;
 use crate::server::{self, Connections, Limits, Reserved, Tls};
-use crate::tls::{Acceptor, Credentials, TlsError};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokenweir_net::tls::{Acceptor, Credentials, TlsError};
 use tokio::net::TcpListener;
 
 /// The ports, bound.
-pub(super) struct Ports {
-    pub(super) clients: Reserved,
-    pub(super) operators: TcpListener,
+pub(crate) struct Ports {
+    pub(crate) clients: Reserved,
+    pub(crate) operators: TcpListener,
     /// How the files that may be open are shared out.
-    pub(super) files: Files,
-    pub(super) gate: Arc<Gate>,
-    pub(super) limits: Limits,
-    pub(super) connections: Arc<Connections>,
-    pub(super) tls: Tls,
+    pub(crate) files: Files,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) limits: Limits,
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) tls: Tls,
 }
 
 impl Ports {
     /// Binds both, and reads their certificates.
-    pub(super) fn bind(config: &Config) -> Result<Self, AssemblyError> {
+    pub(crate) fn bind(config: &Config) -> Result<Self, AssemblyError> {
         let clients = server::reserve(config.listen, "for clients", config.listen_reuse_port)?;
         let operators = server::bind(config.admin, "for operators")?;
         let (limit, backends) = (raise_file_limit(), config.backends.len());
@@ -40,19 +40,19 @@ impl Ports {
     }
 
     /// Where operators connect.
-    pub(super) fn operators(&self, configured: SocketAddr) -> SocketAddr {
+    pub(crate) fn operators(&self, configured: SocketAddr) -> SocketAddr {
         self.operators.local_addr().unwrap_or(configured)
     }
 
     /// Whether clients and operators speak TLS.
-    pub(super) fn is_https(&self) -> [bool; 2] {
+    pub(crate) fn is_https(&self) -> [bool; 2] {
         [&self.tls.clients, &self.tls.operators].map(Option::is_some)
     }
 }
 
 /// Every stream takes two descriptors, so the soft limit is raised as far as the system allows.
 /// Gives the limit. `None`: it is not known.
-pub(super) fn raise_file_limit() -> Option<usize> {
+pub(crate) fn raise_file_limit() -> Option<usize> {
     let raised = rlimit::increase_nofile_limit(u64::MAX);
     match raised.or_else(|error| {
         tracing::warn!(%error, "the limit of open files cannot be raised");

@@ -4,39 +4,40 @@
 
 use super::lasting::Lasting;
 use super::parts::{backends, identities, limits, selection};
+use super::process::{Chain, variable};
 use super::signals::Hangups;
 use super::sources::Sources;
-use super::{Chain, systemd, variable};
+use super::systemd;
 use crate::admin::{Configuration, Request, Requests};
 use crate::backend::Keeper;
-use crate::backend::client::Client;
-use crate::clock;
 use crate::config::{Config, ConfigError, Loaded, Overrides, Reloaded};
 use crate::discovery::file::WatchedFile;
 use crate::proxy::Gateway;
 use crate::server::Limits;
-use crate::supervise;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_net::client::Client;
+use tokenweir_net::supervise;
 
 /// Who changes the gateway while it runs.
-pub(super) struct Reloader {
+pub(crate) struct Reloader {
     /// What holds now.
-    pub(super) loaded: Loaded,
+    pub(crate) loaded: Loaded,
     /// What flags and variables say besides; they do not change.
-    pub(super) overrides: Overrides,
+    pub(crate) overrides: Overrides,
     /// Where it is read again.
-    pub(super) file: Option<WatchedFile>,
-    pub(super) hangups: Hangups,
-    pub(super) requests: Requests,
-    pub(super) sources: Sources,
-    pub(super) lasting: Lasting,
-    pub(super) client: Client,
-    pub(super) keeper: Keeper,
-    pub(super) gateway: Arc<ArcSwap<Gateway>>,
-    pub(super) limits: Arc<ArcSwap<Limits>>,
-    pub(super) configuration: Arc<Configuration>,
+    pub(crate) file: Option<WatchedFile>,
+    pub(crate) hangups: Hangups,
+    pub(crate) requests: Requests,
+    pub(crate) sources: Sources,
+    pub(crate) lasting: Lasting,
+    pub(crate) client: Client,
+    pub(crate) keeper: Keeper,
+    pub(crate) gateway: Arc<ArcSwap<Gateway>>,
+    pub(crate) limits: Arc<ArcSwap<Limits>>,
+    pub(crate) configuration: Arc<Configuration>,
 }
 
 /// What there is to do.
@@ -54,7 +55,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Reloader {
     /// Makes every change that is asked for, for ever.
-    pub(super) async fn run(&mut self) {
+    pub(crate) async fn run(&mut self) {
         loop {
             let is_watched = self.loaded.config.reload.watch;
             let task = tokio::select! {

@@ -4,7 +4,7 @@ use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Ready at the first SIGTERM or SIGINT. From then on, another one exits at once.
-pub(super) async fn stop() {
+pub(crate) async fn stop() {
     let mut ends = match Ends::new() {
         Ok(ends) => ends,
         Err(error) => {
@@ -28,11 +28,11 @@ struct Ends {
 }
 
 /// Every SIGHUP from its making on.
-pub(super) struct Hangups(Option<Signal>);
+pub(crate) struct Hangups(Option<Signal>);
 
 impl Hangups {
     /// Must be called inside a runtime.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let received = signal(SignalKind::hangup());
         if let Err(error) = &received {
             tracing::error!(%error, "SIGHUP cannot be received");
@@ -41,7 +41,7 @@ impl Hangups {
     }
 
     /// Waits for the next one.
-    pub(super) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         let received = match &mut self.0 {
             Some(received) => received.recv().await,
             None => None,

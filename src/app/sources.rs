@@ -11,14 +11,14 @@ mod run;
 mod tests;
 
 use crate::config::{BackendConfig, Config, Discovery, Kubernetes};
-use crate::supervise::{self, Supervised, Task};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokenweir_net::supervise::{self, Supervised, Task};
 use tokio::sync::watch;
 
 /// The sources of one configuration. Those that no `Sources` has any more end.
-pub(super) struct Sources {
+pub(crate) struct Sources {
     configured: Vec<Source>,
     /// What the last reloads took away. It counts while [`Sources::is_waiting`].
     replaced: Vec<Replaced>,
@@ -69,7 +69,7 @@ enum Place<'a> {
 
 impl Sources {
     /// Starts the sources. Must be called inside a runtime.
-    pub(super) fn start(configured: &[Discovery]) -> Self {
+    pub(crate) fn start(configured: &[Discovery]) -> Self {
         let (sender, news) = watch::channel(());
         let start = |settings: &Discovery| {
             let running = Running::start(settings, None, &sender);
@@ -81,7 +81,7 @@ impl Sources {
 
     /// The sources of another configuration: those whose place stays keep what they have found. These
     /// ones go on until they are dropped.
-    pub(super) fn reconfigured(&self, old: &Config, new: &Config) -> Self {
+    pub(crate) fn reconfigured(&self, old: &Config, new: &Config) -> Self {
         let news = self.sender.subscribe();
         let sources: Vec<Source> =
             new.discovery.iter().map(|settings| self.next(settings)).collect();
@@ -132,7 +132,7 @@ impl Sources {
     }
 
     /// Waits until each source has found something, or `patience` is over.
-    pub(super) async fn first(&mut self, patience: Duration) {
+    pub(crate) async fn first(&mut self, patience: Duration) {
         let all = async {
             while self.configured.iter().any(|source| !source.has_told()) {
                 self.changed().await;
@@ -143,7 +143,7 @@ impl Sources {
 
     /// Waits until each source that a reload added has found something, or `patience` is over.
     /// Whether all have.
-    pub(super) async fn first_of_new(&mut self, patience: Duration) -> bool {
+    pub(crate) async fn first_of_new(&mut self, patience: Duration) -> bool {
         let all = async {
             while self.is_waiting() {
                 self.changed().await;
@@ -153,7 +153,7 @@ impl Sources {
     }
 
     /// Waits until a source has found something new.
-    pub(super) async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         // This has a sender, too.
         let _ = self.news.changed().await;
     }
@@ -169,7 +169,7 @@ impl Sources {
 
     /// All backends: those of the configuration, and those that were found. Of two with one URL or
     /// name the first counts.
-    pub(super) fn replicas(&self, config: &Config) -> Vec<BackendConfig> {
+    pub(crate) fn replicas(&self, config: &Config) -> Vec<BackendConfig> {
         let mut backends = config.backends.clone();
         for source in &self.configured {
             let found = source.running.found.get().unwrap_or_default();

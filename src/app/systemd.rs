@@ -5,12 +5,12 @@ use sd_notify::NotifyState;
 use std::time::Duration;
 
 /// It serves.
-pub(super) fn ready() {
+pub(crate) fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
 /// It reads its configuration. To be followed by [`ready`].
-pub(super) fn reloading() {
+pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
         Err(error) => tracing::debug!(%error, "the service manager is not told of a reload"),
@@ -18,12 +18,12 @@ pub(super) fn reloading() {
 }
 
 /// It ends.
-pub(super) fn stopping() {
+pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
 /// Says that it lives, for as long as its threads do, twice as often as the manager wants to hear it.
-pub(super) async fn alive() {
+pub(crate) async fn alive() {
     let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
     let mut ticks = tokio::time::interval((limit / 2).max(Duration::from_millis(1)));
     loop {

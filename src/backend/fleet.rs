@@ -5,14 +5,15 @@ use super::labels::Labels;
 use super::pool::Need;
 use super::readiness::{self, PanicLog};
 use super::routes::{Lists, Route, Routes, Rule};
-use super::{Backend, Lease, Model};
-use crate::clock;
-use crate::error::{self, Error};
-use crate::record::{BackendId, Decision};
-use crate::routing::high_water::{self, Marks};
-use crate::routing::{self, Ask, Candidate, Policy, Question, Shortlist};
+use super::{Backend, Lease};
 use std::sync::Arc;
 use std::time::Instant;
+use tokenweir_core::clock;
+use tokenweir_core::error::{self, Error};
+use tokenweir_core::model::Model;
+use tokenweir_core::record::{BackendId, Decision};
+use tokenweir_core::routing::high_water::{self, Marks};
+use tokenweir_core::routing::{self, Ask, Candidate, Policy, Question, Shortlist};
 
 /// The fleet at one moment.
 #[derive(Debug)]

@@ -2,13 +2,13 @@
 //! to come is looked at before it is in the fleet, so that it can be chosen at once.
 
 use super::Backend;
-use super::client::Client;
 use super::pool::Pool;
 use super::roster::Selection;
 use super::watch::{self, Settings, Tally};
-use crate::supervise::{self, Supervised, Task};
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_net::client::Client;
+use tokenweir_net::supervise::{self, Supervised, Task};
 
 /// The keeper. Its watchers end with it.
 pub struct Keeper {

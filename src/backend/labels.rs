@@ -2,11 +2,11 @@
 //! that have a label of their own is bounded: the first that come get one, and keep it while a
 //! backend lists them. All others stand under `_other`, and are served like any model.
 
-use super::Model;
-use crate::record::ModelLabel;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokenweir_core::model::Model;
+use tokenweir_core::record::ModelLabel;
 
 /// The models that have a label of their own.
 #[derive(Debug)]
@@ -136,8 +136,8 @@ impl Given {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
     use serde_json::json;
+    use tokenweir_core::clock;
 
     fn models(ids: &[&str]) -> Vec<Model> {
         let entry = |id: &&str| match id.split_once(':') {

@@ -2,12 +2,12 @@
 //! answer as it passes, and dropping it gives the place back.
 
 use super::Backend;
-use crate::clock;
-use crate::observe::Replica;
-use crate::record::{Condition, Observed, RecentTimes, UsageSource};
-use crate::routing::{Candidate, Counts, Promise, Prompt};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tokenweir_core::observe::Replica;
+use tokenweir_core::record::{Condition, Observed, RecentTimes, UsageSource};
+use tokenweir_core::routing::{Candidate, Counts, Promise, Prompt};
 
 /// A place at a replica. Dropping it gives it back.
 #[derive(Debug)]

@@ -1,17 +1,11 @@
 //! The replicas: where they are, what they say of themselves, what this gateway has at them now.
 
-pub mod address;
-pub mod client;
-mod connection;
-pub mod descriptors;
-pub mod dialect;
-mod fetch;
 mod fleet;
-mod idle;
+
 mod keeper;
 mod labels;
 mod lease;
-mod model;
+
 mod pace;
 pub mod pool;
 mod progress;
@@ -19,8 +13,7 @@ mod readiness;
 mod recent;
 mod roster;
 pub mod routes;
-pub mod shortage;
-pub mod signals;
+
 mod state;
 mod stream_events;
 mod terms;
@@ -28,15 +21,7 @@ pub mod vacancies;
 mod wake;
 pub mod watch;
 
-pub use model::{Entry, Model};
-
-use crate::clock;
-use crate::record::BackendId;
-use crate::resilience::{self, Breaker, Effect, Symptom};
-use crate::routing::{Candidate, Ledger, Prompt, Shortlist, mix};
-use address::Address;
 use arc_swap::ArcSwap;
-use dialect::Server;
 use http::HeaderValue;
 use recent::RecentGaps;
 use roster::Roster;
@@ -44,17 +29,24 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use stream_events::StreamEvents;
+use tokenweir_core::address::Address;
+use tokenweir_core::clock;
+use tokenweir_core::dialect::Server;
+use tokenweir_core::model::Model;
+use tokenweir_core::record::BackendId;
+use tokenweir_core::resilience::{self, Breaker, Effect, Symptom};
+use tokenweir_core::routing::{Candidate, Ledger, Prompt, Shortlist, mix};
+use tokenweir_net::idle::Idle;
+use tokenweir_net::shortage;
 use tokio::sync::{Notify, SetOnce, watch as watched};
 use vacancies::Vacancies;
 
-pub use connection::{Broken, ReplicaBody};
-pub use idle::Idle;
 pub use keeper::Keeper;
 pub use labels::{LabelledModel, MOST_LABELS};
 pub use lease::Lease;
 pub use readiness::{Availability, Readiness, Standing};
 pub use roster::{Change, Selection};
-pub use state::{Health, Sample, ScrapeError, State};
+pub use state::{Health, Sample, State};
 
 /// One replica.
 ///
@@ -386,5 +378,15 @@ impl Backend {
             self.stalls.fetch_add(1, Ordering::Relaxed);
         }
         self.ledger.on_silence(is_silent, clock::now());
+    }
+
+    /// The gateway could not look at it. What is known of it holds.
+    pub(super) fn is_unseen(&self, problem: &str) {
+        shortage::warn(problem);
+        self.update(|state| {
+            if state.health == Health::Unknown {
+                state.reason = Some(problem.into());
+            }
+        });
     }
 }

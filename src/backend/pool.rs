@@ -6,18 +6,18 @@ use super::roster::{Change, Roster, Selection};
 use super::routes::{Named, Routes};
 use super::vacancies::Vacancies;
 use super::{Backend, LabelledModel, Lease, Readiness};
-use crate::clock;
-use crate::error::Error;
-use crate::observe::Sink;
-use crate::record::{Decision, Outcome, RequestRecord};
-use crate::resilience::Symptom;
-use crate::routing::high_water::Marks;
-use crate::routing::{Ask, Policy, PolicyKind, Prompt};
 use arc_swap::Guard;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use tokenweir_core::clock;
+use tokenweir_core::error::Error;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{Decision, Outcome, RequestRecord};
+use tokenweir_core::resilience::Symptom;
+use tokenweir_core::routing::high_water::Marks;
+use tokenweir_core::routing::{Ask, Policy, PolicyKind, Prompt};
 
 /// All replicas, and the policy that chooses among them.
 #[derive(Debug)]

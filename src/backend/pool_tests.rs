@@ -1,15 +1,16 @@
 //! Where requests go, and what a change of the fleet leaves as it was.
 
 use super::*;
-use crate::backend::address::Address;
-use crate::backend::{Health, Model};
-use crate::clock;
-use crate::record::BackendId;
-use crate::routing::Own;
+use crate::backend::Health;
 use proptest::prelude::*;
 use serde_json::json;
 use std::sync::LazyLock;
 use std::time::Duration;
+use tokenweir_core::address::Address;
+use tokenweir_core::clock;
+use tokenweir_core::model::Model;
+use tokenweir_core::record::BackendId;
+use tokenweir_core::routing::Own;
 
 fn pool(models: &[Option<&[&str]>]) -> Pool {
     let backend = |port: usize| {
@@ -157,7 +158,7 @@ async fn a_place_that_becomes_free_is_told_only_while_somebody_waits() {
     assert!(told());
     pool.backends()[0].suspect("gone");
     assert!(told() && !told(), "once for each change");
-    pool.first_output(&crate::record::sample::streamed());
+    pool.first_output(&tokenweir_core::record::sample::streamed());
     assert!(told(), "a prefill has ended");
 }
 

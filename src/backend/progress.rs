@@ -1,8 +1,8 @@
 //! Whether an engine that has requests gets on with them. One that is stuck still answers
 //! `/health` with 200 and still tells its metrics; only its counters stand still.
 
-use super::dialect::Load;
 use std::time::{Duration, Instant};
+use tokenweir_core::dialect::Load;
 
 /// The progress of one engine, from page to page.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
+    use tokenweir_core::clock;
 
     const SECOND: Duration = Duration::from_secs(1);
 

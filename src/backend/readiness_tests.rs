@@ -1,15 +1,15 @@
 //! What keeps requests from a backend, and when ejections are ignored.
 
-use super::super::address::Address;
 use super::super::pool::{Need, Pool};
 use super::super::{Model, Sample};
 use super::*;
-use crate::backend::dialect::Load;
-use crate::clock;
-use crate::error::Error;
-use crate::resilience;
-use crate::routing::{PANIC, Policy, PolicyKind, Prompt};
 use serde_json::json;
+use tokenweir_core::address::Address;
+use tokenweir_core::clock;
+use tokenweir_core::dialect::Load;
+use tokenweir_core::error::Error;
+use tokenweir_core::resilience;
+use tokenweir_core::routing::{PANIC, Policy, PolicyKind, Prompt};
 
 /// A fleet of backends that are up, each with its models, and the threshold of panic mode.
 fn fleet(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) -> Pool {
@@ -153,7 +153,7 @@ fn a_short_list_that_has_many_ejected_backends_by_chance_is_no_reason_to_panic()
     pool.backends().iter().step_by(5).for_each(|backend| eject(backend, now));
     pool.backends().iter().skip(1).step_by(5).for_each(|backend| eject(backend, now));
     for seed in 0..2_000 {
-        let reason = reason(&pool, "a", crate::routing::mix(seed), now);
+        let reason = reason(&pool, "a", tokenweir_core::routing::mix(seed), now);
         assert_eq!(reason, Ok("random"), "{seed}");
     }
 }

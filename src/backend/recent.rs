@@ -1,11 +1,11 @@
 //! What a replica's requests took lately, from two sources: the gaps of the streams that pass
 //! through here, and the replica's own counters.
 
-use super::dialect::Load;
-use crate::record::RecentTimes;
-use crate::spread::{self, Bounds, Gap, Scale};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tokenweir_core::dialect::Load;
+use tokenweir_core::record::RecentTimes;
+use tokenweir_core::spread::{self, Bounds, Gap, Scale};
 
 /// The gaps of a replica's streams, in two windows that take turns: the one being filled, and the
 /// one before it.
@@ -105,7 +105,7 @@ fn mean(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
+    use tokenweir_core::clock;
 
     #[test]
     fn the_p99_is_of_the_last_two_windows_and_needs_enough_gaps() {

@@ -4,17 +4,17 @@
 use super::Backend;
 use super::fleet::{Fleet, routes};
 use super::labels::{LabelledModel, Labels, MOST_LABELS};
-use super::model::Model;
 use super::routes::{Lists, Named, Rule};
 use super::vacancies::Vacancies;
-use crate::clock;
-use crate::record::BackendId;
-use crate::resilience;
-use crate::routing::{Policy, PolicyKind, Shortlist};
 use arc_swap::{ArcSwap, Guard};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use tokenweir_core::clock;
+use tokenweir_core::model::Model;
+use tokenweir_core::record::BackendId;
+use tokenweir_core::resilience;
+use tokenweir_core::routing::{Policy, PolicyKind, Shortlist};
 
 /// The fleet as it is now.
 #[derive(Debug)]

@@ -1,16 +1,16 @@
 //! Which replicas serve which model, and what they call it: one table, made anew when a replica's
 //! models change, so that a request costs one lookup however many replicas there are.
 
-use super::dialect::adapter_hash;
 use super::labels::Labels;
-use super::model::Model;
 pub use super::terms::Terms;
-use crate::openai::control::{Permission, Permissions};
-use crate::record::{BackendId, ModelLabel};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use tokenweir_core::dialect::adapter_hash;
+use tokenweir_core::model::Model;
+use tokenweir_core::openai::control::{Permission, Permissions};
+use tokenweir_core::record::{BackendId, ModelLabel};
 
 /// A name that the configuration gives to a model. It wins over a model of that name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

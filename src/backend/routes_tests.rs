@@ -2,9 +2,9 @@
 
 use super::super::labels::MOST_LABELS;
 use super::*;
-use crate::clock;
 use proptest::prelude::*;
 use serde_json::json;
+use tokenweir_core::clock;
 
 fn said(ids: &[&str]) -> Arc<[Model]> {
     let entry = |id: &&str| json!({ "id": id, "root": format!("/models/{id}") });

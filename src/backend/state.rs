@@ -1,13 +1,12 @@
 //! What is believed of a replica at one moment.
 
-use super::Model;
-use super::dialect::{Load, Server};
 use super::recent::RecentMeans;
-use super::signals::Signals;
-use crate::record::{Condition, RecentTimes};
-use crate::routing::Report;
 use std::sync::Arc;
 use std::time::Instant;
+use tokenweir_core::dialect::{Load, Server};
+use tokenweir_core::model::Model;
+use tokenweir_core::record::{Condition, RecentTimes};
+use tokenweir_core::signals::{ScrapeError, Signals};
 
 /// What is believed of a replica. Replaced whole.
 #[derive(Debug, Clone, Default)]
@@ -63,27 +62,6 @@ pub struct Sample {
     pub load: Load,
     /// When it was asked for: the page is not newer.
     pub at: Instant,
-}
-
-/// Why a metrics page could not be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ScrapeError {
-    /// No connection, or it broke before an answer.
-    Connect,
-    /// Not in time.
-    Timeout,
-    /// Not a 200.
-    Status,
-    /// It broke in the middle of the page.
-    Truncated,
-    /// Compressed, which was not asked for.
-    Encoded,
-    /// Longer than the limit.
-    TooLarge,
-    /// A page without the families to route by.
-    NotUnderstood,
-    /// The gateway has no file descriptor or port for a connection: not the backend's fault.
-    Exhausted,
 }
 
 // === impl State ===
@@ -161,62 +139,6 @@ impl Health {
             Self::Unknown => "unknown",
             Self::Up => "up",
             Self::Down => "down",
-        }
-    }
-}
-
-// === impl Load ===
-
-impl Load {
-    /// What matters of it for a request's record.
-    fn condition(&self) -> Condition {
-        Condition {
-            kv_usage: self.kv_usage,
-            running: self.running.map(|running| running as u32),
-            waiting: self.waiting.map(|waiting| waiting as u32),
-            preemptions: self.preemptions.map(|preemptions| preemptions as u64),
-            ..Condition::default()
-        }
-    }
-
-    /// What matters of it for routing. `None` if it does not tell enough.
-    pub(super) fn report(&self) -> Option<Report> {
-        Some(Report {
-            kv_usage: self.kv_usage,
-            waiting: self.waiting?,
-            running: self.running?,
-            capacity: self.capacity(),
-            tokens: self.prompt_tokens.zip(self.generation_tokens).map(|(read, made)| read + made),
-        })
-    }
-}
-
-// === impl ScrapeError ===
-
-impl ScrapeError {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Connect,
-        Self::Timeout,
-        Self::Status,
-        Self::Truncated,
-        Self::Encoded,
-        Self::TooLarge,
-        Self::NotUnderstood,
-        Self::Exhausted,
-    ];
-
-    /// The label value.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Timeout => "timeout",
-            Self::Status => "status",
-            Self::Truncated => "truncated",
-            Self::Encoded => "encoded",
-            Self::TooLarge => "too_large",
-            Self::NotUnderstood => "not_understood",
-            Self::Exhausted => "gateway_exhausted",
         }
     }
 }

@@ -2,9 +2,9 @@
 //! asked for, and how many tokens an event has.
 
 use super::Backend;
-use super::dialect::Server;
-use crate::record::{Observed, UsageEvent};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use tokenweir_core::dialect::Server;
+use tokenweir_core::record::{Observed, UsageEvent};
 
 /// What was learned. Threads that learn at the same time may lose an observation.
 #[derive(Debug, Default)]
@@ -109,8 +109,8 @@ fn approach(mean: &AtomicU64, value: f64, step: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::openai::Usage;
-    use crate::record::UsageSource;
+    use tokenweir_core::openai::Usage;
+    use tokenweir_core::record::UsageSource;
 
     /// A stream of so many events whose tokens the engine counted.
     fn counted(output: u64, events: u64) -> Observed {

@@ -1,10 +1,10 @@
 //! On what terms requests for a model are carried, where they are not those of all requests.
 
-use crate::observe::OnTruncation;
-use crate::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use tokenweir_core::observe::OnTruncation;
+use tokenweir_core::units;
 
 /// On what terms requests for a model are carried. `None`: on those of all requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

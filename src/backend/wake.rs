@@ -34,10 +34,10 @@ pub(super) async fn wait(backend: &Backend, pause: Duration, short: Duration) ->
 mod tests {
     use super::*;
     use crate::backend::Lease;
-    use crate::backend::address::Address;
-    use crate::clock;
-    use crate::routing::Prompt;
     use std::sync::Arc;
+    use tokenweir_core::address::Address;
+    use tokenweir_core::clock;
+    use tokenweir_core::routing::Prompt;
 
     const PAUSE: Duration = Duration::from_secs(5);
     const SHORT: Duration = Duration::from_millis(100);

@@ -4,20 +4,20 @@
 
 mod models;
 
-use super::client::Client;
-use super::dialect::{self, Load};
-use super::fetch::{Failure, Fetcher};
 use super::pace::{self, Signs};
 use super::progress::Progress;
-use super::signals::{self, Signals};
 use super::wake::{Wake, wait};
-use super::{Backend, Health, Sample, ScrapeError, recent};
-use crate::{clock, units};
+use super::{Backend, Health, Sample, recent};
 use http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokenweir_core::dialect::{self, Load};
+use tokenweir_core::signals::{self, ScrapeError, Signals};
+use tokenweir_core::{clock, units};
+use tokenweir_net::client::Client;
+use tokenweir_net::fetch::{Failure, Fetcher};
 
 /// How a replica is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

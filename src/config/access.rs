@@ -6,11 +6,11 @@ use super::rules::{Broken, broken};
 use super::secret::Secret;
 use super::settings::Tiers;
 use super::{file, yaml};
-use crate::access::{Roster, cors};
-use crate::openai::control::Permission;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use tokenweir_core::access::{Roster, cors};
+use tokenweir_core::openai::control::Permission;
 
 /// Who may come in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -80,27 +80,24 @@ pub(super) fn check(access: &Access) -> Result<(), Broken> {
     }
 }
 
-impl Roster {
-    /// Reads a file of tenants and keys, and checks it. Tenants may have the tiers of a
-    /// configuration.
-    ///
-    /// The error says where the file is wrong, and quotes nothing of it: somebody may have put a
-    /// key where its hash belongs.
-    pub fn load(file: &Path, tiers: &Tiers) -> Result<Self, ConfigError> {
-        let text = file::read(file).map_err(ConfigError::without_quotes)?;
-        let (roster, outline) =
-            yaml::parse::<Self>(&text, file).map_err(ConfigError::without_quotes)?;
-        let of_keys = tiers.keys.iter().map(|key| &key.tier);
-        let known: Vec<&String> = tiers.names.iter().chain(of_keys).collect();
-        roster.check(&known).map_err(|wrong| {
-            let error = ConfigError::new(&wrong.problem);
-            match outline.position(&wrong.path) {
-                Some(position) => error.at(file, position, &text, Cut::Nothing).without_excerpt(),
-                None => error.in_file(file),
-            }
-        })?;
-        Ok(roster)
-    }
+/// Reads a file of tenants and keys, and checks it. Tenants may have the tiers of a configuration.
+///
+/// The error names the place in the file and quotes none of its text, because an operator may have
+/// written a key where its hash belongs.
+pub fn load_keys(file: &Path, tiers: &Tiers) -> Result<Roster, ConfigError> {
+    let text = file::read(file).map_err(ConfigError::without_quotes)?;
+    let (roster, outline) =
+        yaml::parse::<Roster>(&text, file).map_err(ConfigError::without_quotes)?;
+    let of_keys = tiers.keys.iter().map(|key| &key.tier);
+    let known: Vec<&String> = tiers.names.iter().chain(of_keys).collect();
+    roster.check(&known).map_err(|wrong| {
+        let error = ConfigError::new(&wrong.problem);
+        match outline.position(&wrong.path) {
+            Some(position) => error.at(file, position, &text, Cut::Nothing).without_excerpt(),
+            None => error.in_file(file),
+        }
+    })?;
+    Ok(roster)
 }
 
 #[cfg(test)]
@@ -124,7 +121,7 @@ mod tests {
         let file = folder.join(name);
         std::fs::write(&file, text).unwrap();
         let tiers = Tiers { names: vec!["gold".into()], ..Tiers::default() };
-        let loaded = Roster::load(&file, &tiers);
+        let loaded = load_keys(&file, &tiers);
         std::fs::remove_file(&file).unwrap();
         loaded.map_err(|error| error.to_string().replace(&*file.to_string_lossy(), "FILE"))
     }

@@ -2,11 +2,11 @@
 
 use super::secret::Secret;
 use super::settings::UsageMode;
-use crate::backend::address::{Address, AddressError};
-use crate::record::BackendId;
-use crate::tls::ClientSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use tokenweir_core::address::{Address, AddressError};
+use tokenweir_core::record::BackendId;
+use tokenweir_net::tls::ClientSettings;
 
 /// A replica.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

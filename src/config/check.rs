@@ -2,7 +2,6 @@
 //! missing where it is used.
 
 use super::{Config, ConfigError, Overrides, Place, transport};
-use crate::access::Roster;
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -94,7 +93,7 @@ impl Found {
             notes.push(format!("access.cache_salt.secret: {error}"));
         }
         match &config.access.keys_file {
-            Some(file) if file.exists() => drop(Roster::load(file, &config.tiers)?),
+            Some(file) if file.exists() => drop(super::load_keys(file, &config.tiers)?),
             Some(file) => notes.push(format!("access.keys_file: {} is not here", file.display())),
             None => {}
         }

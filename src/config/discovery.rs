@@ -5,11 +5,11 @@ use super::rules::{self, Broken, broken};
 use super::secret::Secret;
 use super::settings::UsageMode;
 use super::{BackendConfig, ConfigError, backends, file, yaml};
-use crate::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokenweir_core::units;
 
 /// A source of replicas. Has exactly one of `file`, `dns`, `srv` and `kubernetes`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

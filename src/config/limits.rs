@@ -2,10 +2,10 @@
 
 use super::Config;
 use super::rules::{Broken, broken};
-use crate::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use tokenweir_core::units;
 
 /// What clients may have and take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

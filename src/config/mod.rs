@@ -25,7 +25,7 @@ mod tests;
 mod transport;
 mod yaml;
 
-pub use access::{Access, CacheSalt, SaltSource};
+pub use access::{Access, CacheSalt, SaltSource, load_keys};
 pub use backends::BackendConfig;
 pub use check::{Check, check};
 pub use discovery::{Discovery, backends_in};
@@ -42,14 +42,9 @@ pub use settings::{
 pub use sources::{Given, Overrides, Source, Sources};
 
 use crate::backend::routes::Named;
-use crate::backend::{client, watch};
-use crate::observe::{StallLimits, StreamRules};
+use crate::backend::watch;
 use crate::proxy::retry;
-use crate::record::SlowLimits;
-use crate::resilience;
-use crate::slo::Objective;
 use crate::telemetry::otel;
-use crate::tls::{ClientSettings, ServerSettings};
 use error::Cut;
 use rules::Broken;
 use schemars::JsonSchema;
@@ -57,6 +52,12 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::{Map, Value, json};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use tokenweir_core::observe::{StallLimits, StreamRules};
+use tokenweir_core::record::SlowLimits;
+use tokenweir_core::resilience;
+use tokenweir_core::slo::Objective;
+use tokenweir_net::client;
+use tokenweir_net::tls::{ClientSettings, ServerSettings};
 
 /// Everything that can be configured. Made by [`Config::load`], which checks it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -2,8 +2,8 @@
 
 use super::Config;
 use super::rules::{Broken, broken};
-use crate::error::listed;
 use crate::telemetry::buckets::{Buckets, BucketsError, histograms};
+use tokenweir_core::error::listed;
 
 /// Most objectives.
 const MAX_OBJECTIVES: usize = 20;

@@ -5,13 +5,13 @@ use super::{
     Config, Otlp, access, backends::BackendConfig, content, discovery, failures, limits,
     objectives, quality, transport,
 };
-use crate::admission::DEFAULT_CLASS;
-use crate::backend::address::Address;
 use crate::backend::routes::Named;
-use crate::error::listed;
-use crate::record::BackendId;
 use http::{HeaderName, Uri};
 use std::time::Duration;
+use tokenweir_core::address::Address;
+use tokenweir_core::admission::DEFAULT_CLASS;
+use tokenweir_core::error::listed;
+use tokenweir_core::record::BackendId;
 
 /// A rule that is broken.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! A secret, by reference. The configuration says where it is and never what it is, so that a
 //! configuration can be shown, logged and committed.
 
-use crate::access::KeyDigest;
 use http::HeaderValue;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error as DeError, MapAccess, SeqAccess, Visitor};
@@ -10,6 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use tokenweir_core::access::KeyDigest;
 
 /// Where a secret is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,18 +2,18 @@
 //! listeners, draining, logs and metrics.
 
 use super::secret::Secret;
-use crate::admission::Classes;
 use crate::backend::MOST_LABELS;
-use crate::routing::high_water::Marks;
-use crate::routing::{Policy, PolicyKind, kv_aware};
 use crate::telemetry::content;
 use crate::telemetry::otel::Protocol;
-use crate::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+use tokenweir_core::admission::Classes;
+use tokenweir_core::routing::high_water::Marks;
+use tokenweir_core::routing::{Policy, PolicyKind, kv_aware};
+use tokenweir_core::units;
 
 /// How a replica is chosen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -4,11 +4,11 @@
 use super::settings::{Format, Level, UsageMode};
 use super::yaml::Outline;
 use super::{BackendConfig, Config};
-use crate::backend::address::Address;
-use crate::routing::PolicyKind;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
+use tokenweir_core::address::Address;
+use tokenweir_core::routing::PolicyKind;
 
 /// Where a value comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::rules::{Broken, broken};
-use crate::tls::{Acceptor, Alpn, ClientSettings, Identity};
+use tokenweir_net::tls::{Acceptor, Alpn, ClientSettings, Identity};
 
 /// The first rule that is broken.
 pub(super) fn check(config: &Config) -> Result<(), Broken> {
@@ -41,7 +41,7 @@ fn belongs_together(path: &str, tls: &ClientSettings) -> Result<(), Broken> {
         }
         _ => {}
     }
-    match tls.server_name.as_ref().map(|name| (name, crate::tls::is_server_name(name))) {
+    match tls.server_name.as_ref().map(|name| (name, tokenweir_net::tls::is_server_name(name))) {
         Some((name, false)) => {
             Err(broken(&at("server_name"), format!("`{name}` is not the name of a server")))
         }
@@ -52,7 +52,7 @@ fn belongs_together(path: &str, tls: &ClientSettings) -> Result<(), Broken> {
 /// What is wrong with files here, which may be right where the gateway runs.
 pub(super) fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
-    let mut note = |path: &str, error: Option<crate::tls::TlsError>| {
+    let mut note = |path: &str, error: Option<tokenweir_net::tls::TlsError>| {
         notes.extend(error.map(|error| format!("{path}: {error}")));
     };
     note("tls", Acceptor::for_clients(&config.tls).err());

@@ -2,7 +2,6 @@
 //! service (SRV). The system's name servers are asked anew each time: how long an answer may be kept
 //! is the configuration's to say.
 
-use crate::backend::address::Address;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::NetError;
@@ -11,6 +10,7 @@ use hickory_resolver::proto::rr::{RData, RecordType};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+use tokenweir_core::address::Address;
 
 /// Who is asked.
 #[derive(Clone)]

@@ -2,10 +2,10 @@
 //! are written in place, files that are replaced, and Kubernetes' links to links, and needs nothing
 //! of the system. What is half written is not taken: two looks in a row must see the same.
 
-use crate::clock;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokenweir_core::clock;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The file.

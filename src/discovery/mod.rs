@@ -8,8 +8,8 @@ pub mod file;
 pub mod kubernetes;
 pub mod name;
 
-use crate::backend::address::Address;
 use std::future::Future;
+use tokenweir_core::address::Address;
 
 /// Something that knows the addresses of replicas.
 pub trait Source: Send {

@@ -2,9 +2,9 @@
 
 use super::Source;
 use super::dns::{Dns, Question};
-use crate::backend::address::Address;
-use crate::clock;
 use std::time::Duration;
+use tokenweir_core::address::Address;
+use tokenweir_core::clock;
 
 /// The name.
 pub struct WatchedName {

@@ -1,22 +1,22 @@
 //! The door: the keys in force, whoever comes with one of them, and what is charged when a request
 //! has ended.
 
-use crate::access::{
-    Charge, Cors, Key, Keys, Models, Place, Roster, SaltKey, Standing, take_credentials,
-};
 use crate::backend::pool::Pool;
 use crate::backend::routes::Routes;
-use crate::error::{self, Error};
-use crate::observe::Sink;
-use crate::openai::control::Permissions;
-use crate::openai::route::{NoRoute, Route};
-use crate::record::RequestRecord;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
 use std::sync::Arc;
 use std::time::Instant;
+use tokenweir_core::access::{
+    Charge, Cors, Key, Keys, Models, Place, Roster, SaltKey, Standing, take_credentials,
+};
+use tokenweir_core::error::{self, Error};
+use tokenweir_core::observe::Sink;
+use tokenweir_core::openai::control::Permissions;
+use tokenweir_core::openai::route::{NoRoute, Route};
+use tokenweir_core::record::RequestRecord;
 
 /// Who may come in. Keys can be replaced while requests run.
 #[derive(Default)]

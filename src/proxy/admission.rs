@@ -7,14 +7,8 @@
 //! replica is chosen as late as it can be. A client that leaves drops its ticket, and what has been
 //! sent to it goes back with the lease.
 
-use crate::admission::{Classes, Closed, DEFAULT_CLASS, Entry, Key, Refused, Room, Ticket};
 use crate::backend::Lease;
 use crate::backend::pool::{Need, Pool};
-use crate::clock;
-use crate::error::Error;
-use crate::record::{Decision, Tier, Timings};
-use crate::routing::Prompt;
-use crate::routing::high_water::Marks;
 use arc_swap::ArcSwapOption;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
@@ -22,6 +16,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokenweir_core::admission::{
+    Classes, Closed, DEFAULT_CLASS, Entry, Key, Refused, Room, Ticket,
+};
+use tokenweir_core::clock;
+use tokenweir_core::error::Error;
+use tokenweir_core::record::{Decision, Tier, Timings};
+use tokenweir_core::routing::Prompt;
+use tokenweir_core::routing::high_water::Marks;
 use tokio::sync::oneshot;
 
 /// Who may go to a replica now, and who waits.

@@ -2,15 +2,15 @@
 
 use super::KeptText;
 use crate::backend::routes::Route;
-use crate::headers::RequestId;
-use crate::openai::Excerpt;
-use crate::openai::request::Peek;
-use crate::record::{Captured, RequestRecord, TextFor};
-use crate::routing::{Prompt, mix, unit};
 use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
+use tokenweir_core::headers::RequestId;
+use tokenweir_core::openai::Excerpt;
+use tokenweir_core::openai::request::Peek;
+use tokenweir_core::record::{Captured, RequestRecord, TextFor};
+use tokenweir_core::routing::{Prompt, mix, unit};
 
 /// Drawn when the gateway starts, so that nobody can make a prompt with the hashes of another.
 static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -88,7 +88,7 @@ mod tests {
 
     fn id(name: &str) -> RequestId {
         let value = name.parse().unwrap();
-        RequestId::of(&HeaderMap::from_iter([(crate::headers::X_REQUEST_ID, value)]), 1)
+        RequestId::of(&HeaderMap::from_iter([(tokenweir_core::headers::X_REQUEST_ID, value)]), 1)
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! One attempt: the client's request goes to one backend, with headers for the next hop.
 
 use super::relay::Call;
-use crate::backend::client::{Client, SendError, Via};
-use crate::backend::dialect::Server;
-use crate::backend::{Backend, ReplicaBody};
-use crate::clock;
-use crate::headers::{self, Outbound};
-use crate::record::{Attempt, RequestRecord};
+use crate::backend::Backend;
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{Request, Response, request};
+use tokenweir_core::clock;
+use tokenweir_core::dialect::Server;
+use tokenweir_core::headers::{self, Outbound};
+use tokenweir_core::record::{Attempt, RequestRecord};
+use tokenweir_net::client::{Client, SendError, Via};
+use tokenweir_net::connection::ReplicaBody;
 
 /// Sends the request to one backend and waits for the head of its answer.
 ///

@@ -2,12 +2,12 @@
 //! removed, and the `cache_salt` that is derived from the tenant.
 
 use super::access::{Access, Visitor};
-use crate::error::Error;
-use crate::openai::Splice;
-use crate::openai::control::{Edit, Permission, Permissions, has_cache_salt};
-use crate::openai::request::{Peek, PeekError, SaltSlot};
-use crate::record::RequestRecord;
 use http::{HeaderMap, HeaderName};
+use tokenweir_core::error::Error;
+use tokenweir_core::openai::Splice;
+use tokenweir_core::openai::control::{Edit, Permission, Permissions, has_cache_salt};
+use tokenweir_core::openai::request::{Peek, PeekError, SaltSlot};
+use tokenweir_core::record::RequestRecord;
 
 const CACHE_SALT: &str = "cache_salt";
 

@@ -1,10 +1,10 @@
 //! Until when the first output of an answer is waited for.
 
-use crate::error::Error;
-use crate::record::RequestRecord;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::future::Future;
 use std::time::{Duration, Instant};
+use tokenweir_core::error::Error;
+use tokenweir_core::record::RequestRecord;
 
 /// The end of the wait for the first output.
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +75,7 @@ pub(super) async fn within<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::sample::streamed;
+    use tokenweir_core::record::sample::streamed;
 
     fn limit(stream: bool, header: Option<(&'static str, &'static str)>) -> Option<(u64, bool)> {
         let mut record = streamed();

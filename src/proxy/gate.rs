@@ -2,9 +2,9 @@
 //! that what has been let in can finish.
 
 use super::Peer;
-use crate::backend::descriptors::{Descriptors, for_watching};
-use crate::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use tokenweir_core::error::Error;
+use tokenweir_net::descriptors::{Descriptors, for_watching};
 
 /// How much work is taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

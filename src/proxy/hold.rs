@@ -2,10 +2,6 @@
 //! 200 before it has computed the prompt, and whatever goes wrong then it says inside.
 
 use super::deadline::Deadline;
-use crate::backend::ReplicaBody;
-use crate::clock;
-use crate::observe::{Begun, Exchange};
-use crate::resilience::Symptom;
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::Frame;
@@ -13,6 +9,10 @@ use http_body_util::BodyExt;
 use hyper::body::Body;
 use memchr::memmem;
 use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::observe::{Begun, Exchange};
+use tokenweir_core::resilience::Symptom;
+use tokenweir_net::connection::ReplicaBody;
 
 /// What is held of an answer at most, in bytes. One that is longer has begun.
 const MOST: usize = 64 << 10;

@@ -2,8 +2,8 @@
 //! begins, because it may have to be sent again; without a bound, slow uploads on many connections
 //! would take all memory.
 
-use crate::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokenweir_core::error::Error;
 
 /// The memory of request bodies.
 #[derive(Debug)]

@@ -35,18 +35,9 @@ pub use gate::{Gate, GateLimits};
 pub use memory::BodyMemory;
 pub use peer::Peer;
 
-use crate::access::Place;
-use crate::backend::client::Client;
+use crate::backend::Lease;
 use crate::backend::pool::{Need, Pool};
 use crate::backend::routes;
-use crate::backend::{Lease, ReplicaBody};
-use crate::clock;
-use crate::error::{Envelope, Error};
-use crate::headers;
-use crate::observe::{Begun, Exchange, Leash, Live, ObservedBody, Sink, Terms};
-use crate::openai::Api;
-use crate::record::{Asked, Tiers};
-use crate::trace_context::Propagation;
 use access::{Access, Visitor};
 use admission::Admission;
 use bytes::Bytes;
@@ -62,6 +53,16 @@ use retry::Retry;
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_core::access::Place;
+use tokenweir_core::clock;
+use tokenweir_core::error::{Envelope, Error};
+use tokenweir_core::headers;
+use tokenweir_core::observe::{Begun, Exchange, Leash, Live, ObservedBody, Sink, Terms};
+use tokenweir_core::openai::Api;
+use tokenweir_core::record::{Asked, Tiers};
+use tokenweir_core::trace_context::Propagation;
+use tokenweir_net::client::Client;
+use tokenweir_net::connection::ReplicaBody;
 
 /// What a request needs to be served.
 pub struct Gateway {

@@ -2,21 +2,21 @@
 
 use super::access::{Entry, Visitor};
 use super::{Gateway, Peer};
-use crate::access::Place;
-use crate::clock;
-use crate::error::Error;
-use crate::headers::{self, RequestId};
-use crate::observe::Exchange;
-use crate::openai::Api;
-use crate::openai::route::{NoRoute, Route};
 use crate::own;
-use crate::record::{Head, RequestRecord};
-use crate::trace_context::Propagation;
 use bytes::Bytes;
 use http::header::ORIGIN;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use std::net::IpAddr;
+use tokenweir_core::access::Place;
+use tokenweir_core::clock;
+use tokenweir_core::error::Error;
+use tokenweir_core::headers::{self, RequestId};
+use tokenweir_core::observe::Exchange;
+use tokenweir_core::openai::Api;
+use tokenweir_core::openai::route::{NoRoute, Route};
+use tokenweir_core::record::{Head, RequestRecord};
+use tokenweir_core::trace_context::Propagation;
 
 /// A request whose head has been read.
 pub enum Opened {

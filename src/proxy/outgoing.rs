@@ -4,14 +4,14 @@
 
 use crate::backend::Backend;
 use crate::backend::routes::Route;
-use crate::error::Error;
-use crate::headers;
-use crate::openai::control::Edit;
-use crate::openai::request::Peek;
-use crate::openai::{Api, Splice};
 use bytes::Bytes;
 use http::HeaderMap;
 use std::sync::{Mutex, PoisonError};
+use tokenweir_core::error::Error;
+use tokenweir_core::headers;
+use tokenweir_core::openai::control::Edit;
+use tokenweir_core::openai::request::Peek;
+use tokenweir_core::openai::{Api, Splice};
 
 /// A received body, and how it is edited.
 pub(super) struct Body {

@@ -1,9 +1,6 @@
 //! The request's body: received whole, because it must be there to be peeked at and sent again.
 
 use super::memory::HeldBytes;
-use crate::error::Error;
-use crate::openai::request::Peek;
-use crate::openai::{Api, form};
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, request};
@@ -12,6 +9,9 @@ use hyper::body::Body;
 use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
+use tokenweir_core::error::Error;
+use tokenweir_core::openai::request::Peek;
+use tokenweir_core::openai::{Api, form};
 
 /// Room that is made before anything has come, and how many times what has come later. A client says
 /// how long its body is, and need not send it.

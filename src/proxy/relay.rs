@@ -6,20 +6,22 @@ use super::deadline::{Deadline, within};
 use super::outgoing::UsageEdit;
 use super::retry::{Caller, Failed};
 use super::{Gateway, hold, outgoing};
-use crate::backend::client::SendError;
 use crate::backend::pool::Need;
-use crate::backend::{Backend, Lease, ReplicaBody, shortage};
-use crate::clock;
-use crate::error::Error;
-use crate::observe::{Begun, Exchange};
-use crate::openai::request::Peek;
-use crate::record::{Decision, NotRetried};
-use crate::resilience::{Elsewhere, Symptom};
+use crate::backend::{Backend, Lease};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode, request};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::error::Error;
+use tokenweir_core::observe::{Begun, Exchange};
+use tokenweir_core::openai::request::Peek;
+use tokenweir_core::record::{Decision, NotRetried};
+use tokenweir_core::resilience::{Elsewhere, Symptom};
+use tokenweir_net::client::SendError;
+use tokenweir_net::connection::ReplicaBody;
+use tokenweir_net::shortage;
 
 /// A request that is ready to be sent.
 pub(super) struct Call<'a> {

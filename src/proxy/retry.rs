@@ -1,13 +1,13 @@
 //! Decides whether a request that a backend failed goes to another one.
 
-use crate::record::{NotRetried, RequestRecord};
-use crate::resilience::{Elsewhere, Poison, Symptom};
-use crate::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokenweir_core::record::{NotRetried, RequestRecord};
+use tokenweir_core::resilience::{Elsewhere, Poison, Symptom};
+use tokenweir_core::units;
 use tower::retry::budget::{Budget, TpsBudget};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -147,7 +147,7 @@ impl Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
+    use tokenweir_core::clock;
 
     const CALLER: Caller = Caller(0);
 
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn callers_are_told_apart_by_tenant_and_else_by_address() {
-        let mut record = crate::record::sample::streamed();
+        let mut record = tokenweir_core::record::sample::streamed();
         record.caller = None;
         let mut slot = |address: &str| {
             record.client = address.parse().unwrap();

@@ -1,7 +1,6 @@
 //! The connections of clients, counted: how many there are, and whose.
 
 use super::Limits;
-use crate::backend::descriptors::Descriptor;
 use crate::proxy::Gate;
 use crate::telemetry::vitals::ConnectionVitals;
 use futures_util::task::AtomicWaker;
@@ -10,6 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use tokenweir_net::descriptors::Descriptor;
 
 /// All connections of clients.
 #[derive(Debug)]

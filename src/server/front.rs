@@ -4,14 +4,14 @@
 use super::Connections;
 use super::door::Door;
 use super::listener::{self, accept};
-use crate::clock;
-use crate::supervise::{self, Task};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_net::supervise::{self, Task};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -11,9 +11,6 @@ use super::front::Closing;
 use super::limits::Limits;
 use super::pace::Timer;
 use super::wire::{Came, Shared, Wire};
-use crate::clock;
-use crate::error::Error;
-use crate::http1::{self, Client, Framed, Most, RequestHead, Unsound};
 use crate::proxy::Answer;
 use bytes::{Bytes, BytesMut};
 use http::{Method, Response, Version};
@@ -23,6 +20,9 @@ use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::error::Error;
+use tokenweir_core::http1::{self, Client, Framed, Most, RequestHead, Unsound};
 
 /// Whoever is told that this is the last answer, and has asked nothing that could be read.
 const LAST: Client = Client { method: Method::GET, is_old: false, is_kept: false };

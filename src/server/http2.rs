@@ -6,7 +6,6 @@ use super::front::Closing;
 use super::held::Held;
 use super::limits::Limits;
 use super::pace::{Paced, Timer};
-use crate::tls::Stream;
 use bytes::{Buf, Bytes};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -18,6 +17,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokenweir_net::tls::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What an HTTP/2 client may send ahead on a stream and on a connection, and what is kept for it to

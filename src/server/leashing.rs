@@ -1,12 +1,12 @@
 //! Runs the streams of an HTTP/2 connection so that each can be ended by itself: its client may take
 //! nothing of one stream while it takes all of another, and then the socket tells nothing.
 
-use crate::observe::{Leash, Leashes};
 use hyper::rt::Executor;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use tokenweir_core::observe::{Leash, Leashes};
 
 tokio::task_local! {
     static LEASH: Leash;

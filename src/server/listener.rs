@@ -1,11 +1,11 @@
 //! Bound sockets and accepted connections.
 
 use super::Connections;
-use crate::clock;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
+use tokenweir_core::clock;
 use tokio::net::{TcpListener, TcpStream};
 
 /// An address cannot be listened on.

@@ -17,15 +17,10 @@ mod pace;
 mod wire;
 
 use crate::admin::{self, Admin};
-use crate::backend::client::Client;
 use crate::backend::pool::Pool;
 use crate::backend::{Keeper, watch};
-use crate::clock;
-use crate::observe::{Leashes, Live};
 use crate::proxy::Gateway;
-use crate::supervise::{self, Task};
 use crate::telemetry::Telemetry;
-use crate::tls::{Acceptor, Credentials};
 use arc_swap::ArcSwap;
 pub use connections::Connections;
 use door::Door;
@@ -36,6 +31,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::observe::{Leashes, Live};
+use tokenweir_net::client::Client;
+use tokenweir_net::supervise::{self, Task};
+use tokenweir_net::tls::{Acceptor, Credentials};
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
 

@@ -6,8 +6,6 @@ use super::held::Held;
 use super::limits::Limits;
 use super::listener::accept;
 use super::pace::Paced;
-use crate::observe::Leash;
-use crate::tls::{Acceptor, Stream};
 use axum::Router;
 use axum::body::Body;
 use hyper::body::Incoming;
@@ -22,6 +20,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokenweir_core::observe::Leash;
+use tokenweir_net::tls::{Acceptor, Stream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tower::ServiceExt;
@@ -174,7 +174,7 @@ impl Open {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
+    use tokenweir_core::clock;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test(start_paused = true)]

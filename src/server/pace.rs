@@ -2,13 +2,13 @@
 //! until the next one. Timers are armed when a client is waited for and not before, so that nobody
 //! pays for one who keeps up.
 
-use crate::clock;
-use crate::observe::Leash;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tokenweir_core::observe::Leash;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 

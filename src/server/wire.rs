@@ -4,8 +4,6 @@
 
 use super::outbox::Outbox;
 use super::pace::Paced;
-use crate::http1::{self, HeadScan, Most, RequestHead, Unsound};
-use crate::tls::Stream;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use std::io::{self, ErrorKind};
@@ -13,6 +11,8 @@ use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use tokenweir_core::http1::{self, HeadScan, Most, RequestHead, Unsound};
+use tokenweir_net::tls::Stream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 /// A connection of a client.

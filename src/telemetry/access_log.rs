@@ -2,14 +2,14 @@
 //! lines of ordinary requests are limited; those of all others are not.
 
 use super::tame::{self, Field};
-use crate::observe::Sink;
-use crate::rate::Rate;
-use crate::record::{Kept, Lost, Outcome, Phase, Phases, RequestRecord, SlowCause};
 use serde::Serialize;
 use std::fmt::{self, Display, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokenweir_core::observe::Sink;
+use tokenweir_core::rate::Rate;
+use tokenweir_core::record::{Kept, Lost, Outcome, Phase, Phases, RequestRecord, SlowCause};
 
 /// The sink that writes the lines.
 pub struct AccessLog {
@@ -239,7 +239,7 @@ impl<'a> Line<'a> {
             tier: record.tier.as_str(),
             tenant: record.caller.as_ref().map(|caller| &*caller.tenant),
             key: record.caller.as_ref().map(|caller| &*caller.key),
-            backend: record.backend().map(crate::record::BackendId::as_str),
+            backend: record.backend().map(tokenweir_core::record::BackendId::as_str),
             policy: decision.map(|decision| decision.policy()),
             reason: decision.map(|decision| decision.reason()),
             predicted_ttft_ms: predicted.map(|predicted| seconds(predicted.ttft)),

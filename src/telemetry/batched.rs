@@ -1,14 +1,14 @@
 //! Lines that are written together, by a thread of its own. Whoever gives some goes on at once, and
 //! a reader that is too slow costs lines, never time.
 
-use crate::gather::Gatherer;
-use crate::supervise::{self, Task};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
+use tokenweir_core::gather::Gatherer;
+use tokenweir_net::supervise::{self, Task};
 
 /// Takes lines. Clones give to the same writer.
 #[derive(Clone)]

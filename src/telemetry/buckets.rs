@@ -3,10 +3,10 @@
 
 use super::catalog;
 use super::metric::{Kind, Row};
-use crate::record::Scales;
-use crate::slo::{Measure, Objective};
-use crate::spread::{Bounds, MAX_BOUNDS};
 use std::collections::BTreeMap;
+use tokenweir_core::record::Scales;
+use tokenweir_core::slo::{Measure, Objective};
+use tokenweir_core::spread::{Bounds, MAX_BOUNDS};
 
 /// The bounds that differ from the catalogue's.
 #[derive(Debug, Clone, Default)]

@@ -2,7 +2,6 @@
 //! exporter that lives on a thread of its own.
 
 use super::otel::Protocol;
-use crate::tls::{Alpn, ClientSettings, Connector, Identity, Outbound, TlsError};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
@@ -11,6 +10,7 @@ use hyper_util::rt::TokioExecutor;
 use opentelemetry_http::{HttpClient, HttpError};
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_net::tls::{Alpn, ClientSettings, Connector, Identity, Outbound, TlsError};
 use tokio::runtime::Handle;
 
 /// HTTP over one connector.

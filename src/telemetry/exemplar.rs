@@ -1,7 +1,7 @@
 //! One request that stands for a bucket: the way from a bad latency to its trace.
 
-use crate::record::RequestRecord;
 use std::time::{Duration, SystemTime};
+use tokenweir_core::record::RequestRecord;
 
 /// The trace of a request, and the value that it had.
 #[derive(Debug, Clone, Copy, PartialEq)]

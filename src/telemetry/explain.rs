@@ -2,13 +2,13 @@
 //! request could have gone to, and with what became true. Nothing of a prompt, an answer or a
 //! session is kept.
 
-use crate::observe::Sink;
-use crate::record::{BackendId, Considered, Decision, ModelLabel, RequestRecord, Shadow};
-use crate::routing::PolicyKind;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{BackendId, Considered, Decision, ModelLabel, RequestRecord, Shadow};
+use tokenweir_core::routing::PolicyKind;
 
 /// The last decisions: the sink that keeps them, each from the end of its request on.
 ///
@@ -200,8 +200,8 @@ fn shortened(value: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::sample::streamed;
     use std::thread;
+    use tokenweir_core::record::sample::streamed;
 
     #[test]
     fn only_the_newest_are_kept_and_an_id_that_comes_again_is_the_newer_one() {

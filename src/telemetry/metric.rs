@@ -1,23 +1,24 @@
 //! What a metric is: a row of the catalogue, and labels whose values come from closed sets.
 
 use super::vitals::Vitals;
-use crate::admission::DEFAULT_CLASS;
-use crate::backend::signals::SIGNALS;
-use crate::backend::{Availability, ScrapeError};
-use crate::diagnose::RULES;
-use crate::error;
-use crate::openai::{Api, Finish};
-use crate::record::{
+use crate::backend::Availability;
+use std::time::Duration;
+use tokenweir_core::admission::DEFAULT_CLASS;
+use tokenweir_core::error;
+use tokenweir_core::openai::{Api, Finish};
+use tokenweir_core::record::{
     ENDINGS, EndedBy, Lost, ModelLabel, NotRetried, Outcome, Phase, RequestRecord, SlowCause,
     UsageEvent, UsageSource,
 };
-use crate::resilience::{Standing, Symptom};
-use crate::routing::{self, PolicyKind};
-use crate::slo::{Objective, Verdict};
-use crate::spread::Parts;
-use crate::supervise::Task;
-use crate::tls::Side;
-use std::time::Duration;
+use tokenweir_core::resilience::{Standing, Symptom};
+use tokenweir_core::routing::{self, PolicyKind};
+use tokenweir_core::signals::SIGNALS;
+use tokenweir_core::signals::ScrapeError;
+use tokenweir_core::slo::{Objective, Verdict};
+use tokenweir_core::spread::Parts;
+use tokenweir_diagnose::RULES;
+use tokenweir_net::supervise::Task;
+use tokenweir_net::tls::Side;
 
 /// One metric.
 pub struct Row {

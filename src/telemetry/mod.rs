@@ -29,16 +29,16 @@ pub mod teller;
 pub mod vitals;
 
 use crate::backend::Backend;
-use crate::backend::ScrapeError;
 use crate::backend::watch::Tally;
-use crate::observe::Sink;
-use crate::record::{Kept, RequestRecord};
-use crate::supervise::{self, Task};
 use exposition::Format;
 use prometheus::Prometheus;
 use std::sync::Arc;
 use std::time::Duration;
 use teller::{Teller, Telling};
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{Kept, RequestRecord};
+use tokenweir_core::signals::ScrapeError;
+use tokenweir_net::supervise::{self, Task};
 use vitals::Vitals;
 
 /// All sinks.

@@ -1,12 +1,12 @@
 //! A server that is posted a JSON object and answers 200 with another: a redactor, or a judge.
 
-use crate::backend::Idle;
-use crate::backend::client::{Client, Limits};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderValue, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use serde::de::DeserializeOwned;
+use tokenweir_net::client::{Client, Limits};
+use tokenweir_net::idle::Idle;
 
 /// The server, and the way to it.
 pub(super) struct Post {

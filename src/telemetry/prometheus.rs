@@ -10,11 +10,11 @@ use super::parted::Parted;
 use super::series::{Family, Labels, Open, Point};
 use super::vitals::Vitals;
 use crate::backend::LabelledModel;
-use crate::observe::Sink;
-use crate::record::{ModelLabel, RequestRecord};
-use crate::slo::Objective;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{ModelLabel, RequestRecord};
+use tokenweir_core::slo::Objective;
 
 /// All series.
 pub struct Prometheus {

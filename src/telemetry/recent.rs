@@ -5,14 +5,14 @@ mod ended;
 mod times;
 
 pub use ended::Ended;
-pub use times::{Quantiles, Times};
+pub use times::Times;
 
-use crate::observe::Sink;
-use crate::record::{BackendId, Observed, Outcome, RequestRecord};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokenweir_api::{LastMinute, Totals};
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{BackendId, Observed, Outcome, RequestRecord};
 
 /// What ended lately: the sink that counts it.
 ///
@@ -22,41 +22,6 @@ use std::time::{Duration, Instant};
 pub struct Recent {
     epoch: Instant,
     state: Mutex<State>,
-}
-
-/// The last minute.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LastMinute {
-    /// How long it is: less than 60 at the start, and up to a window more.
-    pub seconds: f64,
-    /// Requests that ended.
-    pub requests: u64,
-    /// Those of them that failed, for whatever reason. A client that left is no failure.
-    pub failed: u64,
-    /// Those of them whose client left.
-    pub left: u64,
-    /// Tokens in their answers.
-    pub output_tokens: u64,
-    /// Time to first token of their streams, in the clients' view, in seconds.
-    pub ttft: Option<Quantiles>,
-    /// Inter-token latency of their streams, in seconds: of one whose events do not tell how many
-    /// tokens they bring, the time between events.
-    pub itl: Option<Quantiles>,
-    /// Duration of those that went well, in seconds.
-    pub e2e: Option<Quantiles>,
-    /// Those of them that each replica answered.
-    pub by_replica: BTreeMap<String, u64>,
-}
-
-/// All since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Totals {
-    /// Requests that ended.
-    pub requests: u64,
-    /// Output tokens.
-    pub output_tokens: u64,
 }
 
 #[derive(Debug, Default)]

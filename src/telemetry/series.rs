@@ -4,9 +4,9 @@
 
 use super::exemplar::Exemplar;
 use super::metric::{Known, Label, Row};
-use crate::spread::{Bounds, Parts};
 use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokenweir_core::spread::{Bounds, Parts};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// All series of one row of the catalogue.

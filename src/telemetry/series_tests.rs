@@ -1,12 +1,12 @@
 //! What a page may be made of, whatever label values are; and what exemplars take.
 
 use super::*;
-use crate::record::RequestRecord;
-use crate::record::sample::streamed;
-use crate::spread::Gaps;
 use crate::telemetry::catalog;
 use proptest::prelude::*;
 use std::time::Duration;
+use tokenweir_core::record::RequestRecord;
+use tokenweir_core::record::sample::streamed;
+use tokenweir_core::spread::Gaps;
 
 fn family(name: &str) -> Family {
     let row = catalog::rows().find(|row| row.name == name).unwrap();

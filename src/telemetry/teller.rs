@@ -2,13 +2,13 @@
 //! not know at once. A request that has ended costs a push where the bytes flow; and the series of
 //! a metric are fetched into the CPU's cache once for many requests instead of once for each.
 
-use crate::gather::Gatherer;
-use crate::observe::Sink;
-use crate::record::RequestRecord;
-use crate::supervise::{self, Task};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use tokenweir_core::gather::Gatherer;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::RequestRecord;
+use tokenweir_net::supervise::{self, Task};
 
 /// Takes records and tells them.
 pub(super) struct Teller(Arc<Shared>);
@@ -112,8 +112,8 @@ impl Drop for Telling {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::sample::streamed;
-    use crate::supervise::Panics;
+    use tokenweir_core::record::sample::streamed;
+    use tokenweir_net::supervise::Panics;
 
     /// Remembers the bytes of each record, which tests number.
     #[derive(Default)]

@@ -2,13 +2,14 @@
 //! and the live views read. Nothing here is counted up and down beside the thing it counts.
 
 use super::{access_log, capture, content, push, quality};
-use crate::backend::{LabelledModel, Model};
-use crate::diagnose::Diagnosis;
-use crate::supervise::Panics;
-use crate::tls;
+use crate::backend::LabelledModel;
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tokenweir_core::model::Model;
+use tokenweir_diagnose::Diagnosis;
+use tokenweir_net::supervise::Panics;
+use tokenweir_net::tls;
 
 /// One moment of the gateway.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -192,7 +193,7 @@ pub struct LearnedVitals {
     pub prefix_index_bytes: usize,
 }
 
-/// The signals of a replica, each by its name in [`crate::backend::signals::SIGNALS`].
+/// The signals of a replica, each by its name in [`tokenweir_core::signals::SIGNALS`].
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct SignalVitals {
     /// Those that its last page told.

@@ -7,13 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use tokenweir::admin;
-use tokenweir::backend::address::Address;
-use tokenweir::backend::client::{self, Client};
 use tokenweir::backend::pool::Pool;
 use tokenweir::backend::{Backend, Keeper, watch};
-use tokenweir::observe::Sink;
-use tokenweir::record::BackendId;
-use tokenweir::routing::Policy;
 use tokenweir::server::watch_all;
 use tokenweir::telemetry::Telemetry;
 use tokenweir::telemetry::buckets::Buckets;
@@ -21,6 +16,11 @@ use tokenweir::telemetry::exposition::Format;
 use tokenweir::telemetry::metric::Known;
 use tokenweir::telemetry::prometheus::Prometheus;
 use tokenweir::telemetry::vitals::Vitals;
+use tokenweir_core::address::Address;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::BackendId;
+use tokenweir_core::routing::Policy;
+use tokenweir_net::client::{self, Client};
 
 /// A replica on a thread of its own, whose allocations are not counted here. It lists these models.
 fn replica(models: Arc<Mutex<String>>) -> SocketAddr {

@@ -11,11 +11,11 @@ use crate::support::fake::{Fake, json};
 use crate::support::gateway::{Running, Setup, body, post, start, start_with, status};
 use serde_json::Value;
 use std::sync::Arc;
-use tokenweir::access::cors::{self, Cors};
-use tokenweir::access::{KeyDigest, KeyEntry, Limits, Roster, TenantEntry};
 use tokenweir::admin::Guard;
 use tokenweir::proxy::access::Access;
-use tokenweir::record::Outcome;
+use tokenweir_core::access::cors::{self, Cors};
+use tokenweir_core::access::{KeyDigest, KeyEntry, Limits, Roster, TenantEntry};
+use tokenweir_core::record::Outcome;
 
 const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
@@ -177,7 +177,7 @@ async fn a_tenant_sees_and_uses_only_its_models() {
 #[tokio::test]
 async fn the_tier_of_a_tenant_wins() {
     let fake = whole().await;
-    let tiers = tokenweir::record::Tiers {
+    let tiers = tokenweir_core::record::Tiers {
         header: Some("x-tier".parse().unwrap()),
         names: vec!["free".into(), "gold".into()],
         keys: Vec::new(),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir::config;
-use tokenweir::record::{Outcome, Tiers};
+use tokenweir_core::record::{Outcome, Tiers};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

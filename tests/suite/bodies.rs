@@ -12,9 +12,9 @@ use crate::support::fake::{self, Fake};
 use crate::support::gateway::{Running, Setup, body, start_with, status};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use tokenweir::access::TenantEntry;
-use tokenweir::openai::form as forms;
-use tokenweir::openai::request::Peek;
+use tokenweir_core::access::TenantEntry;
+use tokenweir_core::openai::form as forms;
+use tokenweir_core::openai::request::Peek;
 
 const SEED: u64 = 3;
 /// How many bodies are compared, unless `BODIES` says otherwise.

@@ -6,7 +6,7 @@ use crate::support::gateway::{Setup, post};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir::lab::trace::{self, Job};
+use tokenweir_lab::trace::{self, Job};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const CHAT: &str = "/v1/chat/completions";

@@ -9,10 +9,10 @@ use crate::support::fake::{Fake, ROLE, Step, WORD, json, stream_of};
 use crate::support::gateway::{Setup, start_with};
 use futures_util::future::join_all;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokenweir::record::Tiers;
-use tokenweir::slo::Objective;
 use tokenweir::telemetry::catalog;
 use tokenweir::telemetry::metric::{Kind, Known, Label};
+use tokenweir_core::record::Tiers;
+use tokenweir_core::slo::Objective;
 
 const CHAT: &str = "/v1/chat/completions";
 const REQUESTS: usize = 3_000;

@@ -7,8 +7,8 @@ use crate::support::fake::{
 use crate::support::gateway::{Running, Setup, body, post, start_with};
 use crate::support::recording;
 use std::time::Duration;
-use tokenweir::access::Charge;
-use tokenweir::record::{Outcome, UsageEvent, UsageSource};
+use tokenweir_core::access::Charge;
+use tokenweir_core::record::{Outcome, UsageEvent, UsageSource};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const CHAT: &str = "/v1/chat/completions";

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
-use tokenweir::sim::{Settings, Sim};
+use tokenweir_sim::{Settings, Sim};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use tokenweir::config::{Config, Overrides, schema};
-use tokenweir::diagnose::RULES;
-use tokenweir::operations::alerts;
+use tokenweir_diagnose::RULES;
+use tokenweir_operations::alerts;
 
 /// A key that nothing is called like.
 const STRANGER: &str = "0";

@@ -3,8 +3,8 @@
 use crate::support::fake::{FINISH, Fake, ROLE, Step, WORD, chunk, json, stream_head, stream_of};
 use crate::support::gateway::{Running, Setup, body, post, start, start_with};
 use std::time::Duration;
-use tokenweir::record::{EndedBy, Outcome, RequestRecord};
 use tokenweir::server::Drained;
+use tokenweir_core::record::{EndedBy, Outcome, RequestRecord};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

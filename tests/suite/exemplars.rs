@@ -5,7 +5,7 @@ use crate::support::gateway::{Running, Setup, post, start_with};
 use std::collections::BTreeMap;
 use tokenweir::telemetry::buckets::Buckets;
 use tokenweir::telemetry::otel;
-use tokenweir::trace_context::{Propagation, Sampler};
+use tokenweir_core::trace_context::{Propagation, Sampler};
 
 const CHAT: &str = "/v1/chat/completions";
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.6,\
@@ -16,7 +16,7 @@ const NOT_KEPT: &str = "11111111111111111111111111111111";
 async fn gateway(fake: &Fake, promise: &str) -> Running {
     let sampler = Sampler { is_parent_based: true, ratio: 0.0 };
     let propagation = Some(Propagation { sampler, ..otel::Settings::default().propagation });
-    let objective = tokenweir::slo::Objective {
+    let objective = tokenweir_core::slo::Objective {
         name: "chat".into(),
         model: Some("tiny".into()),
         tier: None,
@@ -30,7 +30,11 @@ async fn gateway(fake: &Fake, promise: &str) -> Running {
 }
 
 /// Sends a stream as a part of this trace, and takes its record.
-async fn stream(gateway: &Running, trace: &str, flags: &str) -> tokenweir::record::RequestRecord {
+async fn stream(
+    gateway: &Running,
+    trace: &str,
+    flags: &str,
+) -> tokenweir_core::record::RequestRecord {
     let parent = format!("host: g\r\ntraceparent: 00-{trace}-b7ad6b7169203331-{flags}");
     let request = post(CHAT, r#"{"model":"tiny","stream":true}"#);
     gateway.raw(request.replace("host: gateway", &parent)).await;

@@ -6,8 +6,8 @@ use crate::support::fake::{FINISH, Fake, ROLE, Step, WORD, chunk, json, stream_h
 use crate::support::gateway::{Running, Setup, start, start_with};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use tokenweir::routing::{Policy, PolicyKind};
 use tokenweir::telemetry::access_log::AccessLog;
+use tokenweir_core::routing::{Policy, PolicyKind};
 
 const CHAT: &str = "/v1/chat/completions";
 /// Of 9 tokens of the prompt, 8 were cached.
@@ -159,7 +159,7 @@ async fn a_prediction_is_told_beside_what_became_true_in_metrics_and_in_the_log(
     assert!(of("tokenweir_backend_prefill_tokens_per_second") > 0.0);
     let (written, lines) = std::sync::mpsc::channel();
     let write = Box::new(move |lines: String| written.send(lines).unwrap());
-    tokenweir::observe::Sink::finished(&AccessLog::new(true, write), &record);
+    tokenweir_core::observe::Sink::finished(&AccessLog::new(true, write), &record);
     let line: Value = serde_json::from_str(&lines.recv().unwrap()).unwrap();
     assert_eq!((&line["policy"], &line["reason"]), (&json!("kv_aware"), &json!("only_candidate")));
     let told = line["predicted_ttft_ms"].as_f64().unwrap();

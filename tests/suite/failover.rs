@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir::backend::routes::{Named, Terms};
-use tokenweir::observe::{self, OnTruncation, StreamRules};
-use tokenweir::openai::control::{Permission, Permissions};
 use tokenweir::proxy::access::Access;
 use tokenweir::proxy::retry;
-use tokenweir::record::{NotRetried, Outcome};
-use tokenweir::resilience;
+use tokenweir_core::observe::{self, OnTruncation, StreamRules};
+use tokenweir_core::openai::control::{Permission, Permissions};
+use tokenweir_core::record::{NotRetried, Outcome};
+use tokenweir_core::resilience;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::backend::Health;
 use tokenweir::proxy::retry;
-use tokenweir::record::Outcome;
+use tokenweir_core::record::Outcome;
 
 const CHAT: &str = "/v1/chat/completions";
 /// Deaths in `cargo test`; the variable FAULTS asks for another number.

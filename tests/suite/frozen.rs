@@ -2,9 +2,9 @@
 
 use crate::support::fake::{FINISH, Fake, ROLE, Step, USAGE, WORD, stream_of};
 use crate::support::gateway::{Running, post, start};
-use tokenweir::clock;
-use tokenweir::record::Outcome;
-use tokenweir::routing::Prompt;
+use tokenweir_core::clock;
+use tokenweir_core::record::Outcome;
+use tokenweir_core::routing::Prompt;
 use tokio::io::AsyncReadExt;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;

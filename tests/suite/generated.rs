@@ -24,9 +24,9 @@ use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Instant;
-use tokenweir::observe::{Live, Settings};
-use tokenweir::openai::Api;
-use tokenweir::record::RequestRecord;
+use tokenweir_core::observe::{Live, Settings};
+use tokenweir_core::openai::Api;
+use tokenweir_core::record::RequestRecord;
 
 /// Failures that are shown.
 const MAX_SHOWN: usize = 3;

@@ -11,7 +11,7 @@ use crate::support::gateway::{Running, Setup, post, start, start_with, waiting_r
 use clients::{Client, WAYS, Way};
 use std::time::{Duration, Instant};
 use tokenweir::config;
-use tokenweir::record::Outcome;
+use tokenweir_core::record::Outcome;
 use tokio::io::AsyncWriteExt;
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";

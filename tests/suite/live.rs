@@ -4,10 +4,10 @@
 use crate::support::fake::{FINISH, Fake, ROLE, Step, WORD, chunk, stream_head, stream_of};
 use crate::support::gateway::{Running, Setup, body, post, start, start_with, status};
 use serde_json::Value;
-use tokenweir::access::KeyDigest;
 use tokenweir::admin::Guard;
-use tokenweir::admin::live::{Document, EndedRequest, Replica, Stream, Streams};
-use tokenweir::diagnose::{Evidence, Verdict};
+use tokenweir_api::{Document, EndedRequest, Replica, Stream, Streams};
+use tokenweir_core::access::KeyDigest;
+use tokenweir_diagnose::{Evidence, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

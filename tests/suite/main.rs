@@ -1,4 +1,6 @@
 //! The integration tests, in one program so that they link once.
+
+#![cfg(feature = "tools")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "tests may look at the real clock")]
 

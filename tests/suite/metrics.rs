@@ -5,10 +5,10 @@ use crate::support::fake::{FINISH, Fake, ROLE, USAGE, WORD, json, stream_of};
 use crate::support::gateway::{Setup, start, start_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use tokenweir::slo::Objective;
 use tokenweir::telemetry::catalog;
 use tokenweir::telemetry::metric::{Kind, Known, Label};
 use tokenweir::telemetry::quality;
+use tokenweir_core::slo::Objective;
 
 const CHAT: &str = "/v1/chat/completions";
 

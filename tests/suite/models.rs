@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir::backend::routes::Named;
-use tokenweir::record::Outcome;
+use tokenweir_core::record::Outcome;
 
 const CHAT: &str = "/v1/chat/completions";
 /// Shapes whose requests are JSON.
@@ -353,7 +353,7 @@ async fn a_replica_that_does_not_know_its_adapter_is_asked_again_soon() {
     one.set_models(&["base", "base:sql"]);
     let gateway = start(&[one.addr]).await;
     let adapter = |gateway: &Running| {
-        let parent = |model: &tokenweir::backend::Model| model.parent.clone();
+        let parent = |model: &tokenweir_core::model::Model| model.parent.clone();
         gateway.pool.routes().models().iter().map(parent).collect::<Vec<_>>()
     };
     assert_eq!(adapter(&gateway), [None, Some("base".into())]);

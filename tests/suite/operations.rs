@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use tokenweir::commands::generate::run::{metrics, tables, usual_surroundings};
 use tokenweir::config::{Config, Loaded, Overrides};
-use tokenweir::operations::{Artifact, Surroundings, alerts, dashboards, recording, runbooks};
 use tokenweir::telemetry::catalog;
 use tokenweir::telemetry::metric::{Kind, Known, Label};
+use tokenweir_operations::{Artifact, alerts, dashboards, recording, runbooks};
 
 /// Metrics that Prometheus makes, and those of the process.
 const OTHERS: [&str; 4] =
@@ -38,7 +39,7 @@ fn queries() -> Vec<(String, String)> {
     for rule in recording::groups().into_iter().flat_map(|group| group.rules) {
         queries.push((rule.record, rule.expr));
     }
-    for dashboard in [dashboards::overview(), dashboards::replica()] {
+    for dashboard in [dashboards::overview(&metrics()), dashboards::replica(&metrics())] {
         for panel in dashboard.panels() {
             let title = panel.title();
             queries.extend(panel.queries().map(|query| (title.to_owned(), query.to_owned())));
@@ -127,7 +128,7 @@ fn every_query_names_metrics_labels_and_values_that_exist() {
 
 #[test]
 fn variables_of_dashboards_name_labels_that_exist() {
-    for dashboard in [dashboards::overview(), dashboards::replica()] {
+    for dashboard in [dashboards::overview(&metrics()), dashboards::replica(&metrics())] {
         for query in dashboard.variable_queries() {
             let inner = query.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
             let (metric, label) = inner.split_once(", ").unwrap();
@@ -151,10 +152,10 @@ fn a_query_of_something_that_does_not_exist_is_found() {
 
 #[test]
 fn the_files_that_are_kept_are_those_that_are_printed() {
-    let around = Surroundings::of(&composed().config);
+    let around = usual_surroundings(&composed().config);
     let mut stale = Vec::new();
     for artifact in Artifact::ALL {
-        let text = artifact.print(&around).unwrap();
+        let text = artifact.print(&tables(), &around).unwrap();
         let path = root().join(artifact.path());
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -210,7 +211,7 @@ fn the_table_of_alerts_in_the_readme_is_the_one_of_the_alerts() {
 
 #[test]
 fn panels_stand_beside_each_other_and_each_says_what_it_shows() {
-    for dashboard in [dashboards::overview(), dashboards::replica()] {
+    for dashboard in [dashboards::overview(&metrics()), dashboards::replica(&metrics())] {
         let board: serde_json::Value = serde_json::from_str(&dashboard.print()).unwrap();
         let mut taken = BTreeSet::new();
         let mut ids = BTreeSet::new();
@@ -233,7 +234,7 @@ fn panels_stand_beside_each_other_and_each_says_what_it_shows() {
 
 #[test]
 fn both_dashboards_show_over_time_which_condition_holds_where() {
-    for dashboard in [dashboards::overview(), dashboards::replica()] {
+    for dashboard in [dashboards::overview(&metrics()), dashboards::replica(&metrics())] {
         let board: serde_json::Value = serde_json::from_str(&dashboard.print()).unwrap();
         let mut panels = board["panels"].as_array().unwrap().iter();
         let panel = panels.find(|panel| panel["type"] == "state-timeline").unwrap();
@@ -256,7 +257,7 @@ fn both_dashboards_show_over_time_which_condition_holds_where() {
 fn every_metric_of_quality_is_on_the_main_dashboard_and_watched_by_an_alert() {
     let alerts = alerts::all().into_iter().map(|alert| alert.expr.into_owned());
     let alerts: Vec<String> = alerts.collect();
-    let board = dashboards::overview();
+    let board = dashboards::overview(&metrics());
     let panels: Vec<&str> = board.panels().flat_map(dashboards::Panel::queries).collect();
     let rows = catalog::rows().filter(|row| row.name.starts_with("tokenweir_quality_"));
     let mut seen = 0;

@@ -6,7 +6,8 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir::operations::{Artifact, Surroundings};
+use tokenweir::commands::generate::run::{tables, usual_surroundings};
+use tokenweir_operations::Artifact;
 
 const CHART: &str = "packaging/helm/tokenweir";
 
@@ -45,7 +46,7 @@ fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a 
 /// rendered is the path that they led to.
 #[test]
 fn the_chart_carries_the_rules_and_dashboards_that_are_printed() {
-    let around = Surroundings::of(&composed().config);
+    let around = usual_surroundings(&composed().config);
     let mut stale = Vec::new();
     for (carried, artifact) in [
         ("alert-rules.yml", Artifact::AlertRules),
@@ -54,7 +55,7 @@ fn the_chart_carries_the_rules_and_dashboards_that_are_printed() {
         ("replica.json", Artifact::DashboardReplica),
     ] {
         let (path, text) =
-            (at(CHART).join("files").join(carried), artifact.print(&around).unwrap());
+            (at(CHART).join("files").join(carried), artifact.print(&tables(), &around).unwrap());
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::write(&path, &text).unwrap();
         }

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir::backend::dialect::{Load, Server, adapter_hash};
-use tokenweir::backend::signals::Signals;
+use tokenweir_core::dialect::{Load, Server, adapter_hash};
+use tokenweir_core::signals::Signals;
 
 /// The numbers of a load by the names of its fields.
 fn numbers(load: &Load) -> BTreeMap<&'static str, f64> {

@@ -10,10 +10,10 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir::openai::Finish;
-use tokenweir::openai::control::{Permission, Permissions};
 use tokenweir::proxy::access::Access;
-use tokenweir::record::Outcome;
+use tokenweir_core::openai::Finish;
+use tokenweir_core::openai::control::{Permission, Permissions};
+use tokenweir_core::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -607,7 +607,7 @@ async fn an_answer_that_is_compressed_all_the_same_passes_unread_and_is_counted(
     assert_eq!((bytes, whole), (b"\x1f\x8b\x08\x00".to_vec(), true));
     let record = gateway.record().await;
     assert_eq!(record.outcome, Outcome::Ok);
-    assert_eq!(record.observed.lost, Some(tokenweir::record::Lost::Uninspectable));
+    assert_eq!(record.observed.lost, Some(tokenweir_core::record::Lost::Uninspectable));
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use crate::support::fake::{Fake, Page, json};
 use crate::support::gateway::{Running, Setup, start_with, status};
 use serde_json::Value;
 use tokenweir::backend::Availability;
-use tokenweir::resilience;
+use tokenweir_core::resilience;
 
 const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny"}"#;

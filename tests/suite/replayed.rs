@@ -7,7 +7,7 @@ use crate::support::gateway::{
 };
 use std::time::Duration;
 use tokenweir::proxy::retry;
-use tokenweir::record::{NotRetried, Outcome};
+use tokenweir_core::record::{NotRetried, Outcome};
 
 const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;

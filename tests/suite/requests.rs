@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use proptest::prelude::*;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
-use tokenweir::http1;
+use tokenweir_core::http1;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Method, target, headers and body of a request that came whole.

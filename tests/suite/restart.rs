@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use tokenweir::sim::{Settings, Sim};
+use tokenweir_sim::{Settings, Sim};
 use tokio::net::UnixDatagram;
 
 /// A port that gateways may share, and nobody else gets while this lives.

@@ -6,7 +6,7 @@ use crate::support::facts::{facts, record_of, stripped};
 use crate::support::fake::SGLANG;
 use serde_json::{Value, json};
 use std::time::Duration;
-use tokenweir::record::{Lost, RequestRecord};
+use tokenweir_core::record::{Lost, RequestRecord};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";

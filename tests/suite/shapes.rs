@@ -5,7 +5,7 @@ use crate::support::facts::{facts, record_of};
 use crate::support::fake::Fake;
 use crate::support::gateway::{body, start};
 use serde_json::{Value, json};
-use tokenweir::record::RequestRecord;
+use tokenweir_core::record::RequestRecord;
 
 const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use std::time::{Duration, Instant};
-use tokenweir::record::Outcome;
+use tokenweir_core::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -93,7 +93,7 @@ async fn tokens_and_finish_reasons_are_those_of_the_engine() {
     let metrics: f64 = fleet
         .replicas
         .iter()
-        .map(|replica| tokenweir::backend::dialect::Load::read(replica.metrics().as_bytes()))
+        .map(|replica| tokenweir_core::dialect::Load::read(replica.metrics().as_bytes()))
         .filter_map(|load| load.generation_tokens)
         .sum();
     assert!((metrics - f64::from(generated)).abs() < 1e-9, "{metrics}");

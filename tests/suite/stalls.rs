@@ -11,9 +11,9 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use std::time::{Duration, Instant};
-use tokenweir::observe::{self, Observer, StallLimits};
-use tokenweir::openai::Api;
-use tokenweir::record::{EndedBy, Outcome, Stall, Timings};
+use tokenweir_core::observe::{self, Observer, StallLimits};
+use tokenweir_core::openai::Api;
+use tokenweir_core::record::{EndedBy, Outcome, Stall, Timings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 

@@ -6,7 +6,7 @@ use crate::support::gateway::{Running, Setup, start_with, status};
 use futures_util::future::join_all;
 use std::time::Duration;
 use tokenweir::backend::Health;
-use tokenweir::resilience;
+use tokenweir_core::resilience;
 
 const CHAT: &str = "/v1/chat/completions";
 const BODY: &str = r#"{"model":"tiny"}"#;

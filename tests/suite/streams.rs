@@ -4,10 +4,10 @@
 use crate::support::recording::{self, Recording};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use tokenweir::observe::Observer;
-use tokenweir::openai::route::Route;
-use tokenweir::openai::{Api, Finish};
-use tokenweir::record::{Observed, Timings};
+use tokenweir_core::observe::Observer;
+use tokenweir_core::openai::route::Route;
+use tokenweir_core::openai::{Api, Finish};
+use tokenweir_core::record::{Observed, Timings};
 
 fn api(recording: &Recording) -> Api {
     match Route::of(&http::Method::POST, &recording.path) {

@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokenweir::server::Tls;
-use tokenweir::tls::{Acceptor, Alpn, ClientSettings, Credentials, Identity, Outbound, Side};
-use tokenweir::tls::{ServerSettings, TlsError};
+use tokenweir_net::tls::{Acceptor, Alpn, ClientSettings, Credentials, Identity, Outbound, Side};
+use tokenweir_net::tls::{ServerSettings, TlsError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const CHAT: &str = "/v1/chat/completions";

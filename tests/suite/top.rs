@@ -3,8 +3,8 @@
 use crate::support::fake::{FINISH, Fake, ROLE, WORD, stream_of};
 use crate::support::gateway::{Setup, start, start_with};
 use std::process::{Output, Stdio};
-use tokenweir::access::KeyDigest;
 use tokenweir::admin::Guard;
+use tokenweir_core::access::KeyDigest;
 use tokio::process::Command;
 
 async fn top(admin: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Output {

@@ -4,7 +4,7 @@
 use crate::support::fake::{Fake, json};
 use crate::support::gateway::{Running, Setup, post, start_with, status};
 use tokenweir::telemetry::otel::Settings;
-use tokenweir::trace_context::{Formats, Parent, Propagation};
+use tokenweir_core::trace_context::{Formats, Parent, Propagation};
 
 const CHAT: &str = "/v1/chat/completions";
 const THEIRS: &str = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";

@@ -15,8 +15,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use std::time::Duration;
-use tokenweir::record::{Outcome, RequestRecord, UsageEvent, UsageSource};
-use tokenweir::routing::{Policy, PolicyKind};
+use tokenweir_core::record::{Outcome, RequestRecord, UsageEvent, UsageSource};
+use tokenweir_core::routing::{Policy, PolicyKind};
 
 const CHAT: &str = "/v1/chat/completions";
 const PLAIN: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;

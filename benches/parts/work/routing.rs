@@ -5,10 +5,10 @@ use std::hint::black_box;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir::clock;
-use tokenweir::record::{BackendId, Condition, Decision};
-use tokenweir::routing::prefix::PrefixTable;
-use tokenweir::routing::{
+use tokenweir_core::clock;
+use tokenweir_core::record::{BackendId, Condition, Decision};
+use tokenweir_core::routing::prefix::PrefixTable;
+use tokenweir_core::routing::{
     Ask, Candidate, Ledger, Policy, PolicyKind, Prompt, Question, Report, Shortlist,
 };
 

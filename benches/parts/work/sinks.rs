@@ -8,16 +8,18 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Duration;
-use tokenweir::clock;
-use tokenweir::headers::RequestId;
-use tokenweir::observe::{Observer, Sink};
-use tokenweir::openai::Api;
-use tokenweir::record::{Attempt, BackendId, Kept, ModelLabel, Outcome, RequestRecord, Timings};
 use tokenweir::telemetry::access_log::AccessLog;
 use tokenweir::telemetry::buckets::Buckets;
 use tokenweir::telemetry::metric::Known;
 use tokenweir::telemetry::otel::{self, Otel};
 use tokenweir::telemetry::prometheus::Prometheus;
+use tokenweir_core::clock;
+use tokenweir_core::headers::RequestId;
+use tokenweir_core::observe::{Observer, Sink};
+use tokenweir_core::openai::Api;
+use tokenweir_core::record::{
+    Attempt, BackendId, Kept, ModelLabel, Outcome, RequestRecord, Timings,
+};
 
 const STREAM: &str = "python/chat-stream-long.http";
 

@@ -4,13 +4,13 @@ use super::Part;
 use std::fs;
 use std::hint::black_box;
 use std::path::Path;
-use tokenweir::backend::dialect::Load;
-use tokenweir::clock;
-use tokenweir::observe::Observer;
-use tokenweir::openai::Api;
-use tokenweir::openai::request::Peek;
-use tokenweir::record::Timings;
-use tokenweir::sse::Decoder;
+use tokenweir_core::clock;
+use tokenweir_core::dialect::Load;
+use tokenweir_core::observe::Observer;
+use tokenweir_core::openai::Api;
+use tokenweir_core::openai::request::Peek;
+use tokenweir_core::record::Timings;
+use tokenweir_core::sse::Decoder;
 
 const STREAMS: [(&str, &str); 2] = [
     ("Python front end", "python/chat-stream-long.http"),

@@ -1,7 +1,7 @@
 //! The task of one discovery source: asks its place for ever, and keeps what was found last.
 
 use super::Found;
-use crate::app::Chain;
+use crate::app::process::Chain;
 use crate::config::{BackendConfig, Discovery, backends_in};
 use crate::discovery::Source;
 use crate::discovery::dns::{Dns, Question};

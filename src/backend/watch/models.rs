@@ -1,13 +1,13 @@
 //! What a watcher asks for seldom: the models of a backend and its version.
 
-use super::super::fetch::Failure;
-use super::super::model::Listing;
 use super::Watcher;
-use crate::clock;
 use http::StatusCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tokenweir_core::model::Listing;
+use tokenweir_net::fetch::Failure;
 
 /// How often the models and the version are asked for again.
 const MODELS_EVERY: Duration = Duration::from_secs(10);

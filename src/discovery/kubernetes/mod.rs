@@ -5,8 +5,6 @@
 mod slices;
 
 use super::Source;
-use crate::backend::address::Address;
-use crate::clock;
 use futures_util::stream::{BoxStream, StreamExt};
 use http::Uri;
 use http::uri::Scheme;
@@ -19,6 +17,8 @@ use kube::{Api, Client};
 use slices::Slices;
 use std::error::Error;
 use std::time::{Duration, Instant};
+use tokenweir_core::address::Address;
+use tokenweir_core::clock;
 use tower::limit::RateLimitLayer;
 
 /// Which pods are replicas.

@@ -1,10 +1,10 @@
 //! What slices of endpoints say: which pods there are, at which address, and whether they are ready.
 
 use super::Port;
-use crate::backend::address::Address;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::runtime::watcher::Event;
 use std::collections::BTreeMap;
+use tokenweir_core::address::Address;
 
 /// The slices of a Service.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! What a line says, which lines there are, and what strangers cannot do to them.
 
 use super::*;
-use crate::observe::Sink;
-use crate::record::sample::{at, streamed};
-use crate::record::{End, ModelLabel, Stall};
 use std::sync::Mutex;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::sample::{at, streamed};
+use tokenweir_core::record::{End, ModelLabel, Stall};
 
 /// A log and the lines that it has written.
 fn log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<Vec<String>>>) {
@@ -54,7 +54,7 @@ fn what_is_not_ordinary_is_always_written() {
                 since: began,
                 seen: began,
                 until: None,
-                condition: crate::record::Condition::default(),
+                condition: tokenweir_core::record::Condition::default(),
             });
         },
     ];

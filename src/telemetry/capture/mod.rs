@@ -14,8 +14,6 @@
 use super::access_log::millis;
 use super::batched::{Batched, Writing};
 use super::bounded_file::{Bounded, Tally};
-use crate::observe::Sink;
-use crate::record::{BackendId, Captured, Outcome, RequestRecord};
 use serde::Serialize;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};
@@ -24,6 +22,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{BackendId, Captured, Outcome, RequestRecord};
 
 /// The sink that writes the lines, from a thread of its own.
 pub struct Capture {
@@ -77,7 +77,7 @@ struct Line<'a> {
     left_after: Option<u64>,
     /// `exact`, or `estimated` from the bytes.
     input_source: &'static str,
-    /// As [`crate::record::UsageSource::as_str`].
+    /// As [`tokenweir_core::record::UsageSource::as_str`].
     output_source: &'static str,
     cached_tokens: Option<u64>,
     model: &'a str,
@@ -132,7 +132,7 @@ impl Capture {
             cached_tokens: observed.usage.cached,
             model: record.model.name(),
             tier: record.tier.as_str(),
-            api: record.api.map_or("none", crate::openai::Api::as_str),
+            api: record.api.map_or("none", tokenweir_core::openai::Api::as_str),
             backend: record.backend().map(BackendId::as_str),
             status: record.status,
             outcome: record.outcome.as_str(),

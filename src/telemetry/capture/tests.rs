@@ -1,9 +1,9 @@
 //! What a line says, and what it must not say.
 
 use super::*;
-use crate::record::sample::streamed;
-use crate::record::{End, UsageSource};
 use serde_json::Value;
+use tokenweir_core::record::sample::streamed;
+use tokenweir_core::record::{End, UsageSource};
 
 fn capture() -> Capture {
     let (writer, _) = Batched::start(io::sink());

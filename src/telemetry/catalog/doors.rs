@@ -1,7 +1,7 @@
 //! The doors of the gateway: connections of clients, the memory of what they send, and certificates.
 
 use super::super::metric::{CERTIFICATE_RESULTS, Kind, Label, REFUSED_CONNECTIONS, Read, Row};
-use crate::tls::Side;
+use tokenweir_net::tls::Side;
 
 pub(super) const ROWS: &[Row] = &[
     Row {

@@ -1,7 +1,7 @@
 //! The life of the gateway: its configuration, its end, and panics on the way.
 
 use super::super::metric::{Kind, Label, RELOAD_RESULTS, Read, Row};
-use crate::supervise::Task;
+use tokenweir_net::supervise::Task;
 
 pub(super) const ROWS: &[Row] = &[
     Row {

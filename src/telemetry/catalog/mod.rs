@@ -14,8 +14,8 @@ mod streams;
 mod tenants;
 
 use super::metric::{Emit, Row};
-use crate::record::RequestRecord;
 use std::time::Duration;
+use tokenweir_core::record::RequestRecord;
 
 /// Bounds of time to first token: OpenTelemetry's and vLLM's, and finer ones around common
 /// objectives.

@@ -1,7 +1,7 @@
 //! Objectives: what was promised, and how often it was kept.
 
 use super::super::metric::{Kind, Label, Read, Row};
-use crate::slo::Verdict;
+use tokenweir_core::slo::Verdict;
 
 pub(super) const ROWS: &[Row] = &[
     Row {

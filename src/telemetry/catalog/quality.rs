@@ -3,7 +3,7 @@
 use super::super::metric::{Emit, Kind, Label, Read, Row, SAMPLE_RESULTS, WINDOWS};
 use super::super::quality::OfModel;
 use super::super::vitals::Vitals;
-use crate::record::ModelLabel;
+use tokenweir_core::record::ModelLabel;
 
 pub(super) const ROWS: &[Row] = &[
     Row {

@@ -7,8 +7,8 @@ use super::super::metric::{
 use super::super::vitals::{BackendVitals, LEAVING, Vitals};
 use super::SCRAPE_BOUNDS;
 use crate::backend::Availability;
-use crate::diagnose::RULES;
-use crate::record::Attempt;
+use tokenweir_core::record::Attempt;
+use tokenweir_diagnose::RULES;
 
 pub(super) const ROWS: &[Row] = &[
     Row {

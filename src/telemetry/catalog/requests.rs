@@ -2,9 +2,9 @@
 
 use super::super::metric::{Kind, Label, OVERFLOWING, Read, Row};
 use super::{DURATION_BOUNDS, OVERHEAD_BOUNDS, QUEUE_BOUNDS, RATIO_BOUNDS};
-use crate::error;
-use crate::openai::{Api, Finish};
-use crate::record::{Outcome, RequestRecord, Tier};
+use tokenweir_core::error;
+use tokenweir_core::openai::{Api, Finish};
+use tokenweir_core::record::{Outcome, RequestRecord, Tier};
 
 pub(super) const ROWS: &[Row] = &[
     Row {

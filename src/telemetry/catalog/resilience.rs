@@ -2,8 +2,8 @@
 
 use super::super::metric::{FAILOVER_RESULTS, Kind, Label, Read, Row};
 use super::replicas::by_backend;
-use crate::record::{Outcome, RequestRecord};
-use crate::resilience::Standing;
+use tokenweir_core::record::{Outcome, RequestRecord};
+use tokenweir_core::resilience::Standing;
 
 pub(super) const ROWS: &[Row] = &[
     Row {

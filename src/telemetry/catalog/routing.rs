@@ -4,7 +4,7 @@
 use super::super::metric::{AGREEMENTS, Kind, Label, Read, Row};
 use super::replicas::by_backend;
 use super::{ERROR_BOUNDS, PREDICTION_BOUNDS};
-use crate::record::{RequestRecord, Shadow};
+use tokenweir_core::record::{RequestRecord, Shadow};
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -144,7 +144,7 @@ fn cached(record: &RequestRecord) -> (Option<(u64, f64)>, Option<&str>) {
 }
 
 fn backend(record: &RequestRecord) -> Option<&str> {
-    record.backend().map(crate::record::BackendId::as_str)
+    record.backend().map(tokenweir_core::record::BackendId::as_str)
 }
 
 /// A sum takes no infinity.

@@ -2,8 +2,8 @@
 
 use super::super::metric::{Kind, Label, MARKS, Read, Row, TOKEN_TYPES};
 use super::{DURATION_BOUNDS, PHASE_BOUNDS, TTFT_BOUNDS, by_model_and_backend};
-use crate::record::{Outcome, Phases, UsageSource};
-use crate::spread::{Gap, Scale, TokenCount};
+use tokenweir_core::record::{Outcome, Phases, UsageSource};
+use tokenweir_core::spread::{Gap, Scale, TokenCount};
 
 pub(super) const ROWS: &[Row] = &[
     Row {

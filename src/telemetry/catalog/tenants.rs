@@ -1,7 +1,7 @@
 //! Tenants: what each has asked for, and what it has used.
 
 use super::super::metric::{Kind, Label, Read, Row, TOKEN_TYPES};
-use crate::access::Charge;
+use tokenweir_core::access::Charge;
 
 pub(super) const ROWS: &[Row] = &[
     Row {

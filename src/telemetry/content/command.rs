@@ -2,12 +2,12 @@
 //! needed, and again at most once a second when it has died or was too slow.
 
 use super::treatment::{Texts, as_line};
-use crate::clock;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+use tokenweir_core::clock;
 
 /// The program, running or not.
 pub(super) struct Command {

@@ -22,18 +22,18 @@ pub(super) use treatment::{Treated, Treatment};
 
 use super::bounded_file::{Bounded, Tally};
 use super::tame;
-use crate::clock;
-use crate::gather::Gatherer;
-use crate::observe::Sink;
-use crate::openai::Excerpt;
-use crate::record::RequestRecord;
-use crate::supervise::{self, Task};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tokenweir_core::gather::Gatherer;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::openai::Excerpt;
+use tokenweir_core::record::RequestRecord;
+use tokenweir_net::supervise::{self, Task};
 
 /// The sink that hands texts to the thread that writes them.
 pub struct Content {

@@ -1,10 +1,10 @@
 //! What is configured of the content log.
 
 use super::redact::Kind;
-use crate::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use tokenweir_core::units;
 
 /// Where prompts and answers are written, whose, and what is taken out of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -5,12 +5,12 @@ use super::redact::redact;
 use super::settings::MARGIN;
 use super::treatment::{Texts, cut};
 use super::*;
-use crate::record::TextFor;
-use crate::record::sample::streamed;
 use std::fs;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use tokenweir_core::record::TextFor;
+use tokenweir_core::record::sample::streamed;
 
 /// Long enough for a busy machine, short enough for a test that waits for it.
 const BRIEFLY: Duration = Duration::from_millis(200);

@@ -6,9 +6,9 @@ use super::hook::Hook;
 use super::redact::redact;
 use super::settings::MARGIN;
 use super::{Settings, StartError};
-use crate::openai::Excerpt;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use tokenweir_core::openai::Excerpt;
 
 /// Treats texts, one request after the other. It may wait for a redactor, so it needs a thread.
 pub(in crate::telemetry) struct Treatment {

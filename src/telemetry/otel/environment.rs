@@ -1,8 +1,6 @@
 //! The standard `OTEL_*` variables that spans and metrics share: where the collector is, how it is
 //! spoken to, and who speaks.
 
-use crate::tls::ClientSettings;
-use crate::units;
 use http::Uri;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
@@ -10,6 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::time::Duration;
+use tokenweir_core::units;
+use tokenweir_net::tls::ClientSettings;
 
 /// The variables that are set.
 pub(in crate::telemetry) struct Environment<'a>(

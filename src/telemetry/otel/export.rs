@@ -4,9 +4,7 @@
 use super::StartError;
 use super::environment::Protocol;
 use super::settings::Settings;
-use crate::supervise::{self, Task};
 use crate::telemetry::collector::{self, Sender};
-use crate::tls::Outbound;
 use opentelemetry_otlp::{WithExportConfig, WithHttpConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
@@ -16,6 +14,8 @@ use opentelemetry_sdk::trace::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tokenweir_net::supervise::{self, Task};
+use tokenweir_net::tls::Outbound;
 use tokio::runtime::Handle;
 use tonic::transport::Endpoint;
 
@@ -170,16 +170,16 @@ impl<E: SpanExporter> SpanExporter for Counting<E> {
 mod tests {
     use super::super::{Batch, Otel};
     use super::*;
-    use crate::clock;
-    use crate::observe::Sink;
-    use crate::record::RequestRecord;
-    use crate::record::sample::streamed;
     use opentelemetry_sdk::error::OTelSdkError;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, channel};
     use std::thread;
+    use tokenweir_core::clock;
+    use tokenweir_core::observe::Sink;
+    use tokenweir_core::record::RequestRecord;
+    use tokenweir_core::record::sample::streamed;
 
     /// Waits at a gate before each batch, then takes it or not.
     #[derive(Debug)]

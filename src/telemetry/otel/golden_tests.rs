@@ -4,11 +4,11 @@
 use super::style::{Profile, Semconv, Style};
 use super::tail::Tail;
 use super::tests::{assert_is_golden, before_output};
-use crate::openai::{Api, EngineTimes, InBandError, Parameters};
-use crate::record::sample::{at, streamed};
-use crate::record::*;
-use crate::trace_context::TraceParent;
 use std::time::Duration;
+use tokenweir_core::openai::{Api, EngineTimes, InBandError, Parameters};
+use tokenweir_core::record::sample::{at, streamed};
+use tokenweir_core::record::*;
+use tokenweir_core::trace_context::TraceParent;
 
 /// The sample in the shape of this API.
 fn shaped(api: Api) -> RequestRecord {

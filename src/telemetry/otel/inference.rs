@@ -6,11 +6,11 @@ use super::attributes::{Attributes, count, host, reals, seconds, text, texts, wo
 use super::profiles;
 use super::spans::{error_type, failure, moment};
 use super::style::{Semconv, Style};
-use crate::openai::{Api, Finish};
-use crate::record::{Lost, Outcome, Phase, Phases, RequestRecord, SlowCause};
 use opentelemetry::Value;
 use opentelemetry::trace::Event;
 use std::time::Instant;
+use tokenweir_core::openai::{Api, Finish};
+use tokenweir_core::record::{Lost, Outcome, Phase, Phases, RequestRecord, SlowCause};
 
 /// The kind of server that is asked, if none was.
 const PROVIDER: &str = "vllm";

@@ -26,16 +26,16 @@ pub use settings::{Batch, Configured, Settings};
 pub use span_limits::SpanLimits;
 pub use style::{Profile, Semconv, Style};
 
-use crate::clock;
-use crate::observe::Sink;
-use crate::record::{Kept, RequestRecord};
 use crate::telemetry::collector;
-use crate::tls::{Outbound, TlsError};
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
 use std::sync::Arc;
 use std::time::Duration;
 use tail::{Share, Tail};
+use tokenweir_core::clock;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{Kept, RequestRecord};
+use tokenweir_net::tls::{Outbound, TlsError};
 
 /// How long [`Otel::shutdown`] waits for the collector.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);

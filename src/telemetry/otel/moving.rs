@@ -98,7 +98,7 @@ fn bucket(value: Duration) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
+    use tokenweir_core::clock;
 
     fn millis(millis: u64) -> Duration {
         Duration::from_millis(millis)

@@ -4,8 +4,8 @@
 use super::attributes::{Attributes, count, text};
 use super::spans::moment;
 use super::style::Profile;
-use crate::record::RequestRecord;
 use opentelemetry::trace::Event;
+use tokenweir_core::record::RequestRecord;
 
 /// The event by which `OpenInference` knows the first token.
 const FIRST_TOKEN: &str = "First Token Stream Event";

@@ -1,6 +1,6 @@
 //! `OTEL_PROPAGATORS`, which the SDK leaves to whoever uses it.
 
-use crate::trace_context::Formats;
+use tokenweir_core::trace_context::Formats;
 
 /// The names that are known.
 pub(super) const KNOWN: &str = "tracecontext, baggage, b3, b3multi, none";

@@ -7,13 +7,13 @@ use super::propagators;
 use super::span_limits::SpanLimits;
 use super::style::{Profile, Semconv, Style};
 use super::tail::Share;
-use crate::rate::Rate;
-use crate::tls::ClientSettings;
-use crate::trace_context::{Formats, Parent, Propagation, Sampler};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokenweir_core::rate::Rate;
+use tokenweir_core::trace_context::{Formats, Parent, Propagation, Sampler};
+use tokenweir_net::tls::ClientSettings;
 
 /// How spans are made and sent.
 #[derive(Debug, Clone, PartialEq)]

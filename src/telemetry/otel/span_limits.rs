@@ -67,7 +67,7 @@ mod tests {
     use super::super::spans;
     use super::super::style::Style;
     use super::*;
-    use crate::record::sample::streamed;
+    use tokenweir_core::record::sample::streamed;
 
     #[test]
     fn what_is_over_the_limits_is_left_out_and_counted() {

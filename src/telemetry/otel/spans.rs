@@ -5,8 +5,6 @@
 use super::attributes::{Attributes, count as number, host as host_name, text};
 use super::inference;
 use super::style::Style;
-use crate::record::{Attempt, Kept, Outcome, RequestRecord};
-use crate::trace_context::TraceContext;
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
 };
@@ -14,6 +12,8 @@ use opentelemetry::{InstrumentationScope, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use std::borrow::Cow;
 use std::time::{Instant, SystemTime};
+use tokenweir_core::record::{Attempt, Kept, Outcome, RequestRecord};
+use tokenweir_core::trace_context::TraceContext;
 
 /// All spans of a request, parents first.
 pub(super) fn tree(record: &RequestRecord, trace: &TraceContext, style: &Style) -> Vec<SpanData> {

@@ -12,12 +12,12 @@
 
 use super::moving::Moving;
 use super::spans;
-use crate::rate::Rate;
-use crate::record::{Kept, ModelLabel, Outcome, RequestRecord};
-use crate::trace_context::Sampler;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+use tokenweir_core::rate::Rate;
+use tokenweir_core::record::{Kept, ModelLabel, Outcome, RequestRecord};
+use tokenweir_core::trace_context::Sampler;
 
 /// The judge of traces.
 #[derive(Debug, Default)]
@@ -112,10 +112,10 @@ impl Share {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
-    use crate::record::sample::{at, streamed};
-    use crate::record::{Condition, End, SlowCause, SlowLimits, Stall, Timings};
     use std::time::Duration;
+    use tokenweir_core::clock;
+    use tokenweir_core::record::sample::{at, streamed};
+    use tokenweir_core::record::{Condition, End, SlowCause, SlowLimits, Stall, Timings};
 
     /// A stream that is as usual, and whose head was not sampled.
     fn usual() -> RequestRecord {

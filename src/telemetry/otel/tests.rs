@@ -2,9 +2,6 @@
 
 use super::spans;
 use super::style::Style;
-use crate::openai::{Api, Finish, Usage};
-use crate::record::sample::{at, streamed};
-use crate::record::*;
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
@@ -12,6 +9,9 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
+use tokenweir_core::openai::{Api, Finish, Usage};
+use tokenweir_core::record::sample::{at, streamed};
+use tokenweir_core::record::*;
 
 #[test]
 fn an_answer_that_is_whole() {

@@ -3,9 +3,9 @@
 
 use crate::telemetry::otel::environment::{Environment, Signal, refuse};
 use crate::telemetry::otel::{Protocol, SettingsError};
-use crate::tls::ClientSettings;
 use http::HeaderMap;
 use std::time::Duration;
+use tokenweir_net::tls::ClientSettings;
 
 /// How metrics are pushed.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,8 +4,6 @@ use super::message::{self, Span};
 use super::names;
 use super::*;
 use crate::backend::LabelledModel;
-use crate::record::sample::streamed;
-use crate::spread::Bounds;
 use crate::telemetry::buckets::Buckets;
 use crate::telemetry::catalog;
 use crate::telemetry::exposition::Format;
@@ -22,6 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
+use tokenweir_core::record::sample::streamed;
+use tokenweir_core::spread::Bounds;
 
 // === As Prometheus translates ===
 
@@ -110,7 +110,7 @@ fn vitals() -> Vitals {
 }
 
 fn counted() -> Prometheus {
-    use crate::observe::Sink;
+    use tokenweir_core::observe::Sink;
     let prometheus = Prometheus::new(Known::default(), &Buckets::default(), Vec::new());
     let record = streamed();
     prometheus.first_output(&record);

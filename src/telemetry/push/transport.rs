@@ -4,7 +4,6 @@
 use super::{Settings, StartError};
 use crate::telemetry::collector::{self, Http, MAX_ANSWER};
 use crate::telemetry::otel::Protocol;
-use crate::tls::Outbound;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -18,6 +17,7 @@ use prost::Message;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_net::tls::Outbound;
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};

@@ -1,12 +1,12 @@
 //! A server that says how good an answer is. Whatever else it does costs a score and nothing more.
 
 use super::Sample;
-use crate::clock;
 use crate::telemetry::content::StartError;
 use crate::telemetry::post::Post;
 use futures_util::future::join_all;
 use serde::Deserialize;
 use std::time::{Duration, Instant};
+use tokenweir_core::clock;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 

@@ -1,10 +1,10 @@
 //! What is configured of the look at quality.
 
-use crate::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
+use tokenweir_core::units;
 
 /// Whether quality is looked at, and who gets a sample of prompts and answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

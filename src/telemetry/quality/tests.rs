@@ -1,13 +1,13 @@
 //! What a judge and the file get, what becomes of it, and what is told.
 
 use super::*;
-use crate::record::TextFor;
-use crate::record::sample::streamed;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use tokenweir_core::record::TextFor;
+use tokenweir_core::record::sample::streamed;
 
 fn texts() -> content::Settings {
     content::Settings::default()

@@ -1,11 +1,11 @@
 //! The trends of each model.
 
 use super::trend::Trend;
-use crate::record::{ModelLabel, RequestRecord, Timings};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokenweir_core::record::{ModelLabel, RequestRecord, Timings};
 
 /// The trends of all models that had an answer lately.
 pub(super) struct Trends {

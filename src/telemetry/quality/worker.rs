@@ -2,9 +2,6 @@
 
 use super::judge::Judge;
 use super::{Job, Sample, Tallies, Trends};
-use crate::clock;
-use crate::gather::Gatherer;
-use crate::supervise::{self, Task};
 use crate::telemetry::bounded_file::Bounded;
 use crate::telemetry::content::Treatment;
 use crate::telemetry::tame;
@@ -12,6 +9,9 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use tokenweir_core::clock;
+use tokenweir_core::gather::Gatherer;
+use tokenweir_net::supervise::{self, Task};
 use tokio::sync::watch;
 
 /// What the thread has.

@@ -1,8 +1,8 @@
 //! A request that ended, as a line of a list.
 
-use crate::record::{BackendId, Caller, ModelLabel, Outcome, RequestRecord, SlowCause};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+use tokenweir_core::record::{BackendId, Caller, ModelLabel, Outcome, RequestRecord, SlowCause};
 
 /// A request that ended. Nothing of its prompt or its answer.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Moments that the tests choose.
 
 use super::*;
-use crate::record::SlowCause;
-use crate::record::sample::streamed;
+use tokenweir_core::record::SlowCause;
+use tokenweir_core::record::sample::streamed;
 
 /// The sample, as if it had ended then.
 fn ended(at: Instant) -> RequestRecord {
@@ -63,6 +63,7 @@ fn a_trace_is_told_only_if_it_is_kept() {
     let recent = Recent::new(epoch());
     recent.finished(&RequestRecord { kept: None, ..streamed() });
     assert_eq!(recent.ended()[0].trace_id, None);
-    recent.finished(&RequestRecord { kept: Some(crate::record::Kept::Slow), ..streamed() });
+    recent
+        .finished(&RequestRecord { kept: Some(tokenweir_core::record::Kept::Slow), ..streamed() });
     assert_eq!(recent.ended()[0].trace_id, Some(streamed().trace.unwrap().trace_id));
 }

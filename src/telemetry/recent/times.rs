@@ -1,31 +1,15 @@
 //! Times under bounds that are near each other, so that their quantiles move when they do.
 
-use crate::spread::{self, Gaps};
-use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 use std::time::Duration;
+use tokenweir_api::Quantiles;
+use tokenweir_core::spread::{self, Gaps};
 
 /// Counts of times.
 #[derive(Debug, Clone)]
 pub struct Times {
     counts: Vec<u32>,
     max: f64,
-}
-
-/// Where the times of many requests lie, in seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Quantiles {
-    /// How many there were.
-    pub count: u64,
-    /// Half of them are not above.
-    pub p50: f64,
-    /// 95 of 100.
-    pub p95: f64,
-    /// 99 of 100.
-    pub p99: f64,
-    /// The longest.
-    pub max: f64,
 }
 
 /// The least bound, in seconds.

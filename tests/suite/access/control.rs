@@ -6,11 +6,11 @@ use crate::support::fake::Fake;
 use crate::support::gateway::{Running, Setup, body, post, start, start_with, status};
 use http::HeaderName;
 use std::sync::Arc;
-use tokenweir::access::TenantEntry;
 use tokenweir::backend::routes::Named;
-use tokenweir::openai::control::{Action, FIELDS, Permission, Permissions};
 use tokenweir::proxy::access::Access;
-use tokenweir::record::Outcome;
+use tokenweir_core::access::TenantEntry;
+use tokenweir_core::openai::control::{Action, FIELDS, Permission, Permissions};
+use tokenweir_core::record::Outcome;
 
 /// Every path that takes a JSON body.
 const PATHS: [&str; 17] = [
@@ -220,7 +220,7 @@ async fn a_permission_in_a_file_of_keys_that_is_read_again_holds_for_the_next_re
     let request = keyed(&post(CHAT, &ask(r#""priority":3"#)));
     refused(&gateway, &request, "priority").await;
     let roster =
-        |allow| tokenweir::access::Roster { tenants: vec![TenantEntry { allow, ..tenant() }] };
+        |allow| tokenweir_core::access::Roster { tenants: vec![TenantEntry { allow, ..tenant() }] };
     access.replace(Some(&roster(vec![Permission::Priority])));
     assert_eq!(status(&gateway.raw(&request).await), 200);
     gateway.record().await;
@@ -374,7 +374,7 @@ async fn no_path_that_controls_a_backend_is_served_and_the_security_guide_lists_
 fn the_security_guide_has_the_whole_table() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/security.md");
     let guide = std::fs::read_to_string(path).unwrap();
-    for row in tokenweir::openai::control::table() {
+    for row in tokenweir_core::openai::control::table() {
         assert!(guide.contains(&row), "docs/security.md lacks this row:\n{row}");
     }
 }

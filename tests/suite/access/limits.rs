@@ -7,10 +7,10 @@ use crate::support::fake::{
 };
 use crate::support::gateway::{Running, Setup, post, start_with, status, waiting_room};
 use std::sync::Arc;
-use tokenweir::access::{Limits, TenantEntry};
 use tokenweir::config;
 use tokenweir::proxy::access::Access;
-use tokenweir::record::Outcome;
+use tokenweir_core::access::{Limits, TenantEntry};
+use tokenweir_core::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -5,10 +5,10 @@ use crate::support::fake::Fake;
 use crate::support::gateway::{Running, Setup, post, start_with, status};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tokenweir::access::cors::Cors;
-use tokenweir::access::{KeyDigest, KeyEntry, Limits, Roster, SaltKey, TenantEntry};
-use tokenweir::openai::control::Permission;
 use tokenweir::proxy::access::Access;
+use tokenweir_core::access::cors::Cors;
+use tokenweir_core::access::{KeyDigest, KeyEntry, Limits, Roster, SaltKey, TenantEntry};
+use tokenweir_core::openai::control::Permission;
 
 /// Three tenants, whose keys are their names; `free` chooses its own salt.
 async fn derived(fake: &Fake) -> Running {

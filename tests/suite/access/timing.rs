@@ -5,7 +5,7 @@ use super::{KEY, tenant};
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use std::hint::black_box;
 use std::time::Instant;
-use tokenweir::access::{KeyDigest, Keys, Roster};
+use tokenweir_core::access::{KeyDigest, Keys, Roster};
 
 /// Measurements of each class.
 const SAMPLES: usize = 1_000_000;

@@ -6,8 +6,8 @@ use crate::support::gateway::{Setup, post, start_with, status, waiting_room};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir::config;
-use tokenweir::record::Outcome;
-use tokenweir::sim::{self, Sim};
+use tokenweir_core::record::Outcome;
+use tokenweir_sim::Sim;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A chat that a simulated engine answers with so many tokens.
@@ -22,14 +22,14 @@ fn chat(model: &str, tokens: usize) -> String {
 async fn engines(models: &[&str]) -> Vec<SocketAddr> {
     let mut addrs = Vec::new();
     for model in models {
-        let settings = sim::Settings {
+        let settings = tokenweir_sim::Settings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             replicas: 1,
             models: vec![(*model).to_owned()],
             max_num_seqs: 4,
             blocks: 64,
             block_size: 16,
-            ..sim::Settings::default()
+            ..tokenweir_sim::Settings::default()
         };
         let sim = Sim::bind(&settings).await.unwrap();
         addrs.extend_from_slice(sim.addrs());

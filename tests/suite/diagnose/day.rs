@@ -2,7 +2,7 @@
 
 use super::plant::Plant;
 use std::time::Instant;
-use tokenweir::diagnose::EVERY;
+use tokenweir_diagnose::EVERY;
 
 const DAY: u64 = 24 * 3_600;
 const HOUR: u64 = 3_600;

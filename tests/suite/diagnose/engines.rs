@@ -4,10 +4,10 @@
 use super::plant::poisson;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
-use tokenweir::backend::dialect::Load;
-use tokenweir::diagnose::{Diagnosis, EVERY, Sample, Watch, safe_max_num_seqs};
-use tokenweir::record::BackendId;
-use tokenweir::sim::engine::{Engine, Request, SequenceId, Spec, Token};
+use tokenweir_core::dialect::Load;
+use tokenweir_core::record::BackendId;
+use tokenweir_diagnose::{Diagnosis, EVERY, Sample, Watch, safe_max_num_seqs};
+use tokenweir_sim::engine::{Engine, Request, SequenceId, Spec, Token};
 
 /// What is sent: requests in a second, and ranges of lengths in tokens.
 #[derive(Debug, Clone, Copy)]

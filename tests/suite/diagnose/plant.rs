@@ -3,10 +3,10 @@
 //! follows.
 
 use std::time::Instant;
-use tokenweir::backend::dialect::Load;
-use tokenweir::diagnose::{Counts, EVERY, Sample, Seen, Watch};
-use tokenweir::diagnose::{Diagnosis, SLOW_START};
-use tokenweir::record::BackendId;
+use tokenweir_core::dialect::Load;
+use tokenweir_core::record::BackendId;
+use tokenweir_diagnose::{Counts, EVERY, Sample, Seen, Watch};
+use tokenweir_diagnose::{Diagnosis, SLOW_START};
 
 /// What is as it is.
 #[derive(Debug, Clone, Copy)]

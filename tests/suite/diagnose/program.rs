@@ -6,8 +6,8 @@ use crate::support::gateway::{Setup, start_with};
 use serde_json::Value;
 use std::process::{Command, Output};
 use std::sync::Arc;
-use tokenweir::diagnose::{Board, Confidence, Diagnosis, Severity, Verdict, Watched};
-use tokenweir::sim::{Settings, Sim};
+use tokenweir_diagnose::{Board, Confidence, Diagnosis, Severity, Verdict, Watched};
+use tokenweir_sim::{Settings, Sim};
 use tokio::net::TcpListener;
 
 async fn diagnose(arguments: String) -> Output {
@@ -64,7 +64,7 @@ async fn a_replica_that_was_watched_too_briefly_or_is_no_engine_cannot_be_told()
         let (report, code) = report(format!("--backend http://{addr} --for 0s")).await;
         assert_eq!(code, 3, "{report:#}");
         let untold = report["cannot_tell"].as_array().unwrap();
-        assert_eq!(untold.len(), tokenweir::diagnose::RULES.len());
+        assert_eq!(untold.len(), tokenweir_diagnose::RULES.len());
         assert!(untold.iter().all(|it| it["missing"][0] == missing), "{report:#}");
         assert_eq!(report["backends"][0]["is_judged"], false);
     }
@@ -97,7 +97,7 @@ async fn what_a_gateway_has_found_is_on_each_of_its_pages_and_in_the_exit_code()
             .filter(|(series, _)| series.starts_with("tokenweir_verdict{"))
             .map(|(_, value)| value)
             .collect();
-        assert_eq!(of_verdict.len(), tokenweir::diagnose::RULES.len());
+        assert_eq!(of_verdict.len(), tokenweir_diagnose::RULES.len());
         let found = f64::from(u8::from(verdicts.is_some()));
         assert!((of_verdict.iter().sum::<f64>() - found).abs() < 0.5, "{of_verdict:?}");
     }

@@ -5,7 +5,7 @@ use super::plant::Plant;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Instant;
-use tokenweir::diagnose::{EVERY, RULES};
+use tokenweir_diagnose::{EVERY, RULES};
 
 /// What a rule got right and wrong.
 #[derive(Debug, Default, Clone, Copy)]

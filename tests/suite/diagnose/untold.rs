@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use tokenweir::backend::dialect::Load;
-use tokenweir::diagnose::{Diagnosis, EVERY, RULES, Sample, Watch};
-use tokenweir::record::BackendId;
+use tokenweir_core::dialect::Load;
+use tokenweir_core::record::BackendId;
+use tokenweir_diagnose::{Diagnosis, EVERY, RULES, Sample, Watch};
 
 /// What is said of a replica with this page after so many looks.
 fn after(looks: u32, page: Option<&Load>) -> Diagnosis {

@@ -6,7 +6,7 @@ use super::plan::{Field, FrontEnd, Plan, Told, UsageAsked, What};
 use super::story::{Event, Kind, Meaning, Story};
 use super::{audio, chance, typed};
 use fastrand::Rng;
-use tokenweir::openai::Api;
+use tokenweir_core::openai::Api;
 
 /// An exchange that is yet to take place.
 pub(crate) struct Case {

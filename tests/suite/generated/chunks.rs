@@ -7,7 +7,7 @@ use super::plan::{Field, FrontEnd, Plan, Step, Told, UsageAsked, What};
 use super::story::{Counts, Kind, Meaning, Output};
 use super::texts;
 use std::fmt::Write;
-use tokenweir::openai::Api;
+use tokenweir_core::openai::Api;
 
 /// Writes the chunks of one answer.
 pub(crate) struct Chunks<'a> {

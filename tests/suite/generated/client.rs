@@ -14,9 +14,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
-use tokenweir::headers::RequestId;
-use tokenweir::observe::{Begun, Exchange, Live, ObservedBody, Replica, Sink};
-use tokenweir::record::{Asked, Condition, RecentTimes, RequestRecord};
+use tokenweir_core::headers::RequestId;
+use tokenweir_core::observe::{Begun, Exchange, Live, ObservedBody, Replica, Sink};
+use tokenweir_core::record::{Asked, Condition, RecentTimes, RequestRecord};
 
 /// What came of an exchange.
 pub(crate) struct Seen {

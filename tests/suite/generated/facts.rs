@@ -3,8 +3,8 @@
 
 use super::case::{Case, Close};
 use super::story::{Counts, Kind, Meaning};
-use tokenweir::openai::Finish;
-use tokenweir::record::{Lost, RequestRecord, UsageEvent};
+use tokenweir_core::openai::Finish;
+use tokenweir_core::record::{Lost, RequestRecord, UsageEvent};
 
 /// What is compared.
 #[derive(Debug, Default, PartialEq)]

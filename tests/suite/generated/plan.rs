@@ -3,7 +3,7 @@
 use super::chance;
 use super::story::Kind;
 use fastrand::Rng;
-use tokenweir::openai::Api;
+use tokenweir_core::openai::Api;
 
 /// Everything about an answer but its bytes.
 pub(crate) struct Plan {

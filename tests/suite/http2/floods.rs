@@ -10,7 +10,7 @@ use crate::support::raw_http2::{
 };
 use crate::support::strict::answers;
 use std::time::Duration;
-use tokenweir::record::Outcome;
+use tokenweir_core::record::Outcome;
 use tokio::io::AsyncWriteExt;
 
 const PATIENCE: Duration = Duration::from_mins(1);

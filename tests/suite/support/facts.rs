@@ -3,8 +3,8 @@
 use super::fake::{Fake, Kind, Step};
 use super::gateway::{Setup, body, post, start_with};
 use serde_json::{Value, json};
-use tokenweir::openai::Finish;
-use tokenweir::record::RequestRecord;
+use tokenweir_core::openai::Finish;
+use tokenweir_core::record::RequestRecord;
 
 /// The record of an answer with this body, which must pass as it is.
 pub(crate) async fn record_of(path: &str, media_type: &str, sent: &str) -> RequestRecord {

@@ -3,8 +3,8 @@
 use super::gateway::{Running, Setup, start_with};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokenweir::backend::dialect::Load;
-use tokenweir::sim::{Replica, Settings, Sim};
+use tokenweir_core::dialect::Load;
+use tokenweir_sim::{Replica, Settings, Sim};
 use tokio::task::JoinHandle;
 
 /// A gateway and its replicas.

@@ -2,7 +2,7 @@
 
 use super::super::environment::{DISABLED, ENDPOINT, PROTOCOL, RESOURCE, SERVICE_NAME};
 use super::*;
-use crate::trace_context::Propagation;
+use tokenweir_core::trace_context::Propagation;
 
 fn read(variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
     read_with(Configured::default(), variables)
@@ -161,7 +161,7 @@ fn a_batch_is_waited_for_as_long_as_the_shorter_limit_says() {
 fn a_caller_that_is_not_believed_does_not_pass_even_without_traces() {
     let with = |parent, variables: &[(&str, &str)]| {
         let configured = Configured { parent, ..Configured::default() };
-        read_with(configured, variables).unwrap().propagation(crate::clock::now())
+        read_with(configured, variables).unwrap().propagation(tokenweir_core::clock::now())
     };
     let to = (ENDPOINT, "http://collector:4317");
     assert_eq!(with(Parent::Continue, &[]), None);

@@ -1,0 +1,128 @@
+//! The answers that are one small document: models, tokens, embeddings, load, version.
+
+use super::quoted;
+use crate::text::{Prompt, mix};
+
+/// The version of vLLM that is imitated.
+pub const VERSION: &str = r#"{"version":"0.32.0"}"#;
+/// The answer to a path that the framework does not know.
+pub const NOT_FOUND: &str = r#"{"detail":"Not Found"}"#;
+/// The answer to a method that the framework does not know.
+pub const METHOD_NOT_ALLOWED: &str = r#"{"detail":"Method Not Allowed"}"#;
+
+/// `GET /load`
+pub fn load(requests: u64) -> String {
+    format!(r#"{{"server_load":{requests}}}"#)
+}
+
+/// `GET /v1/models`: the first model is the root, the others are other names for it.
+pub fn models(models: &[String], created: u64, max_model_len: u32) -> String {
+    let root = quoted(models.first().map_or("", String::as_str));
+    let entries: Vec<String> = models
+        .iter()
+        .map(|model| {
+            let permission = mix(created, model.len() as u64);
+            let model = quoted(model);
+            format!(
+                r#"{{"id":{model},"object":"model","created":{created},"owned_by":"vllm","root":{root},"parent":null,"max_model_len":{max_model_len},"permission":[{{"id":"modelperm-{permission:016x}","object":"model_permission","created":{created},"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}}]}}"#
+            )
+        })
+        .collect();
+    format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(","))
+}
+
+/// `POST /tokenize`
+pub fn tokenize(prompt: &Prompt, max_model_len: u32, with_texts: bool) -> String {
+    let tokens: Vec<String> = prompt.tokens().map(|token| token.to_string()).collect();
+    let texts: Vec<String> = prompt.token_texts().map(|text| quoted(&text)).collect();
+    let texts = if with_texts { format!("[{}]", texts.join(",")) } else { "null".to_owned() };
+    format!(
+        r#"{{"count":{},"max_model_len":{max_model_len},"tokens":[{}],"token_strs":{texts}}}"#,
+        tokens.len(),
+        tokens.join(",")
+    )
+}
+
+/// `POST /detokenize`
+pub fn detokenize(prompt: &Prompt) -> String {
+    format!(r#"{{"prompt":{}}}"#, quoted(&prompt.text()))
+}
+
+/// `POST /v1/messages/count_tokens`
+pub fn count_tokens(tokens: u32) -> String {
+    format!(
+        r#"{{"input_tokens":{tokens},"context_management":{{"original_input_tokens":{tokens}}}}}"#
+    )
+}
+
+/// `POST /v1/embeddings`: a vector of 64 numbers for each prompt, of length 1.
+pub fn embeddings(id: &str, created: u64, model: &str, prompts: &[Prompt], base64: bool) -> String {
+    let entries: Vec<String> = prompts
+        .iter()
+        .enumerate()
+        .map(|(index, prompt)| {
+            let vector = embedding(prompt.hash());
+            let vector = if base64 {
+                let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+                quoted(&to_base64(&bytes))
+            } else {
+                format!("[{}]", vector.map(|x| x.to_string()).join(","))
+            };
+            format!(r#"{{"index":{index},"object":"embedding","embedding":{vector}}}"#)
+        })
+        .collect();
+    let tokens: u32 = prompts.iter().map(Prompt::token_count).sum();
+    format!(
+        r#"{{"id":{},"object":"list","created":{created},"model":{},"data":[{}],"usage":{{"prompt_tokens":{tokens},"total_tokens":{tokens},"completion_tokens":0,"prompt_tokens_details":null,"completion_tokens_details":null}}}}"#,
+        quoted(id),
+        quoted(model),
+        entries.join(",")
+    )
+}
+
+fn embedding(seed: u64) -> [f32; 64] {
+    let raw: [f32; 64] = std::array::from_fn(|index| {
+        (mix(seed, index as u64) >> 40) as f32 / (1 << 23) as f32 - 1.0
+    });
+    let length = raw.iter().map(|x| x * x).sum::<f32>().sqrt();
+    raw.map(|x| x / length)
+}
+
+fn to_base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let [a, b, c] = std::array::from_fn(|index| chunk.get(index).copied().unwrap_or(0));
+        let bits = u32::from_be_bytes([0, a, b, c]);
+        for digit in 0..4 {
+            let index = (bits >> (18 - 6 * digit)) as usize & 63;
+            text.push(if digit <= chunk.len() { char::from(ALPHABET[index]) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_rfc_4648() {
+        let encoded = ["", "f", "fo", "foo", "foob"].map(|text| to_base64(text.as_bytes()));
+        assert_eq!(encoded, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
+    }
+
+    #[test]
+    fn tokens_read_as_recorded_and_turn_back() {
+        let prompt = Prompt::new("no one");
+        let texts = tokenize(&prompt, 2048, true);
+        assert_eq!(
+            texts,
+            r#"{"count":2,"max_model_len":2048,"tokens":[1864396654,25966],"token_strs":["no o","ne"]}"#
+        );
+        assert_eq!(
+            detokenize(&Prompt::from_tokens(&[1_864_396_654, 25966])),
+            r#"{"prompt":"no one"}"#
+        );
+    }
+}

@@ -1,0 +1,36 @@
+//! The flags of `demo`.
+
+use clap::Args;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokenweir_core::units;
+
+/// `tokenweir demo`.
+#[derive(Debug, Clone, Args)]
+pub struct Demo {
+    /// End after this time, such as 30s. Until interrupted, if not given.
+    #[arg(long = "for", value_name = "DURATION", env = "TOKENWEIR_DEMO_FOR")]
+    #[arg(value_parser = units::duration::parse)]
+    pub duration: Option<Duration>,
+    /// Where clients are served.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
+    #[arg(env = "TOKENWEIR_DEMO_LISTEN")]
+    pub listen: SocketAddr,
+    /// Where metrics and health are served.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090")]
+    #[arg(env = "TOKENWEIR_DEMO_ADMIN")]
+    pub admin: SocketAddr,
+    /// Number of simulated replicas.
+    #[arg(long, value_name = "N", default_value_t = 3, env = "TOKENWEIR_DEMO_REPLICAS")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub replicas: u16,
+    /// Requests per second.
+    #[arg(long, value_name = "RATE", default_value_t = 4.0, env = "TOKENWEIR_DEMO_RATE")]
+    #[arg(value_parser = rate)]
+    pub rate: f64,
+}
+
+fn rate(text: &str) -> Result<f64, &'static str> {
+    let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
+    rate.ok_or("expected a number above 0")
+}

@@ -1,0 +1,5 @@
+//! `tokenweir demo`: simulated backends, a gateway and a light load in one process.
+
+pub(crate) mod args;
+mod load;
+pub(crate) mod run;

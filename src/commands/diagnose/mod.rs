@@ -1,0 +1,5 @@
+//! `tokenweir diagnose`: names the conditions of backends under load.
+
+pub(crate) mod args;
+mod report;
+pub(crate) mod run;

@@ -1,0 +1,117 @@
+//! What a shell and `man` are told of the command line: completions, and a page for each command.
+
+use clap_complete::Shell;
+use clap_mangen::Man;
+use std::io;
+
+/// What can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Guide {
+    /// Manual pages: tokenweir(1), and one for each command.
+    Man,
+    /// Completions for bash.
+    CompletionsBash,
+    /// Completions for zsh.
+    CompletionsZsh,
+    /// Completions for fish.
+    CompletionsFish,
+}
+
+impl Guide {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::Man, Self::CompletionsBash, Self::CompletionsZsh, Self::CompletionsFish];
+
+    /// Its files: where each is looked for below a prefix such as `/usr`, and its text. The error is
+    /// one of the text's, which must be UTF-8.
+    pub fn files(self) -> io::Result<Vec<(String, String)>> {
+        let completions = |path: &str, shell| Ok(vec![(path.to_owned(), completions(shell)?)]);
+        match self {
+            Self::Man => pages(),
+            Self::CompletionsBash => {
+                completions("share/bash-completion/completions/tokenweir", Shell::Bash)
+            }
+            Self::CompletionsZsh => completions("share/zsh/site-functions/_tokenweir", Shell::Zsh),
+            Self::CompletionsFish => {
+                completions("share/fish/vendor_completions.d/tokenweir.fish", Shell::Fish)
+            }
+        }
+    }
+}
+
+fn completions(shell: Shell) -> io::Result<String> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut crate::cli::command(), "tokenweir", &mut text);
+    utf8(text)
+}
+
+/// The page of the program, and one of each command.
+fn pages() -> io::Result<Vec<(String, String)>> {
+    let mut program = crate::cli::command();
+    program.build();
+    let commands = program.get_subcommands().cloned().map(page);
+    std::iter::once(page(program.clone())).chain(commands).collect()
+}
+
+fn page(command: clap::Command) -> io::Result<(String, String)> {
+    let man = Man::new(command);
+    let path = format!("share/man/man1/{}", man.get_filename());
+    let mut text = Vec::new();
+    man.render(&mut text)?;
+    // Examples are lines, not a paragraph. The next heading fills again.
+    Ok((path, utf8(text)?.replace("\n.SH EXTRA\n", "\n.SH EXTRA\n.nf\n")))
+}
+
+fn utf8(text: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only(guide: Guide) -> String {
+        let mut files = guide.files().unwrap();
+        assert_eq!(files.len(), 1);
+        files.remove(0).1
+    }
+
+    #[test]
+    fn every_command_has_a_manual_page_with_all_of_its_flags() {
+        let pages = Guide::Man.files().unwrap();
+        assert!(pages[0].0.ends_with("/tokenweir.1"));
+        for command in crate::cli::command().get_subcommands() {
+            let name = command.get_name();
+            let path = format!("share/man/man1/tokenweir-{name}.1");
+            let page = pages.iter().find(|page| page.0 == path).unwrap_or_else(|| panic!("{path}"));
+            assert!(pages[0].1.contains(&format!("tokenweir\\-{name}(1)")), "{name}");
+            for long in command.get_arguments().filter_map(clap::Arg::get_long) {
+                let flag = format!("\\-\\-{}", long.replace('-', "\\-"));
+                assert!(page.1.contains(&flag), "{name} --{long}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_shell_completes_every_command() {
+        for guide in [Guide::CompletionsBash, Guide::CompletionsZsh, Guide::CompletionsFish] {
+            let text = only(guide);
+            for command in crate::cli::command().get_subcommands() {
+                assert!(text.contains(command.get_name()), "{guide:?} {}", command.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn examples_of_a_manual_page_keep_their_lines() {
+        let pages = Guide::Man.files().unwrap();
+        assert!(pages[0].1.contains(".SH EXTRA\n.nf\nExamples:\n"), "{}", pages[0].1);
+    }
+
+    #[test]
+    fn what_a_variable_holds_is_not_told() {
+        for (path, text) in Guide::Man.files().unwrap() {
+            assert!(!text.contains("TOKENWEIR_LISTEN="), "{path}");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! `tokenweir serve`: the gateway.
+
+pub mod args;
+pub mod run;

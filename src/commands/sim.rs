@@ -1,0 +1,22 @@
+//! `tokenweir sim`: simulated vLLM backends.
+
+use super::failed;
+use crate::app::signals;
+use std::process::ExitCode;
+use tokenweir_sim::Sim;
+
+/// Runs the command.
+pub(crate) async fn run(settings: tokenweir_sim::Settings) -> ExitCode {
+    let sim = match Sim::bind(&settings).await {
+        Ok(sim) => sim,
+        Err(error) => return failed(&error),
+    };
+    for addr in sim.addrs() {
+        eprintln!(
+            "simulated vLLM replica on http://{addr}, serving {}",
+            settings.models.join(", ")
+        );
+    }
+    sim.run(signals::stop()).await;
+    ExitCode::SUCCESS
+}
