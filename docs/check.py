@@ -1,7 +1,9 @@
-"""Reads README.md and the other documents: links and anchors lead somewhere, no page is forgotten, and
-each YAML example that is a configuration passes `tokenweir check` and the JSON Schema.
+"""Checks README.md, the book in docs and the other documents: links and anchors resolve, docs/SUMMARY.md
+lists each page of the book once, and each YAML example that is a configuration passes `tokenweir check`
+and the JSON Schema.
 
     python3 docs/check.py target/debug/tokenweir
+    python3 docs/check.py --renew-alerts              # copies the table of alerts from the runbooks
 """
 
 import glob
@@ -25,19 +27,30 @@ INLINE_CODE = re.compile(r"`[^`\n]*`")
 HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
 MARK = re.compile(r"<a id=\"([^\"]+)\"")
 EMBEDDED = re.compile(r"^  tokenweir\.yaml: \|\n((?:    .*\n|\n)+)", re.MULTILINE)
-# What a program that was built without Kubernetes says of an example with it.
+# The message of a program that was built without Kubernetes.
 WITHOUT_KUBERNETES = "was built without Kubernetes"
+SUMMARY = "docs/SUMMARY.md"
+# Pages that need no link: where readers begin, the list of chapters, and the text of the package index.
+STARTS = ("README.md", SUMMARY, "packaging/wheel.md")
+# The table of alerts: the generated page has it, and a page that is written by hand.
+RUNBOOKS, ALERTS = "docs/operate/runbooks.md", "docs/operate/alerts.md"
+ALERT_TABLE = re.compile(r"^\| alert \| severity \|.*\n(?:\|.*\n)+", re.MULTILINE)
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def pages():
-    found = ["README.md", "benches/README.md"]
-    for pattern in ("docs/*.md", "packaging/*.md"):
-        found += sorted(glob.glob(pattern))
-    return {page: open(page, encoding="utf-8").read() for page in found}
+    found = []
+    for pattern in ("*.md", "docs/**/*.md", "benches/README.md", "packaging/*.md"):
+        found += sorted(glob.glob(pattern, recursive=True))
+    return {page: read(page) for page in found}
 
 
 def anchors(text):
-    """The anchors of a page, as GitHub makes them of headings."""
+    """The anchors of a page, as GitHub derives them from headings."""
     text = FENCE.sub("", text)
     seen, found = {}, set(MARK.findall(text))
     for heading in HEADING.findall(text):
@@ -50,7 +63,7 @@ def anchors(text):
 
 
 def links(text):
-    # Text in backticks stays as the text of a link, and is no link itself.
+    # Code in backticks may be the text of a link. It contains no link itself.
     prose = FENCE.sub("", text)
     prose = INLINE_CODE.sub(lambda code: re.sub(r"[\[\]()]", "", code.group()), prose)
     return [target for target in LINK.findall(prose) if not re.match(r"[a-z]+:", target)]
@@ -70,27 +83,44 @@ def check_links(texts):
             if not anchor:
                 continue
             if file not in of_page:
-                of_page[file] = anchors(open(file, encoding="utf-8").read())
+                of_page[file] = anchors(read(file))
             if anchor not in of_page[file]:
                 problems.append(f"{page}: {target}: {file} has no heading for #{anchor}")
     for page in texts:
-        if page not in linked and page not in ("README.md", "packaging/wheel.md"):
-            problems.append(f"{page}: no other page leads here")
+        if page not in linked and page not in STARTS:
+            problems.append(f"{page}: no other page links to it")
     return problems
 
 
+def check_summary(texts):
+    """Each page of the book is listed once; mdBook leaves out a page that is not listed."""
+    listed = [os.path.normpath(f"docs/{target}") for target in links(texts[SUMMARY])]
+    book = {page for page in texts if page.startswith("docs/") and page != SUMMARY}
+    problems = [f"{SUMMARY}: {page} is not listed" for page in sorted(book - set(listed))]
+    problems += [f"{SUMMARY}: {page} is not a page" for page in sorted(set(listed) - book)]
+    problems += [f"{SUMMARY}: {page} is listed twice" for page in sorted(set(listed)) if listed.count(page) > 1]
+    return problems
+
+
+def renew_alerts():
+    table = ALERT_TABLE.search(read(RUNBOOKS)).group().replace("](#", f"]({os.path.basename(RUNBOOKS)}#")
+    page = ALERT_TABLE.sub(lambda _: table, read(ALERTS))
+    with open(ALERTS, "w", encoding="utf-8") as file:
+        file.write(page)
+
+
 def configurations(texts, keys):
-    """The examples that have a key of the configuration, with the page that each is on."""
+    """(page, example) for each YAML block that has a key of the configuration."""
     for page, text in texts.items():
         for _, language, block in FENCE.findall(text):
             if language != "yaml":
                 continue
             block = textwrap.dedent(block)
-            for one in [block, *map(textwrap.dedent, EMBEDDED.findall(block))]:
-                if keys & set(re.findall(r"^(\w+):", one, re.MULTILINE)):
-                    yield page, one
-    yield "config/tokenweir.yaml", open("config/tokenweir.yaml", encoding="utf-8").read()
-    yield "docker/tokenweir.yaml", open("docker/tokenweir.yaml", encoding="utf-8").read()
+            for example in [block, *map(textwrap.dedent, EMBEDDED.findall(block))]:
+                if keys & set(re.findall(r"^(\w+):", example, re.MULTILINE)):
+                    yield page, example
+    for file in ("config/tokenweir.yaml", "docker/tokenweir.yaml"):
+        yield file, read(file)
 
 
 def check_configurations(texts, program, schema):
@@ -101,39 +131,41 @@ def check_configurations(texts, program, schema):
             file.write(text)
             file.flush()
             done = subprocess.run([program, "check", file.name], capture_output=True, text=True)
-        said = done.stdout + done.stderr
-        if done.returncode != 0 and WITHOUT_KUBERNETES not in said:
-            problems.append(f"{page}: an example is refused: {said}\n{text}")
+        output = done.stdout + done.stderr
+        if done.returncode != 0 and WITHOUT_KUBERNETES not in output:
+            problems.append(f"{page}: an example is not valid: {output}\n{text}")
         if jsonschema:
             validator = jsonschema.Draft202012Validator(schema)
             for error in validator.iter_errors(yaml.safe_load(text)):
-                problems.append(f"{page}: the schema refuses {error.json_path}: {error.message}")
+                problems.append(f"{page}: the schema rejects {error.json_path}: {error.message}")
     if jsonschema:
         jsonschema.Draft202012Validator.check_schema(schema)
-        problems += taken_although_wrong(schema)
+        problems += accepted_invalid_files(schema)
     return problems, count
 
 
-def taken_although_wrong(schema):
-    """A schema that takes everything would find nothing."""
+def accepted_invalid_files(schema):
+    """Invalid files that the schema accepts. A schema that accepts every file would find no mistake."""
     validator = jsonschema.Draft202012Validator(schema)
-    wrong = [
+    invalid = [
         {"routng": {}},
         {"routing": {"policy": "fastest"}},
         {"drain": {"timeout": 30}},
         {"limits": {"body": "64K"}},
         {"backends": [{"name": "a"}]},
         {"backends": [{"url": "http://a:1", "api_key": "sk-123"}]},
-        {"watch": {"max_page": None}},
+        {"scrape": {"max_page": None}},
     ]
-    return [f"the schema takes {it}" for it in wrong if validator.is_valid(it)]
+    return [f"the schema accepts {file}" for file in invalid if validator.is_valid(file)]
 
 
 def main():
+    if sys.argv[1] == "--renew-alerts":
+        return renew_alerts()
     program = os.path.abspath(sys.argv[1])
-    schema = json.load(open("config/tokenweir.schema.json", encoding="utf-8"))
+    schema = json.loads(read("config/tokenweir.schema.json"))
     texts = pages()
-    problems = check_links(texts)
+    problems = check_links(texts) + check_summary(texts)
     more, count = check_configurations(texts, program, schema)
     problems += more
     for problem in problems:

@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
-# Checks the documents: what is printed by the program is as it prints it, links lead somewhere, and
-# each example of a configuration is one. `docs/check.sh --renew` writes anew what is printed.
+# Checks the documents: generated pages are as the program prints them, links resolve, docs/SUMMARY.md lists
+# each page, each example of a configuration is valid, and mdBook builds the book if it is installed.
+# `docs/check.sh --renew` writes the generated files again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-cargo build --locked --quiet
+# shellcheck disable=SC2086
+cargo build --locked --quiet ${CARGO_FLAGS:-}
 program=${TOKENWEIR:-${CARGO_TARGET_DIR:-target}/debug/tokenweir}
 
 if [ "${1-}" = --renew ]; then
   "$program" generate all --config docker/tokenweir.yaml --out .
-  # The chart carries copies.
+  # The chart has copies of these files.
   cp config/prometheus/{alert,recording}-rules.yml config/grafana/dashboards/{overview,replica}.json \
     packaging/helm/tokenweir/files/
+  python3 docs/check.py --renew-alerts
 else
   "$program" generate all --config docker/tokenweir.yaml --out "$work" 2>/dev/null
   (cd "$work" && find . -type f) | while read -r file; do
@@ -28,4 +31,11 @@ if ! python3 -c 'import jsonschema, yaml' 2>/dev/null; then
     python="$work/venv/bin/python"
   fi 2>/dev/null
 fi
+python3 docs/check_words.py
 "$python" docs/check.py "$program"
+
+if command -v mdbook >/dev/null; then
+  mdbook build docs
+else
+  echo '!! mdbook is not installed: the book is NOT built (cargo install mdbook)' >&2
+fi

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Runs every fuzz target from the recorded answers of tests/wire, on stable Rust and one core.
+# Runs every fuzz target on stable Rust and one core, with seeds from the recordings in tests/wire.
 #
 #   fuzz/run.sh [executions per target]
 #
-# Each target runs on short inputs, and for a hundredth of the executions on inputs of up to 256 KiB.
-# The crate has no unsafe code, so there is no sanitizer: debug assertions and overflow checks
-# watch instead. A failing input is left in fuzz/artifacts; exit 1 if there is one.
+# Each target runs on short inputs (up to 4 KiB), and for a hundredth of the executions on inputs of up to
+# 256 KiB. The crate has no unsafe code, so there is no sanitizer; debug assertions and overflow checks are
+# on. A failing input is stored in fuzz/artifacts, and the exit code is 1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 runs=${1:-2500000}
-# Seconds that one target may take, short and long inputs each.
+# Maximum seconds of one target, for short and for long inputs each.
 seconds=${FUZZ_SECONDS:-900}
-# Some of them: FUZZ_TARGETS="headers config".
+# A selection of targets: FUZZ_TARGETS="headers config".
 read -r -a targets <<<"${FUZZ_TARGETS:-sse json request metrics_page observe headers config}"
 work=fuzz/target/corpus
 
@@ -21,7 +21,7 @@ cp Cargo.lock fuzz/Cargo.lock
 fuzz() { cargo fuzz "$1" --sanitizer none "${@:2}"; }
 fuzz build
 
-# length of inputs, folder, target, executions, options: one line of the table, one more to the total
+# run FOLDER TARGET EXECUTIONS OPTION...: runs a target, prints its line of the table and adds to the total.
 run() {
   local folder=$1 target=$2 log
   mkdir -p "$work/$folder/$target" "fuzz/artifacts/$target"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes first inputs for every target into a folder, from the recorded answers of a real vLLM.
+"""Writes the seeds of every target to a folder, from recorded responses of a real vLLM.
 
-    seeds.py FOLDER MOST
+    seeds.py FOLDER MAX_BYTES
 
-No seed has more than MOST bytes; some have as many.
+A seed has at most MAX_BYTES bytes; some seeds have exactly as many.
 """
 
 import json
@@ -16,10 +16,10 @@ import oracle  # noqa: E402
 
 # In the order of `Api::ALL`.
 APIS = ["chat", "completions", "responses", "messages", "embeddings", "audio", "other"]
-# Lengths less one of the pieces that an input is cut into, used in turn.
+# Lengths, minus one, of the chunks that an input is cut into, used in turn.
 PLANS = [bytes([0, 0, 0, 0]), bytes([6, 0, 99, 30]), bytes([255, 16, 255, 1])]
 
-# What clients send besides a host.
+# Header lines that clients send, without Host.
 HEADERS = [
     ["content-type:application/json", "authorization:Bearer k", "x-request-id:a"],
     ["connection:close, x-a", "x-a:1", "te:trailers", "upgrade:h2c", "http2-settings:AA"],
@@ -27,12 +27,12 @@ HEADERS = [
     ["host:h", "x-forwarded-for:1.2.3.4", "forwarded:for=1", "expect:100-continue"],
 ]
 
-# How many seeds of each target are made as long as may be.
+# Number of seeds per target that are stretched to the maximum length.
 STRETCHED = 20
 
 
 def recordings():
-    """(API, whether it is a stream, request body or None, answer) of every recording."""
+    """(API, whether it is a stream, request body or None, response body) of every recording."""
     for front_end in ("python", "rust"):
         for line in (WIRE / front_end / "index.jsonl").read_text().splitlines():
             entry = json.loads(line)
@@ -43,7 +43,7 @@ def recordings():
 
 
 def pages():
-    """Every page of metrics in parts of whole lines, without the histograms that are not read."""
+    """Every metrics page, in parts of whole lines, without histogram buckets, which the gateway does not read."""
     for file in (WIRE / "metrics").glob("*.http"):
         _, _, page, _ = oracle.parse_http(file.read_bytes())
         lines = [line for line in page.splitlines(True) if b"_bucket" not in line]
@@ -54,7 +54,7 @@ def pages():
 
 
 def configurations():
-    """The configuration that ships, without its comments: all of it, and each key alone."""
+    """config/tokenweir.yaml without comments: the whole file, and each top-level key alone."""
     text = (WIRE.parent.parent / "config/tokenweir.yaml").read_text()
     lines = [line for line in text.splitlines() if line.split("#")[0].strip()]
     yield "\n".join(lines).encode()
@@ -91,20 +91,20 @@ def seeds():
             yield "headers", "\n".join([target, "host:g", *lines]).encode()
 
 
-def stretched(seed, most):
-    """The seed with the byte in its middle repeated: mostly a long text."""
+def stretched(seed, max_bytes):
+    """The seed with its middle byte repeated, which mostly gives a long text."""
     middle = len(seed) // 2
-    return seed[:middle] + seed[middle : middle + 1] * (most - len(seed)) + seed[middle:]
+    return seed[:middle] + seed[middle : middle + 1] * (max_bytes - len(seed)) + seed[middle:]
 
 
 def main():
-    folder, most = Path(sys.argv[1]), int(sys.argv[2])
+    folder, max_bytes = Path(sys.argv[1]), int(sys.argv[2])
     by_target = {}
     for target, seed in seeds():
-        by_target.setdefault(target, set()).add(seed[:most])
+        by_target.setdefault(target, set()).add(seed[:max_bytes])
     for target, found in by_target.items():
         found = sorted(found)
-        found += [stretched(seed, most) for seed in found[:: max(1, len(found) // STRETCHED)]]
+        found += [stretched(seed, max_bytes) for seed in found[:: max(1, len(found) // STRETCHED)]]
         (folder / target).mkdir(parents=True, exist_ok=True)
         for number, seed in enumerate(found):
             (folder / target / f"{number:05}").write_bytes(seed)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes each package of a binary and tries it. A program that is not there is skipped, loudly:
+# Builds each package of a binary and tests it. A check whose program is missing is skipped with a message:
 #
 #   packaging/check.sh BINARY
 #
-# Nothing is installed on this machine: no script of a package is run.
+# It installs nothing on this machine and runs no script of a package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 binary=$(realpath "${1:?usage: packaging/check.sh BINARY}")
@@ -16,25 +16,25 @@ have() {
   return 1
 }
 
-# Whether the binary takes the configuration in a chart's ConfigMap.
+# Checks the configuration in a ConfigMap of the chart with the binary.
 check_configuration() {
   awk '/^  tokenweir\.yaml: \|/ { inside = 1; next } inside && /^(    |$)/ { sub(/^    /, ""); print; next } { inside = 0 }' \
     "$1" >"$out/chart-configuration.yaml"
   [ -s "$out/chart-configuration.yaml" ] || { echo "the chart has no ConfigMap with tokenweir.yaml" >&2; exit 1; }
-  local said
-  said=$("$binary" check "$out/chart-configuration.yaml" 2>&1) && { printf '%s\n' "$said"; return; }
-  if grep 'built without Kubernetes' <<<"$said" >/dev/null; then
+  local output
+  output=$("$binary" check "$out/chart-configuration.yaml" 2>&1) && { printf '%s\n' "$output"; return; }
+  if grep 'built without Kubernetes' <<<"$output" >/dev/null; then
     printf '!! %s was built without --features kubernetes: the configuration of the chart is NOT checked\n' "$binary" >&2
   else
-    printf '%s\n' "$said" >&2
+    printf '%s\n' "$output" >&2
     exit 1
   fi
 }
 
 echo "== static binary"
 if readelf --dynamic "$binary" 2>/dev/null | grep NEEDED >/dev/null; then
-  # It takes an optimised build, so it is not made here.
-  printf '!! %s needs libraries: what packaging/static.sh makes is NOT checked\n' "$binary" >&2
+  # A static binary needs an optimised build, which this script does not do.
+  printf '!! %s needs libraries: the binary of packaging/static.sh is NOT checked\n' "$binary" >&2
 else
   packaging/static.sh --check "$binary"
 fi
@@ -54,7 +54,7 @@ if have dpkg-deb "the Debian package"; then
   root=$out/root
   mkdir -p "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/updates"
   touch "$root/var/lib/dpkg/status"
-  # Unpacked, not configured: postinst makes a user, and would make it on this machine.
+  # --unpack does not run postinst, which would create a user on this machine.
   dpkg --root="$root" --log=/dev/null --force-not-root --unpack "$deb" >/dev/null
   "$root/usr/bin/tokenweir" --version
   (cd "$root" && md5sum --quiet --check var/lib/dpkg/info/tokenweir.md5sums)
@@ -70,20 +70,20 @@ if have python3 "the wheel"; then
   if have twine "the description of the wheel"; then twine check "$wheel"; fi
 fi
 
-# What nobody must be able to install is refused, and says why.
-refused() {
-  local why=$1
+# assert_rejected MESSAGE ARGUMENT...: the chart rejects these values with this message.
+assert_rejected() {
+  local message=$1
   shift
-  helm template gw packaging/helm/tokenweir "$@" >/dev/null 2>"$out/said" && { echo "the chart takes $*" >&2; exit 1; }
-  grep --fixed-strings "$why" "$out/said" >/dev/null || { echo "the chart refuses $* without saying $why" >&2; cat "$out/said" >&2; exit 1; }
+  helm template gw packaging/helm/tokenweir "$@" >/dev/null 2>"$out/stderr" && { echo "the chart accepts $*" >&2; exit 1; }
+  grep --fixed-strings "$message" "$out/stderr" >/dev/null || { echo "the chart rejects $* without the message: $message" >&2; cat "$out/stderr" >&2; exit 1; }
 }
 
-# Whether it stands in what was rendered.
-rendered() {
+# assert_rendered FILE TEXT...: the rendered chart contains each text.
+assert_rendered() {
   local file=$1 text
   shift
   for text in "$@"; do
-    grep --fixed-strings -- "$text" "$file" >/dev/null || { echo "the chart renders no $text" >&2; exit 1; }
+    grep --fixed-strings -- "$text" "$file" >/dev/null || { echo "the rendered chart has no $text" >&2; exit 1; }
   done
 }
 
@@ -92,8 +92,8 @@ if have helm "the chart"; then
   chart=packaging/helm/tokenweir
   helm lint --quiet "$chart"
   helm template gw "$chart" >"$out/chart.yaml"
-  rendered "$out/chart.yaml" 'terminationGracePeriodSeconds: 330' 'scheme: HTTP }' 'readOnlyRootFilesystem: true'
-  # What the chart writes must be what the gateway reads.
+  assert_rendered "$out/chart.yaml" 'terminationGracePeriodSeconds: 330' 'scheme: HTTP }' 'readOnlyRootFilesystem: true'
+  # The gateway must accept the configuration that the chart renders.
   check_configuration "$out/chart.yaml"
   cat >"$out/values.yaml" <<'VALUES'
 vllm: { namespace: ai, port: http }
@@ -115,18 +115,18 @@ prometheusRule: { enabled: true, runbooks: "https://wiki.example.com/runbooks" }
 dashboards: { enabled: true }
 VALUES
   helm template gw "$chart" --values "$out/values.yaml" >"$out/full.yaml"
-  # Ports and drain follow the configuration, a false wins over what is usual, and the rules are rules.
-  rendered "$out/full.yaml" 'containerPort: 8443' 'value: "0.0.0.0:8443"' 'scheme: HTTPS }' 'scheme: https' \
+  # Ports and the grace period follow `config`, `false` overrides a default of the chart, and the rules are rendered.
+  assert_rendered "$out/full.yaml" 'containerPort: 8443' 'value: "0.0.0.0:8443"' 'scheme: HTTPS }' 'scheme: https' \
     'terminationGracePeriodSeconds: 5430' 'watch: false' 'secretName: gateway-tls' 'name: ADMIN_TOKEN' \
     'release: prometheus' 'authorization:' 'alert: TokenweirNoBackend' 'record: tokenweir:slo_budget:ratio' \
     '"uid": "tokenweir-replica"' 'https://wiki.example.com/runbooks#tokenweirnobackend'
   check_configuration "$out/full.yaml"
-  refused 'streams would be cut' --set terminationGracePeriodSeconds=305
-  refused 'write durations of drain in s, m and h' --set drain.timeout=2weeks
-  refused 'autoscaling' --set autoscaling.maxReplica=3
+  assert_rejected 'streams would be cut' --set terminationGracePeriodSeconds=305
+  assert_rejected 'write durations of drain in s, m and h' --set drain.timeout=2weeks
+  assert_rejected 'autoscaling' --set autoscaling.maxReplica=3
 fi
 
-# The first stage of docker/Dockerfile needs what it fetches; the last one is the image that runs.
+# Builds the last stage of docker/Dockerfile only. The first stage needs a network.
 check_image() {
   local store=(--root "$out/store" --runroot "$out/run" --storage-driver vfs) built=$out/built container
   mkdir -p "$built/src" "$built/etc/ssl/certs"
@@ -146,7 +146,7 @@ check_image() {
 echo "== image"
 if have hadolint "the Dockerfile"; then hadolint docker/Dockerfile; fi
 if readelf --dynamic "$binary" 2>/dev/null | grep NEEDED >/dev/null; then
-  printf '!! %s needs libraries, and the image has none: it is NOT checked\n' "$binary" >&2
+  printf '!! %s needs libraries, and the image has none: the image is NOT checked\n' "$binary" >&2
 elif have buildah "the image"; then
   check_image
 fi

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes a Debian package of a binary; the name of the file is the last line of what it prints:
+# Builds a Debian package of a binary. The last line of output is the path of the package:
 #
 #   packaging/deb.sh BINARY [OUT]        default: target/packages
 #
-# Binary in /usr/bin, configuration in /etc/tokenweir (kept on upgrades), units, manual pages,
-# completions. What it depends on is read from the binary: nothing, if it is static.
+# Contents: binary in /usr/bin, configuration in /etc/tokenweir (a conffile), systemd units, manual pages,
+# completions. The dependencies follow from the binary: only adduser if it is static.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -19,7 +19,7 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 chmod 755 "$root"
 
-# Debian's places: /usr/lib for units, /usr/bin for programs, vendor-completions for zsh.
+# Paths of Debian: /usr/lib for units, /usr/bin for programs, vendor-completions for zsh.
 install -D --mode 755 --strip "$binary" "$root/usr/bin/tokenweir"
 install -D --mode 644 packaging/deb/tokenweir.yaml "$root/etc/tokenweir/tokenweir.yaml"
 install -D --mode 644 config/tokenweir.yaml "$root/usr/share/doc/tokenweir/examples/tokenweir.yaml"
@@ -46,7 +46,7 @@ echo /etc/tokenweir/tokenweir.yaml >"$root/DEBIAN/conffiles"
 (cd "$root" && find usr -type f -print0 | sort --zero-terminated | xargs --null md5sum) >"$root/DEBIAN/md5sums"
 install --mode 755 packaging/deb/postinst packaging/deb/prerm packaging/deb/postrm "$root/DEBIAN"
 
-# The newest symbols of glibc that the binary asks for say which glibc it needs.
+# The newest glibc symbol version that the binary requires is the minimum version of libc6.
 glibc=$({ readelf --wide --dyn-syms "$binary" | grep -o 'GLIBC_[0-9.]*' || true; } | sed 's/GLIBC_//' | sort --version-sort | tail -1)
 {
   cat packaging/deb/control

@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Builds a binary that needs no library of the system, below 20 MB, and tries it; the name of the file
-# is the last line of what it prints:
+# Builds a static binary of less than 20 MB and tests it. The last line of output is its path:
 #
 #   packaging/static.sh [OUT]                default: target/packages
-#   packaging/static.sh --check BINARY       only tries one that is there
+#   packaging/static.sh --check BINARY       only tests an existing binary
 #
-# It is linked with the C library of this machine. FEATURES=kubernetes puts that in. Names are
-# resolved by that library: of /etc/nsswitch.conf, a static one knows files and DNS.
+# The binary contains the C library of this machine. FEATURES=kubernetes adds Kubernetes support. The static C
+# library resolves names by files and DNS only, whatever /etc/nsswitch.conf contains.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-most=20000000
+max_bytes=20000000
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 fail() {
@@ -18,13 +17,13 @@ fail() {
   exit 1
 }
 
-# What can be said of a binary that is there.
-try() {
+# Tests a binary: size, static linking, and a run of the demo.
+test_binary() {
   local binary=$1 size log
   strip -o "$scratch/stripped" "$binary"
   size=$(stat --format %s "$scratch/stripped")
-  ((size < most)) || fail "$binary has $size bytes without its symbols; the most is $most"
-  # A static program that may be loaded anywhere says so, or that it is no dynamic one at all.
+  ((size < max_bytes)) || fail "$binary has $size bytes without its symbols; the limit is $max_bytes"
+  # `file` names a position-independent static program static-pie.
   if command -v file >/dev/null; then
     file --brief "$binary" | grep --extended-regexp 'static(ally|-pie) linked' >/dev/null \
       || fail "$binary is not static: $(file --brief "$binary")"
@@ -36,8 +35,8 @@ try() {
   { ldd "$binary" 2>&1 || true; } | grep --extended-regexp 'statically linked|not a dynamic executable' >/dev/null \
     || fail "$binary is not static: $(ldd "$binary" 2>&1)"
   "$binary" --version >&2
-  # Nothing of this machine's environment, and no library to be found.
-  log=$(env --ignore-environment "$binary" demo --for 3s --listen 127.0.0.1:0 --admin 127.0.0.1:0 2>&1) \
+  # Without environment variables, so that no library path is set.
+  log=$(env --ignore-environment "$binary" demo --duration 3s --listen 127.0.0.1:0 --admin 127.0.0.1:0 2>&1) \
     || fail "the demo ended with an error: $log"
   printf '%s\n' "$log" | grep --extended-regexp 'served [1-9][0-9]* requests, 0 failed' >&2 \
     || fail "the demo served no request: $log"
@@ -45,19 +44,19 @@ try() {
 }
 
 if [ "${1:-}" = --check ]; then
-  try "$(realpath "${2:?usage: packaging/static.sh --check BINARY}")"
+  test_binary "$(realpath "${2:?usage: packaging/static.sh --check BINARY}")"
   exit
 fi
 
 mkdir -p "${1:-target/packages}"
 out=$(cd "${1:-target/packages}" && pwd)
 binary=$out/tokenweir-$(rustc -vV | sed -n 's/^host: //p')
-# A program that may be loaded anywhere moves its own pointers when it starts. In the short form of their
-# list it reads a few KB for that instead of 600, which would stay in its memory. That takes glibc 2.36
-# (2022) or later here.
+# A position-independent program relocates its pointers at start. With packed relocations it reads a few KB
+# for that instead of 600 KB, which would stay in its memory. They need glibc 2.36 (2022) or later on this
+# machine.
 flags="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 built=$(RUSTFLAGS="${RUSTFLAGS:+$RUSTFLAGS }$flags" \
   packaging/release.sh ${FEATURES:+--features "$FEATURES"} | tail -1)
 install --mode 755 --strip "$built" "$binary"
-try "$binary"
+test_binary "$binary"
 echo "$binary"

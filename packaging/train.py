@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Leads a program through what requests do, so that its compiler can see which ways they take:
+"""Runs an instrumented program under load to record a profile for its compiler:
 
     packaging/train.py PROGRAM FOLDER
 
-The program's own simulator stands behind it and its own generator of load before it, with all
-telemetry on. What was seen of the gateway comes to FOLDER/gateway, the rest to FOLDER/others. Loopback
-only; about two minutes.
+The load is `tokenweir bench` and small requests of this script, the backends are `tokenweir sim`, and all
+telemetry is on. Profiles of the gateway go to FOLDER/gateway, those of the other processes to FOLDER/others.
+It uses loopback only and takes about two minutes.
 """
 
 import json
@@ -18,90 +18,93 @@ import threading
 from http.client import HTTPConnection
 from pathlib import Path
 
-# One that is looked at whole for each request, and one of which a short list is made.
+# Numbers of backends. With 1, the policy evaluates all backends for each request; with 80, a short list.
 FLEETS = (1, 80)
 SMALL_REQUESTS = 6_000
 SMALL_CONNECTIONS = 8
-# The simulator's steps are this much faster than a GPU's.
-FASTER = 20
+# The simulator's steps are faster than a GPU's by this factor.
+TIME_SCALE = 20
 CONFIGURATION = """
 listen: 127.0.0.1:0
 admin: 127.0.0.1:0
-backends: [{replicas}]
+backends: [{backends}]
 log: {{ access: true, format: json }}
 tracing: {{ endpoint: "http://{collector}", protocol: http/protobuf }}
 """
 ADDRESS = re.compile(r"http://(127\.0\.0\.1:\d+)")
 
 
-def seen_in(folder: Path) -> dict[str, str]:
-    """The environment of a program that is to leave there what was seen of it."""
+def profile_environment(folder: Path) -> dict[str, str]:
+    """The environment of a program that writes its profile to the folder."""
     return {**os.environ, "LLVM_PROFILE_FILE": str(folder / "%p.profraw")}
 
 
 def start(*command: str, until: str, folder: Path, count: int = 1) -> tuple[subprocess.Popen, list[str]]:
-    """Starts it; the addresses that it tells, up to and with so many lines that have `until`."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=seen_in(folder))
-    said, found = [], []
+    """Starts a program and reads its standard error until `count` lines contained `until`.
+
+    Returns the process and the addresses in these lines.
+    """
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=profile_environment(folder))
+    lines, addresses = [], []
     for line in process.stderr:
-        said.append(line)
-        found += ADDRESS.findall(line)
+        lines.append(line)
+        addresses += ADDRESS.findall(line)
         count -= until in line
         if count == 0:
             break
     else:
-        sys.exit(f"{' '.join(command)} ended with {process.wait()}:\n{''.join(said)}")
-    # What nobody reads would stop it.
+        sys.exit(f"{' '.join(command)} ended with {process.wait()}:\n{''.join(lines)}")
+    # A full pipe would block the program.
     threading.Thread(target=lambda: [None for _ in process.stderr], daemon=True).start()
-    return process, found
+    return process, addresses
 
 
-def end(process: subprocess.Popen) -> None:
-    """What was seen is written when a program ends by itself."""
+def terminate(process: subprocess.Popen) -> None:
+    """Ends a program with SIGTERM: it writes its profile when it exits."""
     process.terminate()
     process.wait(60)
 
 
-def ask(address: str, count: int) -> None:
-    """Small requests for whole answers, one after another over one connection."""
+def send_small_requests(address: str, count: int) -> None:
+    """Small requests without streams, one after the other on one connection."""
     connection = HTTPConnection(address, timeout=30)
     body = {"model": "sim-model", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
     for _ in range(count):
         connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
-        answer = connection.getresponse()
-        answer.read()
-        if answer.status != 200:
-            sys.exit(f"a small request was answered with {answer.status}")
+        response = connection.getresponse()
+        response.read()
+        if response.status != 200:
+            sys.exit(f"a small request was answered with {response.status}")
 
 
 def bench(program: str, address: str, folder: Path, *arguments: str) -> None:
     command = [program, "bench", f"http://{address}", "--max-lag", "1h", *arguments]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=seen_in(folder))
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=profile_environment(folder))
 
 
-def lead(program: str, replicas: int, folder: Path, scratch: Path) -> None:
-    """Leads a gateway in front of so many replicas through small requests, streams and prompts."""
+def train(program: str, backends: int, folder: Path, scratch: Path) -> None:
+    """Runs a gateway in front of this many backends under small requests, streams and long prompts."""
     others = folder / "others"
-    simulator, addresses = start(program, "sim", "--listen", "127.0.0.1:0", "--replicas", str(replicas), "--time-scale", str(FASTER), until="simulated", folder=others, count=replicas)
+    simulator, addresses = start(program, "sim", "--listen", "127.0.0.1:0", "--replicas", str(backends), "--time-scale", str(TIME_SCALE), until="simulated", folder=others, count=backends)
     file = scratch / "tokenweir.yaml"
     urls = ", ".join(f'{{ url: "http://{address}" }}' for address in addresses)
-    file.write_text(CONFIGURATION.format(replicas=urls, collector=addresses[0]))
+    file.write_text(CONFIGURATION.format(backends=urls, collector=addresses[0]))
     gateway, addresses = start(program, "serve", "--config", str(file), until="policy", folder=folder / "gateway")
-    asking = [threading.Thread(target=ask, args=(addresses[0], SMALL_REQUESTS // SMALL_CONNECTIONS)) for _ in range(SMALL_CONNECTIONS)]
-    for thread in asking:
+    threads = [threading.Thread(target=send_small_requests, args=(addresses[0], SMALL_REQUESTS // SMALL_CONNECTIONS)) for _ in range(SMALL_CONNECTIONS)]
+    for thread in threads:
         thread.start()
-    for thread in asking:
+    for thread in threads:
         thread.join()
     for api in ("chat", "completions"):
-        bench(program, addresses[0], others, "--api", api, "--users", "32", "--requests", "400", "--output-tokens", "100-300")
-    bench(program, addresses[0], others, "--users", "8", "--requests", "100", "--prompt-tokens", "2000-6000", "--output-tokens", "5")
-    end(gateway)
-    end(simulator)
+        bench(program, addresses[0], others, "--api", api, "--concurrency", "32", "--requests", "400", "--output-tokens", "100-300")
+    bench(program, addresses[0], others, "--concurrency", "8", "--requests", "100", "--prompt-tokens", "2000-6000", "--output-tokens", "5")
+    terminate(gateway)
+    terminate(simulator)
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as name:
-        for replicas in FLEETS:
-            lead(sys.argv[1], replicas, Path(sys.argv[2]), Path(name))
+        for backends in FLEETS:
+            train(sys.argv[1], backends, Path(sys.argv[2]), Path(name))

@@ -1,7 +1,8 @@
-"""Writes the wheel of a finished binary with the standard library alone. maturin would build it itself.
+"""Builds a wheel from a finished binary, with the standard library only. maturin would build the binary
+itself.
 
 The format is that of https://packaging.python.org/en/latest/specifications/binary-distribution-format/:
-an archive with the binary in NAME.data/scripts, which pip puts onto the path.
+an archive with the binary in NAME.data/scripts, which pip installs on the path.
 """
 
 import base64
@@ -16,12 +17,12 @@ import tomllib
 import zipfile
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
-# The first moment that an archive can name: the same binary makes the same wheel.
+# The first time that a zip archive can express. A constant, so that the same binary gives the same wheel.
 MOMENT = (1980, 1, 1, 0, 0, 0)
 
 
 def tags(binary):
-    """The platforms that a binary runs on, from the symbols of glibc that it asks for."""
+    """The platform tags of a binary, from the glibc symbol versions that it requires."""
     machine = platform.machine()
     headers = subprocess.run(["readelf", "-lW", binary], capture_output=True, text=True, check=True)
     if "INTERP" not in headers.stdout:
@@ -29,7 +30,7 @@ def tags(binary):
     symbols = subprocess.run(["readelf", "-W", "--dyn-syms", binary], capture_output=True, text=True, check=True)
     versions = [(int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", symbols.stdout)]
     if not versions:
-        sys.exit(f"error: {binary} is dynamic, but not of glibc; link it statically")
+        sys.exit(f"error: {binary} is dynamic, but does not use glibc; link it statically")
     return ["manylinux_{}_{}_{}".format(*max(versions), machine)]
 
 
@@ -42,7 +43,7 @@ def stripped(binary):
 
 
 def metadata(package):
-    """The description that package indexes show. README is in Markdown, and links into the repository."""
+    """The metadata of the package. The long description is wheel.md, because README.md links into the repository."""
     return "\n".join([
         "Metadata-Version: 2.4",
         "Name: tokenweir",

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes a wheel that carries the binary; the name of the file is the last line of what it prints:
+# Builds a wheel that contains the binary. The last line of output is the path of the wheel:
 #
 #   packaging/wheel.sh BINARY [OUT]        default: target/packages
 #
-# Its tag says which systems it runs on: manylinux with the newest glibc that the binary asks for, or
-# both manylinux and musllinux if it is static.
+# The platform tag is manylinux with the newest glibc version that the binary requires, or manylinux and
+# musllinux if the binary is static.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 

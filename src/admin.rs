@@ -1,26 +1,28 @@
-//! The operators' port: metrics, probes, the state of the replicas, why requests went where they
-//! went, the configuration in force. And a page for people, with all that moves.
+//! HTTP API of the admin listener: metrics, probes, backend status, open streams, routing
+//! decisions, diagnosis, the active configuration, reload and drain, and a live page for browsers.
 
+mod authorizer;
 mod configuration;
 mod drain;
-mod guard;
-pub mod live;
 mod page;
+pub mod streams;
 
-use crate::backend::pool::Pool;
-use crate::backend::{self, Availability, Backend, Health, Readiness, Standing};
+use crate::backend::pool::BackendPool;
+use crate::backend::{self, Availability, Backend, BackendAvailability, Health, Readiness};
 use crate::proxy::BodyMemory;
-use crate::proxy::access::Access;
-use crate::proxy::admission::Admission;
-use crate::telemetry::explain::Explanations;
-use crate::telemetry::exposition::Format;
-use crate::telemetry::quality::Quality;
-use crate::telemetry::recent::Recent;
-use crate::telemetry::vitals::{
-    BackendVitals, ConnectionVitals, LEAVING, LearnedVitals, LogCounts, QueueVitals,
-    RequestBodyVitals, SignalVitals, SpanCounts, Vitals,
+use crate::proxy::access::AccessControl;
+use crate::proxy::admission::AdmissionController;
+use crate::telemetry::decision_log::DecisionLog;
+use crate::telemetry::exposition::ExpositionFormat;
+use crate::telemetry::quality::QualityMonitor;
+use crate::telemetry::recent_requests::RecentRequests;
+use crate::telemetry::status::{
+    BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, ConnectionStatusSnapshot,
+    LEAVING_STATE, QueueStatusSnapshot, RequestBodyVitals, RequestLogCounts, SpanCounts,
+    StatusSnapshot,
 };
-use crate::telemetry::{Telemetry, capture, push};
+use crate::telemetry::{Telemetry, metrics_push, trace_capture};
+pub use authorizer::AdminAuthorizer;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, VARY};
@@ -28,123 +30,127 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
-pub use configuration::{Configuration, Request, Requests};
-pub use guard::Guard;
+pub use configuration::{ActiveConfiguration, ReloadRequest, ReloadRequests};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tokenweir_core::clock;
-use tokenweir_core::dialect::Server;
-use tokenweir_core::observe::Live;
-use tokenweir_core::routing::{Ledger, Prompt};
-use tokenweir_core::signals::ScrapeError;
+use tokenweir_core::dialect::EngineKind;
+use tokenweir_core::engine_metrics::ScrapeError;
+use tokenweir_core::observe::ExchangeRegistry;
+use tokenweir_core::routing::{LoadEstimator, PromptFingerprint};
 use tokenweir_diagnose;
-use tokenweir_net::supervise::Panics;
+use tokenweir_net::supervise::PanicCounts;
 use tokenweir_net::tls::Credentials;
 
-/// What the operators' port shows.
+/// The state behind the admin listener.
 pub struct Admin {
-    /// Who may see it.
-    pub guard: Guard,
-    /// The replicas.
-    pub pool: Arc<Pool>,
-    /// Who may send them requests.
-    pub access: Arc<Access>,
-    /// Who waits for them.
-    pub admission: Arc<Admission>,
+    /// Authorizes requests to the admin listener.
+    pub authorizer: AdminAuthorizer,
+    /// The backends.
+    pub pool: Arc<BackendPool>,
+    /// The API keys of clients and their usage.
+    pub access: Arc<AccessControl>,
+    /// The admission queue.
+    pub admission: Arc<AdmissionController>,
     /// The metrics.
     pub telemetry: Arc<Telemetry>,
-    /// The last decisions.
-    pub explanations: Arc<Explanations>,
-    /// The requests that are open.
-    pub live: Arc<Live>,
-    /// The memory of their bodies.
+    /// The last routing decisions.
+    pub decisions: Arc<DecisionLog>,
+    /// The open requests.
+    pub open_streams: Arc<ExchangeRegistry>,
+    /// The memory of request bodies.
     pub body_memory: Arc<BodyMemory>,
-    /// Those that ended lately.
-    pub recent: Arc<Recent>,
-    /// Where a trace can be looked at: a URL with `{trace_id}` in it.
-    pub trace_ui: Option<String>,
-    /// Set when the gateway shuts down.
+    /// The requests that ended recently.
+    pub recent_requests: Arc<RecentRequests>,
+    /// URL template of the trace UI, with the placeholder `{trace_id}`.
+    pub trace_ui_url: Option<String>,
+    /// Whether the gateway drains.
     pub draining: Arc<AtomicBool>,
-    /// What became of spans so far.
-    pub spans: Box<dyn Fn() -> SpanCounts + Send + Sync>,
-    /// What counts the records of a capture, if there is one.
-    pub capture: Option<capture::Counter>,
-    /// What became of what is logged of requests so far.
-    pub logs: Arc<dyn Fn() -> LogCounts + Send + Sync>,
-    /// Who looks whether answers are as good as they were, if somebody does.
-    pub quality: Option<Quality>,
-    /// What counts the pushes of the metrics.
-    pub pushes: push::Counter,
-    /// How the connections of clients are.
-    pub connections: Box<dyn Fn() -> ConnectionVitals + Send + Sync>,
-    /// The certificates.
+    /// Returns the counts of exported and dropped spans.
+    pub span_counts: Box<dyn Fn() -> SpanCounts + Send + Sync>,
+    /// Counts the records of the trace capture. `None`: the capture is off.
+    pub capture_counter: Option<trace_capture::TraceCaptureStats>,
+    /// Returns the counts of written and dropped log lines of requests.
+    pub log_counts: Arc<dyn Fn() -> RequestLogCounts + Send + Sync>,
+    /// The quality monitor. `None`: it is off.
+    pub quality: Option<QualityMonitor>,
+    /// Counts the pushes of metrics.
+    pub push_counter: metrics_push::MetricsPushStats,
+    /// Returns the counts of client connections.
+    pub connection_stats: Box<dyn Fn() -> ConnectionStatusSnapshot + Send + Sync>,
+    /// The certificates that are reloaded from files.
     pub credentials: Arc<Credentials>,
-    /// What is the matter with the replicas.
-    pub diagnosis: Arc<tokenweir_diagnose::Board>,
-    /// The configuration in force.
-    pub configuration: Arc<Configuration>,
+    /// The latest diagnosis of the backends.
+    pub diagnosis: Arc<tokenweir_diagnose::LatestDiagnosis>,
+    /// The active configuration.
+    pub configuration: Arc<ActiveConfiguration>,
 }
 
-/// The routes of the operators' port.
+/// The routes of the admin listener.
 pub fn router(admin: Arc<Admin>) -> Router {
     Router::new()
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(get_metrics))
         .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
-        .route("/status", get(status))
-        .route("/config", get(config))
-        .route("/-/reload", post(reload))
-        .route("/diagnose", get(diagnosis))
+        .route("/readyz", get(get_readiness))
+        .route("/status", get(get_status))
+        .route("/config", get(get_configuration))
+        .route("/-/reload", post(post_reload))
+        .route("/diagnose", get(get_diagnosis))
         .route("/-/drain", post(drain::drain))
         .route("/-/undrain", post(drain::undrain))
-        .route("/live", get(live::live))
-        .route("/explain", get(newest))
-        .route("/explain/{*request_id}", get(explain))
-        .route("/", get(page::index))
-        .route("/page/{name}", get(page::asset))
-        .fallback(|| async { (StatusCode::NOT_FOUND, ["not found; ", INDEX].concat()) })
-        .layer(middleware::from_fn_with_state(admin.clone(), guard::check))
+        .route("/streams", get(streams::get_streams))
+        .route("/decisions", get(list_decisions))
+        .route("/decisions/{*request_id}", get(get_decision))
+        .route("/", get(page::get_index))
+        .route("/page/{name}", get(page::get_asset))
+        .fallback(|| async { (StatusCode::NOT_FOUND, ["not found; ", ENDPOINT_LIST].concat()) })
+        .layer(middleware::from_fn_with_state(admin.clone(), authorizer::authorize))
         .with_state(admin)
 }
 
-const INDEX: &str = "here are /metrics /livez /readyz /status /live /diagnose /config /explain, a page for \
-                     browsers at /, and POST /-/reload /-/drain /-/undrain\n";
+/// The body of a response for an unknown path, and of `/` for clients other than browsers.
+const ENDPOINT_LIST: &str = "endpoints: GET /metrics /livez /readyz /status /streams /diagnose \
+                             /config /decisions, a page for browsers at /, and POST /-/reload \
+                             /-/drain /-/undrain\n";
 
-/// Decisions that `/explain` lists.
-const NEWEST: usize = 50;
+/// Maximum number of decisions in the response of `/decisions`.
+const MAX_LISTED_DECISIONS: usize = 50;
 
-async fn metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
+async fn get_metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
     let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let format = Format::accepted(&accept.collect::<Vec<_>>().join(","));
-    match admin.telemetry.page(&admin.vitals(clock::now()), format) {
+    let format = ExpositionFormat::accepted(&accept.collect::<Vec<_>>().join(","));
+    match admin.telemetry.page(&admin.status_snapshot(clock::now()), format) {
         Some(page) => {
             ([(CONTENT_TYPE, format.content_type()), (VARY, "accept")], page).into_response()
         }
-        None => (StatusCode::NOT_FOUND, "metrics are off: see metrics.enabled\n").into_response(),
+        None => {
+            (StatusCode::NOT_FOUND, "metrics are disabled: set metrics.enabled\n").into_response()
+        }
     }
 }
 
-async fn ready(State(admin): State<Arc<Admin>>) -> Response {
+async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
     if admin.draining.load(Ordering::Relaxed) {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response()
-    } else if let Some(why) = unready(&admin.pool.readiness(clock::now())) {
-        let why = format!("no replica may be sent requests ({why})\n");
-        (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
+    } else if let Some(states) = unready_reason(&admin.pool.readiness(clock::now())) {
+        let problem = format!("no backend is available ({states})\n");
+        (StatusCode::SERVICE_UNAVAILABLE, problem).into_response()
     } else {
         "ok\n".into_response()
     }
 }
 
-/// Why no replica may be sent requests: the states of all. `None`: one may.
-fn unready(readiness: &Readiness) -> Option<String> {
+/// Why no backend is available: a summary of the states of all backends. `None`: at least one
+/// backend is available.
+fn unready_reason(readiness: &Readiness) -> Option<String> {
     (!readiness.is_ready()).then(|| readiness.summary())
 }
 
-async fn status(State(admin): State<Arc<Admin>>) -> Response {
-    let vitals = admin.vitals(clock::now());
+async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
+    let vitals = admin.status_snapshot(clock::now());
     let body = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "policy": admin.pool.policy().name(),
@@ -154,7 +160,7 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "draining": vitals.draining,
         "requests_in_flight": vitals.in_flight,
         "queue": vitals.queue,
-        "access": access(&admin.access),
+        "access": access_summary(&admin.access),
         "models": admin.pool.routes().models().iter().map(|model| &*model.id).collect::<Vec<_>>(),
         "backends": vitals.backends,
         "spans": vitals.spans,
@@ -167,199 +173,214 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
         "config_reloads": vitals.reloads,
         "verdicts": vitals.diagnosis.verdicts,
     });
-    fresh(Json(body).into_response())
+    without_caching(Json(body).into_response())
 }
 
-/// How many requests of each tenant are open, and what is wrong with the file of keys. Null, if
-/// nobody needs a key.
-fn access(access: &Access) -> Option<Value> {
+/// The open requests of each tenant, and the problem of the last reload of the keys file. `None`:
+/// no API keys are configured.
+fn access_summary(access: &AccessControl) -> Option<Value> {
     let keys = access.keys()?;
     let open: BTreeMap<_, _> = keys.open().map(|(name, open)| (name.to_string(), open)).collect();
-    let problem = access.problem().map(|problem| problem.to_string());
+    let problem = access.reload_error().map(|problem| problem.to_string());
     Some(json!({ "keys": keys.len(), "requests_in_flight": open, "problem": problem }))
 }
 
-async fn config(State(admin): State<Arc<Admin>>) -> Response {
-    fresh(Json(&*admin.configuration.view()).into_response())
+async fn get_configuration(State(admin): State<Arc<Admin>>) -> Response {
+    without_caching(Json(&*admin.configuration.view()).into_response())
 }
 
-async fn diagnosis(State(admin): State<Arc<Admin>>) -> Response {
-    fresh(Json(&*admin.diagnosis.latest()).into_response())
+async fn get_diagnosis(State(admin): State<Arc<Admin>>) -> Response {
+    without_caching(Json(&*admin.diagnosis.latest()).into_response())
 }
 
-async fn reload(State(admin): State<Arc<Admin>>) -> Response {
-    let (status, told) = match admin.configuration.reload().await {
+async fn post_reload(State(admin): State<Arc<Admin>>) -> Response {
+    let (status, result) = match admin.configuration.request_reload().await {
         Ok(changed) => (StatusCode::OK, changed),
         Err(problem) => (StatusCode::INTERNAL_SERVER_ERROR, problem),
     };
-    fresh((status, format!("{told}\n")).into_response())
+    without_caching((status, format!("{result}\n")).into_response())
 }
 
-async fn newest(State(admin): State<Arc<Admin>>) -> Response {
-    let newest = admin.explanations.newest(NEWEST);
-    let decisions: Vec<Value> = newest.iter().map(|explanation| explanation.summary()).collect();
-    let body = json!({ "most": admin.explanations.most(), "newest": decisions });
-    fresh(Json(body).into_response())
+async fn list_decisions(State(admin): State<Arc<Admin>>) -> Response {
+    let newest = admin.decisions.newest(MAX_LISTED_DECISIONS);
+    let decisions: Vec<Value> = newest.iter().map(|decision| decision.summary()).collect();
+    let body = json!({ "most": admin.decisions.most(), "newest": decisions });
+    without_caching(Json(body).into_response())
 }
 
-/// A path that is not UTF-8 is no request id.
-async fn explain(
+/// The decision of one request. A path that is not UTF-8 is treated as an unknown request id.
+async fn get_decision(
     State(admin): State<Arc<Admin>>,
     request_id: Result<Path<String>, PathRejection>,
 ) -> Response {
-    let found = request_id.ok().and_then(|Path(id)| admin.explanations.get(&id));
-    fresh(match found {
-        Some(explanation) => Json(explanation.detail()).into_response(),
-        None => unexplained(admin.explanations.most()),
+    let decision = request_id.ok().and_then(|Path(id)| admin.decisions.get(&id));
+    without_caching(match decision {
+        Some(decision) => Json(decision.detail()).into_response(),
+        None => decision_not_found(admin.decisions.most()),
     })
 }
 
-fn unexplained(most: usize) -> Response {
+fn decision_not_found(log_size: usize) -> Response {
     let problem = format!(
-        "no decision is kept for this request id: the request has not ended, no replica was \
-         chosen for it, or it is not among the last {most} (routing.explain_ring)"
+        "no decision is stored for this request id: the request has not ended, no backend was \
+         chosen for it, or it is not among the last {log_size} (routing.decision_log_size)"
     );
     (StatusCode::NOT_FOUND, Json(json!({ "error": problem }))).into_response()
 }
 
-fn fresh(mut response: Response) -> Response {
+fn without_caching(mut response: Response) -> Response {
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
 impl Admin {
-    /// The state of the gateway at `now`. What has ended until then has been counted when this
-    /// returns, here and in the metrics.
-    pub fn vitals(&self, now: Instant) -> Vitals {
+    /// The state of the gateway at `now`. Buffered records are counted first, so that every request
+    /// that ended before the call is included, here and in the metrics.
+    pub fn status_snapshot(&self, now: Instant) -> StatusSnapshot {
         self.telemetry.settle();
         let draining = self.draining.load(Ordering::Relaxed);
         let readiness = self.pool.readiness(now);
-        Vitals {
-            in_flight: self.live.open(),
+        StatusSnapshot {
+            in_flight: self.open_streams.open(),
             ready: !draining && readiness.is_ready(),
-            unready: unready(&readiness),
+            unready: unready_reason(&readiness),
             panic: readiness.is_panic,
             draining,
-            queue: queue(&self.admission),
-            backends: backends(&self.pool, &readiness, now),
-            short_list_bytes: self.pool.short_list_bytes(),
+            queue: queue_status(&self.admission),
+            backends: backend_statuses(&self.pool, &readiness, now),
+            short_list_bytes: self.pool.candidate_sampler_bytes(),
             diagnosis: self.diagnosis.latest(),
             models: self.pool.labelled_models(now),
-            tenants: tenants(&self.access),
-            spans: (self.spans)(),
-            capture: self.capture.as_ref().map(capture::Counter::counts).unwrap_or_default(),
-            logs: (self.logs)(),
+            tenants: tenant_labels(&self.access),
+            spans: (self.span_counts)(),
+            capture: self
+                .capture_counter
+                .as_ref()
+                .map(trace_capture::TraceCaptureStats::counts)
+                .unwrap_or_default(),
+            logs: (self.log_counts)(),
             quality: self.quality.as_ref().map(|quality| quality.vitals(now)),
-            pushes: self.pushes.counts(),
-            connections: (self.connections)(),
+            pushes: self.push_counter.counts(),
+            connections: (self.connection_stats)(),
             request_bodies: RequestBodyVitals {
-                bytes: self.body_memory.held(),
-                limit: self.body_memory.limit(),
+                bytes: self.body_memory.used_bytes(),
+                limit: self.body_memory.limit_bytes(),
             },
             tls: self.credentials.counts(),
             reloads: self.configuration.reloads(),
-            panics: Panics::now(),
+            panics: PanicCounts::snapshot(),
         }
     }
 }
 
-fn tenants(access: &Access) -> Vec<String> {
+fn tenant_labels(access: &AccessControl) -> Vec<String> {
     access.keys().iter().flat_map(|keys| keys.labels()).map(ToString::to_string).collect()
 }
 
-fn queue(admission: &Admission) -> Vec<QueueVitals> {
-    let waiting = admission.waiting().into_iter();
-    waiting.map(|(class, waiting)| QueueVitals { class: class.to_string(), waiting }).collect()
+fn queue_status(admission: &AdmissionController) -> Vec<QueueStatusSnapshot> {
+    let waiting = admission.waiting_by_class().into_iter();
+    waiting
+        .map(|(class, waiting)| QueueStatusSnapshot { class: class.to_string(), waiting })
+        .collect()
 }
 
-/// Each replica of the fleet, and those that went away and still have requests. One that went away
-/// and came back as another is told as one.
-fn backends(pool: &Pool, readiness: &Readiness, now: Instant) -> Vec<BackendVitals> {
-    let standing = |it: &Standing| BackendVitals {
-        state: it.availability.as_str(),
-        up: it.is_up,
-        ..vitals(&it.backend, now)
+/// The status of each backend of the pool, and of each removed backend that still has open
+/// requests. A removed backend with the name of a current one is merged into it.
+fn backend_statuses(
+    pool: &BackendPool,
+    readiness: &Readiness,
+    now: Instant,
+) -> Vec<BackendStatusSnapshot> {
+    let to_status = |availability: &BackendAvailability| BackendStatusSnapshot {
+        state: availability.availability.as_str(),
+        up: availability.is_up,
+        ..backend_status(&availability.backend, now)
     };
-    let mut told: Vec<BackendVitals> = readiness.backends.iter().map(standing).collect();
-    for leaving in pool.leaving() {
-        let leaving =
-            BackendVitals { health: LEAVING, state: LEAVING, up: false, ..vitals(&leaving, now) };
-        match told.iter_mut().find(|other| other.backend == leaving.backend) {
+    let mut statuses: Vec<BackendStatusSnapshot> =
+        readiness.backends.iter().map(to_status).collect();
+    for leaving in pool.retiring_backends() {
+        let leaving = BackendStatusSnapshot {
+            health: LEAVING_STATE,
+            state: LEAVING_STATE,
+            up: false,
+            ..backend_status(&leaving, now)
+        };
+        match statuses.iter_mut().find(|other| other.backend == leaving.backend) {
             Some(same) => {
                 same.in_flight += leaving.in_flight;
                 same.stalled += leaving.stalled;
             }
-            None => told.push(leaving),
+            None => statuses.push(leaving),
         }
     }
-    told
+    statuses
 }
 
-/// One replica at `now`, whatever the others are.
-pub fn vitals(backend: &Backend, now: Instant) -> BackendVitals {
+/// The status of one backend at `now`, without regard to panic mode.
+pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot {
     let state = backend.state();
     let availability = backend.availability(now);
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
-    let age = state.sample.map(|sample| now.saturating_duration_since(sample.at));
-    BackendVitals {
+    let age = state.sample.map(|sample| now.saturating_duration_since(sample.scraped_at));
+    BackendStatusSnapshot {
         backend: backend.id.to_string(),
         url: backend.address.to_string(),
         health: state.health.as_str(),
         state: availability.as_str(),
         up: availability == Availability::Available,
-        breaker: backend.breaker.standing().as_str(),
+        breaker: backend.breaker.state().as_str(),
         ejections: backend.breaker.ejections(),
-        reason: reason(&state),
+        reason: unavailability_reason(&state),
         weight: backend.weight(),
         drained: backend.is_drained(),
         version: state.version.as_deref().map(Into::into),
         models: state.models.clone().unwrap_or_default(),
         in_flight: backend.in_flight(),
-        stalled: backend.stalled(),
-        stalls: backend.stalls(),
+        stalled: backend.stalled_streams(),
+        stalls: backend.stall_count(),
         kv_usage: load.kv_usage,
         waiting: load.waiting,
         running: load.running,
         preemptions: load.preemptions,
         kv_capacity_tokens: load.capacity(),
         asleep: load.is_asleep(),
-        dialect: load.server.map(Server::as_str),
-        signals: signals(&state),
+        dialect: load.server.map(EngineKind::as_str),
+        signals: metric_availability(&state),
         sample_age_seconds: age.map(|age| age.as_secs_f64()),
         metrics_error: state.metrics_error.map(ScrapeError::as_str),
-        learned: learned(&backend.ledger, now),
+        learned: learned_estimates(&backend.load_estimator, now),
     }
 }
 
-fn learned(ledger: &Ledger, now: Instant) -> LearnedVitals {
-    let learned = ledger.learned();
+fn learned_estimates(estimator: &LoadEstimator, now: Instant) -> BackendEstimates {
+    let learned = estimator.learned();
     let prefill = learned.prefill();
-    LearnedVitals {
-        certainty: ledger.certainty(now),
+    BackendEstimates {
+        certainty: estimator.certainty(now),
         prefill_tokens_per_second: 1.0 / prefill.per_token,
         prefill_base_seconds: prefill.base,
-        prefill_backlog_tokens: ledger.candidate(&Prompt::default(), now).backlog,
+        prefill_backlog_tokens: estimator.candidate(&PromptFingerprint::default(), now).backlog,
         ttft_seconds: learned.ttft(),
         bytes_per_token: learned.tokens_per_byte().recip(),
         output_tokens: learned.output_tokens(),
         prefix_retention: learned.retention(),
-        prefix_index_bytes: ledger.prefix_bytes(),
+        prefix_index_bytes: estimator.prefix_table_bytes(),
     }
 }
 
-/// Why a replica is sent nothing.
-fn reason(state: &backend::State) -> Option<String> {
+/// Why a backend gets no requests.
+fn unavailability_reason(state: &backend::BackendState) -> Option<String> {
     match state.health {
-        Health::Up if state.is_asleep() => Some("its engine sleeps".to_owned()),
+        Health::Up if state.is_asleep() => Some("the engine is asleep".to_owned()),
         Health::Up => None,
         Health::Down | Health::Unknown => state.reason.as_deref().map(Into::into),
     }
 }
 
-fn signals(state: &backend::State) -> SignalVitals {
-    let mut signals = SignalVitals::default();
-    for (signal, is_told) in state.signals().each() {
-        let names = if is_told { &mut signals.offered } else { &mut signals.missing };
+fn metric_availability(state: &backend::BackendState) -> BackendMetricAvailability {
+    let mut signals = BackendMetricAvailability::default();
+    for (signal, is_available) in state.signals().each() {
+        let names = if is_available { &mut signals.offered } else { &mut signals.missing };
         names.push(signal.name);
     }
     signals

@@ -1,27 +1,27 @@
-//! The gateway forwards OpenAI-style requests to vLLM replicas, chooses the replica whose KV cache
-//! can take them, and measures every stream it carries.
+//! An LLM gateway for vLLM: forwards OpenAI-compatible requests to backends, routes them by load
+//! and KV cache, and measures every stream.
 //!
-//! Read the modules in the order they are declared. Each floor uses only the floors before it; a
-//! test keeps it so. Up to `observe` nothing does I/O, reads a clock or draws luck: bytes, time
+//! The modules are declared in layers. A layer uses only the layers before it; a test enforces
+//! this. The protocol and routing code is in `tokenweir_core`. That crate does no I/O: bytes, time
 //! and randomness are arguments.
 //!
 //! ```text
-//! client ─► server ─► proxy::handle                        Exchange::open ──┐ one guard,
-//!             │         ├ openai::route    is it inference?                 │ moved along
-//!             │         ├ access           whose key is it, and may it take more?
-//!             │         ├ openai::request  model, stream; the bytes stay    │
-//!             │         ├ admission        waits while all are full         │
-//!             │         ├ pool.lease       routing::Policy over a snapshot  │
-//!             │         ├ client.send      ↺ another replica if none heard  │
-//!             │         └ ObservedBody { replica's body, exchange, lease } ◄┘
-//!             │                each frame: Observer; the frame passes untouched
-//!             │                (one event may be taken out: the usage that we asked for)
-//!             │                its end, however it comes ─► RequestRecord, once
-//!             │                                             ├► prometheus ├► spans ├► access log
-//!             │                                             ├► explanations
-//!             │                                             └► capture, without text
-//!           admin ◄── gauges and explanations, read when asked
-//! watch ─► /health, /metrics, /v1/models of each replica ─► what the pool believes
+//! client ─► server ─► proxy::handle_request                Exchange ────────┐ one per request
+//!             │         ├ openai::route    API route: forwarded or local    │
+//!             │         ├ access           API key, tenant, limits          │
+//!             │         ├ request body     model and options; bytes unchanged
+//!             │         ├ admission        queue while no backend has capacity
+//!             │         ├ pool             policy picks a backend: lease    │
+//!             │         ├ HttpClient       send; retry or failover          │
+//!             │         └ response body    backend body, exchange, lease ◄──┘
+//!             │                each chunk is inspected and forwarded unchanged
+//!             │                (a usage event that the gateway requested is removed)
+//!             │                at its end ─► RequestRecord, exactly once
+//!             │                              ├► metrics ├► spans ├► access log
+//!             │                              ├► decision log
+//!             │                              └► trace capture, without texts
+//!           admin ◄── gauges and decisions, read on request
+//! health checks ─► /health, /metrics, /v1/models of each backend ─► backend state
 //! ```
 
 // Layer 1: backends and their discovery.
@@ -32,7 +32,7 @@ pub mod discovery;
 pub mod telemetry;
 
 // Layer 3: the path of a request.
-pub mod own;
+pub mod local_routes;
 pub mod proxy;
 
 // Layer 4: configuration.

@@ -1,10 +1,10 @@
-//! Watching costs no memory: once the first events of a stream have come, no chunk of a recorded
-//! answer allocates a single byte, and neither does a metrics page. What is kept of decisions is
-//! bounded. A program of its own, because it counts its allocator's bytes.
+//! Tests the allocations of the gateway: after the first events of a stream, no chunk of a recorded
+//! response allocates memory, and parsing a metrics page allocates none. The memory of the decision
+//! log is bounded. This is a separate program, because it counts the allocations of its allocator.
 
 #![cfg(feature = "tools")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-#![expect(clippy::disallowed_methods, reason = "tests may look at the real clock")]
+#![expect(clippy::disallowed_methods, reason = "tests may use the real clock")]
 
 #[path = "allocations/models.rs"]
 mod models;
@@ -21,40 +21,44 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, path::Path};
 use tikv_jemalloc_ctl::thread;
-use tokenweir::telemetry::explain::Explanations;
-use tokenweir_core::access::{KeyDigest, KeyEntry, Keys, Limits, Roster, TenantEntry};
-use tokenweir_core::dialect::Load;
+use tokenweir::telemetry::decision_log::DecisionLog;
+use tokenweir_core::access::{ApiKeys, KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
+use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::headers::RequestId;
 use tokenweir_core::observe::{
-    Begun, Exchange, Live, ObservedBody, Observer, Replica, Settings, Sink,
+    BackendMonitor, Exchange, ExchangeRegistry, ObservationSettings, ObservedBody, PrefetchedBody,
+    ResponseObserver, Sink,
 };
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::{
-    Asked, BackendId, Condition, Decision, RecentTimes, RequestRecord, Timings,
+    BackendCondition, BackendId, RecentEngineTimes, RequestOptions, RequestRecord, RoutingDecision,
+    Timings,
 };
-use tokenweir_core::routing::{Ask, Candidate, Ledger, Policy, Prompt, Question};
+use tokenweir_core::routing::{
+    Candidate, LoadEstimator, Policy, PromptFingerprint, RoutingContext, RoutingRequest,
+};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The front ends whose streams are recorded, each with a long one.
+/// A long recorded stream of each front end.
 const STREAMS: [&str; 2] = ["python/chat-stream-long.http", "rust/chat-stream-long.http"];
 
-/// Chunks that may allocate: the role and the first output, in which the id, the model and the
-/// place of a choice are kept for the first time.
-const FIRST: usize = 3;
+/// Number of chunks that may allocate: the role chunk and the first output, in which the id, the
+/// model and the state of a choice are stored.
+const FIRST_CHUNKS: usize = 3;
 
-/// Bytes that this thread has ever allocated.
+/// Number of bytes that this thread has allocated in total.
 fn allocated() -> u64 {
     thread::allocatedp::read().unwrap().get()
 }
 
-/// Bytes that this thread has allocated and not given back.
+/// Number of bytes that this thread has allocated and not freed.
 fn held() -> i64 {
     allocated().cast_signed() - thread::deallocatedp::read().unwrap().get().cast_signed()
 }
 
-/// The HTTP chunks of a recorded stream, each as a part of one buffer, which is what hyper gives.
+/// The HTTP chunks of a recorded stream as slices of one buffer, as from hyper.
 fn chunks(name: &str) -> Vec<Bytes> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire").join(name);
     let mut rest = BytesMut::from(&fs::read(path).unwrap()[..]);
@@ -72,71 +76,71 @@ fn chunks(name: &str) -> Vec<Bytes> {
         chunks.push(rest.split_to(size).freeze());
         drop(rest.split_to(2));
     }
-    assert!(chunks.len() > 100, "{name} is long");
+    assert!(chunks.len() > 100, "{name} has more than 100 chunks");
     chunks
 }
 
-/// Fails if a chunk after the first few allocated.
-fn assert_free(name: &str, costs: &[u64]) {
+/// Asserts that no chunk after the first few allocated.
+fn assert_no_allocations(name: &str, costs: &[u64]) {
     let costly: Vec<_> =
-        costs.iter().enumerate().skip(FIRST).filter(|(_, cost)| **cost > 0).collect();
+        costs.iter().enumerate().skip(FIRST_CHUNKS).filter(|(_, cost)| **cost > 0).collect();
     assert!(costly.is_empty(), "{name} allocates, by chunk: {costly:?}");
 }
 
 #[test]
-fn the_allocator_counts_what_is_allocated() {
+fn the_allocator_counts_allocations() {
     let before = allocated();
     let boxed = std::hint::black_box(Box::new([1_u8; 64]));
     assert!(allocated() - before >= 64, "{}", boxed[0]);
 }
 
 #[test]
-fn a_million_unknown_keys_leave_not_a_byte() {
+fn a_million_unknown_keys_allocate_no_memory() {
     let tenant = TenantEntry {
         name: "a".into(),
         tier: None,
         models: None,
         allow: Vec::new(),
-        limits: Limits::default(),
+        limits: UsageLimits::default(),
         keys: vec![KeyEntry {
             name: "k".into(),
-            hash: KeyDigest::of(b"known"),
-            limits: Limits::default(),
+            hash: KeyDigest::from_key(b"known"),
+            limits: UsageLimits::default(),
         }],
     };
-    let keys = Keys::new(&Roster { tenants: vec![tenant] }, &Keys::default());
+    let keys = ApiKeys::new(&KeyFile { tenants: vec![tenant] }, &ApiKeys::default());
     let mut headers = HeaderMap::new();
     let mut cost = 0;
     for number in 0..1_000_000 {
         headers.insert("x-api-key", HeaderValue::from(number));
         let before = allocated();
-        assert!(keys.of(&headers).is_none());
+        assert!(keys.authenticate(&headers).is_none());
         cost += allocated() - before;
     }
     assert_eq!(cost, 0);
     headers.insert("x-api-key", HeaderValue::from_static("known"));
-    assert!(keys.of(&headers).is_some());
+    assert!(keys.authenticate(&headers).is_some());
 }
 
 #[test]
-fn a_metrics_page_is_read_without_allocating() {
+fn a_metrics_page_is_parsed_without_allocating() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     for name in ["wire/metrics/python-metrics-dp-2.http", "pages/vllm_openmetrics.txt"] {
         let page = fs::read(folder.join(name)).unwrap();
         let before = allocated();
-        let load = Load::read(&page);
+        let load = EngineLoad::read(&page);
         assert_eq!(allocated() - before, 0, "{name}");
         assert!(load.is_understood(), "{name}");
     }
 }
 
 #[test]
-fn an_observer_reads_a_chunk_without_allocating() {
+fn the_observer_processes_a_chunk_without_allocating() {
     for name in STREAMS {
         let chunks = chunks(name);
         let mut now = Instant::now();
         let mut timings = Timings::begin(now);
-        let mut observer = Observer::new(Api::Chat);
+        let mut observer = ResponseObserver::new(Api::Chat);
         observer.on_head("text/event-stream", false);
         let mut costs = Vec::with_capacity(chunks.len());
         for chunk in &chunks {
@@ -145,8 +149,8 @@ fn an_observer_reads_a_chunk_without_allocating() {
             observer.on_data(chunk, now, &mut timings);
             costs.push(allocated() - before);
         }
-        assert_free(name, &costs);
-        assert!(observer.into_observed().is_terminal);
+        assert_no_allocations(name, &costs);
+        assert!(observer.into_observed().is_complete);
     }
 }
 
@@ -168,32 +172,36 @@ fn a_body_forwards_a_chunk_without_allocating() {
                     other => panic!("{other:?}"),
                 }
             }
-            // The poll that takes the usage event out goes on to the next chunk.
+            // The poll that removes the usage event continues with the next chunk.
             assert_eq!(costs.len() + usize::from(usage_injected), chunks.len(), "{name}");
-            assert_free(name, &costs);
+            assert_no_allocations(name, &costs);
         }
     }
 }
 
-/// A thousand names. Decisions share them.
+/// A thousand backend names, shared by all decisions.
 static NAMES: LazyLock<Arc<[BackendId]>> =
     LazyLock::new(|| (0..1_000).map(|index| BackendId::new(&format!("vllm-{index}"))).collect());
 
-/// A decision among this many replicas of which nothing is known.
-fn decision(replicas: usize) -> Arc<Decision> {
+/// A decision among this many backends without metrics.
+fn decision(backends: usize) -> Arc<RoutingDecision> {
     let now = Instant::now();
-    let ledger = Ledger::new(now, Duration::from_secs(5));
-    let candidates = vec![ledger.candidate(&Prompt::default(), now); replicas];
-    let question = Question::new(Policy::default(), candidates, Ask::default());
-    let choice = question.pick().unwrap();
+    let load_estimator = LoadEstimator::new(now, Duration::from_secs(5));
+    let candidates = vec![load_estimator.candidate(&PromptFingerprint::default(), now); backends];
+    let context = RoutingContext::new(Policy::default(), candidates, RoutingRequest::default());
+    let choice = context.pick().unwrap();
     LazyLock::force(&NAMES);
     let before = allocated();
-    let decision = Decision::new(question, choice, Condition::default(), &NAMES, &[]);
+    let decision = RoutingDecision::new(context, choice, BackendCondition::default(), &NAMES, &[]);
     let cost = usize::try_from(allocated() - before).unwrap();
-    // Of many a few are kept in a table of their own, which is ranked in another.
-    let table = if replicas > Decision::MOST { Decision::MOST * size_of::<Candidate>() } else { 0 };
-    let ranking = Decision::MOST * 16;
-    // The allocator rounds up by a quarter at most.
+    // Of many candidates, a few are stored in a separate table, which is ranked with another table.
+    let table = if backends > RoutingDecision::MAX_RECORDED_CANDIDATES {
+        RoutingDecision::MAX_RECORDED_CANDIDATES * size_of::<Candidate>()
+    } else {
+        0
+    };
+    let ranking = RoutingDecision::MAX_RECORDED_CANDIDATES * 16;
+    // The allocator rounds up by at most a quarter.
     assert!(
         (table..=(table + ranking) * 5 / 4).contains(&cost) && (cost == 0) == (table == 0),
         "{cost} bytes for {table}"
@@ -202,48 +210,48 @@ fn decision(replicas: usize) -> Arc<Decision> {
 }
 
 #[test]
-fn a_decision_keeps_the_candidates_where_they_are_or_a_few_of_many_in_one_table() {
-    for replicas in [1, 2, 16, 17, 1_000] {
-        assert_eq!(decision(replicas).candidates(), replicas);
+fn a_decision_stores_few_candidates_in_place_and_a_few_of_many_in_one_table() {
+    for backends in [1, 2, 16, 17, 1_000] {
+        assert_eq!(decision(backends).candidate_count(), backends);
     }
 }
 
 #[test]
-fn what_is_kept_of_decisions_is_bounded() {
-    // A thread may free what another one has allocated.
+fn the_memory_of_the_decision_log_is_bounded() {
+    // A thread can free memory that another thread has allocated.
     let freed = || thread::deallocatedp::read().unwrap().get();
     let held = || allocated().wrapping_sub(freed());
     LazyLock::force(&NAMES);
     let before = held();
-    let explanations = Explanations::new(1_024);
+    let decision_log = DecisionLog::new(1_024);
     let mut record = record(Instant::now());
     for _ in 0..3_000 {
         record.decision = Some(decision(100));
-        explanations.finished(&record);
+        decision_log.finished(&record);
     }
     record.decision = None;
-    let kept = held().wrapping_sub(before);
-    println!("1024 decisions among 100 replicas: {kept} bytes");
-    assert!((1 << 20..=4 << 20).contains(&kept), "{kept} bytes");
+    let used = held().wrapping_sub(before);
+    println!("1024 decisions among 100 backends: {used} bytes");
+    assert!((1 << 20..=4 << 20).contains(&used), "{used} bytes");
 }
 
-/// A body whose frames are there, as a gateway observes it.
+/// A body with available frames, as the gateway observes it.
 fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames, ()> {
     let now = Instant::now();
     let mut record = record(now);
-    record.asked = Asked { stream: true, usage_injected, ..Asked::default() };
-    let live = Live::new(Settings::default(), now);
-    let mut exchange = Exchange::open(record, Arc::new(Nobody), &live);
+    record.options = RequestOptions { stream: true, usage_injected, ..RequestOptions::default() };
+    let live = ExchangeRegistry::new(ObservationSettings::default(), now);
+    let mut exchange = Exchange::open(record, Arc::new(NoOp), &live);
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    exchange.on_sent(Arc::new(Nobody));
+    exchange.on_request_sent(Arc::new(NoOp));
     exchange.on_head(200, &headers);
     assert_eq!(exchange.is_stripping(), usage_injected);
-    ObservedBody::new(Begun::new(Frames(chunks.iter().cloned().collect())), exchange, ())
+    ObservedBody::new(PrefetchedBody::new(Frames(chunks.iter().cloned().collect())), exchange, ())
 }
 
 fn record(now: Instant) -> RequestRecord {
-    let request_id = RequestId::of(&HeaderMap::new(), 1);
+    let request_id = RequestId::from_headers(&HeaderMap::new(), 1);
     let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
     RequestRecord {
         api: Some(Api::Chat),
@@ -265,15 +273,15 @@ impl Body for Frames {
     }
 }
 
-/// A replica and a sink that do nothing.
-struct Nobody;
+/// A backend and a sink without effect.
+struct NoOp;
 
-impl Replica for Nobody {
-    fn condition(&self, _: Instant) -> Condition {
-        Condition::default()
+impl BackendMonitor for NoOp {
+    fn condition(&self, _: Instant) -> BackendCondition {
+        BackendCondition::default()
     }
-    fn recent_times(&self) -> RecentTimes {
-        RecentTimes::default()
+    fn recent_times(&self) -> RecentEngineTimes {
+        RecentEngineTimes::default()
     }
     fn on_gap(&self, _: Duration) {}
     fn usual_gap(&self) -> Option<f64> {
@@ -282,6 +290,6 @@ impl Replica for Nobody {
     fn on_stall(&self, _: bool) {}
 }
 
-impl Sink for Nobody {
+impl Sink for NoOp {
     fn finished(&self, _: &RequestRecord) {}
 }

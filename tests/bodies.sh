@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What the gateway reads of request bodies, compared with what a Python server reads of them: Starlette,
-# FastAPI and python-multipart in versions of today and of an early vLLM V1, and the crates that servers
-# in Rust use. The test fails if both read a body and find different models.
+# Compares how the gateway and how servers parse request bodies: Starlette, FastAPI and python-multipart in
+# current versions and in those of an early vLLM V1, and the crates of servers in Rust. The test fails if both
+# sides accept a body and read different models.
 #
 #   tests/bodies.sh [COUNT]     COUNT bodies for each set of versions; default: 100000
 #
 # The packages are installed into virtual environments under the target directory. Needs python3.10 or
-# later with venv, and a package index that pip reaches.
+# later with venv, and access to a Python package index.
 #
 #   CARGO_FLAGS   (default: --release)
 set -euo pipefail
@@ -26,5 +26,5 @@ compare() {
     cargo test --locked --quiet "${flags[@]}" --test suite -- --nocapture bodies::the_gateway
 }
 
-compare today fastapi==0.165.0 starlette==1.10.0 python-multipart==0.0.34 pydantic==2.14.3
+compare current fastapi==0.165.0 starlette==1.10.0 python-multipart==0.0.34 pydantic==2.14.3
 compare early fastapi==0.115.0 starlette==0.38.6 python-multipart==0.0.9 pydantic==2.9.2

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Asks an independent tool, vllm-doctor, and `tokenweir diagnose` about the same simulated replicas, and
-# says where they differ. Exit 1 if one names what the other does not, unless it is written down why.
+# Compares `tokenweir diagnose` with an independent tool, vllm-doctor, on the same simulated backends. Exit
+# code 1 if one tool reports a problem that the other does not, except for the known differences.
 #
 #   PROGRAM=target/release/tokenweir tests/diagnose_agrees.sh
 #
-# Installs vllm-doctor into a folder of its own that is removed at the end. Two minutes.
+# It installs vllm-doctor into a temporary folder and takes two minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=$(realpath "${PROGRAM:-target/debug/tokenweir}")

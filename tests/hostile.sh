@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The hostile suites of `cargo test` again, with as much as they can take: changed requests, floods of
-# HTTP/2 frames, made-up label values, guesses at keys with a stop-watch, and clients that leave.
+# Runs the tests against hostile clients with large inputs: mutated requests, floods of HTTP/2 frames, invented
+# label values, timing attacks on keys, and clients that disconnect.
 #
 #   tests/hostile.sh [--quick]
 #
-#   --quick   a tenth of it
+#   --quick   a tenth of the inputs
 #
 #   CARGO_FLAGS   (default: --release)
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Reads a live metrics page with the reference parser, Python's prometheus_client, and counts what
-# it finds. Takes the parser from the Python package index if it is not installed.
+# Parses /metrics of a running gateway with the reference parser, Python's prometheus_client, and counts
+# families, samples and exemplars. Installs the parser from the Python package index if it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -14,11 +14,12 @@ if ! python3 -c 'import prometheus_client' 2>/dev/null; then
   python="$work/venv/bin/python"
 fi
 
-cargo build --locked --quiet --bin tokenweir
+# shellcheck disable=SC2086
+cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
 binary="${CARGO_TARGET_DIR:-target}/debug/tokenweir"
-# Nobody collects the traces; that some are kept is what exemplars need.
+# No collector runs at this endpoint. Exemplars only need sampled traces.
 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:9 OTEL_TRACES_SAMPLER=always_on \
-  "$binary" demo --for 60s --listen 127.0.0.1:0 --admin 127.0.0.1:0 2>"$work/log" &
+  "$binary" demo --duration 60s --listen 127.0.0.1:0 --admin 127.0.0.1:0 2>"$work/log" &
 pid=$!
 
 "$python" - "$work/log" <<'PY'
@@ -45,7 +46,7 @@ while time.monotonic() < deadline:
     if served(families) >= 3:
         break
     time.sleep(0.2)
-assert served(families) >= 3, "the demo serves requests"
+assert served(families) >= 3, "the demo served fewer than 3 requests"
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 
 request = urllib.request.Request(f"http://{admin}/metrics", headers={
@@ -54,14 +55,14 @@ def exemplars(families):
     return [s.exemplar for f in families for s in f.samples if s.exemplar]
 
 while True:
-    with urllib.request.urlopen(request, timeout=5) as answer:
-        media_type, text = answer.headers["content-type"], answer.read().decode()
+    with urllib.request.urlopen(request, timeout=5) as response:
+        media_type, text = response.headers["content-type"], response.read().decode()
     assert media_type == "application/openmetrics-text; version=1.0.0; charset=utf-8", media_type
     opened = list(open_metrics(text))
     if exemplars(opened) or time.monotonic() > deadline:
         break
     time.sleep(0.2)
-assert exemplars(opened), "a kept trace stands in a bucket"
+assert exemplars(opened), "no bucket has the exemplar of a sampled trace"
 assert all(len(e.labels["trace_id"]) == 32 for e in exemplars(opened))
 classic = {f.name for f in text_string_to_metric_families(page())}
 assert {f.name for f in opened} == classic, {f.name for f in opened} ^ classic

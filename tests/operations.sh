@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks what is installed around the gateway with the programs that will read it: promtool the
-# rules, and each alert under its condition and beside it; amtool the routing. A program that is not
-# there is skipped, loudly. Debian has them in the packages prometheus and prometheus-alertmanager.
+# Checks the shipped configurations with the programs that read them: promtool checks the rules, and that each
+# alert fires under its condition and not otherwise; amtool checks the routing of alerts. A check whose program
+# is missing is skipped with a message. Debian has the programs in prometheus and prometheus-alertmanager.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,13 +17,13 @@ skip() {
   skipped=1
 }
 
-# Who is told, by the labels of an alert.
-told() {
+# assert_receiver RECEIVER LABEL...: alerts with these labels go to the receiver.
+assert_receiver() {
   local receiver=$1
   shift
   local got
   got=$(amtool config routes test --config.file config/alertmanager/alertmanager.yml "$@" 2>/dev/null)
-  [ "$got" = "$receiver" ] || { echo "$* is told to $got, not to $receiver" >&2; exit 1; }
+  [ "$got" = "$receiver" ] || { echo "$* goes to $got, not to $receiver" >&2; exit 1; }
 }
 
 if have promtool "config/prometheus"; then
@@ -32,8 +32,8 @@ if have promtool "config/prometheus"; then
 fi
 if have amtool "config/alertmanager"; then
   amtool check-config config/alertmanager/alertmanager.yml
-  told page severity=page alertname=TokenweirErrors area=latency
-  told ticket severity=ticket alertname=TokenweirStalls area=replicas
+  assert_receiver page severity=page alertname=TokenweirErrors area=latency
+  assert_receiver ticket severity=ticket alertname=TokenweirStalls area=replicas
 fi
 if docker compose version >/dev/null 2>&1; then
   docker compose -f docker/compose.yml config --quiet

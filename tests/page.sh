@@ -1,8 +1,8 @@
 #!/bin/sh
-# The live page in a real Chromium: numbers that move, and when; keys, both colour schemes, a narrow
-# screen, slow requests that lead to their traces, verdicts, fleets of which nothing is up, a token, a
-# gateway that is gone, a browser without JavaScript, and names that are markup.
-# Needs chromium, chromedriver and python3. Pictures go to FOLDER, or target/page.
+# Tests the live page in Chromium: updates of values and their delay, keys, light and dark, a narrow screen,
+# links from slow requests to their traces, verdicts, a gateway without available backends, the admin token, a
+# gateway that has ended, a browser without JavaScript, and names that contain HTML.
+# Needs chromium, chromedriver and python3. Screenshots go to FOLDER, or to target/page.
 #
 #   tests/page.sh [FOLDER]
 set -eu

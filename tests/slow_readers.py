@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What a stalled reader costs: memory of the gateway for each stream that nobody takes.
+"""Measures the memory of the gateway for each stream whose client does not read.
 
-A replica in this process floods; READERS clients ask for a stream and read nothing of it. The
-gateway's resident memory is read before and when it has settled.
+A backend in this process sends endless streams. READERS clients each request a stream and read nothing. The
+script reads the gateway's resident memory before, and again when it no longer grows.
 
-    tests/slow_readers.py target/release/tokenweir [--readers 1000] [--most 512] [--tls]
+    tests/slow_readers.py target/release/tokenweir [--readers 1000] [--max-kib 512] [--tls]
 
-Prints KiB for each stream, and fails if they are more than --most. It takes about 20 s.
+It prints KiB per stream, and fails if they exceed --max-kib. It takes about 20 s.
 """
 
 import argparse
@@ -31,11 +31,12 @@ REQUEST = (
 )
 
 
-FLOODING = set()
+# Writers of the backend that send a stream.
+STREAMING = set()
 
 
-async def replica(reader, writer):
-    """A vLLM as far as it is looked at, whose streams never end."""
+async def backend(reader, writer):
+    """A minimal vLLM with endless streams."""
     try:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -44,7 +45,7 @@ async def replica(reader, writer):
             if length:
                 await reader.readexactly(int(length[1]))
             if path.startswith(b"/v1/chat"):
-                FLOODING.add(writer)
+                STREAMING.add(writer)
                 writer.write(HEAD)
                 while True:
                     writer.write(CHUNK)
@@ -54,7 +55,7 @@ async def replica(reader, writer):
     except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
         pass
     finally:
-        FLOODING.discard(writer)
+        STREAMING.discard(writer)
         writer.close()
 
 
@@ -64,10 +65,10 @@ def rss(pid):
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1])
 
 
-def settled(pid, patience=15):
-    """Memory when it has not grown by more than 1 % for two seconds."""
-    last, since, began = rss(pid), time.monotonic(), time.monotonic()
-    while time.monotonic() - since < 2 and time.monotonic() - began < patience:
+def stable_rss(pid, timeout=15):
+    """Yields None until the memory has not grown by more than 1 % for two seconds, then the memory."""
+    last, since, begin = rss(pid), time.monotonic(), time.monotonic()
+    while time.monotonic() - since < 2 and time.monotonic() - begin < timeout:
         yield None
         now = rss(pid)
         if now > last * 1.01:
@@ -76,7 +77,7 @@ def settled(pid, patience=15):
 
 
 def certificate(folder):
-    """A certificate of its own for localhost."""
+    """Creates a self-signed certificate for localhost."""
     cert, key = folder / "tls.crt", folder / "tls.key"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
@@ -89,13 +90,13 @@ def certificate(folder):
 
 
 async def measure(arguments, folder):
-    server = await asyncio.start_server(replica, "127.0.0.1", 0, limit=1 << 16, backlog=4096)
-    backend = server.sockets[0].getsockname()[1]
+    server = await asyncio.start_server(backend, "127.0.0.1", 0, limit=1 << 16, backlog=4096)
+    backend_port = server.sockets[0].getsockname()[1]
     tls, config = None, folder / "gateway.yaml"
-    text = f"backends: [{{ url: 'http://127.0.0.1:{backend}', name: a }}]\n"
+    text = f"backends: [{{ url: 'http://127.0.0.1:{backend_port}', name: a }}]\n"
     text += "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nadmission: { enabled: false }\n"
-    # One process floods and answers for its health: it may take its time.
-    text += "watch: { timeout: 1m }\ntimeouts: { connect: 1m }\n"
+    # Long timeouts: the process that sends the streams also answers the health checks.
+    text += "scrape: { timeout: 1m }\ntimeouts: { connect: 1m }\n"
     if arguments.tls:
         cert, key = certificate(folder)
         text += f"tls: {{ cert: {cert}, key: {key} }}\n"
@@ -125,11 +126,11 @@ async def measure(arguments, folder):
             if number % 50 == 0:
                 await asyncio.sleep(0.02)
         deadline = time.monotonic() + 30
-        while len(FLOODING) < arguments.readers and time.monotonic() < deadline:
+        while len(STREAMING) < arguments.readers and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
-        for after in settled(gateway.pid):
+        for after in stable_rss(gateway.pid):
             await asyncio.sleep(0.25)
-        return before, after, len(FLOODING)
+        return before, after, len(STREAMING)
     finally:
         gateway.terminate()
         try:
@@ -145,20 +146,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("program")
     parser.add_argument("--readers", type=int, default=1000)
-    parser.add_argument("--most", type=float, default=512, help="KiB for each stream")
-    parser.add_argument("--tls", action="store_true", help="readers speak TLS")
+    parser.add_argument("--max-kib", type=float, default=512, help="maximum KiB per stream")
+    parser.add_argument("--tls", action="store_true", help="readers use TLS")
     arguments = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as folder:
         work = measure(arguments, pathlib.Path(folder))
         before, after, streams = asyncio.run(asyncio.wait_for(work, 120))
-    each = (after - before) / arguments.readers
-    is_whole = streams == arguments.readers
-    verdict = "PASS" if is_whole and each <= arguments.most else "FAIL"
+    per_stream = (after - before) / arguments.readers
+    is_complete = streams == arguments.readers
+    verdict = "PASS" if is_complete and per_stream <= arguments.max_kib else "FAIL"
     print(
-        f"{verdict} {streams} of {arguments.readers} readers that take nothing: {before / 1024:.1f} to "
-        f"{after / 1024:.1f} MiB, {each:.1f} KiB each (at most {arguments.most:.0f})"
+        f"{verdict} {streams} of {arguments.readers} streams without reads: {before / 1024:.1f} to "
+        f"{after / 1024:.1f} MiB, {per_stream:.1f} KiB each (at most {arguments.max_kib:.0f})"
     )
     return 0 if verdict == "PASS" else 1
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Lets the gateway run in front of simulated replicas and one that fails, and holds what it says at the
-# end against what its clients sent. It fails if anything grows, is left open or is not accounted for.
+# Soak test: runs the gateway in front of simulated backends, one of which fails, and compares its counters with
+# the requests of its clients. It fails if memory or files grow, if something stays open, or if a request is not
+# accounted for.
 #
 #   tests/soak.sh [SECONDS | whole] [--reload]
 #
-#   SECONDS    how long (default: 600)
-#   whole      4,320,000 requests: a day of 50 a second
-#   --reload   sends SIGHUP every five seconds, to a gateway that reloads its configuration
+#   SECONDS    duration (default: 600)
+#   whole      4,320,000 requests: a day at 50 requests per second
+#   --reload   sends SIGHUP to the gateway every five seconds, so that it reloads its configuration
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

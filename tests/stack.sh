@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# Runs the whole chain with real components on loopback: simulated replicas, the gateway, an
-# OpenTelemetry Collector, Jaeger, Prometheus and Alertmanager, each with the configuration that
-# ships. Then things go wrong, one after the other, and it checks what an operator would see:
+# Runs the whole observability stack on loopback: simulated backends, the gateway, an OpenTelemetry Collector,
+# Jaeger, Prometheus and Alertmanager, each with its shipped configuration. Then it injects faults, one after the
+# other, and checks:
 #
-#   - an exemplar in Prometheus is a trace in Jaeger: gateway, attempt, engine
-#   - each alert fires under its fault, is told, and resolves
+#   - each exemplar in Prometheus is a trace in Jaeger: gateway, attempt, engine
+#   - each alert fires under its fault, is sent to its receiver, and resolves
 #   - every query of every dashboard has data
-#   - Arize Phoenix, if it is installed, has the time to first token of the same spans
+#   - Arize Phoenix, if it is installed, reads the TTFT from the same spans
 #
 #   tests/stack.sh [--screenshots FOLDER] [--only alerts,traces,phoenix,dashboards,engine]
 #     [--fault TEXT]
 #
-#   --screenshots  pictures of pages, taken with Chromium
-#   --only         some of the steps
-#   --fault        only faults whose names have this text
+#   --screenshots  screenshots of pages, with Chromium
+#   --only         a selection of the steps
+#   --fault        only faults whose names contain this text
 #
-# The windows of rules are divided by 30, so that an hour ago is two minutes ago. Expressions and
-# thresholds are those that ship.
+# The windows of rules are divided by 30: an hour is two minutes. Expressions and thresholds are the shipped
+# ones.
 #
 #   STACK_TOOLS  the folder of tests/stack/install.sh DIR; without it the check is skipped
 #   TOKENWEIR    the gateway's binary   (default: built in release mode)
-#   REAL_VLLM    see tests/real_vllm.sh; with it the trace of a real engine is checked as well
-#   LIMIT        bound for all of it    (default: 1500 seconds)
+#   REAL_VLLM    see tests/real_vllm.sh; with it the trace of a real engine is checked, too
+#   LIMIT        time limit             (default: 1500 seconds)
 set -euo pipefail
 export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 
@@ -59,7 +59,7 @@ if [[ -n ${REAL_VLLM:-} ]]; then
   if [[ -x $REAL_VLLM/serve.sh && -x $VENV/bin/python ]]; then
     arguments+=(--engine "$(cd "$REAL_VLLM" && pwd)")
   else
-    echo "no vLLM in REAL_VLLM or VENV: a real engine is not checked"
+    echo "no vLLM in REAL_VLLM or VENV: the trace of a real engine is not checked"
   fi
 fi
 
@@ -69,13 +69,13 @@ cleanup() {
   trap - EXIT
   for pid in $(jobs -pr); do kill -TERM "$pid" 2>/dev/null || true; done
   wait
-  if [[ $status -eq 0 ]]; then rm -rf "$work"; else echo "logs are kept in $work" >&2; fi
+  if [[ $status -eq 0 ]]; then rm -rf "$work"; else echo "the logs are in $work" >&2; fi
   exit "$status"
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-# In the background, so that a signal is heard. What it starts ends with it.
+# In the background, so that traps of signals run at once. Its child processes end with it.
 PYTHONPATH=$here/real_vllm timeout --kill-after=20 "${LIMIT:-1500}" \
   python3 "$here/stack/check.py" --gateway "$gateway" --tools "$tools" --work "$work" \
   --dashboards "$root/config/grafana" ${arguments[@]+"${arguments[@]}"} &

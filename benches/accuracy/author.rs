@@ -1,5 +1,5 @@
-//! Writes an answer to a request: which events come when, and how they are framed, as far as the
-//! ending of the plan lets it come.
+//! Writes the response to a request: its events, their times and their framing, up to the
+//! termination of the plan.
 
 use super::dialect::{Channel, Dialect, Event, FrontEnd, Piece, Shape, Usage};
 use super::framing::{Write, chunk_head, frame};
@@ -8,18 +8,19 @@ use fastrand::Rng;
 use serde_json::json;
 use std::time::Duration;
 
-/// An answer, while it is written.
+/// A response while it is written.
 struct Author<'a> {
     kind: &'a Kind,
     dialect: Dialect,
     rng: &'a mut Rng,
-    /// The counts that the engine would tell now.
+    /// The token counts that the engine would report now.
     usage: Usage,
     writes: Vec<Write>,
 }
 
-/// What a client does not stay for comes so late that even a slow one has left by then.
-const LATE: Duration = Duration::from_secs(2);
+/// Delay of output that the client does not wait for, so that even a slow client has disconnected
+/// by then.
+const AFTER_DISCONNECT: Duration = Duration::from_secs(2);
 
 const WORDS: [&str; 14] = [
     "The",
@@ -38,7 +39,7 @@ const WORDS: [&str; 14] = [
     "\u{2028}",
 ];
 
-/// The head of the answer, and what follows.
+/// Writes the response head and body.
 pub(crate) fn write(kind: &Kind, id: &str, rng: &mut Rng) -> (Write, Vec<Write>) {
     let input = rng.u64(8..4_000);
     let cached = (!kind.shape.is_older() || chance(rng, 60)).then(|| rng.u64(..input));
@@ -61,11 +62,12 @@ pub(crate) fn write(kind: &Kind, id: &str, rng: &mut Rng) -> (Write, Vec<Write>)
 }
 
 impl Author<'_> {
-    /// The whole answer, as far as its ending lets it come.
+    /// Writes the response up to its termination.
     fn answer(&mut self) {
         let kind = self.kind;
-        // Responses always begin before the engine does; role events of other servers do, too. They
-        // may have counts, and whether the gateway sees them before its client leaves is luck.
+        // Responses streams always begin before the engine; role events of other servers can, too.
+        // They can have counts. Whether the gateway sees them before an early disconnect depends on
+        // timing.
         let may_begin_early = kind.ending != Ending::LeavesEarly && chance(self.rng, 30);
         let begins_early = kind.shape == Shape::Responses || may_begin_early;
         let mut opening = self.dialect.opening(kind.choices, self.usage, self.so_far());
@@ -80,7 +82,8 @@ impl Author<'_> {
             }
             _ => all,
         };
-        // What the front end finds at once: with Rust, or two choices, sometimes several.
+        // The output that the front end finds at once: sometimes several tokens with the Rust front
+        // end or with two choices.
         let is_bursty = kind.choices > 1 || kind.front_end == FrontEnd::Rust;
         let mut index = 0;
         while index < count {
@@ -98,7 +101,7 @@ impl Author<'_> {
         self.end();
     }
 
-    /// Reasoning comes first, an answer then, and the call of a tool last.
+    /// The kind of an output: first reasoning, then the answer, and a tool call last.
     fn channel(&self, number: usize, all: usize) -> Channel {
         let (third, is_first) = (number * 3 / all, number * 3 % all < 3);
         match third {
@@ -109,7 +112,7 @@ impl Author<'_> {
         }
     }
 
-    /// Up to the first token: typed events and keep-alives may come before it.
+    /// The events up to the first token: typed events and keep-alives.
     fn prefill(&mut self) {
         let least = if self.kind.ending == Ending::LeavesEarly { 200 } else { 20 };
         let mut rest = Duration::from_micros(self.rng.u64(least * 1_000..300_000));
@@ -123,7 +126,7 @@ impl Author<'_> {
     fn output(&mut self, channel: Channel, choice: usize) -> Event {
         let count = if self.kind.is_speculative { self.rng.usize(1..=5) } else { 1 };
         let ids: Vec<u32> = (0..count).map(|_| self.rng.u32(..150_000)).collect();
-        // A token that ends inside a character has an id but no text yet.
+        // A token that ends inside a character has an id but no text.
         let is_held_back = self.kind.has_ids && channel == Channel::Answer && chance(self.rng, 5);
         let words = ids.iter().map(|id| WORDS[*id as usize % WORDS.len()]);
         let text = words.take(if is_held_back { 0 } else { count }).collect::<String>();
@@ -135,7 +138,7 @@ impl Author<'_> {
 
     fn end(&mut self) {
         let leaves = matches!(self.kind.ending, Ending::LeavesAt(_));
-        let pause = if leaves { LATE } else { gap(self.rng) };
+        let pause = if leaves { AFTER_DISCONNECT } else { gap(self.rng) };
         match self.kind.ending {
             Ending::Cut => {
                 if chance(self.rng, 50) {
@@ -153,7 +156,7 @@ impl Author<'_> {
             }
         }
         let is_last = self.kind.ending == Ending::LeavesAtLast;
-        let pause = if is_last { LATE } else { Duration::ZERO };
+        let pause = if is_last { AFTER_DISCONNECT } else { Duration::ZERO };
         self.writes.push(Write::bare(pause, b"0\r\n\r\n"));
     }
 
@@ -161,7 +164,7 @@ impl Author<'_> {
         let finish = self.kind.finish();
         let mut events = Vec::new();
         for choice in 0..self.kind.choices {
-            // The end token; a limit or an abort has none.
+            // The stop token. A response that ends by a limit or an abort has none.
             let eos = if finish == "stop" || finish == "tool_calls" { &[2][..] } else { &[] };
             self.count(eos.len(), false);
             let piece =
@@ -176,7 +179,7 @@ impl Author<'_> {
         self.write(vec![Event::done()], Duration::ZERO);
     }
 
-    /// The head of a chunk and of an event that never end.
+    /// The beginning of a chunk and of an event that never end.
     fn half_an_event(&mut self, pause: Duration) {
         let half = Event { bytes: b"data: {\"id\":\"".to_vec(), ..Event::comment() };
         let mut bytes = chunk_head(200, self.kind.front_end);
@@ -192,7 +195,7 @@ impl Author<'_> {
         self.writes.push(Write { events: vec![Event { bytes, ..Event::comment() }], ..write });
     }
 
-    /// The head comes before the engine has done anything.
+    /// The response head is sent before the engine starts.
     fn head(&mut self) -> Write {
         let length: usize = self.writes.iter().map(|write| write.bytes.len()).sum();
         let head = match (self.kind.ending, self.kind.front_end) {
@@ -227,7 +230,7 @@ impl Author<'_> {
     }
 }
 
-/// 5 ms and more, about 30 ms in the mean, like the steps of an engine under load.
+/// A gap of at least 5 ms and about 30 ms on average, like the steps of an engine under load.
 fn gap(rng: &mut Rng) -> Duration {
     Duration::from_secs_f64((0.005 - 0.025 * (1.0 - rng.f64()).ln()).min(0.150))
 }

@@ -1,4 +1,5 @@
-//! The backend: it plays the plan whose id a request carries, and notes the moment of each write.
+//! The backend: it executes the plan whose id is in the request, and records the time of each
+//! write.
 
 use super::script::{Ending, Plan};
 use serde_json::Value;
@@ -10,21 +11,21 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// What the backend did for one request.
+/// The backend's record of one request.
 #[derive(Debug)]
 pub(crate) struct Played {
     pub(crate) plan: usize,
-    /// The request asked for usage when it came here.
-    pub(crate) was_asked: bool,
-    /// The moment of each event that was written, in the order of the plan.
+    /// Whether the request that arrived here requested usage.
+    pub(crate) was_usage_requested: bool,
+    /// The time of each written event, in the order of the plan.
     pub(crate) events: Vec<Instant>,
-    /// The moment of the last write, or of closing the connection in the middle.
+    /// The time of the last write, or of closing the connection in the middle.
     pub(crate) ended: Instant,
-    /// When the gateway was seen to close the connection.
+    /// The time at which the gateway closed the connection, if the backend saw it.
     pub(crate) left: Option<Instant>,
 }
 
-/// What a replica of vLLM says of itself.
+/// The pages of a vLLM server.
 const PAGES: [(&str, &str); 4] = [
     ("/health", ""),
     ("/version", r#"{"version":"0.33.0"}"#),
@@ -37,7 +38,7 @@ const PAGES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Serves every connection. What was played goes to `played`.
+/// Serves every connection. Sends the records to `played`.
 pub(crate) async fn serve(
     listener: TcpListener,
     plans: Arc<[Plan]>,
@@ -59,14 +60,14 @@ async fn connection(stream: TcpStream, plans: &[Plan], played: &UnboundedSender<
         if let Some((_, page)) = PAGES.iter().find(|(page, _)| *page == path) {
             let length = page.len();
             let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{page}");
-            // A gateway that has ended needs no answer.
+            // A gateway that has stopped needs no response.
             let _ = writer.write_all(answer.as_bytes()).await;
             continue;
         }
         let plan = plan_of(&head);
         let mut done = Played {
             plan,
-            was_asked: asks_for_usage(&body),
+            was_usage_requested: asks_for_usage(&body),
             events: Vec::new(),
             ended: clock::now(),
             left: None,
@@ -82,7 +83,7 @@ async fn connection(stream: TcpStream, plans: &[Plan], played: &UnboundedSender<
     }
 }
 
-/// Writes the answer. An error means that the gateway closed the connection.
+/// Writes the response. An error means that the gateway closed the connection.
 async fn play(
     plan: &Plan,
     done: &mut Played,
@@ -90,7 +91,7 @@ async fn play(
     writer: &mut OwnedWriteHalf,
 ) -> Result<(), ()> {
     for write in std::iter::once(&plan.head).chain(&plan.writes) {
-        if write.is_usage && !done.was_asked {
+        if write.is_usage && !done.was_usage_requested {
             continue;
         }
         stay(write.pause, reader).await?;
@@ -101,7 +102,7 @@ async fn play(
     Ok(())
 }
 
-/// Waits, unless the gateway closes the connection: it sends nothing while it is answered.
+/// Waits, unless the gateway closes the connection. The gateway sends nothing during a response.
 async fn stay(pause: Duration, reader: &mut OwnedReadHalf) -> Result<(), ()> {
     if pause.is_zero() {
         return Ok(());
@@ -113,7 +114,7 @@ async fn stay(pause: Duration, reader: &mut OwnedReadHalf) -> Result<(), ()> {
     }
 }
 
-/// Reads a request: its head, and a body of known length.
+/// Reads a request with a content length.
 async fn request(reader: &mut OwnedReadHalf) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::with_capacity(4 << 10);
     loop {

@@ -1,4 +1,5 @@
-//! The certificate: what was told against what is true, over all requests, and the bars.
+//! The certificate: the reported values compared with the true values over all requests, and the
+//! limits of the errors.
 
 use super::gateway::sum;
 use super::truth::{Exchange, TIMES, Times};
@@ -10,68 +11,69 @@ use std::time::Duration;
 /// The result of a run.
 #[derive(Default)]
 pub(crate) struct Certificate {
-    /// By quantity, against the backend's clock and against the client's.
+    /// Errors by quantity, against the backend's clock and against the client's clock.
     times: [[Errors; 2]; TIMES.len()],
     facts: Vec<Fact>,
     abort_delays: Vec<f64>,
-    /// How far estimates of output tokens are off, as shares.
+    /// Relative errors of estimated output tokens.
     estimates: Vec<f64>,
-    /// What the series of a metric with a label should add up to.
+    /// Expected sums of the series of metrics with a label.
     totals: BTreeMap<(&'static str, String), u64>,
 }
 
 /// The errors of one quantity against one clock.
 #[derive(Default)]
 struct Errors {
-    /// In milliseconds, without sign.
+    /// Absolute errors in milliseconds.
     errors: Vec<f64>,
-    /// Each error as a share of what is allowed for its value.
+    /// Each error divided by the allowed error for its value.
     shares: Vec<f64>,
 }
 
-/// Something that is right or wrong.
+/// A checked property.
 struct Fact {
     name: &'static str,
     checked: usize,
     wrong: Vec<String>,
 }
 
-/// A time may be wrong by this, or by [`RELATIVE`] of its true value, whichever is more.
-const ABSOLUTE_MS: f64 = 1.0;
-const RELATIVE: f64 = 0.01;
-/// TTFT and the gaps between tokens must keep to that at the 99th percentile of requests.
-const BOUND: std::ops::Range<usize> = 0..4;
-/// As the metric of tokens names them.
+/// Allowed error of a time: this, or [`MAX_RELATIVE_ERROR`] of its true value, whichever is more.
+const MAX_ABSOLUTE_ERROR_MS: f64 = 1.0;
+const MAX_RELATIVE_ERROR: f64 = 0.01;
+/// The quantities whose error at the 99th percentile of requests must be within the limit: TTFT and
+/// the gaps between tokens.
+const LIMITED_QUANTITIES: std::ops::Range<usize> = 0..4;
+/// The labels of the token metric.
 const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
-/// Wrong facts of one kind that are printed.
-const PRINTED: usize = 20;
+/// Maximum number of printed errors per property.
+const MAX_PRINTED: usize = 20;
 
 impl Certificate {
-    /// Compares what the access log told of one request.
+    /// Compares the access log line of one request with the truth.
     pub(crate) fn compare(&mut self, exchange: &Exchange<'_>, line: &Value) {
         let id = &exchange.plan.id;
         let count = line["output_events"].as_u64().unwrap_or(0);
         let (least, most) = exchange.output_events();
         self.check("events with output", (least..=most).contains(&count), || {
-            format!("{id}: {count} told, {least} to {most} true")
+            format!("{id}: {count} reported, {least} to {most} true")
         });
         let (status, outcome, ending, phase) = exchange.outcome();
-        let told = json!([line["status"], line["outcome"], line["ending"], line["phase"]]);
+        let reported = json!([line["status"], line["outcome"], line["ending"], line["phase"]]);
         let truth = json!([status, outcome, ending, phase]);
-        self.equal(exchange, "status, outcome, ending, phase", &told, &truth);
+        self.equal(exchange, "status, outcome, ending, phase", &reported, &truth);
         self.add("tokenweir_requests_total", "outcome", outcome, 1);
         self.equal(exchange, "finish reasons", &line["finish"], &json!(exchange.finish()));
         for finish in exchange.finish() {
-            self.add("tokenweir_finish_total", "reason", finish, 1);
+            self.add("tokenweir_finish_reasons_total", "reason", finish, 1);
         }
         self.check("bytes", exchange.is_same_bytes(), || {
             let (seen, body) = (exchange.seen.body.len(), exchange.body().len());
             format!("{id}: {seen} of {body}, {:?}", exchange.plan.ending)
         });
         self.compare_tokens(exchange, line, count);
-        let told = TIMES.map(|(_, field)| line[field].as_f64());
-        self.compare_times(id, &told, exchange.times(count), 0);
-        self.compare_times(id, &told, exchange.times_of_client(count), 1);
+        let reported = TIMES.map(|(_, field)| line[field].as_f64());
+        self.compare_times(id, &reported, exchange.times(count), 0);
+        self.compare_times(id, &reported, exchange.times_of_client(count), 1);
         let is_abort = outcome == "cancelled";
         self.abort_delays.extend(exchange.abort_delay().filter(|_| is_abort).map(millis));
     }
@@ -84,8 +86,8 @@ impl Certificate {
         let rows = [
             ("tokens in", "input_tokens", usage.input),
             ("tokens out", "output_tokens", counted),
-            ("tokens from the cache", "cached_tokens", usage.cached),
-            ("tokens of reasoning", "reasoning_tokens", usage.reasoning),
+            ("cached tokens", "cached_tokens", usage.cached),
+            ("reasoning tokens", "reasoning_tokens", usage.reasoning),
         ];
         for ((name, field, truth), kind) in rows.into_iter().zip(TOKEN_TYPES) {
             if !(is_estimated && field == "output_tokens") {
@@ -94,20 +96,29 @@ impl Certificate {
             self.add("tokenweir_tokens_total", "type", kind, truth.unwrap_or(0));
         }
         self.equal(exchange, "source of the count", &line["usage"], &json!(source));
-        if let (true, Some(told), Some(truth)) =
+        if let (true, Some(reported), Some(truth)) =
             (is_estimated, line["output_tokens"].as_f64(), output)
         {
-            self.estimates.push((told / truth as f64 - 1.0).abs());
+            self.estimates.push((reported / truth as f64 - 1.0).abs());
         }
     }
 
-    fn equal(&mut self, exchange: &Exchange<'_>, name: &'static str, told: &Value, truth: &Value) {
-        self.check(name, told == truth, || {
-            format!("{}: {told} told, {truth} true; {:?}", exchange.plan.id, exchange.plan.ending)
+    fn equal(
+        &mut self,
+        exchange: &Exchange<'_>,
+        name: &'static str,
+        reported: &Value,
+        truth: &Value,
+    ) {
+        self.check(name, reported == truth, || {
+            format!(
+                "{}: {reported} reported, {truth} true; {:?}",
+                exchange.plan.id, exchange.plan.ending
+            )
         });
     }
 
-    /// Notes whether something is as it should be.
+    /// Records whether a property holds.
     pub(crate) fn check(
         &mut self,
         name: &'static str,
@@ -125,36 +136,40 @@ impl Certificate {
         }
     }
 
-    /// Compares the sums of a page of metrics with those over all requests.
+    /// Compares the sums of the metrics page with the sums over all requests.
     pub(crate) fn compare_sums(&mut self, page: &str) {
         for ((metric, label), total) in self.totals.clone() {
-            let told = sum(page, metric, &label);
-            self.check("sums in Prometheus", told == Some(total as f64), || {
-                format!("{metric}{{{label}}}: {told:?} told, {total} true")
+            let reported = sum(page, metric, &label);
+            self.check("sums in Prometheus", reported == Some(total as f64), || {
+                format!("{metric}{{{label}}}: {reported:?} reported, {total} true")
             });
         }
     }
 
-    /// Every bar that was missed, in words. Empty: the numbers are true.
-    pub(crate) fn missed(&mut self) -> Vec<String> {
-        let mut missed = Vec::new();
+    /// Lists the limits that were missed. Empty if there are none.
+    pub(crate) fn limit_violations(&mut self) -> Vec<String> {
+        let mut limit_violations = Vec::new();
         for fact in &self.facts {
-            missed.extend(fact.wrong.iter().take(PRINTED).map(|w| format!("{}: {w}", fact.name)));
-            let more = fact.wrong.len().saturating_sub(PRINTED);
+            limit_violations
+                .extend(fact.wrong.iter().take(MAX_PRINTED).map(|w| format!("{}: {w}", fact.name)));
+            let more = fact.wrong.len().saturating_sub(MAX_PRINTED);
             if more > 0 {
-                missed.push(format!("{}: {more} more", fact.name));
+                limit_violations.push(format!("{}: {more} more", fact.name));
             }
         }
-        for index in BOUND {
+        for index in LIMITED_QUANTITIES {
             let share = quantile(&mut self.times[index][0].shares, 0.99);
             if share.is_nan() || share > 1.0 {
-                missed.push(format!("{}: p99 is {share:.2} of what is allowed", TIMES[index].0));
+                limit_violations.push(format!(
+                    "{}: p99 error is {share:.2} of the allowed error",
+                    TIMES[index].0
+                ));
             }
         }
-        missed
+        limit_violations
     }
 
-    /// The tables, in Markdown.
+    /// The tables in Markdown.
     pub(crate) fn tables(&mut self) -> String {
         let head = ["quantity", "against", "requests", "p50", "p99", "max", "within 1 ms or 1 %"];
         let mut rows = vec![head.map(String::from)];
@@ -187,21 +202,21 @@ impl Certificate {
         *self.totals.entry((metric, format!("{label}=\"{value}\""))).or_default() += count;
     }
 
-    fn compare_times(&mut self, id: &str, told: &[Option<f64>], truth: Times, clock: usize) {
-        for (index, (told, truth)) in told.iter().zip(truth).enumerate() {
-            // A client that left has not seen all that the gateway has.
+    fn compare_times(&mut self, id: &str, reported: &[Option<f64>], truth: Times, clock: usize) {
+        for (index, (reported, truth)) in reported.iter().zip(truth).enumerate() {
+            // A client that disconnected has not received everything that the gateway has.
             if clock == 0 {
                 self.check(
-                    "times told if there are any",
-                    told.is_some() == truth.is_some(),
-                    || format!("{id}: {} is {told:?}, true {truth:?}", TIMES[index].0),
+                    "times are reported if they exist",
+                    reported.is_some() == truth.is_some(),
+                    || format!("{id}: {} is {reported:?}, true {truth:?}", TIMES[index].0),
                 );
             }
-            if let (Some(told), Some(truth)) = (told, truth.map(millis)) {
-                let error = (told - truth).abs();
+            if let (Some(reported), Some(truth)) = (reported, truth.map(millis)) {
+                let error = (reported - truth).abs();
                 let errors = &mut self.times[index][clock];
                 errors.errors.push(error);
-                errors.shares.push(error / (truth * RELATIVE).max(ABSOLUTE_MS));
+                errors.shares.push(error / (truth * MAX_RELATIVE_ERROR).max(MAX_ABSOLUTE_ERROR_MS));
             }
         }
     }
@@ -217,14 +232,14 @@ impl Errors {
     }
 }
 
-/// The nearest-rank quantile; NaN of nothing.
+/// The nearest-rank quantile. NaN without values.
 pub(crate) fn quantile(values: &mut [f64], q: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let rank = (q * values.len() as f64).ceil() as usize;
     values.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-/// Never rounded up to 100 %.
+/// A percentage that is never rounded up to 100 %.
 fn percent(part: usize, whole: usize) -> String {
     if part == whole {
         return "100 %".into();
@@ -236,7 +251,7 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// Rows as an aligned Markdown table; the first is its head.
+/// Rows as an aligned Markdown table. The first row is the header.
 struct Table<'a, const N: usize>(&'a [[String; N]]);
 
 impl<const N: usize> Display for Table<'_, N> {

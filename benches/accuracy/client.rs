@@ -1,5 +1,5 @@
-//! The clients: each asks, reads, and notes the moment of each read. A client knows HTTP chunks
-//! but no events: the plan knows at which byte of the body an event ends.
+//! The clients: each sends requests, reads the responses, and records the time of each read. A
+//! client parses HTTP chunks but no events: the plan contains the byte at which each event ends.
 
 use super::script::{Ending, Plan};
 use std::net::SocketAddr;
@@ -8,33 +8,33 @@ use tokenweir_core::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What a client saw.
+/// The client's record of a request.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) plan: usize,
-    /// Just before the request was written.
-    pub(crate) asked: Instant,
-    /// The body, without the framing of its chunks.
+    /// The time just before the request was written.
+    pub(crate) sent_at: Instant,
+    /// The body without chunked framing.
     pub(crate) body: Vec<u8>,
-    /// How long the body was after each read, and when.
+    /// The length of the body after each read, with the time.
     pub(crate) reads: Vec<(usize, Instant)>,
-    /// The body ended as HTTP says it should.
+    /// Whether the body ended completely in terms of HTTP.
     pub(crate) is_whole: bool,
-    /// When it did, or the connection ended, or the client left.
+    /// The time of the end of the body, of the connection, or of the disconnect.
     pub(crate) ended: Instant,
 }
 
-/// One client, with its connection if that can be used again.
+/// One client, with its connection if it can be reused.
 pub(crate) struct Client {
     address: SocketAddr,
-    kept: Option<TcpStream>,
+    idle_connection: Option<TcpStream>,
 }
 
-/// The bytes of an answer so far.
+/// The response bytes so far.
 #[derive(Default)]
 struct Answer {
     raw: Vec<u8>,
-    /// How much of `raw` has been read.
+    /// Number of bytes of `raw` that have been parsed.
     at: usize,
     body: Vec<u8>,
     framing: Framing,
@@ -45,26 +45,26 @@ struct Answer {
 enum Framing {
     #[default]
     Head,
-    /// Before the size of a chunk.
+    /// Before a chunk size.
     Size,
-    /// Bytes left of a chunk.
+    /// Remaining bytes of a chunk.
     Chunk(usize),
-    /// Bytes left of a body of known length.
+    /// Remaining bytes of a body with a content length.
     Length(usize),
 }
 
-/// How long a client that leaves early stays after the head.
-const EARLY: Duration = Duration::from_millis(30);
+/// Time from the response head to an early disconnect.
+const EARLY_DISCONNECT_DELAY: Duration = Duration::from_millis(30);
 
 impl Client {
     pub(crate) fn new(address: SocketAddr) -> Self {
-        Self { address, kept: None }
+        Self { address, idle_connection: None }
     }
 
-    /// Plays the client's part of a plan.
+    /// Executes the client's part of a plan.
     pub(crate) async fn ask(&mut self, index: usize, plan: &Plan) -> Seen {
         tokio::time::sleep(plan.think).await;
-        let mut stream = match self.kept.take() {
+        let mut stream = match self.idle_connection.take() {
             Some(stream) => stream,
             None => TcpStream::connect(self.address).await.unwrap(),
         };
@@ -75,7 +75,7 @@ impl Client {
              x-request-id: {}\r\ncontent-length: {length}\r\n\r\n{}",
             plan.id, plan.request
         );
-        let asked = clock::now();
+        let sent_at = clock::now();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Answer { raw: Vec::with_capacity(128 << 10), ..Answer::default() };
         let mut reads = Vec::new();
@@ -96,19 +96,19 @@ impl Client {
             };
             if leaves {
                 if plan.ending == Ending::LeavesEarly {
-                    tokio::time::sleep(EARLY).await;
+                    tokio::time::sleep(EARLY_DISCONNECT_DELAY).await;
                 }
                 break clock::now();
             }
         };
         let is_whole = answer.is_whole;
-        self.kept = is_whole.then_some(stream);
-        Seen { plan: index, asked, body: answer.body, reads, is_whole, ended }
+        self.idle_connection = is_whole.then_some(stream);
+        Seen { plan: index, sent_at, body: answer.body, reads, is_whole, ended }
     }
 }
 
 impl Answer {
-    /// Reads on in what has come.
+    /// Parses the bytes that have arrived.
     fn take_in(&mut self) {
         while !self.is_whole {
             let rest = &self.raw[self.at..];

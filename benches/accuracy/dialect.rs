@@ -1,9 +1,9 @@
-//! The words of the answers, as vLLM's two front ends write them: what an event is in bytes, and
-//! what it says. Nothing here knows how the gateway reads them.
+//! The response formats of vLLM's two front ends: the bytes of each event and its meaning. This
+//! code is independent of the parsers of the gateway.
 
 use serde_json::{Value, json};
 
-/// The shapes of answers.
+/// The API of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     Chat,
@@ -12,39 +12,39 @@ pub(crate) enum Shape {
     Messages,
 }
 
-/// Who writes the answer. The Rust front end has chat and completions only.
+/// The front end that writes the response. The Rust front end has only chat and completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrontEnd {
     Python,
     Rust,
 }
 
-/// What a piece of output is.
+/// The kind of a piece of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Channel {
     Reasoning,
     Answer,
-    /// The name of a tool, then its arguments.
+    /// The name of a tool, followed by its arguments.
     ToolName,
     ToolArguments,
 }
 
-/// Token counts, as far as an answer tells them.
+/// Token counts, as far as a response reports them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Usage {
-    /// With those from the cache.
+    /// Including cached tokens.
     pub(crate) input: Option<u64>,
     pub(crate) output: Option<u64>,
     pub(crate) cached: Option<u64>,
     pub(crate) reasoning: Option<u64>,
-    /// The engine's last word, not a count so far.
+    /// Whether these are the final counts.
     pub(crate) is_final: bool,
 }
 
-/// One event of an answer, and what it says.
+/// One event of a response and its meaning.
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
-    /// Up to and including the empty line.
+    /// The bytes, including the blank line.
     pub(crate) bytes: Vec<u8>,
     pub(crate) output: Option<Output>,
     pub(crate) usage: Option<Usage>,
@@ -55,25 +55,25 @@ pub(crate) struct Event {
 pub(crate) struct Output {
     pub(crate) choice: usize,
     pub(crate) tokens: u32,
-    /// The event tells how many they are: by their ids, or by the counts so far.
-    pub(crate) is_told: bool,
+    /// Whether the event reports the number of its tokens, by ids or by running counts.
+    pub(crate) is_count_reported: bool,
 }
 
-/// Some output of one choice.
+/// Output of one choice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece<'a> {
     pub(crate) choice: usize,
     pub(crate) channel: Channel,
-    /// Empty if its tokens have no text yet.
+    /// Empty if the tokens have no text yet.
     pub(crate) text: &'a str,
     pub(crate) tokens: u32,
-    /// Exactly its tokens, if the client asked for them.
+    /// The ids of its tokens, if the client requested them.
     pub(crate) token_ids: Option<&'a [u32]>,
-    /// The counts so far, if the client asked for them with every event.
+    /// The counts so far, if the client requested them with every event.
     pub(crate) so_far: Option<Usage>,
 }
 
-/// How one server writes one answer.
+/// The format of one response.
 #[derive(Debug, Clone)]
 pub(crate) struct Dialect {
     pub(crate) shape: Shape,
@@ -91,14 +91,14 @@ impl Shape {
         }
     }
 
-    /// Chat and completions tell usage only if they are asked, and end with `[DONE]`.
+    /// Chat and completions report usage only on request and end with `[DONE]`.
     pub(crate) const fn is_older(self) -> bool {
         matches!(self, Self::Chat | Self::Completions)
     }
 }
 
 impl Event {
-    /// An event that says nothing that is counted.
+    /// An event without counted content.
     fn plain(bytes: Vec<u8>) -> Self {
         Self { bytes, output: None, usage: None }
     }
@@ -113,7 +113,7 @@ impl Event {
 }
 
 impl Dialect {
-    /// What comes with the first token, before it.
+    /// The events before the first token, written with it.
     pub(crate) fn opening(
         &self,
         choices: usize,
@@ -133,10 +133,10 @@ impl Dialect {
                 let usage = json!({ "input_tokens": prompt.input, "output_tokens": 0 });
                 let message = json!({ "id": self.id, "model": "m", "content": [], "usage": usage });
                 let start = typed(&json!({ "type": "message_start", "message": message }));
-                let told = Usage { input: prompt.input, ..Usage::default() };
+                let usage = Usage { input: prompt.input, ..Usage::default() };
                 let block = json!({ "type": "text", "text": "" });
                 vec![
-                    Event { usage: Some(told), ..start },
+                    Event { usage: Some(usage), ..start },
                     typed(&json!({ "type": "content_block_start", "content_block": block })),
                 ]
             }
@@ -173,8 +173,8 @@ impl Dialect {
         Event { output: Some(piece.output()), ..event }
     }
 
-    /// A choice ends for a reason in OpenAI's words, of the older shapes. The event has the last
-    /// token, which has no text, if ids are told.
+    /// The end of a choice in chat and completions, with OpenAI's finish reason. If ids are
+    /// reported, the event has the stop token, which has no text.
     pub(crate) fn finish(&self, piece: &Piece<'_>, reason: &str) -> Event {
         let words = match (self.shape, self.front_end) {
             (Shape::Chat, FrontEnd::Rust) => json!({ "delta": {} }),
@@ -186,14 +186,14 @@ impl Dialect {
         Event { output: is_output.then(|| piece.output()), ..event }
     }
 
-    /// The event of the older shapes that has the counts and nothing else.
+    /// The usage event of chat and completions.
     pub(crate) fn usage(&self, usage: Usage) -> Event {
         let mut chunk = self.chunk(&json!([]));
         chunk["usage"] = counts(usage);
         Event { usage: Some(usage), ..data(&chunk) }
     }
 
-    /// How an answer of a typed shape ends, with its counts.
+    /// The final events of a typed stream, with the counts.
     pub(crate) fn ending(&self, reason: &str, usage: Usage) -> Vec<Event> {
         let input = usage.input.unwrap_or(0);
         let cached = usage.cached.unwrap_or(0);
@@ -222,7 +222,7 @@ impl Dialect {
             "tool_calls" => "tool_use",
             _ => "end_turn",
         };
-        // Anthropic counts the cached ones apart.
+        // Anthropic counts cached tokens separately.
         let counts = json!({
             "input_tokens": input - cached,
             "cache_read_input_tokens": cached,
@@ -237,13 +237,13 @@ impl Dialect {
         ]
     }
 
-    /// The engine failed while it answered.
+    /// An engine error during the response.
     pub(crate) fn failure(&self) -> Vec<Event> {
         let words = "EngineCore encountered an issue";
         let error = json!({ "message": words, "type": "InternalServerError", "code": 500 });
         match self.shape {
             Shape::Chat => vec![data(&json!({ "error": error })), Event::done()],
-            // Python's json.dumps puts spaces.
+            // Python's json.dumps writes spaces.
             Shape::Completions => {
                 let text = format!("data: {{\"error\": {error}}}\n\n");
                 vec![Event::plain(text.into_bytes()), Event::done()]
@@ -268,7 +268,7 @@ impl Dialect {
         self.choice(&piece, &json!({ "delta": delta }), &Value::Null)
     }
 
-    /// An event with one choice. `words` is an object with its text in the words of the shape.
+    /// An event with one choice. `words` is an object with the text in the fields of the API.
     fn choice(&self, piece: &Piece<'_>, words: &Value, finish: &Value) -> Event {
         let mut choice = words.clone();
         choice["index"] = json!(piece.choice);
@@ -278,8 +278,8 @@ impl Dialect {
             choice["finish_reason"] = finish.clone();
             choice["token_ids"] = ids.unwrap_or_default();
         } else {
-            let said = [("finish_reason", Some(finish.clone())), ("token_ids", ids)];
-            for (name, value) in said {
+            let extra_members = [("finish_reason", Some(finish.clone())), ("token_ids", ids)];
+            for (name, value) in extra_members {
                 if let Some(value) = value.filter(|value| !value.is_null()) {
                     choice[name] = value;
                 }
@@ -315,8 +315,8 @@ impl<'a> Piece<'a> {
     }
 
     fn output(&self) -> Output {
-        let is_told = self.token_ids.is_some() || self.so_far.is_some();
-        Output { choice: self.choice, tokens: self.tokens, is_told }
+        let is_count_reported = self.token_ids.is_some() || self.so_far.is_some();
+        Output { choice: self.choice, tokens: self.tokens, is_count_reported }
     }
 }
 

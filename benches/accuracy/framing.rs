@@ -1,41 +1,41 @@
-//! Events become writes to a socket: HTTP chunks, whole or cut anywhere. A write knows which
-//! events it completes, so that the moment of a write is the moment of its events.
+//! Turns events into socket writes: HTTP chunks, whole or split at any byte. A write contains the
+//! events that it completes, so its time is the time of these events.
 
 use super::dialect::{Event, FrontEnd};
 use fastrand::Rng;
 use std::time::Duration;
 
-/// Bytes that leave at once.
+/// Bytes that are written at once.
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
-    /// The time to wait before it.
+    /// The time to wait before the write.
     pub(crate) pause: Duration,
     pub(crate) bytes: Vec<u8>,
-    /// The events whose last byte is in it.
+    /// The events whose last byte is in the write.
     pub(crate) events: Vec<Event>,
-    /// It is left out of an answer whose request did not ask for usage.
+    /// Omitted from a response whose request did not request usage.
     pub(crate) is_usage: bool,
 }
 
-/// How a server hands its events to the kernel.
+/// The framing of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// An event is a chunk is a write, as Python does it.
+    /// One event per chunk and one chunk per write, like the Python front end.
     Apart,
-    /// Events that are there at once are chunks of one write, as Rust does it.
+    /// Events that are available at once are chunks of one write, like the Rust front end.
     Together,
-    /// Chunks and writes end anywhere: inside an event, a character, the size of a chunk.
+    /// Chunks and writes end anywhere: inside an event, a character or a chunk size.
     Cut,
 }
 
 impl Write {
-    /// What stands outside of the events: heads and the end of the chunks.
+    /// Bytes outside of events: headers and the last chunk.
     pub(crate) fn bare(pause: Duration, bytes: &[u8]) -> Self {
         Self { pause, bytes: bytes.to_vec(), events: Vec::new(), is_usage: false }
     }
 }
 
-/// The writes of events that are there at once, after `pause`.
+/// The writes of events that are available at once, after `pause`.
 pub(crate) fn frame(
     events: Vec<Event>,
     pause: Duration,
@@ -71,7 +71,7 @@ pub(crate) fn frame(
     writes
 }
 
-/// Up to `most` lengths that are `total` together.
+/// Splits `total` into up to `most` lengths.
 fn parts(total: usize, most: usize, rng: &mut Rng) -> Vec<usize> {
     let mut rest = total;
     let mut sizes = Vec::new();
@@ -83,7 +83,8 @@ fn parts(total: usize, most: usize, rng: &mut Rng) -> Vec<usize> {
     sizes
 }
 
-/// The events as chunks of these sizes, in writes that end at `cuts` of the wire.
+/// The events as chunks of these sizes, in writes that end at the positions `cuts` of the framed
+/// bytes.
 fn assemble(
     events: Vec<Event>,
     sizes: &[usize],
@@ -91,27 +92,27 @@ fn assemble(
     front_end: FrontEnd,
 ) -> Vec<Write> {
     let body: Vec<u8> = events.iter().flat_map(|event| event.bytes.iter().copied()).collect();
-    let mut wire = Vec::new();
-    // Where on the wire each byte of the body stands.
+    let mut framed = Vec::new();
+    // The position of each body byte in the framed bytes.
     let mut places = Vec::with_capacity(body.len());
     let mut rest = &body[..];
     for &size in sizes {
         let (chunk, after) = rest.split_at(size);
-        wire.extend_from_slice(&chunk_head(size, front_end));
-        places.extend(wire.len()..wire.len() + size);
-        wire.extend_from_slice(chunk);
-        wire.extend_from_slice(b"\r\n");
+        framed.extend_from_slice(&chunk_head(size, front_end));
+        places.extend(framed.len()..framed.len() + size);
+        framed.extend_from_slice(chunk);
+        framed.extend_from_slice(b"\r\n");
         rest = after;
     }
     let mut ends: Vec<usize> = cuts.iter().copied().filter(|cut| *cut > 0).collect();
-    ends.push(wire.len());
+    ends.push(framed.len());
     ends.sort_unstable();
     ends.dedup();
     let mut events = events.into_iter().peekable();
     let (mut begin, mut body_end) = (0, 0);
     let mut writes = Vec::new();
     for end in ends {
-        let mut write = Write::bare(Duration::ZERO, &wire[begin..end]);
+        let mut write = Write::bare(Duration::ZERO, &framed[begin..end]);
         let place = |body_end: usize| places[body_end - 1];
         while let Some(event) = events.next_if(|event| place(body_end + event.bytes.len()) < end) {
             body_end += event.bytes.len();
@@ -123,7 +124,7 @@ fn assemble(
     writes
 }
 
-/// The size of a chunk: the front ends differ in the case of its digits.
+/// The chunk size line. The front ends differ in the case of hexadecimal digits.
 pub(crate) fn chunk_head(size: usize, front_end: FrontEnd) -> Vec<u8> {
     match front_end {
         FrontEnd::Python => format!("{size:x}\r\n"),

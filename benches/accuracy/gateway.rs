@@ -1,4 +1,4 @@
-//! The gateway under test: the real program as a child process, its ports, and what it tells.
+//! The gateway under test: the real program as a child process, its addresses and its outputs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokenweir_core::clock;
 
-/// The running program. Dropping it ends it.
+/// The running program. Dropping it kills the process.
 pub(crate) struct Gateway {
     child: Child,
     pub(crate) clients: SocketAddr,
@@ -16,21 +16,21 @@ pub(crate) struct Gateway {
     access_log: Option<JoinHandle<Vec<String>>>,
 }
 
-/// What must come to zero.
+/// Gauges that must return to zero.
 pub(crate) const IN_FLIGHT: [&str; 2] =
     ["tokenweir_requests_in_flight", "tokenweir_backend_requests_in_flight"];
 
-/// Longest wait for it to start, and for its gauges to come to rest.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for its start, and for its gauges to return to zero.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Gateway {
-    /// Starts it in front of one backend, with these variables and no others.
+    /// Starts the gateway in front of one backend with only these environment variables.
     pub(crate) fn start(backend: SocketAddr, variables: &[(&str, &str)]) -> Self {
         let backend = format!("http://{backend}");
         Self::start_with(&["--backend", &backend], variables, Stdio::piped())
     }
 
-    /// Starts it with these flags. Its access log is read if it is piped.
+    /// Starts the gateway with these flags. Collects its access log if it is piped.
     pub(crate) fn start_with(
         flags: &[&str],
         variables: &[(&str, &str)],
@@ -50,18 +50,18 @@ impl Gateway {
         let access_log = child.stdout.take().map(|stdout| {
             thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).collect())
         });
-        let (said, says) = mpsc::channel();
+        let (line_sender, lines) = mpsc::channel();
         thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 if line.contains("\"WARN\"") || line.contains("\"ERROR\"") {
                     eprintln!("{line}");
                 }
-                // Nobody listens once both ports are known.
-                let _ = said.send(line);
+                // The receiver is dropped once both addresses are known.
+                let _ = line_sender.send(line);
             }
         });
         let port = |name: &str| loop {
-            let line = says.recv_timeout(PATIENCE).unwrap();
+            let line = lines.recv_timeout(WAIT_TIMEOUT).unwrap();
             if let Some((_, rest)) = line.split_once(&format!("\"{name} ")) {
                 let address = rest.trim_start().trim_start_matches("http://");
                 let end = address.find(['/', ' ']).unwrap();
@@ -72,9 +72,9 @@ impl Gateway {
         Self { child, clients, admin, access_log }
     }
 
-    /// Its metrics, once no request is in flight or it has been waited for that long enough.
+    /// The metrics when no request is in flight, or after the timeout.
     pub(crate) fn metrics_at_rest(&self) -> String {
-        let deadline = clock::now() + PATIENCE;
+        let deadline = clock::now() + WAIT_TIMEOUT;
         loop {
             let page = self.metrics();
             let is_at_rest = IN_FLIGHT.iter().all(|gauge| sum(&page, gauge, "") == Some(0.0));
@@ -85,7 +85,7 @@ impl Gateway {
         }
     }
 
-    /// Its metrics now.
+    /// The current metrics.
     pub(crate) fn metrics(&self) -> String {
         let mut stream = TcpStream::connect(self.admin).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: admin\r\n\r\n").unwrap();
@@ -94,19 +94,19 @@ impl Gateway {
         page
     }
 
-    /// The id of its process.
+    /// The process id.
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal, such as HUP.
+    /// Sends a signal, such as HUP.
     pub(crate) fn signal(&self, name: &str) {
         let id = self.process().to_string();
-        let is_told = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
-        assert!(is_told.success(), "the gateway had ended before");
+        let is_signalled = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
+        assert!(is_signalled.success(), "the gateway had exited before");
     }
 
-    /// Stops it as an operator would, and returns its access log, if that was piped.
+    /// Stops the gateway with a signal and returns its access log, if it was piped.
     pub(crate) fn stop(mut self) -> Vec<String> {
         self.signal("TERM");
         self.child.wait().unwrap();
@@ -116,7 +116,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process can have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! `cargo bench --bench accuracy`: are the numbers true that the gateway tells?
+//! `cargo bench --bench accuracy`: measures the accuracy of the values that the gateway reports.
 //!
 //! ```text
 //! client ───────► gateway, the real program ───────► backend
@@ -7,13 +7,13 @@
 //! └─────────────► certificate ◄──────────────────────┘
 //! ```
 //!
-//! The backend plays scripts of which everything is known: tokens, finish reasons, how it ends.
-//! The truth of a time is the moment before the write that completes an event, whatever the kernel
-//! and the gateway make of it later; the start of a request is the moment before its client writes
-//! it. The gateway tells more than that by what the way takes. `ACCURACY_STREAMS` sets the number
-//! of requests. It fails if a bar of the certificate is missed.
+//! The backend executes scripts with known tokens, finish reasons and terminations. The true time
+//! of an event is the time before the write that completes it, regardless of later delays in the
+//! kernel and the gateway. The true start of a request is the time before its client writes it. So
+//! the reported times include the transport delay. `ACCURACY_STREAMS` sets the number of requests.
+//! The bench fails if a limit of the certificate is missed.
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
-#![expect(clippy::print_stdout, reason = "the certificate is for people")]
+#![expect(clippy::print_stdout, reason = "the certificate is printed")]
 
 mod author;
 mod backend;
@@ -46,43 +46,43 @@ use tokio::task::JoinSet;
 use truth::Exchange;
 
 const STREAMS: usize = 2_000;
-const AT_ONCE: usize = 200;
+const CONCURRENT_REQUESTS: usize = 200;
 const SEED: u64 = 1;
-/// Longest time for all of it.
-const PATIENCE: Duration = Duration::from_mins(3);
+/// Timeout of the whole run.
+const RUN_TIMEOUT: Duration = Duration::from_mins(3);
 
-/// What is known of a run.
+/// The data of a run.
 struct Run {
     plans: Arc<[Plan]>,
     played: Vec<Played>,
     seen: Vec<Seen>,
     took: Duration,
-    /// How late a thread that only sleeps was woken, in milliseconds.
+    /// Wake-up delays of a sleeping thread in milliseconds.
     noise: Vec<f64>,
     metrics: String,
     access_log: Vec<Value>,
 }
 
 fn main() -> ExitCode {
-    // `cargo test --all-targets` runs benches without this.
+    // `cargo test --all-targets` runs benches without this argument.
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
     let count = std::env::var("ACCURACY_STREAMS").ok().map(|count| count.parse().unwrap());
     let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let mut run = runtime.block_on(async {
-        tokio::time::timeout(PATIENCE, run(count.unwrap_or(STREAMS))).await.unwrap()
+        tokio::time::timeout(RUN_TIMEOUT, run(count.unwrap_or(STREAMS))).await.unwrap()
     });
     let mut certificate = certify(&run);
     println!("{}\n{}", describe(&mut run), certificate.tables());
-    let missed = certificate.missed();
-    for missed in &missed {
-        println!("MISSED {missed}");
+    let limit_violations = certificate.limit_violations();
+    for violation in &limit_violations {
+        println!("MISSED {violation}");
     }
-    if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if limit_violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Plays all plans, [`AT_ONCE`] at a time.
+/// Executes all plans, [`CONCURRENT_REQUESTS`] at a time.
 async fn run(count: usize) -> Run {
     let plans: Arc<[Plan]> = script::plans(count, SEED).into();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -94,7 +94,7 @@ async fn run(count: usize) -> Run {
     let noise = Noise::listen();
     let begun = clock::now();
     let mut clients = JoinSet::new();
-    for _ in 0..AT_ONCE {
+    for _ in 0..CONCURRENT_REQUESTS {
         let (plans, next, address) = (plans.clone(), next.clone(), gateway.clients);
         clients.spawn(async move {
             let (mut client, mut seen) = (Client::new(address), Vec::new());
@@ -122,7 +122,7 @@ async fn run(count: usize) -> Run {
     Run { plans, played, seen, took, noise, metrics, access_log }
 }
 
-/// Joins what the four sides know of each request.
+/// Joins the data of the client, the plan, the backend and the gateway for each request.
 fn certify(run: &Run) -> Certificate {
     let mut certificate = Certificate::default();
     let mut lines: HashMap<&str, Vec<&Value>> = HashMap::new();
@@ -150,14 +150,14 @@ fn certify(run: &Run) -> Certificate {
     certificate
 }
 
-/// What was run, and on what.
+/// The setup of the run and the noise of the machine.
 fn describe(run: &mut Run) -> String {
     let events: usize = run.played.iter().map(|played| played.events.len()).sum();
     let seconds = run.took.as_secs_f64();
     let cores = std::thread::available_parallelism().unwrap();
     let [p50, p99, max] = [0.5, 0.99, 1.0].map(|q| quantile(&mut run.noise, q));
     format!(
-        "{} requests, {AT_ONCE} at once, {events} events in {seconds:.1} s: {:.0} a second; \
+        "{} requests, {CONCURRENT_REQUESTS} at once, {events} events in {seconds:.1} s: {:.0} a second; \
          backend, gateway and clients on {cores} cores, where a thread that only sleeps was late \
          by {p50:.2} ms at p50, {p99:.2} ms at p99, {max:.1} ms at most.\n",
         run.seen.len(),

@@ -1,5 +1,5 @@
-//! How busy the machine was: a thread that only sleeps sees how late it is woken. No time that is
-//! told on this machine can be truer than that.
+//! The noise of the machine: wake-up delays of a thread that only sleeps. No time measured on this
+//! machine can be more accurate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ impl Noise {
         Self { is_over, thread }
     }
 
-    /// How late each waking was, in milliseconds.
+    /// Stops the measurement. Returns the wake-up delays in milliseconds.
     pub(crate) fn end(self) -> Vec<f64> {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()

@@ -1,6 +1,6 @@
-//! The plans: what each request asks for, and what the backend will do with it. All of it comes
-//! from one seed, so every run has the same plans. The truth of times is not here: it is the
-//! moment at which the backend writes.
+//! The plans: the content of each request and the behaviour of the backend. All plans come from one
+//! seed, so every run has the same plans. The true times are not part of the plan: they are the
+//! times of the backend's writes.
 
 use super::author;
 use super::dialect::{FrontEnd, Shape};
@@ -9,51 +9,51 @@ use fastrand::Rng;
 use serde_json::json;
 use std::time::Duration;
 
-/// One request and its answer.
+/// One request and its response.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) id: String,
     pub(crate) shape: Shape,
     /// The body of the request.
     pub(crate) request: String,
-    /// The client asked for usage, or the shape always tells it.
+    /// Whether the client requests usage, or the API always reports it.
     pub(crate) wants_usage: bool,
     pub(crate) choices: usize,
-    /// The time that the client waits before it asks.
+    /// The time that the client waits before the request.
     pub(crate) think: Duration,
     pub(crate) head: Write,
     pub(crate) writes: Vec<Write>,
     pub(crate) ending: Ending,
-    /// Why each choice ends, in the words of OpenAI, if the answer comes that far.
+    /// The finish reason of each choice in OpenAI's terms, if the response gets that far.
     pub(crate) finish: Vec<&'static str>,
 }
 
-/// How an exchange ends.
+/// The termination of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// The model ended, or calls a tool.
+    /// The model stopped or calls a tool.
     Stop,
-    /// The limit of tokens was met.
+    /// The token limit was reached.
     Length,
-    /// The engine gave up, and said so.
+    /// The engine aborted the request and reported it.
     Abort,
-    /// An error event inside a 200.
+    /// An error event inside a 200 response.
     Failure,
-    /// The connection ends in the middle of the answer.
+    /// The connection ends in the middle of the response.
     Cut,
-    /// The chunks end as they should, but the last event is missing.
+    /// The chunked body is complete, but the last event is missing.
     NoLastEvent,
-    /// The client leaves before the first token.
+    /// The client disconnects before the first token.
     LeavesEarly,
-    /// The client leaves when it has this many bytes of the body.
+    /// The client disconnects when it has this many bytes of the body.
     LeavesAt(usize),
-    /// The client leaves with the last event and does not read the end of the chunks.
+    /// The client disconnects with the last event and does not read the last chunk.
     LeavesAtLast,
-    /// The backend answers with this status.
+    /// The backend responds with this error status.
     Refused(u16),
 }
 
-/// What a request asks for, and what its answer is like.
+/// The properties of a request and its response.
 #[derive(Debug, Clone)]
 pub(crate) struct Kind {
     pub(crate) shape: Shape,
@@ -61,16 +61,16 @@ pub(crate) struct Kind {
     pub(crate) framing: Framing,
     pub(crate) ask: Ask,
     pub(crate) choices: usize,
-    /// Events tell the ids of their tokens.
+    /// Events carry the ids of their tokens.
     pub(crate) has_ids: bool,
-    /// Several tokens come at once.
+    /// Several tokens arrive at once.
     pub(crate) is_speculative: bool,
     pub(crate) reasons: bool,
     pub(crate) calls_tool: bool,
     pub(crate) ending: Ending,
 }
 
-/// What the client says of usage.
+/// The usage options of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     Nothing,
@@ -109,7 +109,7 @@ fn plan(index: usize, rng: &mut Rng) -> Plan {
     }
 }
 
-/// The place in a body at which some output ends, with more output after it.
+/// The position in a body at which some output ends, with more output after it.
 fn somewhere(writes: &[Write], rng: &mut Rng) -> usize {
     let mut ends = Vec::new();
     let mut end = 0;
@@ -158,12 +158,12 @@ impl Kind {
         }
     }
 
-    /// Why a choice ends, in the words of OpenAI.
+    /// The finish reason of a choice in OpenAI's terms.
     pub(crate) fn finish(&self) -> &'static str {
         match self.ending {
             Ending::Length => "length",
             Ending::Abort => "abort",
-            // The status of a Responses answer does not say that a tool is called.
+            // The status of the Responses API does not show tool calls.
             _ if self.calls_tool && self.shape != Shape::Responses => "tool_calls",
             _ => "stop",
         }
@@ -211,7 +211,7 @@ fn ending(shape: Shape, rng: &mut Rng) -> Ending {
 }
 
 impl Plan {
-    /// The bytes that end the answer, in its own words.
+    /// The final event of the response.
     pub(crate) fn last_event(&self) -> &[u8] {
         let mut events = self.writes.iter().flat_map(|write| &write.events);
         events.next_back().map_or(&[], |event| &event.bytes)

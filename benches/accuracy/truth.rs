@@ -1,5 +1,5 @@
-//! What the gateway should have told of one request: from the plan, from the moments at which the
-//! backend wrote, and from those at which the client read.
+//! The true values of one request: from the plan, from the times of the backend's writes, and from
+//! the times of the client's reads.
 
 use super::backend::Played;
 use super::client::Seen;
@@ -7,10 +7,10 @@ use super::dialect::{Event, Output, Usage};
 use super::script::{Ending, Plan};
 use std::time::{Duration, Instant};
 
-/// The times of one request, in the order of [`TIMES`]. Absent ones cannot be known.
+/// The times of one request in the order of [`TIMES`]. `None` for unknown times.
 pub(crate) type Times = [Option<Duration>; TIMES.len()];
 
-/// The quantities, with their fields in the access log.
+/// The quantities with their fields in the access log.
 pub(crate) const TIMES: [(&str, &str); 6] = [
     ("TTFT", "ttft_ms"),
     ("ITL, mean of a request", "itl_mean_ms"),
@@ -20,7 +20,7 @@ pub(crate) const TIMES: [(&str, &str); 6] = [
     ("E2E", "duration_ms"),
 ];
 
-/// One request from all sides.
+/// One request as seen from all sides.
 pub(crate) struct Exchange<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) played: &'a Played,
@@ -31,17 +31,18 @@ pub(crate) struct Exchange<'a> {
 struct Written<'a> {
     event: &'a Event,
     at: Instant,
-    /// Where it ends in the body that the client gets.
+    /// Its end position in the client's body.
     end: usize,
 }
 
 impl Exchange<'_> {
-    /// Whether the client left before the last event, so that nobody knows what the gateway saw.
+    /// Whether the client disconnected before the last event, so that it is unknown which events
+    /// the gateway saw.
     fn is_open(&self) -> bool {
         matches!(self.plan.ending, Ending::LeavesEarly | Ending::LeavesAt(_))
     }
 
-    /// What was written, in order.
+    /// The written events in order.
     fn written(&self) -> Vec<Written<'_>> {
         let mut end = 0;
         let events = self.events().zip(&self.played.events);
@@ -53,24 +54,23 @@ impl Exchange<'_> {
             .collect()
     }
 
-    /// The events of the plan, and whether the gateway must take them out: usage that it asked
-    /// for, and not the client.
+    /// The events of the plan, and whether the gateway must remove each: an injected usage event.
     fn events(&self) -> impl Iterator<Item = (&Event, bool)> {
         let writes = self.plan.writes.iter();
-        let writes = writes.filter(|write| !write.is_usage || self.played.was_asked);
+        let writes = writes.filter(|write| !write.is_usage || self.played.was_usage_requested);
         writes.flat_map(|write| {
             let is_taken_out = write.is_usage && !self.plan.wants_usage;
             write.events.iter().map(move |event| (event, is_taken_out))
         })
     }
 
-    /// The body that the client gets if it stays: all bytes that the backend writes but one event.
+    /// The body that a client gets if it stays: all bytes of the backend except a removed event.
     pub(crate) fn body(&self) -> Vec<u8> {
         let events = self.events().filter(|(_, is_taken_out)| !is_taken_out);
         events.flat_map(|(event, _)| event.bytes.iter().copied()).collect()
     }
 
-    /// Whether the client got that, and the end that the backend made.
+    /// Whether the client got that body, and the end that the backend caused.
     pub(crate) fn is_same_bytes(&self) -> bool {
         let (body, seen) = (self.body(), &self.seen.body[..]);
         match self.plan.ending {
@@ -81,8 +81,9 @@ impl Exchange<'_> {
         }
     }
 
-    /// How many output events the gateway can have seen, least and most: what the client had read
-    /// when it left, and what the backend had written when it noticed.
+    /// Minimum and maximum number of output events that the gateway can have seen: the events that
+    /// the client had read at its disconnect, and the events that the backend had written when it
+    /// noticed.
     pub(crate) fn output_events(&self) -> (u64, u64) {
         let written = self.written();
         let outputs = written.iter().filter(|written| written.event.output.is_some());
@@ -122,7 +123,7 @@ impl Exchange<'_> {
         at: impl Fn(&Written<'_>) -> Option<Instant>,
     ) -> Times {
         let since = |later: Instant, earlier: Instant| later.saturating_duration_since(earlier);
-        let duration = Some(since(ended, self.seen.asked));
+        let duration = Some(since(ended, self.seen.sent_at));
         let outputs = self.outputs(count);
         let moments = outputs.iter().map(|(written, output)| Some((at(written)?, *output)));
         let moments = moments.collect::<Option<Vec<_>>>().unwrap_or_default();
@@ -133,7 +134,7 @@ impl Exchange<'_> {
         let usage = self.usage(count).filter(|usage| usage.is_final && self.plan.choices == 1);
         let steps = usage.and_then(|usage| u32::try_from(usage.output?.checked_sub(1)?).ok());
         let tpot = steps.and_then(|steps| since(last, first).checked_div(steps));
-        let ttft = Some(since(first, self.seen.asked));
+        let ttft = Some(since(first, self.seen.sent_at));
         [ttft, gaps.itl(), gaps.mean(), gaps.longest, tpot, duration]
     }
 
@@ -147,7 +148,7 @@ impl Exchange<'_> {
         outputs.take(count as usize).collect()
     }
 
-    /// What the gateway can know of the output tokens, from the best source that it has.
+    /// The output token count that the gateway can know, from the best available source.
     pub(crate) fn output_tokens(&self, count: u64) -> (&'static str, Option<u64>) {
         let outputs = self.outputs(count);
         let generated = outputs.iter().map(|(_, output)| u64::from(output.tokens)).sum();
@@ -155,25 +156,26 @@ impl Exchange<'_> {
             Usage { output: Some(tokens), is_final: true, .. } => ("exact", Some(tokens)),
             Usage { output: Some(tokens), .. } => ("continuous", Some(tokens)),
             _ if outputs.is_empty() => ("missing", None),
-            _ if outputs.iter().all(|(_, output)| output.is_told) => {
+            _ if outputs.iter().all(|(_, output)| output.is_count_reported) => {
                 ("continuous", Some(generated))
             }
             _ => ("estimated", Some(generated)),
         }
     }
 
-    /// The counts that the engine told, of an answer with `count` output events. `None`: it did not.
+    /// The counts that the engine reported in a response with `count` output events. `None` if
+    /// there are none.
     pub(crate) fn usage(&self, count: u64) -> Option<Usage> {
         let mut outputs = 0;
-        let mut told: Option<Usage> = None;
+        let mut usage: Option<Usage> = None;
         for Written { event, .. } in self.written() {
             if self.is_open() && event.output.is_some() && outputs == count {
                 break;
             }
             outputs += u64::from(event.output.is_some());
             let Some(later) = event.usage else { continue };
-            let before = told.unwrap_or_default();
-            told = Some(Usage {
+            let before = usage.unwrap_or_default();
+            usage = Some(Usage {
                 input: later.input.or(before.input),
                 output: later.output.or(before.output),
                 cached: later.cached.or(before.cached),
@@ -181,10 +183,10 @@ impl Exchange<'_> {
                 is_final: later.is_final,
             });
         }
-        told
+        usage
     }
 
-    /// Why the choices ended, as far as the answer came.
+    /// The finish reasons of the choices, as far as the response arrived.
     pub(crate) fn finish(&self) -> &[&'static str] {
         match self.plan.ending {
             Ending::Stop | Ending::Length | Ending::Abort | Ending::LeavesAtLast => {
@@ -194,7 +196,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Status, outcome, the ending in more words, and the phase in which the answer broke off.
+    /// Status, outcome, termination, and the phase in which the response broke off.
     pub(crate) fn outcome(&self) -> (u16, &'static str, &'static str, Option<&'static str>) {
         match self.plan.ending {
             Ending::Stop | Ending::Length => (200, "ok", "ok", None),
@@ -210,7 +212,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// From the client's leaving to the end of the gateway's connection with the backend.
+    /// Delay from the client's disconnect to the end of the gateway's connection to the backend.
     pub(crate) fn abort_delay(&self) -> Option<Duration> {
         Some(self.played.left?.saturating_duration_since(self.seen.ended))
     }
@@ -222,8 +224,8 @@ struct Gaps {
     count: u32,
     sum: Duration,
     longest: Option<Duration>,
-    /// Those before events that tell their tokens, and these tokens.
-    told: Duration,
+    /// Gaps before events that report their tokens, and the number of these tokens.
+    per_token: Duration,
     tokens: u32,
 }
 
@@ -232,9 +234,9 @@ impl Gaps {
         self.sum.checked_div(self.count)
     }
 
-    /// A gap is the time of the tokens that end it: several share it.
+    /// A gap is divided among the tokens of the event that ends it.
     fn itl(&self) -> Option<Duration> {
-        self.told.checked_div(self.tokens)
+        self.per_token.checked_div(self.tokens)
     }
 }
 
@@ -249,7 +251,7 @@ fn gaps(moments: &[(Instant, Output)], choices: usize) -> Gaps {
             gaps.sum += gap;
             gaps.longest = gaps.longest.max(Some(gap));
         }
-        // Events of one moment came at once: they end one gap.
+        // Events of the same time arrived at once: they end one gap.
         arrivals.dedup_by(|later, earlier| {
             let is_one = later.0 == earlier.0;
             if is_one {
@@ -257,8 +259,8 @@ fn gaps(moments: &[(Instant, Output)], choices: usize) -> Gaps {
             }
             is_one
         });
-        for pair in arrivals.windows(2).filter(|pair| pair[1].1.is_told) {
-            gaps.told += pair[1].0.saturating_duration_since(pair[0].0);
+        for pair in arrivals.windows(2).filter(|pair| pair[1].1.is_count_reported) {
+            gaps.per_token += pair[1].0.saturating_duration_since(pair[0].0);
             gaps.tokens += pair[1].1.tokens;
         }
     }

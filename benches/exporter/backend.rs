@@ -1,5 +1,5 @@
-//! A replica that streams events at a steady pace. Each has the moment of its writing as its text,
-//! in nanoseconds since this process began to look at the clock.
+//! A backend that streams events at a constant rate. The text of each event is its write time in
+//! nanoseconds since the process read its clock first.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ const PACE: Duration = Duration::from_millis(50);
 
 static EPOCH: LazyLock<Instant> = LazyLock::new(clock::now);
 
-/// Nanoseconds until now.
+/// Nanoseconds since [`EPOCH`].
 pub(crate) fn nanos() -> u64 {
     clock::now().saturating_duration_since(*EPOCH).as_nanos() as u64
 }
@@ -22,7 +22,7 @@ pub(crate) async fn serve(listener: TcpListener) {
     while let Ok((stream, _)) = listener.accept().await {
         tokio::spawn(async move {
             stream.set_nodelay(true).unwrap();
-            // The gateway may close it at any time.
+            // The gateway can close the connection at any time.
             let _ = connection(stream).await;
         });
     }
@@ -32,7 +32,7 @@ async fn connection(mut stream: TcpStream) -> std::io::Result<()> {
     let mut request = Vec::with_capacity(4 << 10);
     loop {
         request.clear();
-        // Requests come whole: they are small, and the gateway writes head and body at once.
+        // Small requests arrive in one read: the gateway writes head and body at once.
         while !is_whole(&request) {
             if stream.read_buf(&mut request).await? == 0 {
                 return Ok(());
@@ -46,7 +46,7 @@ async fn connection(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// The head has come, and as much after it as it says.
+/// Whether the head and the whole body have arrived.
 fn is_whole(request: &[u8]) -> bool {
     let Some(end) = memchr::memmem::find(request, b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&request[..end]).to_lowercase();

@@ -1,5 +1,5 @@
-//! The clients: each asks for a stream, and for another when it is over. How late an event is, is
-//! read from its text.
+//! The clients: each sends one streaming request after the other. The delay of an event is computed
+//! from its text.
 
 use super::backend::nanos;
 use std::net::SocketAddr;
@@ -11,10 +11,10 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 pub(crate) const CLIENTS: u64 = 500;
-/// They begin one after the other within this time, which is what a stream takes.
-const SPREAD: Duration = Duration::from_secs(1);
+/// The clients start one after the other within this time, which is the duration of a stream.
+const START_INTERVAL: Duration = Duration::from_secs(1);
 
-/// All of them.
+/// All clients.
 pub(crate) struct Clients {
     shared: Arc<Shared>,
     tasks: JoinSet<()>,
@@ -22,7 +22,7 @@ pub(crate) struct Clients {
 
 #[derive(Default)]
 struct Shared {
-    /// How late events were, in milliseconds.
+    /// Event delays in milliseconds.
     late: Mutex<Vec<f64>>,
     requests: AtomicU64,
     is_over: AtomicBool,
@@ -39,7 +39,7 @@ impl Clients {
         for index in 0..CLIENTS {
             let shared = shared.clone();
             tasks.spawn(async move {
-                tokio::time::sleep(SPREAD.mul_f64(index as f64 / CLIENTS as f64)).await;
+                tokio::time::sleep(START_INTERVAL.mul_f64(index as f64 / CLIENTS as f64)).await;
                 let mut stream = TcpStream::connect(gateway).await.unwrap();
                 stream.set_nodelay(true).unwrap();
                 while !shared.is_over.load(Ordering::Relaxed) {
@@ -50,12 +50,12 @@ impl Clients {
         Self { shared, tasks }
     }
 
-    /// How late the events were that came since this was last asked.
+    /// The event delays since the last call.
     pub(crate) fn take(&self) -> Vec<f64> {
         std::mem::take(&mut self.shared.late.lock().unwrap())
     }
 
-    /// Lets each come to the end of its stream. The number of requests in all.
+    /// Lets each client finish its stream. Returns the total number of requests.
     pub(crate) async fn stop(self) -> u64 {
         self.shared.is_over.store(true, Ordering::Relaxed);
         self.tasks.join_all().await;
@@ -63,8 +63,8 @@ impl Clients {
     }
 }
 
-/// One request. Chunks need no reading: an event is a line, and the text of an answer's end is
-/// known.
+/// Sends one request. The chunked framing is not parsed: an event is a line, and the end of the
+/// response is a known text.
 async fn ask(stream: &mut TcpStream, shared: &Shared) {
     let request = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\n\
@@ -77,7 +77,7 @@ async fn ask(stream: &mut TcpStream, shared: &Shared) {
     let mut at = 0;
     while !answer.ends_with(b"\r\n0\r\n\r\n") {
         let count = stream.read_buf(&mut answer).await.unwrap();
-        assert!(count > 0, "the answer was cut");
+        assert!(count > 0, "a truncated response");
         let now = nanos();
         while let Some(end) = memchr::memchr(b'\n', &answer[at..]) {
             let line = &answer[at..at + end];

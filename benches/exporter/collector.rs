@@ -1,6 +1,6 @@
-//! A collector of spans, as ill as it is told to be. It takes OTLP over gRPC, and counts spans in
-//! what it takes by walking the message: field 1 has the resources, their field 2 the scopes, and
-//! their field 2 the spans.
+//! A collector of spans with selectable faults. It accepts OTLP over gRPC and counts the spans by
+//! walking the message: field 1 has the resources, their field 2 the scopes, and their field 2 the
+//! spans.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
@@ -16,18 +16,18 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// How it is.
+/// The behaviour of the collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Health {
-    /// Well.
+    /// Accepts exports.
     Takes,
-    /// Nobody listens on its port.
+    /// The port is closed.
     Down,
-    /// It takes connections and reads, and never answers.
+    /// Accepts connections, reads, and never responds.
     Hangs,
-    /// It answers 503.
+    /// Responds with 503.
     Refuses,
-    /// It closes the connection on every export.
+    /// Closes the connection on every export.
     Closes,
 }
 
@@ -50,12 +50,12 @@ impl Collector {
         Self { address, health, spans }
     }
 
-    /// From now on. Connections are cut at each change.
+    /// Changes the behaviour. Every change closes the connections.
     pub(crate) fn set(&self, health: Health) {
         self.health.send_replace(health);
     }
 
-    /// The spans that it took.
+    /// Number of accepted spans.
     pub(crate) fn spans(&self) -> u64 {
         self.spans.load(Ordering::Relaxed)
     }
@@ -99,11 +99,11 @@ async fn serve(stream: TcpStream, health: Health, spans: Arc<AtomicU64>) {
         async move { answer(request, health, &spans).await }
     });
     let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-    // An error is a client that left, or was to be left.
+    // An error means a disconnected client, or an intended disconnect.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// What makes the server close the connection.
+/// The error that makes the server close the connection.
 #[derive(Debug, thiserror::Error)]
 #[error("closed")]
 struct Closed;
@@ -117,7 +117,7 @@ async fn answer(
     let mut response = Response::new(Full::new(Bytes::new()).with_trailers(trailers()));
     match health {
         Health::Takes => {
-            // Before the message stand a byte that tells of compression, and four of its length.
+            // The gRPC prefix of the message: one compression byte and four length bytes.
             spans.fetch_add(count(&body[5..], &[1, 2, 2]), Ordering::Relaxed);
             *response.body_mut() = Full::new(Bytes::from_static(&[0; 5])).with_trailers(trailers());
             let grpc = HeaderValue::from_static("application/grpc");
@@ -136,10 +136,10 @@ fn trailers() -> std::future::Ready<Option<Result<HeaderMap, Infallible>>> {
     std::future::ready(Some(Ok(trailers)))
 }
 
-/// How many messages there are at a path of field numbers. All fields on it are messages.
+/// Number of messages at a path of field numbers. All fields on the path are messages.
 fn count(mut message: &[u8], path: &[u64]) -> u64 {
     let Some((first, rest)) = path.split_first() else { return 1 };
-    let mut found = 0;
+    let mut message_count = 0;
     while !message.is_empty() {
         let tag = varint(&mut message);
         let length = match tag & 7 {
@@ -155,13 +155,14 @@ fn count(mut message: &[u8], path: &[u64]) -> u64 {
         let (value, after) = message.split_at(length);
         message = after;
         if tag >> 3 == *first && tag & 7 == 2 {
-            found += count(value, rest);
+            message_count += count(value, rest);
         }
     }
-    found
+    message_count
 }
 
-/// Seven bits in each byte, the lowest first; the eighth says that there are more.
+/// Decodes a varint: seven bits per byte, the lowest first; the eighth bit means that another byte
+/// follows.
 fn varint(message: &mut &[u8]) -> u64 {
     let mut value = 0;
     for shift in (0..64).step_by(7) {

@@ -1,25 +1,25 @@
-//! The counts that were meant, and what is more than that.
+//! The recorded instruction counts, and the comparison with them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
-/// A count may be so much above its baseline, because compilers and libraries differ a little.
-const MOST: f64 = 1.05;
+/// Maximum ratio of a count to its baseline. Compilers and libraries differ slightly.
+const MAX_RATIO: f64 = 1.05;
 
-/// Instructions of one item, by name.
+/// Instructions per item, by name.
 pub(crate) struct Baseline(BTreeMap<String, f64>);
 
 impl Baseline {
-    /// What is recorded. Nothing, if there is no file.
+    /// Reads the recorded counts. Empty without a file.
     pub(crate) fn read() -> Self {
         let text = fs::read_to_string(file()).unwrap_or_default();
         let lines = text.lines().filter_map(|line| line.trim_start().split_once(' '));
         Self(lines.map(|(count, name)| (name.to_owned(), count.parse().unwrap())).collect())
     }
 
-    /// A table in Markdown, and how many are too many.
+    /// Returns a Markdown table, and the number of counts over the limit.
     pub(crate) fn compare(&self, counts: &BTreeMap<String, f64>) -> (String, usize) {
         let (mut table, mut worse) =
             (String::from("| instructions | now | baseline | |\n|---|--:|--:|--:|\n"), 0);
@@ -29,7 +29,7 @@ impl Baseline {
                 continue;
             };
             let ratio = now / before;
-            let verdict = if ratio > MOST {
+            let verdict = if ratio > MAX_RATIO {
                 worse += 1;
                 " MORE THAN 5 % WORSE"
             } else {
@@ -43,7 +43,7 @@ impl Baseline {
     }
 }
 
-/// Makes these counts the baseline.
+/// Records these counts as the baseline.
 pub(crate) fn write(counts: &BTreeMap<String, f64>) {
     let line = |(name, count): (&String, &f64)| format!("{count:>10.0} {name}\n");
     fs::write(file(), counts.iter().map(line).collect::<String>()).unwrap();

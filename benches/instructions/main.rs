@@ -1,24 +1,24 @@
-//! `cargo bench --profile counted --bench instructions`: how many instructions does the hot path take?
+//! `cargo bench --profile counted --bench instructions`: counts the instructions of the hot path.
 //!
 //! ```text
-//! this process ──► valgrind --tool=callgrind ──► this program: clients, gateway and replica in one thread
+//! this process ──► valgrind --tool=callgrind ──► this program: clients, gateway, backend in one thread
 //!      ▲                                                │
 //!      └── what each lap took ◄─────────────────────────┘ a dump before and after each
 //! baseline.txt
 //! ```
 //!
-//! A count does not depend on how busy the machine is, or on how fast. It fails if one is more than 5 %
-//! above the baseline. `INSTRUCTIONS_RECORD=1` makes what was counted the new baseline; the dumps
-//! stay in the target directory, for `callgrind_annotate`.
+//! The counts do not depend on the load or the speed of the machine. The bench fails if a count is
+//! more than 5 % above the baseline. `INSTRUCTIONS_RECORD=1` records the counts as the new
+//! baseline. The dumps stay in the target directory, for `callgrind_annotate`.
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
-#![expect(clippy::print_stdout, reason = "the numbers are for people")]
+#![expect(clippy::print_stdout, reason = "the results are printed")]
 
 mod baseline;
 mod laps;
 mod peers;
 mod scenario;
 #[path = "../parts/work/mod.rs"]
-#[expect(dead_code, reason = "another bench counts the bytes, too")]
+#[expect(dead_code, reason = "another bench uses the byte counts")]
 mod work;
 
 use baseline::Baseline;
@@ -26,16 +26,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-// As in the gateway.
+// The same allocator as in the gateway.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The variable that makes this program the one that is counted: where its dumps go.
+/// The environment variable that makes this program the measured process: the directory of the
+/// dumps.
 const FOLDER: &str = "INSTRUCTIONS_FOLDER";
 const RECORD: &str = "INSTRUCTIONS_RECORD";
 
 fn main() -> ExitCode {
-    // `cargo test --all-targets` runs benches without this.
+    // `cargo test --all-targets` runs benches without this argument.
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("instructions");
-    // There may be none yet.
+    // The directory can be missing.
     drop(fs::remove_dir_all(&folder));
     fs::create_dir_all(&folder).unwrap();
     count(&folder);
@@ -70,8 +71,8 @@ fn count(folder: &Path) {
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env(FOLDER, folder)
-        // The access log goes there.
+        // The access log is written to standard output.
         .stdout(Stdio::null())
         .status();
-    assert!(status.unwrap().success(), "what is counted has failed");
+    assert!(status.unwrap().success(), "the measured process failed");
 }

@@ -1,5 +1,6 @@
-//! Both ends of the traffic, in step: the replica sends the next events of a stream when the client
-//! has all that it sent before. So each is a wake-up of its own, and always the same.
+//! The clients and the backend, in lockstep: the backend sends the next events of a stream when the
+//! client has received all previous events. So each group of events is one wake-up of the gateway,
+//! and every run is the same.
 
 use super::work;
 use std::io;
@@ -10,23 +11,23 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
-/// The stream that the replica sends.
-const RECORDED: &str = "python/chat-stream-long.http";
+/// The stream that the backend sends.
+const RECORDED_STREAM: &str = "python/chat-stream-long.http";
 const WHOLE: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
 const MODELS: &str = r#"{"data":[{"id":"tiny","owned_by":"vllm"}]}"#;
 const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 1.0\nvllm:num_requests_waiting{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000000\"} 1.0\n";
 const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
                            transfer-encoding: chunked\r\n\r\n";
 
-/// What clients and the replica have in common.
+/// The state that clients and the backend share.
 pub(crate) struct Peers {
-    /// The HTTP chunks of the stream: an event each.
+    /// The HTTP chunks of the stream, one event each.
     events: Vec<Vec<u8>>,
-    /// The client has all events that were sent.
+    /// The client has received all events that were sent.
     taken: Notify,
 }
 
-/// A connection to the gateway, or to the replica itself.
+/// A connection to the gateway, or directly to the backend.
 pub(crate) struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -34,17 +35,18 @@ pub(crate) struct Client {
 
 impl Peers {
     pub(crate) fn new() -> Rc<Self> {
-        // The first one has no output, so it is held back: nobody would ever take it.
-        let events = work::chunks(RECORDED).split_off(1);
+        // The first event has no output, so the gateway buffers it, and the client would never
+        // receive it alone.
+        let events = work::chunks(RECORDED_STREAM).split_off(1);
         Rc::new(Self { events, taken: Notify::new() })
     }
 
-    /// Events of a stream.
+    /// Number of events of a stream.
     pub(crate) fn events(&self) -> usize {
         self.events.len()
     }
 
-    /// Starts the replica; where it listens.
+    /// Starts the backend and returns its address.
     pub(crate) async fn start(self: &Rc<Self>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -53,7 +55,7 @@ impl Peers {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let peers = peers.clone();
-                // The gateway may close a connection.
+                // The gateway can close a connection.
                 spawn_local(async move { drop(peers.converse(stream).await) });
             }
         });
@@ -88,7 +90,7 @@ impl Peers {
         }
     }
 
-    /// Sends the stream, so many events at a time.
+    /// Sends the stream in groups of `together` events.
     async fn play(&self, stream: &mut TcpStream, together: usize) -> io::Result<()> {
         stream.write_all(STREAM_HEAD.as_bytes()).await?;
         let mut bytes = Vec::with_capacity(1 << 12);
@@ -106,7 +108,7 @@ impl Peers {
     }
 }
 
-/// Whether all of a request is there: only one with a body ends in brackets.
+/// Whether the whole request has arrived: only a body ends with a bracket.
 fn is_whole(request: &[u8]) -> bool {
     let end: &[u8] = if request.starts_with(b"POST") { b"]}" } else { b"\r\n\r\n" };
     request.ends_with(end)
@@ -136,7 +138,7 @@ impl Client {
         Ok(Self { stream, buffer: Vec::with_capacity(1 << 14) })
     }
 
-    /// Sends so many small requests, one after the other, and reads the answers.
+    /// Sends `count` small requests one after the other and reads the responses.
     pub(crate) async fn requests(&mut self, count: usize) {
         let request = post("");
         for _ in 0..count {
@@ -148,7 +150,7 @@ impl Client {
         }
     }
 
-    /// Asks for a stream, two to the power of `together` events at a time, and reads it.
+    /// Requests a stream in groups of two to the power of `together` events, and reads it.
     pub(crate) async fn stream(&mut self, peers: &Peers, together: u32) {
         let request = post(&format!("\"stream\":true,\"together\":{together},"));
         self.stream.write_all(request.as_bytes()).await.unwrap();
@@ -165,6 +167,6 @@ impl Client {
     }
 
     async fn read(&mut self) {
-        assert!(self.stream.read_buf(&mut self.buffer).await.unwrap() > 0, "an answer was cut");
+        assert!(self.stream.read_buf(&mut self.buffer).await.unwrap() > 0, "a truncated response");
     }
 }

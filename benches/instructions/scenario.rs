@@ -1,5 +1,6 @@
-//! What is counted: the parts, and requests and streams through a gateway whose clients and replica
-//! are in the same thread. What those take themselves is taken off: they are counted without it, too.
+//! The measured work: the parts, and requests and streams through a gateway whose clients and
+//! backend run in the same thread. The instructions of clients and backend are measured without the
+//! gateway and subtracted.
 
 use super::laps::Laps;
 use super::peers::{Client, Peers};
@@ -15,28 +16,27 @@ use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
-/// How often each part is worked on before it is counted; items and pieces of work that are counted
-/// at least.
-const WARM: u64 = 3;
-const ITEMS: u64 = 200;
-const PIECES: u64 = 5;
-/// Small requests, and streams.
+/// Number of warm-up iterations of each part, and minimum numbers of measured items and iterations.
+const WARM_UP_ITERATIONS: u64 = 3;
+const MIN_ITEMS: u64 = 200;
+const MIN_ITERATIONS: u64 = 5;
+/// Numbers of small requests and of streams.
 const REQUESTS: usize = 400;
 const STREAMS: usize = 5;
-/// Events that come together: one, or sixteen. As powers of two.
-const TOGETHER: [(&str, u32); 2] = [("a chunk, alone", 0), ("a chunk of 16 at once", 4)];
-/// Longer than records and lines wait to be told together.
-const TOLD: Duration = Duration::from_millis(300);
+/// Number of events per group as powers of two: one, or sixteen.
+const EVENT_GROUPS: [(&str, u32); 2] = [("a chunk, alone", 0), ("a chunk of 16 at once", 4)];
+/// Longer than the linger time of record batches and log lines.
+const BATCH_LINGER: Duration = Duration::from_millis(300);
 
-/// Runs all of it.
+/// Runs all measurements.
 pub(crate) fn run(folder: &Path) {
-    // Whatever is drawn is the same each time.
+    // A fixed seed gives the same random numbers in every run.
     fastrand::seed(7);
     let mut laps = Laps::default();
     for mut part in work::all(&[16]) {
-        (0..WARM).for_each(|_| (part.work)());
+        (0..WARM_UP_ITERATIONS).for_each(|_| (part.work)());
         Laps::begin();
-        let pieces = ITEMS.div_ceil(part.items).max(PIECES);
+        let pieces = MIN_ITEMS.div_ceil(part.items).max(MIN_ITERATIONS);
         (0..pieces).for_each(|_| (part.work)());
         laps.end(&part.name, (pieces * part.items) as f64);
     }
@@ -49,35 +49,35 @@ pub(crate) fn run(folder: &Path) {
     laps.write(folder);
 }
 
-/// Requests and streams through a gateway with all telemetry or none, and without one.
+/// Requests and streams through a gateway with all telemetry or none, and without a gateway.
 async fn traffic(folder: &Path, is_on: bool, laps: &mut Laps) {
     let peers = Peers::new();
-    let replica = peers.start().await;
+    let backend = peers.start().await;
     let gateway = free_address();
     let file = folder.join("gateway.yaml");
-    fs::write(&file, configuration(gateway, replica, is_on)).unwrap();
+    fs::write(&file, configuration(gateway, backend, is_on)).unwrap();
     let cli = cli::parse(
         ["tokenweir", "serve", "--config"].map(Into::into).into_iter().chain([file.into()]),
     );
-    let cli::Command::Serve(serve) = cli.unwrap().command else { unreachable!("it serves") };
+    let cli::CliCommand::Serve(serve) = cli.unwrap().command else { unreachable!("it serves") };
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = spawn_local(serve_until(*serve, async { drop(stopped.await) }));
     let telemetry = if is_on { "all telemetry" } else { "none" };
-    for (to, sign) in [(replica, -1.0), (gateway, 1.0)] {
+    for (to, sign) in [(backend, -1.0), (gateway, 1.0)] {
         let mut client = connect(to).await;
         client.requests(REQUESTS / 10).await;
         client.stream(&peers, 0).await;
-        sleep(TOLD).await;
+        sleep(BATCH_LINGER).await;
         Laps::begin();
         client.requests(REQUESTS).await;
-        sleep(TOLD).await;
+        sleep(BATCH_LINGER).await;
         laps.end(&format!("a small request, {telemetry}"), sign * REQUESTS as f64);
-        for (name, together) in TOGETHER {
+        for (name, together) in EVENT_GROUPS {
             Laps::begin();
             for _ in 0..STREAMS {
                 client.stream(&peers, together).await;
             }
-            sleep(TOLD).await;
+            sleep(BATCH_LINGER).await;
             let chunks = STREAMS * peers.events();
             laps.end(&format!("{name}, {telemetry}"), sign * chunks as f64);
         }
@@ -86,12 +86,12 @@ async fn traffic(folder: &Path, is_on: bool, laps: &mut Laps) {
     serving.await.unwrap();
 }
 
-/// An address that nobody has just now.
+/// An address that is currently free.
 fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Connects once somebody listens there.
+/// Connects as soon as the address accepts connections.
 async fn connect(to: SocketAddr) -> Client {
     loop {
         match Client::connect(to).await {
@@ -101,16 +101,17 @@ async fn connect(to: SocketAddr) -> Client {
     }
 }
 
-/// Replicas are not looked at meanwhile, and no trace is sampled: both come by time or by luck.
-fn configuration(listen: SocketAddr, replica: SocketAddr, is_on: bool) -> String {
+/// The backends are not scraped and no trace is sampled, because both depend on time or random
+/// numbers.
+fn configuration(listen: SocketAddr, backend: SocketAddr, is_on: bool) -> String {
     let collector = if is_on {
-        "tracing: { endpoint: \"http://127.0.0.1:9\", ratio: 0.0, tail: false }\n"
+        "tracing: { endpoint: \"http://127.0.0.1:9\", ratio: 0.0, tail_sampling: false }\n"
     } else {
         ""
     };
     format!(
-        "listen: {listen}\nadmin: 127.0.0.1:0\nbackends: [{{ url: \"http://{replica}\" }}]\n\
+        "listen: {listen}\nadmin: 127.0.0.1:0\nbackends: [{{ url: \"http://{backend}\" }}]\n\
          usage: passive\nmetrics: {{ enabled: {is_on} }}\nlog: {{ access: {is_on}, format: json, level: error }}\n\
-         watch: {{ min_interval: 1m, max_interval: 1m }}\n{collector}"
+         scrape: {{ min_interval: 1m, max_interval: 1m }}\n{collector}"
     )
 }

@@ -1,19 +1,20 @@
-//! `cargo bench --bench load`: how many streams can be held at once, and at what cost?
+//! `cargo bench --bench load`: measures the number of concurrent streams and their cost.
 //!
 //! ```text
 //! this process                          a child                       a child
 //! streams over HTTP/1.1 and HTTP/2 ───► gateway, the real program ──► backend with scripted streams
-//! readers of a byte a second, uploads
-//! that stand still, honest clients
+//! readers of one byte per second,
+//! paused uploads, normal clients
 //! ```
 //!
-//! Every chunk carries the number of its stream and its own: none may be lost, sent twice, out of
-//! order or in another stream. `LOAD_STREAMS` sets how many streams there are in HTTP/1.1,
-//! `LOAD_STREAMS_HTTP2` how many in HTTP/2, in hundreds, `LOAD_CHUNKS` how many chunks each has, one
-//! every two seconds, and `LOAD_SLOW` how many slow readers and slow uploads. It fails if a stream is
-//! not whole, if the gateway uses more memory than its bar, or if honest clients wait much longer.
+//! Every chunk carries the number of its stream and its own number: no chunk may be lost,
+//! duplicated, out of order or in another stream. `LOAD_STREAMS` sets the number of HTTP/1.1
+//! streams, `LOAD_STREAMS_HTTP2` that of HTTP/2 streams, 100 per connection, `LOAD_CHUNKS` the
+//! number of chunks per stream, one every two seconds, and `LOAD_SLOW` the numbers of slow readers
+//! and of slow uploads. The bench fails if a stream is incomplete, if the gateway uses more memory
+//! than its limit, or if normal clients wait much longer.
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
-#![expect(clippy::print_stdout, reason = "the numbers are for people")]
+#![expect(clippy::print_stdout, reason = "the results are printed")]
 
 #[path = "../passthrough/backend.rs"]
 mod backend;
@@ -41,50 +42,49 @@ use std::time::Duration;
 use tokenweir_core::clock;
 use tokio::runtime;
 
-/// The variable that makes this program the backend.
+/// The environment variable that makes this program the backend.
 const BACKEND: &str = "LOAD_BACKEND";
-/// The system's limit of open files is 20,000 on the machine that this is for, and a stream over
-/// HTTP/1.1 takes two.
+/// The limit of open files is 20,000 on the reference machine. A stream over HTTP/1.1 needs two.
 const STREAMS: usize = 9_500;
-/// Over HTTP/2 it takes one, and a hundredth.
+/// A stream over HTTP/2 needs one and a hundredth.
 const STREAMS_HTTP2: usize = 10_000;
 const CHUNKS: usize = 15;
 const SLOW: usize = 5_000;
-/// Requests over one connection of HTTP/2.
-pub(crate) const OVER_ONE: usize = 100;
-/// Most memory for a stream, in KiB.
-const MOST_KIB: f64 = 80.0;
-/// The gateway's memory is looked at again after this time.
+/// Number of streams per HTTP/2 connection.
+pub(crate) const STREAMS_PER_HTTP2_CONNECTION: usize = 100;
+/// Maximum memory per stream in KiB.
+const MAX_KIB_PER_STREAM: f64 = 80.0;
+/// Time after which the memory of the idle gateway is measured.
 const REST: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
-    // `cargo test --all-targets` runs benches without this.
+    // `cargo test --all-targets` runs benches without this argument.
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap();
     if std::env::var(BACKEND).is_ok() {
         println!("{}", backend::start(1)[0]);
-        // Until it is killed.
+        // Runs until it is killed.
         loop {
             std::thread::park();
         }
     }
     println!("{files} files may be open in a process\n");
     let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let missed = runtime.block_on(run());
-    for missed in &missed {
-        println!("MISSED {missed}");
+    let limit_violations = runtime.block_on(run());
+    for violation in &limit_violations {
+        println!("MISSED {violation}");
     }
-    if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if limit_violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A number that a variable sets.
-fn given(name: &str, default: usize) -> usize {
+/// A number from an environment variable.
+fn env_number(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |number| number.parse().unwrap())
 }
 
-/// The backend, until it is dropped.
+/// The backend process. Dropping it kills the process.
 struct Backend {
     child: Child,
     address: SocketAddr,
@@ -103,7 +103,7 @@ impl Backend {
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process can have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -120,30 +120,33 @@ fn start(backend: SocketAddr) -> Gateway {
 }
 
 async fn run() -> Vec<String> {
-    let mut missed = Vec::new();
-    let chunks = given("LOAD_CHUNKS", CHUNKS);
+    let mut limit_violations = Vec::new();
+    let chunks = env_number("LOAD_CHUNKS", CHUNKS);
     let backend = Backend::start();
-    let over_http2 = given("LOAD_STREAMS_HTTP2", STREAMS_HTTP2).div_ceil(OVER_ONE) * OVER_ONE;
-    for (kind, count) in
-        [(streams::Kind::Http1, given("LOAD_STREAMS", STREAMS)), (streams::Kind::Http2, over_http2)]
-    {
+    let over_http2 = env_number("LOAD_STREAMS_HTTP2", STREAMS_HTTP2)
+        .div_ceil(STREAMS_PER_HTTP2_CONNECTION)
+        * STREAMS_PER_HTTP2_CONNECTION;
+    for (kind, count) in [
+        (streams::Kind::Http1, env_number("LOAD_STREAMS", STREAMS)),
+        (streams::Kind::Http2, over_http2),
+    ] {
         let gateway = start(backend.address);
-        held(&gateway, kind, count, chunks, &mut missed).await;
+        held(&gateway, kind, count, chunks, &mut limit_violations).await;
         gateway.stop();
     }
     let gateway = start(backend.address);
-    slow(&gateway, given("LOAD_SLOW", SLOW), &mut missed).await;
+    slow(&gateway, env_number("LOAD_SLOW", SLOW), &mut limit_violations).await;
     gateway.stop();
-    missed
+    limit_violations
 }
 
-/// Streams that are all open at once.
+/// Streams that are all open at the same time.
 async fn held(
     gateway: &Gateway,
     kind: streams::Kind,
     count: usize,
     chunks: usize,
-    missed: &mut Vec<String>,
+    limit_violations: &mut Vec<String>,
 ) {
     let before = resident(gateway);
     let noise = Noise::listen();
@@ -170,16 +173,18 @@ async fn held(
         held.resident / 1_024.0,
         after / 1_024.0
     );
-    bar(missed, held.whole == count, || format!("{kind:?}: {} of {count} whole", held.whole));
-    bar(missed, held.open == count, || format!("{kind:?}: {} open at once", held.open));
-    bar(missed, each <= MOST_KIB, || format!("{kind:?}: {each:.1} KiB each"));
-    at_rest(gateway, missed);
+    bar(limit_violations, held.whole == count, || {
+        format!("{kind:?}: {} of {count} whole", held.whole)
+    });
+    bar(limit_violations, held.open == count, || format!("{kind:?}: {} open at once", held.open));
+    bar(limit_violations, each <= MAX_KIB_PER_STREAM, || format!("{kind:?}: {each:.1} KiB each"));
+    at_rest(gateway, limit_violations);
 }
 
-/// Clients that take their time, and what others notice of them.
-async fn slow(gateway: &Gateway, count: usize, missed: &mut Vec<String>) {
+/// Slow clients, and their effect on normal clients.
+async fn slow(gateway: &Gateway, count: usize, limit_violations: &mut Vec<String>) {
     let before = resident(gateway);
-    // The first clients after the start meet a gateway that has not been used yet.
+    // Warm-up: the first clients after the start would measure an unused gateway.
     slow::honest(gateway, Duration::from_secs(2)).await;
     let noise = Noise::listen();
     let calm = slow::honest(gateway, slow::TURN).await;
@@ -211,37 +216,39 @@ async fn slow(gateway: &Gateway, count: usize, missed: &mut Vec<String>) {
         disturbed.0,
         disturbed.1 / calm.1
     );
-    bar(missed, disturbed.1 <= 1.2 * calm.1 + (disturbed_noise - calm_noise).max(0.0), || {
-        format!("honest clients wait {:.2} times as long", disturbed.1 / calm.1)
-    });
+    bar(
+        limit_violations,
+        disturbed.1 <= 1.2 * calm.1 + (disturbed_noise - calm_noise).max(0.0),
+        || format!("normal clients wait {:.2} times as long", disturbed.1 / calm.1),
+    );
     tokio::time::sleep(REST).await;
     println!("  memory {REST:?} after: {:.0} MiB", resident(gateway) / 1_024.0);
-    at_rest(gateway, missed);
+    at_rest(gateway, limit_violations);
 }
 
-fn at_rest(gateway: &Gateway, missed: &mut Vec<String>) {
+fn at_rest(gateway: &Gateway, limit_violations: &mut Vec<String>) {
     let page = gateway.metrics_at_rest();
     let is_at_rest = gateway::IN_FLIGHT.iter().all(|gauge| sum(&page, gauge, "") == Some(0.0));
-    bar(missed, is_at_rest, || "requests are in flight at the end".to_owned());
+    bar(limit_violations, is_at_rest, || "requests are in flight at the end".to_owned());
 }
 
-/// The gateway's memory, in KiB.
+/// Resident memory of the gateway in KiB.
 pub(crate) fn resident(gateway: &Gateway) -> f64 {
     sum(&gateway.metrics(), "process_resident_memory_bytes", "").unwrap() / 1_024.0
 }
 
-/// Milliseconds since a moment.
+/// Milliseconds since a time.
 pub(crate) fn since(moment: std::time::Instant) -> f64 {
     clock::now().saturating_duration_since(moment).as_secs_f64() * 1e3
 }
 
-fn bar(missed: &mut Vec<String>, holds: bool, why: impl FnOnce() -> String) {
+fn bar(limit_violations: &mut Vec<String>, holds: bool, why: impl FnOnce() -> String) {
     if !holds {
-        missed.push(why());
+        limit_violations.push(why());
     }
 }
 
-/// The value that this share of all does not exceed.
+/// The nearest-rank quantile.
 fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let index = (values.len() as f64 * share) as usize;

@@ -1,4 +1,4 @@
-//! Clients that take their time, and honest ones beside them.
+//! Slow clients, and normal clients beside them.
 
 use super::gateway::Gateway;
 use super::since;
@@ -12,26 +12,26 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
-/// How long honest clients are looked at.
+/// Duration of a measurement of normal clients.
 pub(crate) const TURN: Duration = Duration::from_secs(15);
-/// Honest clients at once, and the pause between two requests of one.
-const HONEST: usize = 20;
+/// Number of concurrent normal clients, and the pause between two requests of one.
+const NORMAL_CLIENTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(40);
-/// Longest wait until everything is full.
-const MOST_FILLING: Duration = Duration::from_secs(90);
-/// Least work of a gateway in two seconds that is not at rest.
+/// Timeout for filling all buffers.
+const FILL_TIMEOUT: Duration = Duration::from_secs(90);
+/// Minimum CPU time of a busy gateway in two seconds.
 const AT_REST: Duration = Duration::from_millis(100);
-/// The system makes more of it, but not much.
+/// The kernel allocates somewhat more than this.
 const SMALL_BUFFER: u32 = 4 << 10;
 
-/// The slow ones, until they are told to end.
+/// The slow clients. They run until [`Slow::end`].
 pub(crate) struct Slow {
     tasks: JoinSet<()>,
     open: Arc<AtomicUsize>,
 }
 
 impl Slow {
-    /// Ends them. How many connections the gateway had not closed.
+    /// Stops the clients. Returns the number of connections that the gateway had not closed.
     pub(crate) async fn end(mut self) -> usize {
         let open = self.open.load(Ordering::Relaxed);
         self.tasks.shutdown().await;
@@ -39,8 +39,8 @@ impl Slow {
     }
 }
 
-/// So many readers of a byte a second, whose streams would go as fast as they can, and so many
-/// uploads that stand still.
+/// Starts `count` readers of one byte per second, whose streams are sent at full speed, and `count`
+/// uploads that pause.
 pub(crate) async fn begin(gateway: &Gateway, count: usize) -> Slow {
     let mut slow = Slow { tasks: JoinSet::new(), open: Arc::default() };
     for _ in 0..count {
@@ -63,10 +63,10 @@ pub(crate) async fn begin(gateway: &Gateway, count: usize) -> Slow {
     slow
 }
 
-/// Waits until the replica's floods have filled what there is to be filled: then the gateway rests.
+/// Waits until the streams of the backend have filled all buffers and the gateway is idle.
 async fn until_full(gateway: &Gateway) {
     let worked = || cpu::of(gateway.process());
-    let (mut before, deadline) = (worked(), clock::now() + MOST_FILLING);
+    let (mut before, deadline) = (worked(), clock::now() + FILL_TIMEOUT);
     while clock::now() < deadline {
         tokio::time::sleep(Duration::from_secs(2)).await;
         let now = worked();
@@ -83,7 +83,7 @@ async fn connect(to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Ends when the gateway closes.
+/// Returns when the gateway closes the connection.
 async fn read(mut stream: TcpStream) {
     let request = clients::stream(1_000_000, 0, 0);
     if stream.write_all(request.as_bytes()).await.is_err() {
@@ -95,34 +95,34 @@ async fn read(mut stream: TcpStream) {
     }
 }
 
-/// Ends when the gateway answers or closes.
+/// Returns when the gateway responds or closes the connection.
 async fn upload(mut stream: TcpStream) {
     let request = clients::whole(1_000);
     if stream.write_all(&request.as_bytes()[..300]).await.is_ok() {
-        // An error is an end, too.
+        // An error counts as a close.
         let _ = stream.read(&mut [0]).await;
     }
 }
 
-/// Milliseconds to the first chunk of each honest stream.
+/// Time to the first chunk of each normal stream in milliseconds.
 pub(crate) async fn honest(gateway: &Gateway, turn: Duration) -> Vec<f64> {
     let until = clock::now() + turn;
     let mut all = JoinSet::new();
-    for index in 0..HONEST {
+    for index in 0..NORMAL_CLIENTS {
         let to = gateway.clients;
         all.spawn(async move {
-            tokio::time::sleep(PAUSE * index as u32 / HONEST as u32).await;
+            tokio::time::sleep(PAUSE * index as u32 / NORMAL_CLIENTS as u32).await;
             let mut first = Vec::new();
             while clock::now() < until {
                 let begun = clock::now();
                 let mut stream = clients::send(to, &clients::stream(1, 0, 0)).await;
                 let mut answer = Vec::with_capacity(4 << 10);
                 while memchr::memmem::find(&answer, b" word").is_none() {
-                    assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "a stream was cut");
+                    assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "a truncated stream");
                 }
                 first.push(since(begun));
                 while !answer.ends_with(b"0\r\n\r\n") {
-                    assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "a stream was cut");
+                    assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "a truncated stream");
                 }
                 tokio::time::sleep(PAUSE).await;
             }

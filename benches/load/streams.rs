@@ -1,7 +1,7 @@
-//! Streams that are held at once, each read to its end.
+//! Concurrent streams, each read to its end.
 
 use super::gateway::{Gateway, sum};
-use super::{OVER_ONE, resident, since};
+use super::{STREAMS_PER_HTTP2_CONNECTION, resident, since};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
@@ -13,48 +13,48 @@ use tokenweir_core::clock;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// What clients speak.
+/// The protocol of the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A connection for each stream.
+    /// One connection per stream.
     Http1,
-    /// A connection for each hundred.
+    /// One connection per hundred streams.
     Http2,
 }
 
-/// What was held.
+/// The result of a run.
 pub(crate) struct Held {
-    /// Streams that came whole.
+    /// Number of complete streams.
     pub(crate) whole: usize,
-    /// What was wrong with the others.
+    /// The faults of the other streams.
     pub(crate) wrong: Vec<String>,
-    /// Most that the gateway had at once.
+    /// Maximum number of open streams at the gateway.
     pub(crate) open: usize,
-    /// Its memory then, in KiB.
+    /// Resident memory of the gateway at that time in KiB.
     pub(crate) resident: f64,
-    /// Milliseconds until the first chunk of each.
+    /// Time to the first chunk of each stream in milliseconds.
     pub(crate) first: Vec<f64>,
 }
 
 const PACE_US: usize = 2_000_000;
-/// Streams begin so many at a time, this far apart.
-const AT_ONCE: usize = 10;
-const APART: Duration = Duration::from_millis(7);
-/// How often it is looked whether all are open.
-const LOOKS: usize = 100;
+/// Number of streams that start at once, and the time between two starts.
+const STREAMS_PER_START: usize = 10;
+const START_INTERVAL: Duration = Duration::from_millis(7);
+/// Number of checks of the open streams.
+const CHECKS: usize = 100;
 
 enum Sender {
     Http1(http1::SendRequest<Full<Bytes>>),
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// Opens all, reads all, and looks at the gateway meanwhile.
+/// Opens and reads all streams, and measures the gateway meanwhile.
 pub(crate) async fn hold(gateway: &Gateway, kind: Kind, count: usize, chunks: usize) -> Held {
     let mut reading = JoinSet::new();
     let mut shared = None;
     for index in 0..count {
         let sender = match (kind, &shared) {
-            (Kind::Http2, Some(sender)) if !index.is_multiple_of(OVER_ONE) => {
+            (Kind::Http2, Some(sender)) if !index.is_multiple_of(STREAMS_PER_HTTP2_CONNECTION) => {
                 Sender::Http2(http2::SendRequest::clone(sender))
             }
             _ => connect(gateway, kind).await,
@@ -63,14 +63,14 @@ pub(crate) async fn hold(gateway: &Gateway, kind: Kind, count: usize, chunks: us
             shared = Some(sender.clone());
         }
         reading.spawn(read(sender, index + 1, chunks));
-        if index % AT_ONCE == 0 {
-            tokio::time::sleep(APART).await;
+        if index % STREAMS_PER_START == 0 {
+            tokio::time::sleep(START_INTERVAL).await;
         }
     }
-    // Every stream is open until its last chunk, which is long after the last request was sent.
+    // Every stream is open until its last chunk, which is sent long after the last request.
     let mut open = 0;
-    for _ in 0..LOOKS {
-        tokio::time::sleep(APART).await;
+    for _ in 0..CHECKS {
+        tokio::time::sleep(START_INTERVAL).await;
         open = sum(&gateway.metrics(), "tokenweir_requests_in_flight", "").unwrap() as usize;
         if open == count {
             break;
@@ -94,7 +94,7 @@ async fn connect(gateway: &Gateway, kind: Kind) -> Sender {
     let stream = TcpStream::connect(gateway.clients).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let io = TokioIo::new(stream);
-    // What ends a connection is seen by the streams on it.
+    // The streams of a connection report its errors.
     if kind == Kind::Http1 {
         let (sender, connection) = http1::handshake(io).await.unwrap();
         tokio::spawn(async { drop(connection.await) });
@@ -106,7 +106,7 @@ async fn connect(gateway: &Gateway, kind: Kind) -> Sender {
     }
 }
 
-/// Reads a stream to its end. Milliseconds to its first chunk, or what was wrong with it.
+/// Reads a stream to its end. Returns the milliseconds to its first chunk, or its fault.
 async fn read(sender: Sender, mark: usize, chunks: usize) -> Result<f64, String> {
     let body = format!(
         "{{\"model\":\"tiny\",\"stream\":true,\"chunks\":{chunks},\"every_us\":{PACE_US},\
@@ -129,33 +129,34 @@ async fn read(sender: Sender, mark: usize, chunks: usize) -> Result<f64, String>
     follow(response.into_body(), mark, chunks, begun).await
 }
 
-/// Chunks must come in order, each once, and then the end.
+/// Checks that the chunks arrive in order, each once, followed by the end.
 async fn follow(
     mut body: Incoming,
     mark: usize,
     chunks: usize,
     begun: std::time::Instant,
 ) -> Result<f64, String> {
-    let (mut text, mut seen, mut first) = (String::new(), 0, 0.0);
+    let (mut text, mut chunks_received, mut first) = (String::new(), 0, 0.0);
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| format!("stream {mark}, {seen} chunks: {error}"))?;
+        let frame =
+            frame.map_err(|error| format!("stream {mark}, {chunks_received} chunks: {error}"))?;
         text.push_str(&String::from_utf8_lossy(&frame.into_data().unwrap_or_default()));
         while let Some((event, rest)) = text.split_once("\n\n") {
             if event.contains("\"content\":\" at ") {
-                if !event.contains(&format!(" {mark}-{seen}\"")) {
-                    return Err(format!("stream {mark} wants chunk {seen}: {event}"));
+                if !event.contains(&format!(" {mark}-{chunks_received}\"")) {
+                    return Err(format!("stream {mark} wants chunk {chunks_received}: {event}"));
                 }
-                if seen == 0 {
+                if chunks_received == 0 {
                     first = since(begun);
                 }
-                seen += 1;
+                chunks_received += 1;
             }
             let is_done = event == "data: [DONE]";
             text = rest.to_owned();
-            if is_done && seen == chunks {
+            if is_done && chunks_received == chunks {
                 return Ok(first);
             }
         }
     }
-    Err(format!("stream {mark} ended after {seen} chunks"))
+    Err(format!("stream {mark} ended after {chunks_received} chunks"))
 }

@@ -1,5 +1,5 @@
-//! `cargo bench --bench parts`: what each part of the hot path costs, over bytes recorded from a real
-//! vLLM: the time of one item, and the bytes in a second.
+//! `cargo bench --bench parts`: measures each part of the hot path on bytes recorded from a real
+//! vLLM: the time per item, and the bytes per second.
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
 
 mod work;
@@ -8,13 +8,13 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::time::Duration;
 use tokenweir_core::clock;
 
-/// As in the gateway.
+/// The same allocator as in the gateway.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn parts(c: &mut Criterion) {
     for mut part in work::all(&[2, 16, 1_000]) {
-        // A group is what a throughput belongs to.
+        // Criterion sets the throughput per group.
         let mut group = c.benchmark_group("parts");
         if part.bytes > 0 {
             group.throughput(Throughput::Bytes(part.bytes / part.items));
@@ -33,7 +33,7 @@ fn parts(c: &mut Criterion) {
 }
 
 fn config() -> Criterion {
-    // Short: these are for comparing before and after a change, in one sitting.
+    // Short measurements: they serve comparisons before and after a change on the same machine.
     Criterion::default()
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2))

@@ -1,6 +1,7 @@
-//! The backend: replicas on one thread whose answers are scripts. What a request wants is in the
-//! begin of its body: `"chunks"` and `"every_us"` make it a stream, none a short whole answer. With a
-//! `"mark"`, a number, each chunk has it and its own number. It also takes spans, as a collector does.
+//! The backends, on one thread with scripted responses. The beginning of a request body selects the
+//! script: `"chunks"` and `"every_us"` select a stream, otherwise the response is short and
+//! complete. With a number in `"mark"`, each chunk has this number and its own number. The backends
+//! also accept spans, as a collector does.
 
 use super::clients::{EPOCH, words};
 use std::borrow::Cow;
@@ -15,35 +16,36 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// What a request wants.
+/// The script of a request.
 struct Script {
     chunks: usize,
     every: Duration,
-    /// It stays open for this long after its first chunk.
+    /// Silence after the first chunk.
     silent: Duration,
-    /// Bytes of chunks that are gathered before they are written.
+    /// Number of bytes of chunks that are gathered before a write.
     ahead: usize,
-    /// The stream's own number, in each of its chunks. 0: none.
+    /// The number of the stream in each of its chunks. 0: none.
     mark: usize,
 }
 
 const WHOLE: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
-/// The longest begin of a body that has a script.
+/// Maximum length of the beginning of a body with a script.
 const SCRIPT: usize = 256;
 
-/// So many chunks are for those who read slowly. What the system would keep of them for the replica is
-/// not what is measured, but it shares the memory of all connections with what is.
+/// Streams with at least this many chunks are for slow readers and get a small socket buffer. The
+/// socket buffers of the backend are not measured, but they share the memory for all connections
+/// with the measured process.
 const FLOOD: usize = 1_000_000;
 const FLOOD_BUFFER: usize = 64 << 10;
 
-/// A page of metrics as a replica sends it, recorded.
+/// A recorded metrics page.
 static METRICS: LazyLock<String> = LazyLock::new(|| {
     let file = "tests/wire/metrics/python-metrics-after.http";
     let answer = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 });
 
-/// Starts so many; where they listen.
+/// Starts this many backends and returns their addresses.
 pub(crate) fn start(count: usize) -> Vec<SocketAddr> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bind = |_| runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -61,7 +63,7 @@ pub(crate) fn start(count: usize) -> Vec<SocketAddr> {
 async fn accept(listener: TcpListener) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        // One that ends in the middle has been left by its client.
+        // A connection that ends in the middle was closed by its client.
         tokio::spawn(async { drop(converse(stream).await) });
     }
 }
@@ -95,7 +97,7 @@ async fn converse(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Reads to the end of a head. `None`: the connection has ended.
+/// Reads to the end of a request head. `None` at the end of the connection.
 async fn head(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<usize>> {
     loop {
         if let Some(at) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -149,7 +151,7 @@ async fn play(stream: &mut TcpStream, script: &Script) -> io::Result<()> {
     stream.write_all(end.as_bytes()).await
 }
 
-/// Says nothing for a while, unless the client leaves.
+/// Pauses, unless the client disconnects.
 async fn rest(stream: &mut TcpStream, time: Duration) -> io::Result<()> {
     match timeout(time, stream.read_u8()).await {
         Ok(_) => Err(io::ErrorKind::ConnectionAborted.into()),
@@ -161,7 +163,7 @@ fn framed(event: &str) -> String {
     format!("{:x}\r\n{event}\r\n", event.len())
 }
 
-/// The number after a word; 0 without it.
+/// The number after a word. 0 without it.
 fn number(text: &str, word: &str) -> usize {
     let rest = text.split_once(word).map_or("", |(_, rest)| rest);
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();

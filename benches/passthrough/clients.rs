@@ -1,4 +1,4 @@
-//! Clients that cost little: they write a request and count what comes.
+//! Clients with low CPU cost: they write a request and count the response bytes.
 
 use std::net::SocketAddr;
 use std::sync::LazyLock;
@@ -7,13 +7,13 @@ use tokenweir_core::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What the moments in chunks count from.
+/// The reference of the times in chunks.
 pub(crate) static EPOCH: LazyLock<Instant> = LazyLock::new(clock::now);
 
-/// Marks the moment in a chunk.
+/// The text before the time in a chunk.
 const STAMP: &[u8] = b"\"content\":\" at ";
 
-/// A chunk of 200 bytes that was written at `nanos`, or of a few more with a longer word.
+/// A chunk of 200 bytes with its write time `nanos`. A longer `word` adds a few bytes.
 pub(crate) fn words(nanos: u128, word: &str) -> String {
     format!(
         "data: {{\"id\":\"chatcmpl-8f2e0c6bd7f94a0e\",\"object\":\"chat.completion.chunk\",\
@@ -22,23 +22,24 @@ pub(crate) fn words(nanos: u128, word: &str) -> String {
     )
 }
 
-/// What a client saw of a stream.
+/// The client's record of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Chunks with words.
+    /// Number of chunks with text.
     pub(crate) chunks: usize,
-    /// Microseconds from the write of the request to the first of them.
+    /// Microseconds from the write of the request to the first chunk.
     pub(crate) ttft: f64,
     /// Microseconds from the write of each chunk to its arrival.
     pub(crate) transit: Vec<f64>,
 }
 
-/// A request for a stream of `chunks`, one every `every_us`, the second one after `silent_us`.
+/// A request for a stream of `chunks` chunks, one every `every_us`, the second one after
+/// `silent_us`.
 pub(crate) fn stream(chunks: usize, every_us: usize, silent_us: usize) -> String {
     stream_of(0, chunks, every_us, silent_us)
 }
 
-/// A request for a stream that comes faster than it can be passed on: so many bytes at once.
+/// A request for a stream that is faster than it can be forwarded, in writes of `ahead` bytes.
 pub(crate) fn flood(chunks: usize, ahead: usize) -> String {
     post(&format!(
         "{{\"model\":\"tiny\",\"stream\":true,\"chunks\":{chunks},\"ahead\":{ahead},{}}}",
@@ -46,7 +47,7 @@ pub(crate) fn flood(chunks: usize, ahead: usize) -> String {
     ))
 }
 
-/// A stream with a prompt of so many bytes.
+/// A request for a stream with a prompt of this many bytes.
 pub(crate) fn stream_of(prompt: usize, chunks: usize, every_us: usize, silent_us: usize) -> String {
     post(&format!(
         "{{\"model\":\"tiny\",\"stream\":true,\"chunks\":{chunks},\"every_us\":{every_us},\
@@ -55,7 +56,7 @@ pub(crate) fn stream_of(prompt: usize, chunks: usize, every_us: usize, silent_us
     ))
 }
 
-/// A request for a whole answer, with a prompt of so many bytes.
+/// A request for a complete response, with a prompt of this many bytes.
 pub(crate) fn whole(prompt: usize) -> String {
     post(&format!("{{\"model\":\"tiny\",{}}}", messages(prompt)))
 }
@@ -73,7 +74,7 @@ fn post(body: &str) -> String {
     )
 }
 
-/// Connects, and writes a request.
+/// Connects and writes a request.
 pub(crate) async fn send(to: SocketAddr, request: &str) -> TcpStream {
     let mut stream = TcpStream::connect(to).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -81,12 +82,12 @@ pub(crate) async fn send(to: SocketAddr, request: &str) -> TcpStream {
     stream
 }
 
-/// Sends a request for a stream and reads up to its first chunk.
+/// Sends a request for a stream and reads to its first chunk.
 pub(crate) async fn open(to: SocketAddr, request: &str) -> TcpStream {
     let mut stream = send(to, request).await;
     let mut buffer = Vec::with_capacity(1 << 10);
     while stamp(&buffer).is_none() {
-        assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "a stream was cut");
+        assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "a truncated stream");
     }
     stream
 }
@@ -99,7 +100,7 @@ pub(crate) async fn watch(to: SocketAddr, request: String) -> Seen {
     stream.write_all(request.as_bytes()).await.unwrap();
     let (mut seen, mut buffer) = (Seen::default(), Vec::with_capacity(1 << 16));
     loop {
-        assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "a stream was cut");
+        assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "a truncated stream");
         let now = clock::now();
         let mut read = 0;
         while let Some((at, end)) = stamp(&buffer[read..]) {
@@ -114,13 +115,13 @@ pub(crate) async fn watch(to: SocketAddr, request: String) -> Seen {
         if buffer.ends_with(b"0\r\n\r\n") {
             return seen;
         }
-        // A stamp may have been cut in two.
+        // A time can be split between two reads.
         let keep = buffer.len().saturating_sub(STAMP.len() + 16).max(read);
         buffer.drain(..keep.min(buffer.len()));
     }
 }
 
-/// Sends the same request again and again over one connection until `until`; how often.
+/// Sends the same request over one connection until `until`. Returns the number of requests.
 pub(crate) async fn repeat(to: SocketAddr, request: &str, until: Instant) -> usize {
     let mut stream = TcpStream::connect(to).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -128,17 +129,17 @@ pub(crate) async fn repeat(to: SocketAddr, request: &str, until: Instant) -> usi
     while clock::now() < until {
         stream.write_all(request.as_bytes()).await.unwrap();
         buffer.clear();
-        // The scripted answer ends like this and has it nowhere else.
+        // The scripted response ends with this text and has it nowhere else.
         while !buffer.ends_with(b"\"total_tokens\":12}}") {
-            assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "an answer was cut");
+            assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "a truncated response");
         }
         count += 1;
     }
     count
 }
 
-/// The moment of the next chunk, and where it ends. The framing of the body may fall into it: then
-/// it is `None`.
+/// The time in the next chunk, and its end position. The time is `None` if chunked framing splits
+/// it.
 fn stamp(bytes: &[u8]) -> Option<(Option<u64>, usize)> {
     let begin = memchr::memmem::find(bytes, STAMP)? + STAMP.len();
     let digits = bytes.get(begin..begin + 16)?;

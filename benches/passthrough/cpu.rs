@@ -1,9 +1,9 @@
-//! The CPU time of a process, to the nanosecond: what the scheduler says of each of its threads.
+//! The CPU time of a process in nanoseconds, from the scheduler statistics of its threads.
 
 use std::fs;
 use std::time::Duration;
 
-/// Of all its threads so far.
+/// CPU time of all threads of a process so far.
 pub(crate) fn of(process: u32) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let of_task = |task: fs::DirEntry| -> u64 {

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""How much later does a first token come through hyper, and through the gateway? One request at a time,
-each on a new connection: to the replica, through hyper, through the gateway, and again, so that the
-machine's mood falls on all three.
+"""Measures how much a proxy delays the first token: the gateway, and a minimal proxy built with hyper.
 
-    cargo bench --bench passthrough --no-run        # prints the path of BENCH, which has hyper in it
+It sends one request at a time, each on a new connection: to the backend directly, through hyper, through the
+gateway, and so on in turn, so that changes of the machine's speed affect all three equally.
+
+    cargo bench --bench passthrough --no-run        # prints the path of BENCH, which contains the hyper proxy
     benches/passthrough/first_token.py GATEWAY BENCH
 
-The replica writes the head of its answer and the first chunk at once, and then 3 ms apart, as after a
-prefill. Medians, and p99, of 600 requests each, in µs. Needs taskset.
+In the first run the backend writes the response head and the first chunk at once, in the second run 3 ms
+apart, as after a prefill. It prints the added median and p99 in µs, of 600 requests each. Needs taskset.
 """
 
 import os
@@ -38,8 +39,8 @@ FIRST = chunk(EVENT % (b'"content":"first"', b"null"))
 REST = chunk(EVENT % (b"", b'"stop"')) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
-class Replica:
-    """Answers every chat with the same stream."""
+class Backend:
+    """A backend that answers every chat request with the same stream."""
 
     def __init__(self) -> None:
         self.prefill = 0.0
@@ -50,9 +51,9 @@ class Replica:
     def accept(self) -> None:
         while True:
             connection, _ = self.listener.accept()
-            threading.Thread(target=self.converse, args=(connection,), daemon=True).start()
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
 
-    def converse(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with connection, connection.makefile("rb") as lines:
             while request := lines.readline():
@@ -63,12 +64,12 @@ class Replica:
                 lines.read(length)
                 path = request.split()[1]
                 if path == b"/v1/chat/completions":
-                    self.play(connection)
+                    self.send_stream(connection)
                 else:
                     page = PAGES.get(path, b"")
                     connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(page), page))
 
-    def play(self, connection: socket.socket) -> None:
+    def send_stream(self, connection: socket.socket) -> None:
         connection.sendall(HEAD)
         if self.prefill:
             time.sleep(self.prefill)
@@ -78,54 +79,54 @@ class Replica:
 
 
 def first_token(port: int) -> float:
-    """Microseconds from the request to it."""
+    """Microseconds from the request to the first token."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        begun, came = time.perf_counter(), b""
+        begin, received = time.perf_counter(), b""
         connection.sendall(REQUEST % (len(BODY), BODY))
-        while b'"first"' not in came:
-            came += connection.recv(65536) or sys.exit(f"a stream was cut: {came!r}")
-        took = time.perf_counter() - begun
-        while b"[DONE]" not in came:
-            came += connection.recv(65536)
-    return took * 1e6
+        while b'"first"' not in received:
+            received += connection.recv(65536) or sys.exit(f"a stream was cut: {received!r}")
+        elapsed = time.perf_counter() - begin
+        while b"[DONE]" not in received:
+            received += connection.recv(65536)
+    return elapsed * 1e6
 
 
 def start(command: list[str], pattern: str, **environment: str) -> tuple[subprocess.Popen, int]:
-    """Starts it with one worker on the first core; the port that it names."""
+    """Starts a program with one worker thread on core 0. Returns it and the port that it prints."""
     environment = {"PATH": os.environ["PATH"], "TOKIO_WORKER_THREADS": "1", **environment}
     process = subprocess.Popen(
         ["taskset", "-c", "0", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )
     port = next((int(found[1]) for line in process.stdout if (found := re.search(pattern, line))), None)
-    # What nobody reads would stop it.
+    # A full pipe would block the program.
     threading.Thread(target=lambda: [None for _ in process.stdout], daemon=True).start()
     return process, port or sys.exit(f"{command[0]} ended with {process.wait()}")
 
 
 def main(gateway: str, bench: str) -> None:
     os.sched_setaffinity(0, {1})
-    replica = Replica()
+    backend = Backend()
     file = Path(tempfile.mkdtemp()) / "tokenweir.yaml"
-    backend = f"http://127.0.0.1:{replica.port}"
-    file.write_text(f'listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nusage: passive\nbackends: [{{ url: "{backend}" }}]\n')
-    hyper, hypers = start([bench, "--bench"], r":(\d+)$", PASSTHROUGH_FLOOR=f"127.0.0.1:{replica.port}")
-    ours, port = start([gateway, "serve", "--config", str(file)], r"clients +http://127\.0\.0\.1:(\d+)")
+    url = f"http://127.0.0.1:{backend.port}"
+    file.write_text(f'listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nusage: passive\nbackends: [{{ url: "{url}" }}]\n')
+    hyper, hyper_port = start([bench, "--bench"], r":(\d+)$", PASSTHROUGH_FLOOR=f"127.0.0.1:{backend.port}")
+    gateway_process, gateway_port = start([gateway, "serve", "--config", str(file)], r"clients +http://127\.0\.0\.1:(\d+)")
     try:
         time.sleep(1)
-        for replica.prefill in PREFILLS:
-            took: dict[int, list[float]] = {replica.port: [], hypers: [], port: []}
+        for backend.prefill in PREFILLS:
+            by_port: dict[int, list[float]] = {backend.port: [], hyper_port: [], gateway_port: []}
             for _ in range(REQUESTS):
-                for to, times in took.items():
-                    times.append(first_token(to))
-            directly, by_hyper, by_us = ((median(times), quantiles(times, n=100)[98]) for times in took.values())
-            print(f"prefill {replica.prefill * 1e3:.0f} ms: added p50 / p99, µs: ", end="")
-            for name, of in (("hyper", by_hyper), ("gateway", by_us)):
-                print(f" {name} {of[0] - directly[0]:.0f} / {of[1] - directly[1]:.0f}", end="")
+                for port, times in by_port.items():
+                    times.append(first_token(port))
+            direct, by_hyper, by_gateway = ((median(times), quantiles(times, n=100)[98]) for times in by_port.values())
+            print(f"prefill {backend.prefill * 1e3:.0f} ms: added p50 / p99, µs: ", end="")
+            for name, (p50, p99) in (("hyper", by_hyper), ("gateway", by_gateway)):
+                print(f" {name} {p50 - direct[0]:.0f} / {p99 - direct[1]:.0f}", end="")
             print()
     finally:
         hyper.terminate()
-        ours.terminate()
+        gateway_process.terminate()
 
 
 if __name__ == "__main__":

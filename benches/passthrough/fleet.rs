@@ -1,4 +1,4 @@
-//! Subjects that are larger: more replicas, more cores.
+//! Measurements with more backends and more cores.
 
 use super::loads;
 use super::subject::{Kind, Subject};
@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How long a gateway with nothing to do settles, and is looked at.
+/// Time until an idle gateway has settled, and duration of the measurement.
 const SETTLING: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(15);
-/// Connections and time of small requests.
+/// Number of connections and duration of small requests.
 const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
 
-/// CPU in percent of a core while nothing happens.
+/// CPU usage of an idle gateway in percent of a core.
 pub(crate) async fn idle(subject: &Subject) -> f64 {
     sleep(SETTLING).await;
     let before = subject.cpu();
@@ -21,25 +21,24 @@ pub(crate) async fn idle(subject: &Subject) -> f64 {
     spent.as_secs_f64() / IDLE.as_secs_f64() * 100.0
 }
 
-/// CPU of a small request in µs, in front of one replica and of all these, and the second of the
-/// first.
-pub(crate) async fn larger(kind: Kind, replicas: &[SocketAddr]) -> [f64; 3] {
+/// CPU time of a small request in µs with one backend and with all backends, and the ratio of both.
+pub(crate) async fn larger(kind: Kind, backends: &[SocketAddr]) -> [f64; 3] {
     let mut costs = [0.0; 2];
-    for (cost, replicas) in costs.iter_mut().zip([&replicas[..1], replicas]) {
-        let subject = Subject::start(kind, replicas);
-        // Connections to all of them are opened first, and all have been looked at.
+    for (cost, backends) in costs.iter_mut().zip([&backends[..1], backends]) {
+        let subject = Subject::start(kind, backends);
+        // Warm-up: opens connections to all backends. All have been scraped then.
         loads::repeated(&subject, SMALL, 0).await;
         *cost = loads::repeated(&subject, SMALL, 0).await.0;
     }
     [costs[0], costs[1], costs[1] / costs[0]]
 }
 
-/// Small requests that two cores would serve if nobody else used them, times what one serves: by
-/// the CPU time of each, because clients and replicas need cores, too.
-pub(crate) async fn cores(kind: Kind, replicas: &[SocketAddr]) -> f64 {
+/// Ratio of the small requests that two cores would serve to those of one core, computed from the
+/// CPU time of each, because clients and backends need cores, too.
+pub(crate) async fn cores(kind: Kind, backends: &[SocketAddr]) -> f64 {
     let mut costs = [0.0; 2];
     for (cost, cores) in costs.iter_mut().zip([1, 2]) {
-        let subject = Subject::on_cores(cores, kind, replicas);
+        let subject = Subject::on_cores(cores, kind, backends);
         loads::warm(&subject).await;
         *cost = loads::repeated(&subject, SMALL, 0).await.0;
     }

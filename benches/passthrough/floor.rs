@@ -1,5 +1,5 @@
-//! The floor: the least that a proxy over hyper does. It reads a request, sends it on over a kept
-//! connection and passes the answer back, frame by frame.
+//! The reference proxy: the minimum work of a proxy built on hyper. It reads a request, forwards it
+//! over a pooled connection and passes the response back frame by frame.
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -14,13 +14,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::TcpListener;
 use tokio::runtime;
 
-/// The variable that makes this program the floor: where its backends are, with commas between.
+/// The environment variable that makes this program the reference proxy: the addresses of its
+/// backends, separated by commas.
 pub(crate) const BACKENDS: &str = "PASSTHROUGH_FLOOR";
 
 type Upstream = Client<HttpConnector, Incoming>;
 
-/// Serves until it is killed, each request at the next backend. Its address is the first line that it
-/// says.
+/// Serves until it is killed, with round robin over the backends. The first line of its output is
+/// its address.
 pub(crate) fn run(backends: &str) {
     let backends: Vec<SocketAddr> = backends.split(',').map(|at| at.parse().unwrap()).collect();
     let turn = AtomicUsize::new(0);

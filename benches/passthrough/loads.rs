@@ -1,4 +1,4 @@
-//! The loads of one subject, and what is measured under each.
+//! The loads of a subject, and the quantities measured under each.
 
 use super::clients::{self, Seen};
 use super::subject::Subject;
@@ -8,26 +8,27 @@ use tokenweir_core::clock;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Streams at once, chunks of each and microseconds between two, when they are paced.
+/// Paced load: concurrent streams, chunks per stream, and microseconds between two chunks.
 const PACED: (usize, usize, usize) = (200, 200, 20_000);
-/// As fast as they go: streams and chunks of each, each written by itself, or so many bytes of them
-/// together, so that the replica is always ahead.
+/// Full speed: streams and chunks per stream. Each chunk is written separately, or in writes of
+/// [`AHEAD`] bytes, so that the backend is always ahead.
 const FLAT_OUT: (usize, usize) = (8, 10_000);
 const AHEAD: usize = 8 << 10;
-/// Connections and time of small requests.
+/// Connections and duration of small requests.
 const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
-/// Streams whose latency is looked at in a turn of one way, chunks of each, and microseconds between
-/// two chunks and between two streams: 50 are open at once. No two of them keep step.
+/// Streams per latency measurement, chunks per stream, and microseconds between two chunks and
+/// between two streams: 50 are open at the same time. The periods differ, so that streams do not
+/// synchronize.
 const SHORT: (usize, usize, usize, usize) = (200, 10, 20_000, 4_100);
-/// How often each way has its turn.
+/// Number of latency measurements per subject.
 const TURNS: usize = 12;
-/// Bytes of prompts; connections and time of those that are sent again and again.
+/// Prompt sizes in bytes, and connections and duration of requests with such prompts.
 const PROMPTS: [usize; 2] = [220_000, 2_000_000];
 const LARGE: (usize, Duration) = (4, Duration::from_millis(1_500));
 /// Streams with such prompts, one every 20 ms: 100 are open when half of them have begun.
 const PROMPTED: (usize, usize, usize) = (200, 100, 20_000);
 
-/// CPU of a chunk in µs: paced, flat out, and flat out from a replica that is ahead.
+/// CPU time of a chunk in µs: paced, at full speed, and at full speed with the backend ahead.
 pub(crate) async fn chunks(subject: &Subject) -> [f64; 3] {
     warm(subject).await;
     let paced = clients::stream(PACED.1, PACED.2, 0);
@@ -41,7 +42,8 @@ pub(crate) async fn chunks(subject: &Subject) -> [f64; 3] {
     ]
 }
 
-/// CPU of a chunk in µs, of so many streams that begin within a pause, with so many chunks each.
+/// CPU time of a chunk in µs, for `streams` streams that begin within `pause`, with `chunks` chunks
+/// each.
 async fn streamed(
     subject: &Subject,
     (streams, chunks): (usize, usize),
@@ -50,34 +52,34 @@ async fn streamed(
 ) -> f64 {
     let before = subject.cpu();
     for seen in watch(subject.address, streams, pause / streams as u32, request).await {
-        // The framing of a chunk may fall into the mark of a moment, which is then not seen.
+        // Chunked framing can split a time, which is then not parsed.
         assert!(seen.chunks + chunks / 100 >= chunks, "{} of {chunks} arrived", seen.chunks);
     }
     spent(subject, before, streams * chunks)
 }
 
-/// CPU of a small request in µs, and how many there are in a second.
+/// CPU time of a small request in µs, and requests per second.
 pub(crate) async fn requests(subject: &Subject) -> [f64; 2] {
     warm(subject).await;
     let (cpu, count) = repeated(subject, SMALL, 0).await;
     [cpu, count as f64 / SMALL.1.as_secs_f64()]
 }
 
-/// What each adds to the time to the first chunk and to the transit of each, p50 and p99 of a second,
-/// in µs: the medians of all seconds, because one with a busy neighbour would make the p99 of them all.
-/// All clients go directly or through the same one at a time, and change together: proxies that share
-/// a core would wait for each other.
-pub(crate) async fn latency(subjects: &[Subject], directly: SocketAddr) -> Vec<[f64; 4]> {
+/// The latency that each subject adds to the time to the first chunk and to the transit of a chunk:
+/// p50 and p99 of a turn, in µs. The result is the median over all turns, because one turn with a
+/// busy neighbour would determine the p99 of all. All clients connect directly or to the same
+/// subject at a time and change together: proxies that share a core would wait for each other.
+pub(crate) async fn latency(subjects: &[Subject], backend: SocketAddr) -> Vec<[f64; 4]> {
     for subject in subjects {
         warm(subject).await;
     }
     let mut added = vec![[const { Vec::new() }; 4]; subjects.len()];
     for _ in 0..TURNS {
-        let directly = second(directly).await;
+        let direct = second(backend).await;
         for (subject, added) in subjects.iter().zip(&mut added) {
             let through = second(subject.address).await;
             for (index, added) in added.iter_mut().enumerate() {
-                added.push(through[index] - directly[index]);
+                added.push(through[index] - direct[index]);
             }
         }
     }
@@ -85,14 +87,15 @@ pub(crate) async fn latency(subjects: &[Subject], directly: SocketAddr) -> Vec<[
     added.into_iter().map(medians).collect()
 }
 
-/// What the clients see in a turn of one way.
+/// The latencies of one turn.
 async fn second(to: SocketAddr) -> [f64; 4] {
     let (streams, chunks, every_us, apart_us) = SHORT;
     let request = clients::stream(chunks, every_us, 0);
     quantiles(watch(to, streams, Duration::from_micros(apart_us as u64), &request).await)
 }
 
-/// CPU of a byte of a prompt in ns, and the median time to the first chunk in µs; each for two sizes.
+/// CPU time of a prompt byte in ns, and the median time to the first chunk in µs, for both prompt
+/// sizes.
 pub(crate) async fn prompts(subject: &Subject) -> [f64; 4] {
     warm(subject).await;
     let mut figures = [0.0; 4];
@@ -107,13 +110,13 @@ pub(crate) async fn prompts(subject: &Subject) -> [f64; 4] {
     figures
 }
 
-/// What is done once is not part of what each costs.
+/// Warm-up, so that one-time work is not measured.
 pub(crate) async fn warm(subject: &Subject) {
     repeated(subject, (4, Duration::from_millis(300)), 0).await;
 }
 
-/// Requests with a prompt of so many bytes, on so many connections for some time: CPU of one in µs,
-/// and their number.
+/// Requests with a prompt of this size on several connections for some time. Returns the CPU time
+/// per request in µs, and the number of requests.
 pub(crate) async fn repeated(
     subject: &Subject,
     (connections, time): (usize, Duration),
@@ -132,7 +135,7 @@ async fn repeat(to: SocketAddr, connections: usize, prompt: usize, until: Instan
     clients.join_all().await.into_iter().sum()
 }
 
-/// What so many streams showed, which begin so far apart.
+/// Starts `streams` streams at intervals of `apart`. Returns their records.
 async fn watch(to: SocketAddr, streams: usize, apart: Duration, request: &str) -> Vec<Seen> {
     let mut clients = JoinSet::new();
     for number in 0..streams {
@@ -145,7 +148,7 @@ async fn watch(to: SocketAddr, streams: usize, apart: Duration, request: &str) -
     clients.join_all().await
 }
 
-/// CPU of each of so many since `before`, in µs.
+/// CPU time per item since `before`, in µs.
 fn spent(subject: &Subject, before: Duration, count: usize) -> f64 {
     subject.cpu().checked_sub(before).unwrap().as_secs_f64() * 1e6 / count as f64
 }

@@ -1,4 +1,4 @@
-//! The memory of one subject: fresh, for each stream that is open, and when they have ended.
+//! The memory of a subject: after the start, per open stream, and after the end of the streams.
 
 use super::clients;
 use super::loads;
@@ -8,20 +8,20 @@ use tokenweir_core::clock;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-/// Streams that are open at once, and silent after their first chunk.
+/// Numbers of concurrent streams that are silent after their first chunk.
 const OPEN: [usize; 2] = [1_000, 5_000];
-/// For how long they would be silent.
+/// Duration of the silence.
 const SILENT_US: usize = 600_000_000;
-/// How long memory may take to be handed back, and the share of it from which that is done.
-const PATIENCE: Duration = Duration::from_secs(20);
-const NEARLY_ALL: f64 = 0.1;
-/// Small requests on so many connections, for so long between two looks.
+/// Timeout for freeing memory, and the remaining share at which it counts as freed.
+const FREE_TIMEOUT: Duration = Duration::from_secs(20);
+const FREED_SHARE: f64 = 0.1;
+/// Connections and duration of small requests between two measurements.
 const LONG: (usize, Duration) = (16, Duration::from_secs(20));
-const MANY: usize = 1_000_000;
-const MOST: usize = 10 * MANY;
+const FIRST_MEASUREMENT: usize = 1_000_000;
+const LAST_MEASUREMENT: usize = 10 * FIRST_MEASUREMENT;
 
-/// Fresh in MiB; a stream of 1,000 and of 5,000 in KiB; what is kept of that when they have ended, in
-/// percent.
+/// Memory after the start in MiB, memory per stream with 1,000 and with 5,000 streams in KiB, and
+/// the share that is not freed after their end in percent.
 pub(crate) async fn turn(subject: &Subject) -> [f64; 4] {
     let fresh = subject.resident();
     loads::warm(subject).await;
@@ -37,25 +37,25 @@ pub(crate) async fn turn(subject: &Subject) -> [f64; 4] {
     }
     let taken = subject.resident() - before;
     drop(streams);
-    let deadline = clock::now() + PATIENCE;
-    let kept = loop {
+    let deadline = clock::now() + FREE_TIMEOUT;
+    let retained = loop {
         sleep(Duration::from_millis(200)).await;
-        let kept = (subject.resident() - before) / taken;
-        if kept < NEARLY_ALL || clock::now() > deadline {
-            break kept.max(0.0);
+        let retained = (subject.resident() - before) / taken;
+        if retained < FREED_SHARE || clock::now() > deadline {
+            break retained.max(0.0);
         }
     };
-    [fresh / 1_024.0, each[0], each[1], kept * 100.0]
+    [fresh / 1_024.0, each[0], each[1], retained * 100.0]
 }
 
-/// Memory after ten million small requests, of that after one million.
+/// Memory after ten million small requests, relative to that after one million.
 pub(crate) async fn long(subject: &Subject) -> f64 {
     let (mut count, mut after_many) = (0, None);
-    while count < MOST {
+    while count < LAST_MEASUREMENT {
         count += loads::repeated(subject, LONG, 0).await.1;
         let resident = subject.resident();
         eprintln!("{count} requests: {:.1} MiB", resident / 1_024.0);
-        if count >= MANY {
+        if count >= FIRST_MEASUREMENT {
             after_many.get_or_insert(resident);
         }
     }

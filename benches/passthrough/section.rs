@@ -1,10 +1,10 @@
-//! What is measured, in sections, and what it must reach.
+//! The sections of the bench, with their quantities and limits.
 
 use super::subject::{Kind, Subject};
 use super::{fleet, loads, memory};
 use std::net::SocketAddr;
 
-/// What is measured together, in one turn.
+/// Quantities that are measured together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Section {
     Chunks,
@@ -19,25 +19,25 @@ pub(crate) enum Section {
     Long,
 }
 
-/// A number that is measured.
+/// A measured quantity.
 pub(crate) struct Figure {
-    /// What it is, with its unit.
+    /// Name with unit.
     pub(crate) name: &'static str,
     pub(crate) decimals: usize,
-    /// What it must reach with all telemetry.
+    /// Limits for the gateway with all telemetry.
     pub(crate) bars: &'static [Bar],
 }
 
-/// What a number must reach.
+/// A limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bar {
     AtMost(f64),
     AtLeast(f64),
-    /// So much more than that of the other.
+    /// Maximum difference to another subject.
     Over(Kind, f64),
-    /// So many times that of the other.
+    /// Maximum ratio to another subject.
     TimesAtMost(Kind, f64),
-    /// The same, where that of the other may be next to nothing, or less.
+    /// As `TimesAtMost`, for values of the other subject that can be near zero or negative.
     WithinTimes(Kind, f64),
     TimesAtLeast(Kind, f64),
 }
@@ -58,55 +58,51 @@ const CHUNKS: &[Figure] = &[
         &[Bar::TimesAtMost(Kind::Floor, 1.3), Bar::TimesAtMost(Kind::Off, 1.15)],
     ),
     figure(
-        "CPU a chunk, flat out, the replica ahead, µs",
+        "CPU per chunk, full speed, backend ahead, µs",
         2,
         &[Bar::TimesAtMost(Kind::Floor, 1.3)],
     ),
 ];
 const REQUESTS: &[Figure] = &[
     figure(
-        "CPU a small request, µs",
+        "CPU per small request, µs",
         1,
         &[Bar::TimesAtMost(Kind::Floor, 1.4), Bar::TimesAtMost(Kind::Off, 1.15)],
     ),
     figure("small requests/s on one core", 0, &[Bar::TimesAtLeast(Kind::Floor, 0.7)]),
 ];
 const LATENCY: &[Figure] = &[
-    figure("added TTFT p50 of a second, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
-    figure("added TTFT p99 of a second, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
-    figure("added transit of a chunk p50 of a second, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
-    figure(
-        "added transit of a chunk p99 of a second, µs",
-        0,
-        &[Bar::WithinTimes(Kind::Floor, 1.2)],
-    ),
+    figure("added TTFT p50 per second, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
+    figure("added TTFT p99 per second, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
+    figure("added chunk transit p50 per second, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
+    figure("added chunk transit p99 per second, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
 ];
 const MEMORY: &[Figure] = &[
     figure("fresh, MiB", 1, &[Bar::AtMost(12.0)]),
-    figure("an open stream of 1,000, KiB", 1, &[]),
-    figure("an open stream of 5,000, KiB", 1, &[Bar::AtMost(12.0)]),
-    figure("of that kept when they have ended, %", 0, &[Bar::AtMost(20.0)]),
+    figure("memory per stream with 1,000 streams, KiB", 1, &[]),
+    figure("memory per stream with 5,000 streams, KiB", 1, &[Bar::AtMost(12.0)]),
+    figure("share not freed after their end, %", 0, &[Bar::AtMost(20.0)]),
 ];
 const PROMPTS: &[Figure] = &[
-    figure("CPU a byte of a prompt of 220 KB, ns", 2, &[Bar::Over(Kind::Floor, 0.3)]),
-    figure("CPU a byte of a prompt of 2 MB, ns", 2, &[Bar::Over(Kind::Floor, 0.3)]),
+    figure("CPU per byte of a 220 KB prompt, ns", 2, &[Bar::Over(Kind::Floor, 0.3)]),
+    figure("CPU per byte of a 2 MB prompt, ns", 2, &[Bar::Over(Kind::Floor, 0.3)]),
     figure("TTFT p50, 220 KB, 100 streams open, µs", 0, &[Bar::Over(Kind::Floor, 1_000.0)]),
     figure("TTFT p50, 2 MB, 100 streams open, µs", 0, &[Bar::Over(Kind::Floor, 1_000.0)]),
 ];
 const IDLE: &[Figure] =
-    &[figure("CPU of a core, idle with 16 replicas, %", 2, &[Bar::AtMost(0.5)])];
+    &[figure("CPU of a core, idle with 16 backends, %", 2, &[Bar::AtMost(0.5)])];
 const FLEET: &[Figure] = &[
-    figure("CPU a small request, 1 replica, µs", 1, &[]),
-    figure("CPU a small request, 1,000 replicas, µs", 1, &[]),
+    figure("CPU per small request, 1 backend, µs", 1, &[]),
+    figure("CPU per small request, 1,000 backends, µs", 1, &[]),
     figure("the second ÷ the first", 2, &[Bar::AtMost(1.1)]),
 ];
 const CORES: &[Figure] =
-    &[figure("small requests for CPU time, on two cores ÷ on one, × 2", 2, &[Bar::AtLeast(1.8)])];
+    &[figure("small requests per CPU time, two cores ÷ one core, × 2", 2, &[Bar::AtLeast(1.8)])];
 const LONG: &[Figure] =
     &[figure("memory after 10 million requests ÷ after 1 million", 2, &[Bar::AtMost(1.05)])];
 
 impl Section {
-    /// Those that do not take long.
+    /// The sections that do not take long.
     pub(crate) const SHORT: [Self; 8] = [
         Self::Chunks,
         Self::Requests,
@@ -133,14 +129,15 @@ impl Section {
         }
     }
 
-    /// Who has turns: of those in a list of names, or of those that are worth their time.
+    /// The subjects of the section: those in a list of names, or the default subjects of the
+    /// section.
     pub(crate) fn subjects(self, only: Option<&str>) -> Vec<Kind> {
         let compared: &[Kind] = match self {
             Self::Idle | Self::Long => &[Kind::All],
             Self::Fleet | Self::Cores => &[Kind::Floor, Kind::All],
             _ => &[Kind::Floor, Kind::Off, Kind::Metrics, Kind::All],
         };
-        // The floor has no replicas to look at or to choose from.
+        // The reference proxy does not scrape or select backends.
         let suits = |kind: Kind| kind != Kind::Floor || compared.contains(&kind);
         let is_asked = |kind: &Kind| match only {
             Some(list) => list.split(',').any(|name| name == kind.name()) && suits(*kind),
@@ -149,7 +146,7 @@ impl Section {
         Kind::ALL.into_iter().filter(is_asked).collect()
     }
 
-    /// The numbers, in the order in which a turn gives them.
+    /// The quantities in the order of the measured values.
     pub(crate) const fn figures(self) -> &'static [Figure] {
         match self {
             Self::Chunks => CHUNKS,
@@ -164,17 +161,17 @@ impl Section {
         }
     }
 
-    /// A round: the numbers of each of these subjects, in front of some of these replicas. They have
-    /// their turns one after the other; only for latency they are all there at once.
-    pub(crate) async fn round(self, kinds: &[Kind], replicas: &[SocketAddr]) -> Vec<Vec<f64>> {
-        let one = &replicas[..1];
+    /// Runs a round: measures these subjects with some of these backends. The subjects run one
+    /// after the other; only for latency they run at the same time.
+    pub(crate) async fn round(self, kinds: &[Kind], backends: &[SocketAddr]) -> Vec<Vec<f64>> {
+        let one = &backends[..1];
         let start = |kind| Subject::start(kind, one);
-        let sixteen = |kind| Subject::start(kind, &replicas[..16]);
+        let sixteen = |kind| Subject::start(kind, &backends[..16]);
         match self {
             Self::Latency => {
                 let subjects: Vec<Subject> = kinds.iter().copied().map(start).collect();
-                let found = loads::latency(&subjects, replicas[0]).await;
-                found.into_iter().map(Vec::from).collect()
+                let figures = loads::latency(&subjects, backends[0]).await;
+                figures.into_iter().map(Vec::from).collect()
             }
             Self::Chunks => in_turn(kinds, async |kind| loads::chunks(&start(kind)).await).await,
             Self::Requests => {
@@ -183,7 +180,7 @@ impl Section {
             Self::Memory => in_turn(kinds, async |kind| memory::turn(&start(kind)).await).await,
             Self::Prompts => in_turn(kinds, async |kind| loads::prompts(&start(kind)).await).await,
             Self::Idle => in_turn(kinds, async |kind| [fleet::idle(&sixteen(kind)).await]).await,
-            Self::Fleet => in_turn(kinds, async |kind| fleet::larger(kind, replicas).await).await,
+            Self::Fleet => in_turn(kinds, async |kind| fleet::larger(kind, backends).await).await,
             Self::Cores => in_turn(kinds, async |kind| [fleet::cores(kind, one).await]).await,
             Self::Long => in_turn(kinds, async |kind| [memory::long(&start(kind)).await]).await,
         }
@@ -195,9 +192,9 @@ async fn in_turn<const NUMBERS: usize>(
     kinds: &[Kind],
     measure: impl AsyncFn(Kind) -> [f64; NUMBERS],
 ) -> Vec<Vec<f64>> {
-    let mut found = Vec::new();
+    let mut figures = Vec::new();
     for kind in kinds {
-        found.push(measure(*kind).await.into());
+        figures.push(measure(*kind).await.into());
     }
-    found
+    figures
 }

@@ -1,4 +1,4 @@
-//! What is measured: a child process on a core of its own.
+//! A measured subject: a child process on a separate core.
 
 use super::{cpu, floor};
 use std::fs;
@@ -9,25 +9,25 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// What takes its turn.
+/// The kind of a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// hyper, and nothing else.
+    /// The reference proxy on hyper.
     Floor,
-    /// The gateway with nothing but what routing needs.
+    /// The gateway with routing only.
     Off,
     /// The gateway with metrics.
     Metrics,
-    /// The gateway with metrics, and a JSON access log.
+    /// The gateway with metrics and a JSON access log.
     Log,
-    /// The gateway with metrics, and traces at the default rate.
+    /// The gateway with metrics and traces at the default rate.
     Traces,
-    /// The gateway with metrics, log and traces.
+    /// The gateway with metrics, access log and traces.
     All,
 }
 
 impl Kind {
-    /// In the order of their turns.
+    /// In the order of the measurements.
     pub(crate) const ALL: [Self; 6] =
         [Self::Floor, Self::Off, Self::Metrics, Self::Log, Self::Traces, Self::All];
 
@@ -44,45 +44,45 @@ impl Kind {
     }
 }
 
-/// A running one. Dropping it ends it.
+/// A running subject. Dropping it kills the process.
 pub(crate) struct Subject {
     child: Child,
-    /// Where clients go.
+    /// The address for clients.
     pub(crate) address: SocketAddr,
 }
 
-/// Replicas that are looked at as often as the defaults have it.
-const MOST_WATCHED: usize = 16;
-/// The core of the subject, or its two cores; clients and backend have the other one.
+/// Maximum number of backends that are scraped at the default intervals.
+const MAX_SCRAPED_BACKENDS: usize = 16;
+/// The core of the subject, or its two cores. Clients and backends use the other core.
 const CORES: [&str; 2] = ["0", "0,1"];
 const OTHER_CORE: &str = "1";
 
-/// Moves this process away from the subjects, where the system can do that.
+/// Moves this process off the cores of the subjects, where the system supports it.
 pub(crate) fn pin_to_the_other_core() {
     let id = std::process::id().to_string();
     let moved = Command::new("taskset").args(["-a", "-c", "-p", OTHER_CORE, &id]).output();
     if !moved.is_ok_and(|output| output.status.success()) {
-        eprintln!("taskset cannot be used: subjects and load share the cores");
+        eprintln!("taskset is not available: subjects and load share the cores");
     }
 }
 
 impl Subject {
-    /// Starts one on a core of its own, in front of these replicas.
-    pub(crate) fn start(kind: Kind, replicas: &[SocketAddr]) -> Self {
-        Self::on_cores(1, kind, replicas)
+    /// Starts a subject on a separate core with these backends.
+    pub(crate) fn start(kind: Kind, backends: &[SocketAddr]) -> Self {
+        Self::on_cores(1, kind, backends)
     }
 
-    /// Starts one with a worker on each of one or two cores.
-    pub(crate) fn on_cores(cores: usize, kind: Kind, replicas: &[SocketAddr]) -> Self {
+    /// Starts a subject with one worker per core on one or two cores.
+    pub(crate) fn on_cores(cores: usize, kind: Kind, backends: &[SocketAddr]) -> Self {
         if kind == Kind::Floor {
             let mut command = on_its_cores(cores, &std::env::current_exe().unwrap());
-            let backends = replicas.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+            let backends = backends.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
             command.arg("--bench").env(floor::BACKENDS, backends);
             return Self::of(command.stdout(Stdio::piped()), |line| line.parse().ok());
         }
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         let file = folder.join(format!("passthrough-{}.yaml", kind.name()));
-        fs::write(&file, configuration(kind, replicas)).unwrap();
+        fs::write(&file, configuration(kind, backends)).unwrap();
         let log = folder.join(format!("passthrough-{}.log", kind.name()));
         let log = fs::File::create(log).unwrap();
         let mut command = on_its_cores(cores, &program());
@@ -93,7 +93,7 @@ impl Subject {
         })
     }
 
-    /// Its address is in a line that it says.
+    /// Starts the process. A line of its output contains its address.
     fn of(command: &mut Command, address: impl Fn(&str) -> Option<SocketAddr>) -> Self {
         let mut child = command.spawn().unwrap();
         let lines: Box<dyn BufRead + Send> = match (child.stdout.take(), child.stderr.take()) {
@@ -103,17 +103,17 @@ impl Subject {
         let mut lines = lines.lines().map_while(Result::ok);
         let address = lines.find_map(|line| address(&line)).unwrap();
         thread::spawn(move || lines.for_each(drop));
-        // The gateway looks at its backend meanwhile.
+        // The gateway scrapes its backends meanwhile.
         thread::sleep(Duration::from_millis(500));
         Self { child, address }
     }
 
-    /// CPU time of all its threads so far.
+    /// CPU time of all threads so far.
     pub(crate) fn cpu(&self) -> Duration {
         cpu::of(self.child.id())
     }
 
-    /// Its resident memory, in KiB.
+    /// Resident memory in KiB.
     pub(crate) fn resident(&self) -> f64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -123,19 +123,19 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process can have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The gateway: what `PASSTHROUGH_PROGRAM` names, or the one that was built with this bench.
+/// The gateway: the program in `PASSTHROUGH_PROGRAM`, or the one that was built with this bench.
 fn program() -> PathBuf {
     std::env::var_os("PASSTHROUGH_PROGRAM")
         .map_or_else(|| env!("CARGO_BIN_EXE_tokenweir").into(), PathBuf::from)
 }
 
-/// Nothing of this environment but the path, and a worker for each core.
+/// A command with an empty environment except for the path, and one worker per core.
 fn on_its_cores(cores: usize, program: &Path) -> Command {
     let has_taskset = Command::new("taskset").arg("--version").output().is_ok();
     let mut command = if has_taskset {
@@ -150,26 +150,27 @@ fn on_its_cores(cores: usize, program: &Path) -> Command {
     command
 }
 
-fn configuration(kind: Kind, replicas: &[SocketAddr]) -> String {
+fn configuration(kind: Kind, backends: &[SocketAddr]) -> String {
     let has_metrics = kind != Kind::Off;
     let has_log = matches!(kind, Kind::Log | Kind::All);
     let collector = if matches!(kind, Kind::Traces | Kind::All) {
-        let endpoint = replicas[0];
+        let endpoint = backends[0];
         format!("tracing: {{ endpoint: \"http://{endpoint}\", protocol: http/protobuf }}\n")
     } else {
         String::new()
     };
-    // Looks cost by time, not by request: those at a large fleet are kept out of what requests cost.
-    let watch = if replicas.len() > MOST_WATCHED {
-        "watch: { min_interval: 1m, max_interval: 1m }\n"
+    // The cost of scrapes depends on time and not on requests. Scrapes of a large fleet are
+    // excluded from the cost of requests.
+    let scrape = if backends.len() > MAX_SCRAPED_BACKENDS {
+        "scrape: { min_interval: 1m, max_interval: 1m }\n"
     } else {
         ""
     };
-    let backend = |replica: &SocketAddr| format!("{{ url: \"http://{replica}\" }}");
-    let backends = replicas.iter().map(backend).collect::<Vec<_>>().join(", ");
+    let backend = |backend: &SocketAddr| format!("{{ url: \"http://{backend}\" }}");
+    let backends = backends.iter().map(backend).collect::<Vec<_>>().join(", ");
     format!(
         "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{backends}]\n\
          usage: passive\nadmission: {{ enabled: false }}\nmetrics: {{ enabled: {has_metrics} }}\n\
-         log: {{ access: {has_log}, format: json }}\n{watch}{collector}"
+         log: {{ access: {has_log}, format: json }}\n{scrape}{collector}"
     )
 }

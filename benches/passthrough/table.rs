@@ -1,35 +1,36 @@
-//! A section's numbers: the medians of all rounds, and whether they reach what they must.
+//! The results of a section: the medians of all rounds, and the comparison with the limits.
 
 use super::section::{Bar, Section};
 use super::subject::Kind;
 use std::fmt::Write;
 
-/// What was measured in a section: of each subject, the numbers of each round.
+/// The measurements of a section: for each subject the values of each round.
 pub(crate) struct Measured {
     section: Section,
     subjects: Vec<(Kind, Vec<Vec<f64>>)>,
 }
 
 impl Measured {
-    /// Nothing yet, of the subjects in a list of names or of those that are worth their time.
+    /// An empty result for the subjects in a list of names, or for the default subjects of the
+    /// section.
     pub(crate) fn new(section: Section, only: Option<&str>) -> Self {
         let subjects = section.subjects(only).into_iter().map(|kind| (kind, Vec::new())).collect();
         Self { section, subjects }
     }
 
-    /// Who is measured.
+    /// The measured subjects.
     pub(crate) fn kinds(&self) -> Vec<Kind> {
         self.subjects.iter().map(|(kind, _)| *kind).collect()
     }
 
-    /// Keeps the numbers of a round, in the order of the subjects.
-    pub(crate) fn keep(&mut self, round: Vec<Vec<f64>>) {
-        for ((_, rounds), found) in self.subjects.iter_mut().zip(round) {
-            rounds.push(found);
+    /// Stores the values of a round in the order of the subjects.
+    pub(crate) fn add_round(&mut self, round: Vec<Vec<f64>>) {
+        for ((_, rounds), values) in self.subjects.iter_mut().zip(round) {
+            rounds.push(values);
         }
     }
 
-    /// A table in Markdown, and how many bars were missed.
+    /// Returns a Markdown table, and the number of missed limits.
     pub(crate) fn table(&self) -> (String, usize) {
         let (mut text, mut missed) = (format!("\n| {} |", self.section.name()), 0);
         for (kind, _) in &self.subjects {
@@ -43,17 +44,17 @@ impl Measured {
                 let _ = write!(text, " {value:.*} |", figure.decimals);
             }
             let verdicts = figure.bars.iter().filter_map(|bar| self.verdict(*bar, index));
-            let (said, reached): (Vec<String>, Vec<bool>) = verdicts.unzip();
+            let (texts, reached): (Vec<String>, Vec<bool>) = verdicts.unzip();
             missed += reached.iter().filter(|reached| !**reached).count();
-            let _ = writeln!(text, " {} |", said.join("; "));
+            let _ = writeln!(text, " {} |", texts.join("; "));
         }
         (text, missed)
     }
 
-    /// What a bar says of a number with all telemetry, and whether that is reached. `None`: not all
-    /// that it needs was measured.
+    /// The text of a limit for the value with all telemetry, and whether it is met. `None` if a
+    /// required value was not measured.
     fn verdict(&self, bar: Bar, index: usize) -> Option<(String, bool)> {
-        // The machine changes from round to round: each is compared with itself.
+        // Conditions change between rounds, so each round is compared with itself.
         let against = |other: Kind, compare: &dyn Fn(f64, f64) -> f64| {
             let pairs = self.rounds(Kind::All, index).zip(self.rounds(other, index));
             median(pairs.map(|(all, other)| compare(all, other)))
@@ -82,14 +83,14 @@ impl Measured {
         let reached = if is_most { value <= bar } else { value >= bar };
         let [sign, verdict] =
             [["≥", "≤"][usize::from(is_most)], ["MISSED", "ok"][usize::from(reached)]];
-        let said = format!("{value:.2}{what} {sign} {bar}: {verdict}");
-        (!value.is_nan()).then_some((said, reached))
+        let text = format!("{value:.2}{what} {sign} {bar}: {verdict}");
+        (!value.is_nan()).then_some((text, reached))
     }
 
-    /// A number of a subject, of each round.
+    /// The values of a quantity of a subject, one per round.
     fn rounds(&self, kind: Kind, index: usize) -> impl Iterator<Item = f64> {
-        let found = self.subjects.iter().find(move |(other, _)| *other == kind);
-        found.into_iter().flat_map(|(_, rounds)| rounds).map(move |values| values[index])
+        let subject = self.subjects.iter().find(move |(other, _)| *other == kind);
+        subject.into_iter().flat_map(|(_, rounds)| rounds).map(move |values| values[index])
     }
 }
 

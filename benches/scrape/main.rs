@@ -1,33 +1,34 @@
-//! `cargo bench --bench scrape`: what does it cost to watch 100 replicas?
+//! `cargo bench --bench scrape`: measures the cost of scraping 100 backends.
 //!
 //! ```text
 //! this process                                 a child of it
-//! 100 ports, each with a recorded page  ◄────  100 watchers, as in the gateway, and nothing else
+//! 100 ports, each with a recorded page  ◄────  100 scrape tasks, as in the gateway
 //! ```
 //!
-//! The child asks the kernel for the CPU time of its own threads, so what the replicas cost is not in
-//! it. It takes less than a minute, and fails if a second of looks costs more than 1 % of a core.
+//! The child reads the CPU time of its own threads from the kernel, so the cost of the backends is
+//! excluded. The bench takes less than a minute. It fails if one scrape per second of all backends
+//! costs more than 1 % of a core.
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
-#![expect(clippy::print_stdout, reason = "the numbers are for people")]
+#![expect(clippy::print_stdout, reason = "the results are printed")]
 
 mod replicas;
 mod watchers;
 
 use std::process::{Command, ExitCode};
 
-// As in the gateway.
+// The same allocator as in the gateway.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Replicas that are watched.
+/// Number of scraped backends.
 const COUNT: usize = 100;
-/// Most that one look a second at each of them may cost, in percent of one core.
-const BAR: f64 = 1.0;
-/// The addresses of the replicas, for the child.
+/// Maximum cost of one scrape per second of each backend, in percent of one core.
+const MAX_CPU_PERCENT: f64 = 1.0;
+/// The environment variable with the addresses of the backends, for the child.
 const ADDRESSES: &str = "SCRAPE_ADDRESSES";
 
 fn main() -> ExitCode {
-    // `cargo test --all-targets` runs benches without this.
+    // `cargo test --all-targets` runs benches without this argument.
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }

@@ -1,16 +1,16 @@
-//! Replicas that have recorded pages of metrics, each on a port of its own.
+//! Backends with recorded metrics pages, each on a separate port.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use tokenweir_core::dialect::Load;
+use tokenweir_core::dialect::EngineLoad;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 
-/// The bodies of all recorded pages that are understood.
+/// The bodies of all recorded pages with known metrics.
 pub(crate) fn pages() -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire/metrics");
     let files = fs::read_dir(folder).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap());
@@ -18,10 +18,11 @@ pub(crate) fn pages() -> Vec<Vec<u8>> {
         let head = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
         answer[head..].to_vec()
     };
-    files.map(body).filter(|page| Load::read(page).is_understood()).collect()
+    files.map(body).filter(|page| EngineLoad::read(page).is_understood()).collect()
 }
 
-/// Serves them on `count` ports, in turn, while the process lives; the addresses.
+/// Serves the pages on `count` ports, in turn, for the lifetime of the process. Returns the
+/// addresses.
 pub(crate) fn serve(pages: Vec<Vec<u8>>, count: usize) -> Vec<String> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let answers: Vec<Arc<[u8]>> = pages.into_iter().map(|page| answer(&page).into()).collect();
@@ -57,7 +58,7 @@ async fn converse(mut stream: TcpStream, page: Arc<[u8]>) -> io::Result<()> {
     let mut request = Vec::new();
     loop {
         request.clear();
-        // The watchers' requests have no body.
+        // Scrape requests have no body.
         while !request.ends_with(b"\r\n\r\n") {
             if stream.read_buf(&mut request).await? == 0 {
                 return Ok(());

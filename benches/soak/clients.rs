@@ -1,4 +1,4 @@
-//! The clients: each sends one request after the other, over a kept connection while it can.
+//! The clients: each sends one request after the other over a reused connection where possible.
 
 use super::faulty::FAULTS;
 use fastrand::Rng;
@@ -12,10 +12,10 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 const CLIENTS: u64 = 24;
-/// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// All of them.
+/// All clients.
 pub(crate) struct Clients {
     shared: Arc<Shared>,
     tasks: JoinSet<Sent>,
@@ -28,26 +28,26 @@ struct Shared {
     is_over: AtomicBool,
 }
 
-/// What clients sent.
+/// The requests that clients sent.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) whole: usize,
     pub(crate) left: usize,
     pub(crate) faulty: usize,
     pub(crate) malformed: usize,
-    /// Whole ones whose answers were not.
+    /// Complete requests with a wrong response.
     pub(crate) wrong: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
-    /// It is read to its end.
+    /// The response is read to its end.
     Whole,
-    /// Its client leaves after so many reads.
+    /// The client disconnects after this many reads.
     Leaves(usize),
-    /// The replica fails.
+    /// The backend fails.
     Faulty,
-    /// It is refused.
+    /// The request is malformed and is rejected.
     Malformed,
 }
 
@@ -64,17 +64,17 @@ impl Clients {
         Self { shared, tasks }
     }
 
-    /// Requests so far.
+    /// Number of requests so far.
     pub(crate) fn sent(&self) -> usize {
         self.shared.sent.load(Ordering::Relaxed)
     }
 
-    /// Whether all have been sent.
+    /// Whether all requests have been sent.
     pub(crate) fn is_over(&self) -> bool {
         self.sent() >= self.shared.most
     }
 
-    /// Lets each finish its request. What was sent in all.
+    /// Lets each client finish its request. Returns all sent requests.
     pub(crate) async fn stop(self) -> Sent {
         self.shared.is_over.store(true, Ordering::Relaxed);
         self.tasks.join_all().await.into_iter().fold(Sent::default(), Sent::and)
@@ -82,7 +82,7 @@ impl Clients {
 }
 
 async fn one(shared: Arc<Shared>, mut random: Rng) -> Sent {
-    let (mut sent, mut kept) = (Sent::default(), None);
+    let (mut sent, mut idle_connection) = (Sent::default(), None);
     while !shared.is_over.load(Ordering::Relaxed) {
         if shared.sent.fetch_add(1, Ordering::Relaxed) >= shared.most {
             return sent;
@@ -94,18 +94,18 @@ async fn one(shared: Arc<Shared>, mut random: Rng) -> Sent {
             _ => Plan::Whole,
         };
         let request = request(plan, &mut random);
-        let asking = ask(shared.to, &request, plan, kept.take());
-        let asked = tokio::time::timeout(PATIENCE, asking).await;
+        let asking = ask(shared.to, &request, plan, idle_connection.take());
+        let result = tokio::time::timeout(RESPONSE_TIMEOUT, asking).await;
         match plan {
             Plan::Whole => sent.whole += 1,
             Plan::Leaves(_) => sent.left += 1,
             Plan::Faulty => sent.faulty += 1,
             Plan::Malformed => sent.malformed += 1,
         }
-        match asked {
-            Ok(Ok(stream)) => kept = stream,
+        match result {
+            Ok(Ok(stream)) => idle_connection = stream,
             wrong if plan == Plan::Whole => {
-                eprintln!("an answer was wrong: {wrong:?}");
+                eprintln!("wrong response: {wrong:?}");
                 sent.wrong += 1;
             }
             _ => {}
@@ -131,15 +131,15 @@ fn request(plan: Plan, random: &mut Rng) -> String {
     )
 }
 
-/// Sends a request, and reads as the plan says. The connection, if it can be used again.
+/// Sends a request and reads its response as planned. Returns the connection if it can be reused.
 async fn ask(
     to: SocketAddr,
     request: &str,
     plan: Plan,
-    kept: Option<TcpStream>,
+    idle_connection: Option<TcpStream>,
 ) -> Result<Option<TcpStream>, String> {
-    // One who leaves begins anew, so that the request is sent in any case.
-    let mut stream = match kept.filter(|_| plan == Plan::Whole) {
+    // A client that disconnects uses a new connection, so that the request is sent in any case.
+    let mut stream = match idle_connection.filter(|_| plan == Plan::Whole) {
         Some(stream) => stream,
         None => TcpStream::connect(to).await.map_err(|error| error.to_string())?,
     };
@@ -162,7 +162,7 @@ async fn ask(
     }
 }
 
-/// Whether all of an answer has come.
+/// Whether the whole response has arrived.
 fn is_whole(answer: &[u8]) -> bool {
     let Some(end) = memchr::memmem::find(answer, b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
@@ -172,7 +172,7 @@ fn is_whole(answer: &[u8]) -> bool {
     }
 }
 
-/// Whether the gateway lists the models of all replicas.
+/// Whether the gateway lists the models of all backends.
 pub(crate) async fn knows_both_models(gateway: SocketAddr) -> bool {
     let mut stream = TcpStream::connect(gateway).await.unwrap();
     let request = "GET /v1/models HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n";

@@ -1,10 +1,10 @@
-//! A replica that fails as each request tells it to: `"fault":"…"` in its body. Its model is `faulty`.
+//! A backend that fails as the body of each request selects: `"fault":"…"`. Its model is `faulty`.
 
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What may go wrong.
+/// The faults.
 pub(crate) const FAULTS: [&str; 7] =
     ["close", "reset", "garbage", "status", "cut", "error_event", "odd_chunks"];
 
@@ -17,13 +17,13 @@ const WORD: &str =
     "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"}}]}\n\n";
 const ERROR: &str = "data: {\"error\":{\"message\":\"boom\",\"code\":500}}\n\n";
 
-/// Starts it; where it listens.
+/// Starts the backend and returns its address.
 pub(crate) async fn start() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            // An end in the middle is what it is for.
+            // A connection that ends in the middle is intended.
             tokio::spawn(async { drop(converse(stream).await) });
         }
     });
@@ -35,7 +35,7 @@ async fn converse(mut stream: TcpStream) -> std::io::Result<()> {
     let mut request = Vec::with_capacity(4 << 10);
     loop {
         request.clear();
-        // Requests come whole: they are small, and the gateway writes head and body at once.
+        // Small requests arrive in one read: the gateway writes head and body at once.
         while !is_whole(&request) {
             if stream.read_buf(&mut request).await? == 0 {
                 return Ok(());
@@ -53,7 +53,7 @@ async fn converse(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// The head has come, and as much after it as it says.
+/// Whether the head and the whole body have arrived.
 fn is_whole(request: &[u8]) -> bool {
     let Some(end) = memchr::memmem::find(request, b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&request[..end]).to_lowercase();
@@ -65,7 +65,7 @@ fn whole(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Does what the request says, and ends the connection.
+/// Executes the fault of the request and closes the connection.
 async fn fail(mut stream: TcpStream, request: &str) -> std::io::Result<()> {
     let fault = request.split("\"fault\":\"").nth(1).and_then(|rest| rest.split('"').next());
     let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());

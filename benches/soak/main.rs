@@ -1,22 +1,24 @@
-//! `cargo bench --bench soak`: does the gateway stay as it was, after all that a day brings?
+//! `cargo bench --bench soak`: tests whether the gateway stays stable under a mixed load over
+//! hours.
 //!
 //! ```text
-//! clients: chats, one in five leaves ──► gateway, the real program ──┬─► two simulated replicas
-//! one in a hundred meets a fault             │                       └─► one that fails as it is told
+//! clients: chats, 1 of 5 disconnects ──► gateway, the real program ──┬─► two simulated backends
+//! 1 of 100 requests meets a fault            │                       └─► one with injected faults
 //! malformed requests, reloads                ▼
 //!                                        collector
 //! ```
 //!
-//! Once a second the gateway is asked for its memory and its open files. At the end every request must
-//! be in exactly one outcome, every span exported or counted as dropped, nothing open and nothing
-//! grown. `SOAK_SECONDS` sets how long it takes, `SOAK_REQUESTS` after how many it ends in any case,
-//! `SOAK_RELOAD` after how many seconds the gateway is sent a SIGHUP, again and again (never).
+//! Memory and open files of the gateway are sampled once per second. At the end, every request must
+//! be counted in exactly one outcome, every span must be exported or counted as dropped, no
+//! connection may be open, and no resource may have grown. `SOAK_SECONDS` sets the duration,
+//! `SOAK_REQUESTS` the maximum number of requests, and `SOAK_RELOAD` the interval in seconds at
+//! which the gateway gets a SIGHUP (default: never).
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
-#![expect(clippy::print_stdout, reason = "the numbers are for people")]
+#![expect(clippy::print_stdout, reason = "the results are printed")]
 
 mod clients;
 #[path = "../exporter/collector.rs"]
-#[expect(dead_code, reason = "another bench makes it ill")]
+#[expect(dead_code, reason = "another bench uses its faults")]
 mod collector;
 mod faulty;
 #[path = "../accuracy/gateway.rs"]
@@ -39,42 +41,43 @@ use tokio::time::MissedTickBehavior;
 use trend::Trend;
 
 const SECONDS: usize = 600;
-/// Most growth of memory in a million requests, as a share of the mean; and after the drain, in MiB.
-const MOST_GROWTH: f64 = 0.01;
-const MOST_LEFT_MIB: f64 = 16.0;
-/// Runs that are shorter see the gateway warm up, and nothing else.
-const LONG_ENOUGH: usize = 590;
-/// Most open files after the drain beyond those at the start: kept connections to replicas.
-const MOST_FILES: f64 = 16.0;
-/// The gateway's memory at rest is looked at after this time.
+/// Maximum growth of memory per million requests as a share of the mean, and after the drain in
+/// MiB.
+const MAX_GROWTH: f64 = 0.01;
+const MAX_GROWTH_AFTER_DRAIN_MIB: f64 = 16.0;
+/// Minimum duration in seconds for a trend. In shorter runs, the warm-up dominates.
+const MIN_TREND_SECONDS: usize = 590;
+/// Maximum number of additional open files after the drain: pooled connections to backends.
+const MAX_ADDITIONAL_FILES: f64 = 16.0;
+/// Time after which the memory of the idle gateway is measured.
 const REST: Duration = Duration::from_secs(15);
 
 fn main() -> ExitCode {
-    // `cargo test --all-targets` runs benches without this.
+    // `cargo test --all-targets` runs benches without this argument.
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
     let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let missed = runtime.block_on(run());
-    for missed in &missed {
-        println!("MISSED {missed}");
+    let limit_violations = runtime.block_on(run());
+    for violation in &limit_violations {
+        println!("MISSED {violation}");
     }
-    if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if limit_violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A number that a variable sets.
-fn given(name: &str, default: usize) -> usize {
+/// A number from an environment variable.
+fn env_number(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |number| number.parse().unwrap())
 }
 
-/// Simulated replicas, until they are dropped.
+/// Simulated backends. Dropping it kills the process.
 struct Simulator {
     child: Child,
     addresses: Vec<SocketAddr>,
 }
 
 impl Simulator {
-    /// Two of them, fast.
+    /// Starts two fast backends.
     fn start() -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
         command.args(["sim", "--listen", "127.0.0.1:0", "--replicas", "2", "--time-scale", "20"]);
@@ -91,17 +94,17 @@ impl Simulator {
 
 impl Drop for Simulator {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process can have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn start(replicas: &[SocketAddr], collector: SocketAddr) -> Gateway {
+fn start(backends: &[SocketAddr], collector: SocketAddr) -> Gateway {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let (file, log) = (folder.join("soak.yaml"), folder.join("soak-access.log"));
-    let url = |replica: &SocketAddr| format!("  - {{ url: \"http://{replica}\" }}\n");
-    let backends: String = replicas.iter().map(url).collect();
+    let url = |backend: &SocketAddr| format!("  - {{ url: \"http://{backend}\" }}\n");
+    let backends: String = backends.iter().map(url).collect();
     let text = format!(
         "backends:\n{backends}log: {{ access_per_second: null }}\n\
          tracing: {{ endpoint: \"http://{collector}\", ratio: 1.0 }}\n"
@@ -112,14 +115,14 @@ fn start(replicas: &[SocketAddr], collector: SocketAddr) -> Gateway {
 }
 
 async fn run() -> Vec<String> {
-    let seconds = given("SOAK_SECONDS", SECONDS);
-    let most = given("SOAK_REQUESTS", usize::MAX);
+    let seconds = env_number("SOAK_SECONDS", SECONDS);
+    let most = env_number("SOAK_REQUESTS", usize::MAX);
     let simulator = Simulator::start();
     let faulty = faulty::start().await;
     let collector = Collector::start().await;
-    let replicas = [&simulator.addresses[..], &[faulty]].concat();
+    let backends = [&simulator.addresses[..], &[faulty]].concat();
     let endpoint = collector.address;
-    let starting = tokio::task::spawn_blocking(move || start(&replicas, endpoint));
+    let starting = tokio::task::spawn_blocking(move || start(&backends, endpoint));
     let gateway = starting.await.unwrap();
     until_models_are_known(&gateway).await;
     let (memory, files) = (resident_mib(&gateway), open_files(&gateway));
@@ -127,8 +130,8 @@ async fn run() -> Vec<String> {
     let clients = Clients::start(gateway.clients, most);
     let trend = watch(&gateway, &clients, begun, seconds).await;
     let sent = clients.stop().await;
-    let mut missed = Vec::new();
-    trend.tell(seconds >= LONG_ENOUGH, MOST_GROWTH, &mut missed);
+    let mut limit_violations = Vec::new();
+    trend.print(seconds >= MIN_TREND_SECONDS, MAX_GROWTH, &mut limit_violations);
     let took = clock::now().saturating_duration_since(begun);
     println!("{sent} in {:.0} s", took.as_secs_f64());
     let _ = gateway.metrics_at_rest();
@@ -138,30 +141,32 @@ async fn run() -> Vec<String> {
         "at rest: {memory:.1} MiB and {files} files before, {memory_after:.1} MiB and {files_after} \
          files after"
     );
-    let is_small = memory_after <= trend.warm_mib() + MOST_LEFT_MIB;
-    bar(&mut missed, is_small, || format!("{memory_after:.1} MiB at rest"));
-    bar(&mut missed, files_after <= files + MOST_FILES, || format!("{files_after} open files"));
-    account(gateway, &collector, &sent, &mut missed).await;
-    missed
+    let is_small = memory_after <= trend.warm_mib() + MAX_GROWTH_AFTER_DRAIN_MIB;
+    bar(&mut limit_violations, is_small, || format!("{memory_after:.1} MiB at rest"));
+    bar(&mut limit_violations, files_after <= files + MAX_ADDITIONAL_FILES, || {
+        format!("{files_after} open files")
+    });
+    account(gateway, &collector, &sent, &mut limit_violations).await;
+    limit_violations
 }
 
-/// Both models are there: that of the simulated replicas, and that of the one that fails.
+/// Waits for both models: that of the simulated backends, and that of the faulty one.
 async fn until_models_are_known(gateway: &Gateway) {
     let deadline = clock::now() + Duration::from_secs(20);
     while !clients::knows_both_models(gateway.clients).await {
-        assert!(clock::now() < deadline, "the replicas are not up");
+        assert!(clock::now() < deadline, "the backends are not up");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Looks at the gateway once a second until the time is over or all requests are sent.
+/// Samples the gateway once per second until the end of the duration or of all requests.
 async fn watch(
     gateway: &Gateway,
     clients: &Clients,
     begun: std::time::Instant,
     seconds: usize,
 ) -> Trend {
-    let reload = given("SOAK_RELOAD", usize::MAX);
+    let reload = env_number("SOAK_RELOAD", usize::MAX);
     let mut trend = Trend::default();
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -186,8 +191,13 @@ async fn watch(
     trend
 }
 
-/// Holds what the gateway counted against what was sent, and what the collector got.
-async fn account(gateway: Gateway, collector: &Collector, sent: &Sent, missed: &mut Vec<String>) {
+/// Compares the counts of the gateway with the sent requests and with the collector.
+async fn account(
+    gateway: Gateway,
+    collector: &Collector,
+    sent: &Sent,
+    limit_violations: &mut Vec<String>,
+) {
     let stop = move || {
         let page = gateway.metrics_at_rest();
         gateway.stop();
@@ -195,13 +205,14 @@ async fn account(gateway: Gateway, collector: &Collector, sent: &Sent, missed: &
     };
     let page = tokio::task::spawn_blocking(stop).await.unwrap();
     let at_rest = IN_FLIGHT.iter().all(|gauge| sum(&page, gauge, "") == Some(0.0));
-    bar(missed, at_rest, || "requests are in flight at the end".to_owned());
+    bar(limit_violations, at_rest, || "requests are in flight at the end".to_owned());
     let counted = sum(&page, "tokenweir_requests_total", "").unwrap_or_default() as usize;
-    bar(missed, counted == sent.all(), || {
-        format!("{} requests were sent, and {counted} have an outcome", sent.all())
+    bar(limit_violations, counted == sent.all(), || {
+        format!("{} requests were sent, but {counted} have an outcome", sent.all())
     });
-    let panics = sum(&page, "tokenweir_refusals_total", "\"internal\"").unwrap_or_default();
-    bar(missed, panics < 0.5, || format!("{panics} requests made the gateway panic"));
+    let panics =
+        sum(&page, "tokenweir_requests_rejected_total", "\"internal\"").unwrap_or_default();
+    bar(limit_violations, panics < 0.5, || format!("{panics} requests caused a panic"));
     let count = |result: &str| {
         let label = format!("result=\"{result}\"");
         sum(&page, "tokenweir_otel_spans_total", &label).unwrap_or_default() as u64
@@ -213,10 +224,10 @@ async fn account(gateway: Gateway, collector: &Collector, sent: &Sent, missed: &
         "{counted} requests have an outcome; spans: {queued} queued, {exported} exported, {failed} \
          failed, {dropped} dropped before the last batch; the collector got {received} in all"
     );
-    bar(missed, received + failed + dropped >= queued.saturating_sub(dropped), || {
-        format!("{queued} spans were queued, and the collector got {received}")
+    bar(limit_violations, received + failed + dropped >= queued.saturating_sub(dropped), || {
+        format!("{queued} spans were queued, but the collector received {received}")
     });
-    bar(missed, sent.wrong == 0, || format!("{} answers were wrong", sent.wrong));
+    bar(limit_violations, sent.wrong == 0, || format!("{} wrong responses", sent.wrong));
 }
 
 fn resident_mib(gateway: &Gateway) -> f64 {
@@ -227,8 +238,8 @@ fn open_files(gateway: &Gateway) -> f64 {
     sum(&gateway.metrics(), "process_open_fds", "").unwrap()
 }
 
-fn bar(missed: &mut Vec<String>, holds: bool, why: impl FnOnce() -> String) {
+fn bar(limit_violations: &mut Vec<String>, holds: bool, why: impl FnOnce() -> String) {
     if !holds {
-        missed.push(why());
+        limit_violations.push(why());
     }
 }

@@ -1,5 +1,5 @@
-//! Whether something grows: Theil and Sen's slope, and the test of Mann and Kendall, over samples that
-//! were taken as requests were counted.
+//! Detects growth: the Theil-Sen slope and the Mann-Kendall test over samples by number of
+//! requests.
 
 /// Samples of the gateway.
 #[derive(Debug, Default)]
@@ -9,12 +9,12 @@ pub(crate) struct Trend {
     files: Vec<f64>,
 }
 
-/// Share of the samples that is left out: the gateway warms up.
-const WARMING: f64 = 0.2;
-/// Most samples that are compared with each other.
-const MOST_COMPARED: usize = 1_000;
-/// Chance below which a trend is believed.
-const CHANCE: f64 = 0.01;
+/// Share of samples that is excluded as warm-up.
+const WARM_UP_SHARE: f64 = 0.2;
+/// Maximum number of samples that are compared with each other.
+const MAX_COMPARED: usize = 1_000;
+/// Significance level of a trend.
+const SIGNIFICANCE_LEVEL: f64 = 0.01;
 
 impl Trend {
     pub(crate) fn add(&mut self, requests: usize, mib: f64, files: f64) {
@@ -23,18 +23,18 @@ impl Trend {
         self.files.push(files);
     }
 
-    /// Memory when it had warmed up, in MiB.
+    /// Memory after the warm-up in MiB.
     pub(crate) fn warm_mib(&self) -> f64 {
         self.mib.get(self.first()).copied().unwrap_or(f64::INFINITY)
     }
 
     fn first(&self) -> usize {
-        (self.mib.len() as f64 * WARMING) as usize
+        (self.mib.len() as f64 * WARM_UP_SHARE) as usize
     }
 
-    /// Says what it is. If it counts, memory and files may not grow by more than this share of their
-    /// mean in a million requests, unless that may be chance.
-    pub(crate) fn tell(&self, counts: bool, most: f64, missed: &mut Vec<String>) {
+    /// Prints the trend. If `counts` is true, memory and files may not grow significantly by more
+    /// than `most` of their mean per million requests.
+    pub(crate) fn print(&self, counts: bool, most: f64, limit_violations: &mut Vec<String>) {
         for (name, values) in [("memory in MiB", &self.mib), ("open files", &self.files)] {
             let (x, y) = thinned(&self.requests[self.first()..], &values[self.first()..]);
             let mean = y.iter().sum::<f64>() / y.len() as f64;
@@ -45,15 +45,15 @@ impl Trend {
                  p = {chance:.3}",
                 100.0 * slope / mean
             );
-            if counts && slope > most * mean && chance < CHANCE {
-                missed.push(format!("{name} grows by {slope:.2} in a million requests"));
+            if counts && slope > most * mean && chance < SIGNIFICANCE_LEVEL {
+                limit_violations.push(format!("{name} grows by {slope:.2} per million requests"));
             }
         }
     }
 }
 
 fn thinned(x: &[f64], y: &[f64]) -> (Vec<f64>, Vec<f64>) {
-    let step = x.len().div_ceil(MOST_COMPARED).max(1);
+    let step = x.len().div_ceil(MAX_COMPARED).max(1);
     let every = |values: &[f64]| values.iter().copied().step_by(step).collect();
     (every(x), every(y))
 }
@@ -72,7 +72,7 @@ fn slope(x: &[f64], y: &[f64]) -> f64 {
     slopes.get(slopes.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// How likely it is that values without a trend look like this.
+/// The p-value of the trend.
 fn chance(y: &[f64]) -> f64 {
     let count = y.len() as f64;
     let mut sum = 0.0;

@@ -1,5 +1,5 @@
-//! A configuration is valid or it is an error that says where; and a valid one that is shown is what
-//! was read, without what is secret.
+//! A configuration is either valid or gives an error with a text. Parsing a valid configuration
+//! twice gives equal results.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

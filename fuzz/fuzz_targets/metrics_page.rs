@@ -1,12 +1,12 @@
-//! Whatever a page says, the load read from it is made of numbers to route by, and lines about
-//! other things change nothing.
+//! For any page, the parsed load consists of finite values in their valid ranges, and lines about
+//! other metrics do not change it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tokenweir_core::dialect::Load;
+use tokenweir_core::dialect::EngineLoad;
 
-/// Lines that look like what is read, and are not.
-const OTHERS: [&str; 7] = [
+/// Lines that resemble metrics, but are none.
+const OTHER_LINES: [&str; 7] = [
     "# HELP vllm:num_requests_waiting Number of requests waiting to be processed.",
     "# vllm:num_requests_waiting 7",
     "other_num_requests_waiting 7",
@@ -17,7 +17,7 @@ const OTHERS: [&str; 7] = [
 ];
 
 fuzz_target!(|page: &[u8]| {
-    let load = Load::read(page);
+    let load = EngineLoad::read(page);
     let counts = [
         load.waiting,
         load.running,
@@ -39,13 +39,13 @@ fuzz_target!(|page: &[u8]| {
         load.started,
     ];
     assert!(counts.into_iter().flatten().all(|count| count.is_finite() && count >= 0.0));
-    let usages = [load.kv_usage, load.kv_usage_least];
+    let usages = [load.kv_usage, load.min_kv_usage];
     assert!(usages.into_iter().flatten().all(|usage| (0.0..=1.0).contains(&usage)));
     assert_ne!(load.capacity(), Some(0));
     let mut longer = Vec::new();
-    for (line, other) in page.split(|byte| *byte == b'\n').zip(OTHERS.into_iter().cycle()) {
+    for (line, other) in page.split(|byte| *byte == b'\n').zip(OTHER_LINES.into_iter().cycle()) {
         longer.extend_from_slice(&[line, b"\n", other.as_bytes(), b"\n"].concat());
     }
-    // Some of them do tell what kind of server it is.
-    assert_eq!(Load { server: load.server, ..Load::read(&longer) }, load);
+    // Some lines identify the server software.
+    assert_eq!(EngineLoad { server: load.server, ..EngineLoad::read(&longer) }, load);
 });

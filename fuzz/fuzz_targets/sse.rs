@@ -1,20 +1,20 @@
-//! However an event stream is cut, the decoder says of it what the rules of WHATWG say, read here
-//! line by line from the whole of it.
+//! For any split of an event stream, the decoder gives the events that the rules of WHATWG define,
+//! computed here line by line from the whole stream.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tokenweir_core::sse::{Decoder, Piece};
+use tokenweir_core::sse::{SseDecoder, SsePiece};
 use tokenweir_fuzz::cut;
 
-/// What a stream says.
+/// A part of a stream.
 #[derive(Debug, PartialEq)]
-enum Said {
+enum StreamItem {
     Comment,
     Blank,
     Event { kind: Vec<u8>, data: Vec<u8> },
 }
 
-/// Longest event type that the decoder keeps, in bytes.
+/// Maximum length in bytes of an event type that the decoder stores.
 const MAX_TYPE: usize = 64;
 
 fuzz_target!(|input: &[u8]| {
@@ -22,21 +22,21 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(decode(pieces), read(stream));
 });
 
-fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Said> {
-    let mut decoder = Decoder::new();
-    let mut said = Vec::new();
+fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<StreamItem> {
+    let mut decoder = SseDecoder::new();
+    let mut items = Vec::new();
     let mut data = Vec::new();
     for mut piece in pieces {
         while let Some(next) = decoder.next(&mut piece) {
-            said.push(match next {
-                Piece::Data(bytes) => {
+            items.push(match next {
+                SsePiece::Data(bytes) => {
                     assert!(!bytes.is_empty());
                     data.extend_from_slice(bytes);
                     continue;
                 }
-                Piece::Comment => Said::Comment,
-                Piece::Blank => Said::Blank,
-                Piece::Dispatch => Said::Event {
+                SsePiece::Comment => StreamItem::Comment,
+                SsePiece::Blank => StreamItem::Blank,
+                SsePiece::Dispatch => StreamItem::Event {
                     kind: decoder.event_type().into(),
                     data: std::mem::take(&mut data),
                 },
@@ -44,31 +44,31 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Said> {
         }
         assert!(piece.is_empty());
     }
-    said
+    items
 }
 
 /// <https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation>
-fn read(stream: &[u8]) -> Vec<Said> {
-    let mut said = Vec::new();
+fn read(stream: &[u8]) -> Vec<StreamItem> {
+    let mut items = Vec::new();
     let (mut kind, mut data) = (Vec::new(), Vec::new());
     let mut rest = stream.strip_prefix("\u{FEFF}".as_bytes()).unwrap_or(stream);
     while !rest.is_empty() {
         let (line, after) = split_line(rest);
         match line {
-            [b':', ..] => said.push(Said::Comment),
-            // A line without its end is no line, but the decoder need not wait to see a comment.
+            [b':', ..] => items.push(StreamItem::Comment),
+            // A line without a line ending is incomplete, but the decoder reports a comment early.
             _ if after.is_none() => {}
             [] => {
                 let (kind, data) = (std::mem::take(&mut kind), std::mem::take(&mut data));
-                said.push(match data.strip_suffix(b"\n") {
-                    Some(data) => Said::Event { kind: kept(kind), data: data.to_vec() },
-                    None => Said::Blank,
+                items.push(match data.strip_suffix(b"\n") {
+                    Some(data) => StreamItem::Event { kind: stored_type(kind), data: data.to_vec() },
+                    None => StreamItem::Blank,
                 });
             }
             line => match split_field(line) {
                 (b"event", value) => kind = value.to_vec(),
                 (name @ (b"data" | b"error"), value) => {
-                    // The one field that is not of the standard: data of an event of that type.
+                    // The only non-standard field: data of an event of the type `error`.
                     if name == b"error" {
                         kind = name.to_vec();
                     }
@@ -80,10 +80,10 @@ fn read(stream: &[u8]) -> Vec<Said> {
         }
         rest = after.unwrap_or_default();
     }
-    said
+    items
 }
 
-/// The first line without its end, and what follows; `None` if the line has no end.
+/// The first line without its ending, and the text after it. `None` if the line has no ending.
 fn split_line(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     let Some(end) = text.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
         return (text, None);
@@ -98,8 +98,8 @@ fn split_field(line: &[u8]) -> (&[u8], &[u8]) {
     (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))
 }
 
-/// The decoder keeps only types that are short and text: no server sends others.
-fn kept(kind: Vec<u8>) -> Vec<u8> {
-    let is_kept = kind.len() <= MAX_TYPE && std::str::from_utf8(&kind).is_ok();
-    if is_kept { kind } else { Vec::new() }
+/// The decoder stores only event types that are short and valid UTF-8.
+fn stored_type(kind: Vec<u8>) -> Vec<u8> {
+    let is_stored = kind.len() <= MAX_TYPE && std::str::from_utf8(&kind).is_ok();
+    if is_stored { kind } else { Vec::new() }
 }

@@ -1,12 +1,12 @@
-//! An input tells itself how its bytes are cut, so that a found input can be replayed.
+//! Splits an input. The input itself determines the split, so that a finding can be replayed.
 
-/// The bytes of the input at the beginning that say how the rest is cut.
-const PLAN: usize = 4;
+/// Number of bytes at the start of the input that determine the split of the rest.
+const PLAN_BYTES: usize = 4;
 
-/// The body of an input and the pieces that it comes in. The first four bytes are lengths, less
-/// one, that are used in turn: four zeros cut between all bytes. `None`: too short for a plan.
+/// The body of an input and its pieces. The first four bytes are the lengths of the pieces minus
+/// one, used in turn: four zeros split between all bytes. `None` if the input is too short.
 pub fn cut(input: &[u8]) -> Option<(&[u8], impl Iterator<Item = &[u8]>)> {
-    let (plan, body) = input.split_first_chunk::<PLAN>()?;
+    let (plan, body) = input.split_first_chunk::<PLAN_BYTES>()?;
     let mut lengths = plan.iter().map(|&byte| usize::from(byte) + 1).cycle();
     let mut rest = body;
     let pieces = std::iter::from_fn(move || {

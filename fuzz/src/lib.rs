@@ -1,4 +1,4 @@
-//! What the fuzz targets share: a way to cut an input, and an independent reading of JSON.
+//! Code that the fuzz targets share: splitting of inputs, and an independent JSON parser.
 
 mod cut;
 mod tree;

@@ -1,11 +1,11 @@
-//! A JSON document as `serde_json` reads it, with its members in order and none of them lost:
-//! a [`serde_json::Value`] keeps only the last of several members of one name.
+//! A JSON document as `serde_json` parses it, with all members in order. A [`serde_json::Value`]
+//! keeps only the last of several members of the same name.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 use std::fmt::{Formatter, Result as Formatted};
 
-/// A value and everything in it.
+/// A value with its contents.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Tree {
     /// `null`
@@ -25,15 +25,15 @@ pub enum Tree {
 // === impl Tree ===
 
 impl Tree {
-    /// Reads a whole document. `None` if it is not JSON.
+    /// Parses a whole document. `None` if it is not JSON.
     pub fn read(document: &[u8]) -> Option<Self> {
         serde_json::from_slice(document).ok()
     }
 
-    /// Every value at a path of names joined by `.`: more than one where a name stands twice.
+    /// All values at a path of names joined by `.`. There are several if a name is duplicated.
     pub fn at(&self, path: &str) -> Vec<&Self> {
-        path.split('.').fold(vec![self], |found, name| {
-            found.into_iter().flat_map(|tree| tree.members(name)).collect()
+        path.split('.').fold(vec![self], |values, name| {
+            values.into_iter().flat_map(|tree| tree.members(name)).collect()
         })
     }
 

@@ -1,83 +1,84 @@
-//! The configuration in force as operators see it, and the way to have it read again.
+//! The active configuration as `/config` shows it, and the channel for reload requests.
 
-use crate::telemetry::vitals::Reloads;
+use crate::telemetry::status::ConfigReloadStatus;
 use arc_swap::ArcSwap;
 use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use tokio::sync::{mpsc, oneshot};
 
-/// The configuration in force.
-pub struct Configuration {
+/// The active configuration without secrets, and the counts of reloads.
+pub struct ActiveConfiguration {
     view: ArcSwap<Value>,
-    reloads: Mutex<Reloads>,
-    requests: mpsc::Sender<Request>,
+    reloads: Mutex<ConfigReloadStatus>,
+    reload_requests: mpsc::Sender<ReloadRequest>,
 }
 
-/// Whoever asked for the configuration to be read again, and waits for what comes of it.
+/// A request to reload the configuration. The sender waits for the result: a summary of the
+/// changes, or the problem.
 #[derive(Debug)]
-pub struct Request(oneshot::Sender<Result<String, String>>);
+pub struct ReloadRequest(oneshot::Sender<Result<String, String>>);
 
-/// Those who ask. While nobody receives, nobody is answered.
-pub type Requests = mpsc::Receiver<Request>;
+/// The receiver of reload requests. Reload requests fail after it is dropped.
+pub type ReloadRequests = mpsc::Receiver<ReloadRequest>;
 
-/// Most that wait at once; it is read once for all of them.
-const WAITING: usize = 16;
+/// Capacity of the channel of reload requests. One reload serves all requests that wait.
+const MAX_PENDING_RELOADS: usize = 16;
 
-// === impl Configuration ===
+// === impl ActiveConfiguration ===
 
-impl Configuration {
+impl ActiveConfiguration {
     /// The configuration with which the gateway starts at `now`, with the source of each value and
     /// without secrets.
-    pub fn new(view: Value, now: SystemTime) -> (Arc<Self>, Requests) {
-        let (requests, receiver) = mpsc::channel(WAITING);
+    pub fn new(view: Value, now: SystemTime) -> (Arc<Self>, ReloadRequests) {
+        let (requests, receiver) = mpsc::channel(MAX_PENDING_RELOADS);
         let view = ArcSwap::from_pointee(view);
-        let reloads = Mutex::new(Reloads::begun(now));
-        (Arc::new(Self { view, reloads, requests }), receiver)
+        let reloads = Mutex::new(ConfigReloadStatus::initial(now));
+        (Arc::new(Self { view, reloads, reload_requests: requests }), receiver)
     }
 
-    /// As it is shown.
+    /// The JSON document of `/config`.
     pub fn view(&self) -> Arc<Value> {
         self.view.load_full()
     }
 
-    /// Another one holds from `now` on.
+    /// Replaces the active configuration and counts a successful reload at `now`.
     pub fn replace(&self, view: Value, now: SystemTime) {
         self.view.store(Arc::new(view));
-        self.count(|reloads| reloads.succeeded(now));
+        self.update_reloads(|reloads| reloads.record_success(now));
     }
 
-    /// It was read again, and there is a mistake in it: the one before holds on.
-    pub fn failed(&self) {
-        self.count(Reloads::failed);
+    /// Counts a failed reload. The previous configuration stays active.
+    pub fn record_failed_reload(&self) {
+        self.update_reloads(ConfigReloadStatus::failed);
     }
 
-    /// How it went.
-    pub fn reloads(&self) -> Reloads {
+    /// The result and the counts of reloads.
+    pub fn reloads(&self) -> ConfigReloadStatus {
         *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has it read again. What has changed, or why nothing has.
-    pub async fn reload(&self) -> Result<String, String> {
-        let (answer, answered) = oneshot::channel();
-        let asked = self.requests.send(Request(answer)).await;
-        let nobody = || Err("this gateway does not read its configuration again".to_owned());
-        if asked.is_err() {
-            return nobody();
+    /// Requests a reload and waits for its result: a summary of the changes, or the problem.
+    pub async fn request_reload(&self) -> Result<String, String> {
+        let (result_sender, result) = oneshot::channel();
+        let sent = self.reload_requests.send(ReloadRequest(result_sender)).await;
+        let unavailable = || Err("this gateway does not reload its configuration".to_owned());
+        if sent.is_err() {
+            return unavailable();
         }
-        answered.await.unwrap_or_else(|_| nobody())
+        result.await.unwrap_or_else(|_| unavailable())
     }
 
-    fn count(&self, change: impl FnOnce(&mut Reloads)) {
+    fn update_reloads(&self, change: impl FnOnce(&mut ConfigReloadStatus)) {
         change(&mut self.reloads.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-// === impl Request ===
+// === impl ReloadRequest ===
 
-impl Request {
-    /// Tells what came of it. Whoever asked may be gone.
-    pub fn answer(self, result: Result<String, String>) {
+impl ReloadRequest {
+    /// Sends the result. It is discarded if the requester has disconnected.
+    pub fn respond(self, result: Result<String, String>) {
         let _ = self.0.send(result);
     }
 }

@@ -1,6 +1,7 @@
-//! Taking a replica out of service, and back: it gets nothing new, and finishes what it has.
+//! `POST /-/drain` and `POST /-/undrain`: remove a backend from routing and return it. A drained
+//! backend gets no new requests and completes its open requests.
 
-use super::{Admin, fresh};
+use super::{Admin, without_caching};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -11,9 +12,9 @@ use serde::Deserialize;
 use serde_json::json;
 use std::sync::Arc;
 
-/// Which replica.
+/// The query parameters of both endpoints.
 #[derive(Debug, Deserialize)]
-pub(super) struct Which {
+pub(super) struct DrainQuery {
     backend: String,
 }
 
@@ -21,47 +22,53 @@ pub(super) struct Which {
 pub(super) async fn drain(
     State(admin): State<Arc<Admin>>,
     headers: HeaderMap,
-    which: Result<Query<Which>, QueryRejection>,
+    query: Result<Query<DrainQuery>, QueryRejection>,
 ) -> Response {
-    change(&admin, &headers, which, true)
+    set_drained(&admin, &headers, query, true)
 }
 
 /// `POST /-/undrain?backend=NAME`
 pub(super) async fn undrain(
     State(admin): State<Arc<Admin>>,
     headers: HeaderMap,
-    which: Result<Query<Which>, QueryRejection>,
+    query: Result<Query<DrainQuery>, QueryRejection>,
 ) -> Response {
-    change(&admin, &headers, which, false)
+    set_drained(&admin, &headers, query, false)
 }
 
-fn change(
+fn set_drained(
     admin: &Admin,
     headers: &HeaderMap,
-    which: Result<Query<Which>, QueryRejection>,
+    query: Result<Query<DrainQuery>, QueryRejection>,
     is_drained: bool,
 ) -> Response {
-    // A page of another site cannot send this type without asking first, and is not answered.
+    // A page of another site can send this content type only after a CORS preflight, which the
+    // gateway does not answer.
     let is_json = headers.get(CONTENT_TYPE).is_some_and(|value| value == "application/json");
     if !is_json {
-        return refuse(
+        return error_response(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "send Content-Type: application/json, so that no other web site can do this in a \
-             browser",
+            "send Content-Type: application/json; this prevents cross-site requests of browsers",
         );
     }
-    let Ok(Query(Which { backend })) = which else {
-        return refuse(StatusCode::BAD_REQUEST, "name a replica: ?backend=NAME, as in /status");
+    let Ok(Query(DrainQuery { backend })) = query else {
+        return error_response(
+            StatusCode::BAD_REQUEST,
+            "name the backend as in /status: ?backend=NAME",
+        );
     };
-    match admin.pool.drain(&backend, is_drained) {
+    match admin.pool.set_drained(&backend, is_drained) {
         Some(changed) => {
-            let told = json!({ "backend": backend, "drained": is_drained, "changed": changed });
-            fresh(Json(told).into_response())
+            let result = json!({ "backend": backend, "drained": is_drained, "changed": changed });
+            without_caching(Json(result).into_response())
         }
-        None => refuse(StatusCode::NOT_FOUND, "no replica has this name; /status lists them"),
+        None => error_response(
+            StatusCode::NOT_FOUND,
+            "no backend has this name; /status lists the backends",
+        ),
     }
 }
 
-fn refuse(status: StatusCode, problem: &str) -> Response {
-    fresh((status, Json(json!({ "error": problem }))).into_response())
+fn error_response(status: StatusCode, problem: &str) -> Response {
+    without_caching((status, Json(json!({ "error": problem }))).into_response())
 }

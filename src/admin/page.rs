@@ -1,4 +1,5 @@
-//! The live page: files that are part of the program. It fetches nothing from anywhere else.
+//! The live page of the admin listener. Its files are compiled into the program, and its content
+//! security policy allows no other sources.
 
 use axum::extract::Path;
 use axum::http::header::{
@@ -8,14 +9,14 @@ use axum::http::header::{
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-/// A file of the page.
+/// A static file of the page.
 struct Asset {
     name: &'static str,
     content_type: &'static str,
     text: &'static str,
 }
 
-const SCRIPT: &str = "text/javascript; charset=utf-8";
+const JAVASCRIPT_CONTENT_TYPE: &str = "text/javascript; charset=utf-8";
 
 const ASSETS: [Asset; 8] = [
     Asset {
@@ -23,49 +24,77 @@ const ASSETS: [Asset; 8] = [
         content_type: "text/css; charset=utf-8",
         text: include_str!("page/page.css"),
     },
-    Asset { name: "page.js", content_type: SCRIPT, text: include_str!("page/page.js") },
-    Asset { name: "tables.js", content_type: SCRIPT, text: include_str!("page/tables.js") },
-    Asset { name: "columns.js", content_type: SCRIPT, text: include_str!("page/columns.js") },
-    Asset { name: "verdicts.js", content_type: SCRIPT, text: include_str!("page/verdicts.js") },
-    Asset { name: "plots.js", content_type: SCRIPT, text: include_str!("page/plots.js") },
-    Asset { name: "dialogs.js", content_type: SCRIPT, text: include_str!("page/dialogs.js") },
-    Asset { name: "words.js", content_type: SCRIPT, text: include_str!("page/words.js") },
+    Asset {
+        name: "page.js",
+        content_type: JAVASCRIPT_CONTENT_TYPE,
+        text: include_str!("page/page.js"),
+    },
+    Asset {
+        name: "tables.js",
+        content_type: JAVASCRIPT_CONTENT_TYPE,
+        text: include_str!("page/tables.js"),
+    },
+    Asset {
+        name: "columns.js",
+        content_type: JAVASCRIPT_CONTENT_TYPE,
+        text: include_str!("page/columns.js"),
+    },
+    Asset {
+        name: "verdicts.js",
+        content_type: JAVASCRIPT_CONTENT_TYPE,
+        text: include_str!("page/verdicts.js"),
+    },
+    Asset {
+        name: "plots.js",
+        content_type: JAVASCRIPT_CONTENT_TYPE,
+        text: include_str!("page/plots.js"),
+    },
+    Asset {
+        name: "dialogs.js",
+        content_type: JAVASCRIPT_CONTENT_TYPE,
+        text: include_str!("page/dialogs.js"),
+    },
+    Asset {
+        name: "words.js",
+        content_type: JAVASCRIPT_CONTENT_TYPE,
+        text: include_str!("page/words.js"),
+    },
 ];
 
-/// Nothing inline, nothing from elsewhere, in nobody's frame.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+/// Allows no inline code, no other sources and no framing.
+const PAGE_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
                       connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
-/// The folder of the page's files.
-pub(super) const FOLDER: &str = "/page/";
+/// Path prefix of the page's files.
+pub(super) const ASSET_PATH_PREFIX: &str = "/page/";
 
-/// The page for a browser, and the list of what is here for everybody else.
-pub(super) async fn index(headers: HeaderMap) -> Response {
+/// Responds with the page if the client accepts `text/html`, else with the list of endpoints.
+pub(super) async fn get_index(headers: HeaderMap) -> Response {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     if accepted.into_iter().any(|accepted| accepted.contains("text/html")) {
-        file("text/html; charset=utf-8", include_str!("page/index.html"))
+        asset_response("text/html; charset=utf-8", include_str!("page/index.html"))
     } else {
-        ([(VARY, "accept")], super::INDEX).into_response()
+        ([(VARY, "accept")], super::ENDPOINT_LIST).into_response()
     }
 }
 
-/// One of its files.
-pub(super) async fn asset(Path(name): Path<String>) -> Response {
+/// Responds with a file of the page.
+pub(super) async fn get_asset(Path(name): Path<String>) -> Response {
     match ASSETS.iter().find(|asset| asset.name == name) {
-        Some(asset) => file(asset.content_type, asset.text),
+        Some(asset) => asset_response(asset.content_type, asset.text),
         None => (StatusCode::NOT_FOUND, "not found\n").into_response(),
     }
 }
 
-fn file(content_type: &'static str, text: &'static str) -> Response {
+fn asset_response(content_type: &'static str, text: &'static str) -> Response {
     let headers = [
         (CONTENT_TYPE, content_type),
-        (CONTENT_SECURITY_POLICY, POLICY),
+        (CONTENT_SECURITY_POLICY, PAGE_SECURITY_POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (X_FRAME_OPTIONS, "DENY"),
         (REFERRER_POLICY, "no-referrer"),
-        // After an update of the program the page must be the new one.
+        // After an update of the program, browsers must load the new page.
         (CACHE_CONTROL, "no-cache"),
         (VARY, "accept"),
     ];

@@ -1,57 +1,57 @@
-//! What a person sees at the start: what listens, what each replica serves, whether its metrics
-//! were understood, and where traces go.
+//! The start banner: the listeners, the limits, the policy, the telemetry targets, and the state of
+//! each backend.
 
-use super::assembly::Assembly;
-use super::logs::Logs;
+use super::application::Application;
+use super::logging::LogWriters;
 use crate::admin;
-use crate::telemetry::tame;
-use crate::telemetry::vitals::BackendVitals;
+use crate::telemetry::sanitize;
+use crate::telemetry::status::BackendStatusSnapshot;
 use std::fmt::Write;
 use tokenweir_core::clock;
-use tokenweir_core::model::Model;
+use tokenweir_core::model::ServedModel;
 
-/// Models of a replica that are listed.
-const MOST_MODELS: usize = 20;
+/// Maximum number of models shown per backend.
+const MAX_LISTED_MODELS: usize = 20;
 
-/// Shows it on standard error, in the form of the log there.
-pub(crate) fn show(assembly: &Assembly, logs: &Logs) {
+/// Prints the banner to standard error, in the format of the process log.
+pub(crate) fn show(application: &Application, logs: &LogWriters) {
     if logs.is_json {
-        text(assembly).lines().for_each(|line| tracing::info!("{}", line.trim()));
+        render(application).lines().for_each(|line| tracing::info!("{}", line.trim()));
     } else {
-        eprint!("{}", text(assembly));
+        eprint!("{}", render(application));
     }
 }
 
-fn text(assembly: &Assembly) -> String {
+fn render(application: &Application) -> String {
     let mut text = String::new();
-    let traces = match &assembly.traces {
+    let traces = match &application.traces {
         Some(endpoint) => format!("to {endpoint}"),
         None => "off; set OTEL_EXPORTER_OTLP_ENDPOINT to a collector".into(),
     };
-    let [clients, admin] =
-        assembly.is_https.map(|is_https| if is_https { "https" } else { "http" });
-    let limits = match assembly.connections {
-        usize::MAX => "any number of connections".into(),
-        most => format!("{most} connections, each with a request"),
+    let [client_scheme, admin_scheme] =
+        application.is_https.map(|is_https| if is_https { "https" } else { "http" });
+    let limits = match application.connections {
+        usize::MAX => "no limit of connections".into(),
+        max => format!("{max} connections, each with a request"),
     };
     let mut lines = vec![
-        ("clients", format!("{clients}://{}/v1", assembly.listen)),
+        ("clients", format!("{client_scheme}://{}/v1", application.listen)),
         (
             "admin",
             format!(
-                "{admin}://{}  a page, /metrics /status /explain /config /readyz",
-                assembly.operators
+                "{admin_scheme}://{}  a page, /metrics /status /decisions /config /readyz",
+                application.operators
             ),
         ),
         ("limits", limits),
-        ("policy", assembly.pool.policy().name().into()),
+        ("policy", application.pool.policy().name().into()),
         ("traces", traces),
     ];
-    if let Some(endpoint) = &assembly.pushed_to {
+    if let Some(endpoint) = &application.pushed_to {
         lines.push(("metrics", format!("at /metrics, and pushed to {endpoint}")));
     }
-    if let Some(file) = &assembly.captured_in {
-        lines.push(("capture", format!("to {}, without any text", file.display())));
+    if let Some(file) = &application.captured_in {
+        lines.push(("capture", format!("to {}, without texts of requests", file.display())));
     }
     // Writing to a string cannot fail.
     let _ = writeln!(text, "tokenweir {}", env!("CARGO_PKG_VERSION"));
@@ -59,28 +59,31 @@ fn text(assembly: &Assembly) -> String {
         let _ = writeln!(text, "  {name:<8}  {value}");
     }
     let now = clock::now();
-    for backend in assembly.pool.backends().iter() {
-        let _ =
-            writeln!(text, "  backend   {}", tame::line(&describe(&admin::vitals(backend, now))));
+    for backend in application.pool.backends().iter() {
+        let _ = writeln!(
+            text,
+            "  backend   {}",
+            sanitize::line(&describe_backend(&admin::backend_status(backend, now)))
+        );
     }
-    let readiness = assembly.pool.readiness(now);
+    let readiness = application.pool.readiness(now);
     if !readiness.is_ready() {
-        let why = readiness.summary();
-        let _ = writeln!(text, "  not ready: {why}; each is looked at again and again");
+        let summary = readiness.summary();
+        let _ = writeln!(text, "  not ready: {summary}; health checks continue");
     }
     text
 }
 
-/// The first models of a list, and how many more there are.
-fn served(models: &[Model]) -> String {
-    let shown: Vec<&str> = models.iter().take(MOST_MODELS).map(|model| &*model.id).collect();
+/// The first [`MAX_LISTED_MODELS`] models of a list, and the number of further models.
+fn list_models(models: &[ServedModel]) -> String {
+    let shown: Vec<&str> = models.iter().take(MAX_LISTED_MODELS).map(|model| &*model.id).collect();
     let shown = shown.join(", ");
-    let more = models.len().saturating_sub(MOST_MODELS);
+    let more = models.len().saturating_sub(MAX_LISTED_MODELS);
     if more == 0 { shown } else { format!("{shown} and {more} more") }
 }
 
-/// One replica on one line.
-fn describe(backend: &BackendVitals) -> String {
+/// The line of one backend.
+fn describe_backend(backend: &BackendStatusSnapshot) -> String {
     let mut parts = vec![backend.url.clone(), backend.health.into()];
     if let Some(reason) = &backend.reason {
         parts.push(reason.clone());
@@ -88,7 +91,7 @@ fn describe(backend: &BackendVitals) -> String {
     }
     parts.extend(backend.version.as_ref().map(|version| format!("vLLM {version}")));
     if !backend.models.is_empty() {
-        parts.push(format!("serves {}", served(&backend.models)));
+        parts.push(format!("serves {}", list_models(&backend.models)));
     }
     parts.push(match (backend.metrics_error, backend.kv_capacity_tokens) {
         (Some(error), _) => format!("metrics: {error}, routed by requests in flight"),

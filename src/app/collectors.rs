@@ -1,61 +1,66 @@
-//! Which collectors spans and metrics go to: the configuration beside the standard variables.
+//! Determines the OTLP endpoints of spans and metrics from the configuration and from the standard
+//! `OTEL_*` environment variables.
 
-use super::assembly::AssemblyError;
+use super::application::ApplicationError;
 use crate::admin::Admin;
-use crate::config::{Loaded, Source};
+use crate::config::{ConfigSource, LoadedConfig};
+use crate::telemetry::metrics_push::{self, MetricsPushSettings, MetricsPusher};
 use crate::telemetry::otel;
-use crate::telemetry::push::{self, Push, Settings};
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokenweir_core::clock;
 
-/// The standard variables win over the file, and our own flag and variable over both.
-pub(crate) fn spans(loaded: &Loaded, env: impl Fn(&str) -> Option<String>) -> otel::Configured {
+/// The settings of the span export. The standard variables take precedence over the configuration
+/// file. The gateway's own flag and variable take precedence over both.
+pub(crate) fn spans(
+    loaded: &LoadedConfig,
+    env: impl Fn(&str) -> Option<String>,
+) -> otel::TracingConfig {
     let tracing = loaded.config.tracing.clone();
-    let own = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
-    let is_overridden = is_overridden(loaded, "tracing.endpoint", own, env);
+    let variable = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+    let is_overridden = is_overridden(loaded, "tracing.endpoint", variable, env);
     let endpoint = tracing.endpoint.filter(|_| !is_overridden);
-    otel::Configured { endpoint, ..tracing }
+    otel::TracingConfig { endpoint, ..tracing }
 }
 
-/// How metrics are pushed. `None`: they are not, or there are none.
+/// The settings of the metrics push. `None`: the push or all metrics are disabled.
 pub(crate) fn metrics(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     env: impl Fn(&str) -> Option<String>,
-) -> Result<Option<Settings>, AssemblyError> {
+) -> Result<Option<MetricsPushSettings>, ApplicationError> {
     let metrics = &loaded.config.metrics;
-    let own = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT";
-    let is_overridden = is_overridden(loaded, "metrics.otlp.endpoint", own, &env);
-    let configured = push::Configured {
+    let variable = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT";
+    let is_overridden = is_overridden(loaded, "metrics.otlp.endpoint", variable, &env);
+    let configured = metrics_push::MetricsPushConfig {
         is_wanted: metrics.otlp.endpoint.is_some(),
         endpoint: metrics.otlp.endpoint.clone().filter(|_| !is_overridden),
         protocol: metrics.otlp.protocol,
         interval: metrics.otlp.interval,
     };
-    Ok(Settings::read(configured, env)?.filter(|_| metrics.enabled))
+    Ok(MetricsPushSettings::read(configured, env)?.filter(|_| metrics.enabled))
 }
 
-/// Starts to push what is counted since `since`.
+/// Starts the metrics push. `since` is the start time of the cumulative counters.
 pub(crate) fn push(
-    settings: &Settings,
+    settings: &MetricsPushSettings,
     admin: &Arc<Admin>,
     since: SystemTime,
-) -> Result<Push, AssemblyError> {
-    let (telemetry, counter) = (admin.telemetry.clone(), admin.pushes.clone());
+) -> Result<MetricsPusher, ApplicationError> {
+    let (telemetry, counter) = (admin.telemetry.clone(), admin.push_counter.clone());
     let admin = admin.clone();
-    let vitals = Box::new(move || admin.vitals(clock::now()));
-    let source = push::Source { telemetry, vitals, since };
-    Ok(Push::start(settings, source, counter)?)
+    let vitals = Box::new(move || admin.status_snapshot(clock::now()));
+    let source = metrics_push::MetricsPushSource { telemetry, vitals, since };
+    Ok(MetricsPusher::start(settings, source, counter)?)
 }
 
-/// Whether a variable says where a collector is, and only the file says otherwise.
+/// Whether a standard variable replaces the endpoint at `path`, which only the file sets.
 fn is_overridden(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     path: &str,
-    own: &str,
+    variable: &str,
     env: impl Fn(&str) -> Option<String>,
 ) -> bool {
     let is_set = |name: &str| env(name).is_some_and(|value| !value.is_empty());
-    loaded.sources.of(path) == Source::File
-        && [own, "OTEL_EXPORTER_OTLP_ENDPOINT"].into_iter().any(is_set)
+    loaded.sources.source_of(path) == ConfigSource::File
+        && [variable, "OTEL_EXPORTER_OTLP_ENDPOINT"].into_iter().any(is_set)
 }

@@ -1,19 +1,19 @@
-//! The composition root: configuration in, a running gateway out.
+//! The composition root: builds the gateway from the configuration, runs it and reloads it.
 
-pub mod assembly;
+pub mod application;
 pub(crate) mod banner;
+pub(crate) mod builders;
 pub(crate) mod collectors;
-mod diagnosing;
-mod files;
-mod hearing;
-mod keys;
-mod lasting;
-pub(crate) mod logs;
-mod memory;
-pub(crate) mod parts;
-pub(crate) mod ports;
+mod descriptor_budget;
+mod diagnosis_task;
+pub(crate) mod discovery_sources;
+mod keys_file;
+pub(crate) mod listeners;
+pub(crate) mod logging;
+mod memory_limit;
 pub(crate) mod process;
 mod reload;
+mod shared_state;
 pub(crate) mod signals;
-pub(crate) mod sources;
 mod systemd;
+mod telemetry_pipeline;

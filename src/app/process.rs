@@ -1,4 +1,4 @@
-//! The environment of this process, and how its errors are printed.
+//! Access to environment variables, and the display of errors with their causes.
 
 use std::fmt::Display;
 
@@ -7,10 +7,10 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// An error with its causes on one line.
-pub(crate) struct Chain<'a>(pub(crate) &'a dyn std::error::Error);
+/// Displays an error and its causes on one line, separated by `: `.
+pub(crate) struct ErrorChain<'a>(pub(crate) &'a dyn std::error::Error);
 
-impl Display for Chain<'_> {
+impl Display for ErrorChain<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.0)?;
         let mut error = self.0;

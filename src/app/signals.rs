@@ -1,49 +1,53 @@
-//! The signals that end the process: the first drains, the second does not wait.
+//! Handles signals: the first SIGTERM or SIGINT starts the drain, the second exits at once, and
+//! SIGHUP reloads the configuration.
 
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Ready at the first SIGTERM or SIGINT. From then on, another one exits at once.
+/// Completes at the first SIGTERM or SIGINT. After that, another one exits at once.
 pub(crate) async fn stop() {
-    let mut ends = match Ends::new() {
-        Ok(ends) => ends,
+    let mut signals = match ShutdownSignals::new() {
+        Ok(signals) => signals,
         Err(error) => {
-            tracing::error!(%error, "signals cannot be received; stop the process with SIGKILL");
+            tracing::error!(
+                %error,
+                "cannot receive SIGTERM and SIGINT: only SIGKILL stops the process"
+            );
             return std::future::pending().await;
         }
     };
-    ends.next().await;
+    signals.recv().await;
     tokio::spawn(async move {
-        let signal = ends.next().await;
-        tracing::warn!("second signal: not waiting for requests");
-        // As a shell has it for a process that the signal ended.
+        let signal = signals.recv().await;
+        tracing::warn!("second shutdown signal: exiting without waiting for requests");
+        // The exit code that a shell reports for a process that the signal ended.
         std::process::exit(128 + signal.as_raw_value());
     });
 }
 
-/// Every SIGTERM and SIGINT from its making on.
-struct Ends {
+/// Receives every SIGTERM and SIGINT after its construction.
+struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-/// Every SIGHUP from its making on.
-pub(crate) struct Hangups(Option<Signal>);
+/// Receives every SIGHUP after its construction.
+pub(crate) struct SighupListener(Option<Signal>);
 
-impl Hangups {
-    /// Must be called inside a runtime.
+impl SighupListener {
+    /// Must be called inside a Tokio runtime.
     pub(crate) fn new() -> Self {
-        let received = signal(SignalKind::hangup());
-        if let Err(error) = &received {
-            tracing::error!(%error, "SIGHUP cannot be received");
+        let listener = signal(SignalKind::hangup());
+        if let Err(error) = &listener {
+            tracing::error!(%error, "cannot receive SIGHUP: it does not reload the configuration");
         }
-        Self(received.ok())
+        Self(listener.ok())
     }
 
-    /// Waits for the next one.
+    /// Waits for the next SIGHUP.
     pub(crate) async fn next(&mut self) {
         let received = match &mut self.0 {
-            Some(received) => received.recv().await,
+            Some(signal) => signal.recv().await,
             None => None,
         };
         if received.is_none() {
@@ -52,7 +56,7 @@ impl Hangups {
     }
 }
 
-impl Ends {
+impl ShutdownSignals {
     fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -60,7 +64,7 @@ impl Ends {
         })
     }
 
-    async fn next(&mut self) -> SignalKind {
+    async fn recv(&mut self) -> SignalKind {
         tokio::select! {
             _ = self.terminate.recv() => SignalKind::terminate(),
             _ = self.interrupt.recv() => SignalKind::interrupt(),

@@ -1,39 +1,40 @@
-//! What the service manager is told, if there is one: when the gateway is ready, reads its
-//! configuration again or ends, and that it lives. Where there is none, this does nothing.
+//! Notifies systemd (`sd_notify`) when the gateway is ready, reloads or stops, and sends watchdog
+//! notifications. Does nothing if `NOTIFY_SOCKET` is not set.
 
 use sd_notify::NotifyState;
 use std::time::Duration;
 
-/// It serves.
+/// Reports that the gateway serves requests.
 pub(crate) fn ready() {
-    tell(&[NotifyState::Ready]);
+    notify(&[NotifyState::Ready]);
 }
 
-/// It reads its configuration. To be followed by [`ready`].
+/// Reports the start of a reload. Call [`ready`] at its end.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::debug!(%error, "the service manager is not told of a reload"),
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::debug!(%error, "cannot notify systemd of the reload"),
     }
 }
 
-/// It ends.
+/// Reports that the gateway shuts down.
 pub(crate) fn stopping() {
-    tell(&[NotifyState::Stopping]);
+    notify(&[NotifyState::Stopping]);
 }
 
-/// Says that it lives, for as long as its threads do, twice as often as the manager wants to hear it.
+/// Sends watchdog notifications at half the interval of `WATCHDOG_USEC`, until the future is
+/// dropped. The runtime's threads run it, so it stops if they hang.
 pub(crate) async fn alive() {
     let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
     let mut ticks = tokio::time::interval((limit / 2).max(Duration::from_millis(1)));
     loop {
         ticks.tick().await;
-        tell(&[NotifyState::Watchdog]);
+        notify(&[NotifyState::Watchdog]);
     }
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "the service manager cannot be told");
+        tracing::debug!(%error, "cannot notify systemd");
     }
 }

@@ -1,78 +1,78 @@
-//! One request at a replica: a place there, and what was promised to it. It learns from the
-//! answer as it passes, and dropping it gives the place back.
+//! The lease of one attempt on one backend: it counts the attempt in the backend's load, feeds
+//! observations of the response back to the backend, and releases the load when it is dropped.
 
 use super::Backend;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
-use tokenweir_core::observe::Replica;
-use tokenweir_core::record::{Condition, Observed, RecentTimes, UsageSource};
-use tokenweir_core::routing::{Candidate, Counts, Promise, Prompt};
+use tokenweir_core::observe::BackendMonitor;
+use tokenweir_core::record::{BackendCondition, ObservedResponse, RecentEngineTimes, UsageSource};
+use tokenweir_core::routing::{Candidate, PromptFingerprint, Reservation, TokenCounts};
 
-/// A place at a replica. Dropping it gives it back.
+/// The lease of one attempt on one backend. Dropping it releases the load.
 #[derive(Debug)]
-pub struct Lease(Arc<Claim>);
+pub struct Lease(Arc<LeaseState>);
 
-/// What a request has at its replica, as its exchange sees it.
+/// The backend and the reserved load of the attempt. Receives observations of the response.
 #[derive(Debug)]
-struct Claim {
+struct LeaseState {
     backend: Arc<Backend>,
-    promise: Mutex<Promise>,
+    reservation: Mutex<Reservation>,
 }
 
 impl Lease {
     pub(super) fn new(
         backend: Arc<Backend>,
         candidate: &Candidate,
-        prompt: &Prompt,
+        prompt: &PromptFingerprint,
         is_stream: bool,
         now: Instant,
     ) -> Self {
         if backend.in_flight() == 0 {
             backend.on_first_request();
         }
-        let promise = backend.ledger.promise(candidate, prompt, is_stream, now);
-        backend.show(now);
-        Self(Arc::new(Claim { backend, promise: Mutex::new(promise) }))
+        let reservation = backend.load_estimator.reserve(candidate, prompt, is_stream, now);
+        backend.publish_load_hint(now);
+        Self(Arc::new(LeaseState { backend, reservation: Mutex::new(reservation) }))
     }
 
-    /// The replica.
+    /// The leased backend.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.0.backend
     }
 
-    /// The replica, as the exchange that it answers sees it.
-    pub fn replica(&self) -> Arc<dyn Replica> {
+    /// The interface through which the exchange reads the backend's state and reports to it.
+    pub fn backend_feedback(&self) -> Arc<dyn BackendMonitor> {
         self.0.clone()
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let (promise, now) = (*self.0.promise(), clock::now());
+        let (reservation, now) = (*self.0.reservation(), clock::now());
         let backend = self.backend();
-        backend.ledger.give_back(promise, now);
+        backend.load_estimator.release(reservation, now);
         backend.on_change(now);
     }
 }
 
-impl Claim {
-    fn promise(&self) -> MutexGuard<'_, Promise> {
-        self.promise.lock().unwrap_or_else(PoisonError::into_inner)
+impl LeaseState {
+    fn reservation(&self) -> MutexGuard<'_, Reservation> {
+        self.reservation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Replica for Claim {
-    fn condition(&self, now: Instant) -> Condition {
+impl BackendMonitor for LeaseState {
+    fn condition(&self, now: Instant) -> BackendCondition {
         self.backend.state.load().condition(now)
     }
 
-    fn recent_times(&self) -> RecentTimes {
+    fn recent_times(&self) -> RecentEngineTimes {
         self.backend.state.load().recent_times()
     }
 
     fn on_gap(&self, gap: Duration) {
-        self.backend.gaps.add(gap);
+        self.backend.recent_gaps.observe(gap);
     }
 
     fn usual_gap(&self) -> Option<f64> {
@@ -84,22 +84,22 @@ impl Replica for Claim {
     }
 
     fn on_first_output(&self, now: Instant) {
-        self.backend.ledger.first_output(&mut self.promise(), now);
-        self.backend.show(now);
+        self.backend.load_estimator.first_output(&mut self.reservation(), now);
+        self.backend.publish_load_hint(now);
     }
 
     fn tokens_per_event(&self) -> f64 {
-        self.backend.stream_events.tokens_per_event()
+        self.backend.stream_profile.tokens_per_event()
     }
 
-    fn on_answer(&self, observed: &Observed) {
-        self.backend.stream_events.on_answer(observed);
+    fn on_answer(&self, observed: &ObservedResponse) {
+        self.backend.stream_profile.on_response_ended(observed);
         let (usage, is_exact) = (&observed.usage, observed.usage_source == UsageSource::Exact);
-        let counts = Counts {
+        let counts = TokenCounts {
             prompt: usage.input.filter(|_| is_exact),
             cached: usage.cached.filter(|_| is_exact),
             output: usage.output.filter(|_| is_exact),
         };
-        self.backend.ledger.answered(&mut self.promise(), &counts);
+        self.backend.load_estimator.answered(&mut self.reservation(), &counts);
     }
 }

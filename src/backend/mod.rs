@@ -1,317 +1,319 @@
-//! The replicas: where they are, what they say of themselves, what this gateway has at them now.
+//! The backends: their addresses, health and load from scrapes, and the requests in flight on them.
 
-mod fleet;
+mod pool_snapshot;
 
-mod keeper;
-mod labels;
+mod health_check_supervisor;
 mod lease;
+mod model_labels;
 
-mod pace;
+mod engine_progress;
 pub mod pool;
-mod progress;
 mod readiness;
-mod recent;
-mod roster;
+mod recent_times;
+mod registry;
 pub mod routes;
+mod scrape_interval;
 
+pub mod capacity_notifier;
+pub mod health_checker;
+mod route_policy;
 mod state;
-mod stream_events;
-mod terms;
-pub mod vacancies;
+mod stream_profile;
 mod wake;
-pub mod watch;
 
 use arc_swap::ArcSwap;
+use capacity_notifier::CapacityNotifier;
 use http::HeaderValue;
-use recent::RecentGaps;
-use roster::Roster;
+use recent_times::RollingGapHistogram;
+use registry::BackendRegistry;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use stream_events::StreamEvents;
-use tokenweir_core::address::Address;
+use stream_profile::StreamProfile;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
-use tokenweir_core::dialect::Server;
-use tokenweir_core::model::Model;
+use tokenweir_core::dialect::EngineKind;
+use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::BackendId;
-use tokenweir_core::resilience::{self, Breaker, Effect, Symptom};
-use tokenweir_core::routing::{Candidate, Ledger, Prompt, Shortlist, mix};
-use tokenweir_net::idle::Idle;
-use tokenweir_net::shortage;
-use tokio::sync::{Notify, SetOnce, watch as watched};
-use vacancies::Vacancies;
+use tokenweir_core::resilience::{self, BreakerAction, CircuitBreaker, FailureKind};
+use tokenweir_core::routing::{Candidate, CandidateSampler, LoadEstimator, PromptFingerprint, mix};
+use tokenweir_net::idle_pool::IdlePool;
+use tokenweir_net::resource_exhaustion;
+use tokio::sync::{Notify, SetOnce, watch};
 
-pub use keeper::Keeper;
-pub use labels::{LabelledModel, MOST_LABELS};
+pub use health_check_supervisor::HealthCheckSupervisor;
 pub use lease::Lease;
-pub use readiness::{Availability, Readiness, Standing};
-pub use roster::{Change, Selection};
-pub use state::{Health, Sample, State};
+pub use model_labels::{DEFAULT_MAX_MODEL_LABELS, LabelledModel};
+pub use readiness::{Availability, BackendAvailability, Readiness};
+pub use registry::{PoolSettings, PoolUpdate};
+pub use state::{BackendState, Health, LoadSample};
 
-/// One replica.
+/// One backend.
 ///
-/// What a decision reads of each candidate lies together, here and in the ledger: in a large fleet it is
-/// not in the CPU's caches, and each piece that lies elsewhere is waited for.
+/// The fields that routing reads of each candidate come first, so that they share cache lines: in a
+/// large fleet they are not in the CPU caches, and each further cache line costs a miss.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Backend {
-    /// What of the state each decision asks of many replicas.
-    is_open: AtomicBool,
-    /// An operator wants it to get nothing new.
+    /// Copy of [`BackendState::is_serving`]: routing reads it for many backends per request.
+    is_serving: AtomicBool,
+    /// Whether an operator has drained the backend.
     is_drained: AtomicBool,
     may_inject_usage: AtomicBool,
-    /// What it said of its models may be wrong.
-    is_doubted: AtomicBool,
+    /// The backend rejected a model that it had listed, so the known list may be out of date.
+    is_model_list_stale: AtomicBool,
     weight: AtomicU32,
-    key: u64,
-    /// Its watcher has been told of the first request, and has not heard it yet.
-    is_told_of_work: AtomicBool,
-    /// Whether its failures keep requests from it.
-    pub breaker: Breaker,
-    /// What is known of its load and its speed.
-    pub ledger: Ledger,
-    state: ArcSwap<State>,
-    idle: Idle,
-    /// Where it shows how it stands.
-    shortlist: Arc<Shortlist>,
-    /// Its position in the fleet; none that there is, if it is in none.
-    place: AtomicUsize,
-    /// Its name.
+    id_hash: u64,
+    /// `first_request` was signalled, and the health checker has not received the signal yet.
+    is_first_request_notified: AtomicBool,
+    /// Ejects the backend when it fails requests.
+    pub breaker: CircuitBreaker,
+    /// Estimates the load and the speed of the backend.
+    pub load_estimator: LoadEstimator,
+    state: ArcSwap<BackendState>,
+    idle_pool: IdlePool,
+    /// Receives the load hint of this backend.
+    candidate_sampler: Arc<CandidateSampler>,
+    /// Index in the pool. `usize::MAX` outside a pool.
+    position: AtomicUsize,
+    /// The name of the backend.
     pub id: BackendId,
-    /// Where it is.
-    pub address: Address,
-    /// The `Authorization` that it wants, instead of the client's.
+    /// Host, port and scheme.
+    pub address: BackendAddress,
+    /// The `Authorization` header to send instead of the client's.
     pub authorization: Option<HeaderValue>,
-    gaps: RecentGaps,
-    stream_events: StreamEvents,
-    stalls: AtomicU64,
-    /// Where it is told which models it serves.
-    roster: Weak<Roster>,
-    /// Wakes its watcher before its time.
-    look_again: Notify,
-    /// Tells its watcher that it is idle no more.
+    recent_gaps: RollingGapHistogram,
+    stream_profile: StreamProfile,
+    stall_count: AtomicU64,
+    /// The registry whose routes depend on the models of this backend.
+    registry: Weak<BackendRegistry>,
+    /// Requests a health check before the interval is over.
+    health_check_requested: Notify,
+    /// Signals the health checker that an idle backend got a request.
     first_request: Notify,
-    looked: SetOnce<()>,
-    /// Whether its health check has declared it down. A failed connection alone does not.
-    declared_down: watched::Sender<bool>,
-    /// Hears of every change that may make room here.
-    vacancies: Arc<Vacancies>,
+    first_check_completed: SetOnce<()>,
+    /// Whether the health checker declared the backend down. A failed connection alone does not.
+    declared_down: watch::Sender<bool>,
+    /// Notified of every change that may free capacity here.
+    capacity_notifier: Arc<CapacityNotifier>,
 }
 
-/// How fast what a replica says grows old, unless it is told otherwise.
-const HORIZON: Duration = Duration::from_secs(5);
+/// Default age at which reported load has half its weight.
+const DEFAULT_LOAD_HORIZON: Duration = Duration::from_secs(5);
 
 // === impl Backend ===
 
 impl Backend {
-    /// A replica that has not been looked at.
-    pub fn new(id: BackendId, address: Address, authorization: Option<HeaderValue>) -> Self {
-        let key = id.as_str().bytes().fold(0, |key, byte| mix(key ^ u64::from(byte)));
+    /// A backend of unknown health: it gets no requests before its first health check.
+    pub fn new(id: BackendId, address: BackendAddress, authorization: Option<HeaderValue>) -> Self {
+        let hash = id.as_str().bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
         Self {
             weight: AtomicU32::new(1),
             is_drained: AtomicBool::new(false),
-            ledger: Ledger::new(clock::now(), HORIZON),
-            breaker: Breaker::new(resilience::Settings::default(), clock::now()),
-            key,
+            load_estimator: LoadEstimator::new(clock::now(), DEFAULT_LOAD_HORIZON),
+            breaker: CircuitBreaker::new(
+                resilience::CircuitBreakerSettings::default(),
+                clock::now(),
+            ),
+            id_hash: hash,
             id,
             address,
             authorization,
             may_inject_usage: AtomicBool::new(true),
-            gaps: RecentGaps::default(),
-            stream_events: StreamEvents::default(),
-            stalls: AtomicU64::new(0),
+            recent_gaps: RollingGapHistogram::default(),
+            stream_profile: StreamProfile::default(),
+            stall_count: AtomicU64::new(0),
             state: ArcSwap::default(),
-            is_open: AtomicBool::new(false),
-            idle: Idle::default(),
-            shortlist: Arc::new(Shortlist::new(clock::now(), 0)),
-            place: AtomicUsize::new(usize::MAX),
-            roster: Weak::new(),
-            is_doubted: AtomicBool::new(false),
-            is_told_of_work: AtomicBool::new(false),
-            look_again: Notify::new(),
+            is_serving: AtomicBool::new(false),
+            idle_pool: IdlePool::default(),
+            candidate_sampler: Arc::new(CandidateSampler::new(clock::now(), 0)),
+            position: AtomicUsize::new(usize::MAX),
+            registry: Weak::new(),
+            is_model_list_stale: AtomicBool::new(false),
+            is_first_request_notified: AtomicBool::new(false),
+            health_check_requested: Notify::new(),
             first_request: Notify::new(),
-            looked: SetOnce::new(),
-            declared_down: watched::Sender::new(false),
-            vacancies: Arc::default(),
+            first_check_completed: SetOnce::new(),
+            declared_down: watch::Sender::new(false),
+            capacity_notifier: Arc::default(),
         }
     }
 
-    /// Whether it may be asked for usage that clients did not ask for.
+    /// Sets whether the gateway may request usage that the client did not request.
     pub fn with_usage_injection(self, may_inject_usage: bool) -> Self {
         Self { may_inject_usage: AtomicBool::new(may_inject_usage), ..self }
     }
 
-    /// Its share of the work, relative to the others'. With 0 it gets nothing new.
+    /// Sets the share of the requests relative to other backends. 0: no new requests.
     pub fn with_weight(self, weight: u32) -> Self {
         Self { weight: AtomicU32::new(weight), ..self }
     }
 
-    /// When it is ejected, and how it comes back.
-    pub fn with_health(self, settings: resilience::Settings) -> Self {
-        Self { breaker: Breaker::new(settings, clock::now()), ..self }
+    /// Sets when the circuit breaker ejects and re-admits the backend.
+    pub fn with_circuit_breaker(self, settings: resilience::CircuitBreakerSettings) -> Self {
+        Self { breaker: CircuitBreaker::new(settings, clock::now()), ..self }
     }
 
-    /// How fast what it says of itself grows old.
-    pub fn with_horizon(self, horizon: Duration) -> Self {
-        self.ledger.set_horizon(horizon);
+    /// Sets the age at which reported load has half its weight.
+    pub fn with_load_horizon(self, horizon: Duration) -> Self {
+        self.load_estimator.set_horizon(horizon);
         self
     }
 
-    /// Its share of the work, relative to the others'. With 0 it gets nothing new; while it is
-    /// drained it is 0.
+    /// The share of the requests relative to other backends. 0 while the backend is drained.
     pub fn weight(&self) -> u32 {
         if self.is_drained() { 0 } else { self.weight.load(Ordering::Relaxed) }
     }
 
-    /// Whether an operator wants it to get nothing new.
+    /// Whether an operator has drained the backend.
     pub fn is_drained(&self) -> bool {
         self.is_drained.load(Ordering::Relaxed)
     }
 
-    /// It gets nothing new from now on, and finishes what it has; or it gets its share again.
-    /// Whether that is a change.
-    fn drain(&self, is_drained: bool) -> bool {
+    /// Drains or undrains the backend. A drained backend finishes its requests and gets no new
+    /// ones. Returns whether the state changed.
+    fn set_drained(&self, is_drained: bool) -> bool {
         let is_change = self.is_drained.swap(is_drained, Ordering::Relaxed) != is_drained;
         if is_change {
-            tracing::info!(backend = %self.id, is_drained, "an operator drains a replica, or ends that");
+            tracing::info!(backend = %self.id, is_drained, "operator drained or undrained backend");
             self.on_change(clock::now());
         }
         is_change
     }
 
-    /// Whether the other one is the same replica, spoken to in the same way.
-    fn is_same(&self, other: &Self) -> bool {
+    /// Whether both have the same name, address and credentials.
+    fn is_same_endpoint(&self, other: &Self) -> bool {
         self.id == other.id
             && self.address == other.address
             && self.authorization == other.authorization
     }
 
-    /// Takes the terms of another one, which may change while it is used.
-    fn take_terms(&self, other: &Self) {
+    /// Copies the settings that can change without a new backend.
+    fn adopt_settings(&self, other: &Self) {
         self.breaker.set(other.breaker.settings());
         self.weight.store(other.weight.load(Ordering::Relaxed), Ordering::Relaxed);
         let may_inject_usage = other.may_inject_usage.load(Ordering::Relaxed);
         self.may_inject_usage.store(may_inject_usage, Ordering::Relaxed);
-        self.stream_events.take_share(&other.stream_events);
-        self.ledger.set_horizon(other.ledger.horizon());
+        self.stream_profile.adopt_continuous_usage_share(&other.stream_profile);
+        self.load_estimator.set_horizon(other.load_estimator.horizon());
     }
 
-    /// Whether a request that does not ask for usage is to be made to: only servers that are known
-    /// to tell it in an event of its own are asked.
-    pub fn injects_usage(&self) -> bool {
+    /// Whether the gateway adds `include_usage` to requests without it. True only for servers that
+    /// are known to send usage in a separate event, which the gateway can remove.
+    pub fn should_inject_usage(&self) -> bool {
         self.may_inject_usage.load(Ordering::Relaxed)
-            && self.server().is_some_and(Server::tells_usage_apart)
+            && self.server_kind().is_some_and(EngineKind::sends_usage_event)
     }
 
-    /// What kind of server it is, if that is known.
-    pub fn server(&self) -> Option<Server> {
-        self.state.load().server()
+    /// The kind of the inference server, if known.
+    pub fn server_kind(&self) -> Option<EngineKind> {
+        self.state.load().server_kind()
     }
 
     /// Whether it is up and awake.
-    fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Acquire)
+    fn is_serving(&self) -> bool {
+        self.is_serving.load(Ordering::Acquire)
     }
 
-    /// Its streams that are silent now.
-    pub fn stalled(&self) -> u32 {
-        self.ledger.silent()
+    /// Number of streams of the backend that are stalled now.
+    pub fn stalled_streams(&self) -> u32 {
+        self.load_estimator.silent()
     }
 
-    /// Silences of its streams since the start.
-    pub fn stalls(&self) -> u64 {
-        self.stalls.load(Ordering::Relaxed)
+    /// Number of stalls since the start of the gateway.
+    pub fn stall_count(&self) -> u64 {
+        self.stall_count.load(Ordering::Relaxed)
     }
 
-    /// The p99 of the times between outputs of its streams lately, in seconds. `None`: too few.
+    /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: too few gaps.
     pub fn gap_p99(&self) -> Option<f64> {
-        self.gaps.p99()
+        self.recent_gaps.p99()
     }
 
-    /// What is believed of it.
-    pub fn state(&self) -> Arc<State> {
+    /// The current state.
+    pub fn state(&self) -> Arc<BackendState> {
         self.state.load_full()
     }
 
-    /// Requests of this gateway at it.
+    /// Number of requests that this gateway has in flight on the backend.
     pub fn in_flight(&self) -> u32 {
-        self.ledger.own().in_flight
+        self.load_estimator.local_load().in_flight
     }
 
-    /// A connection to it failed: it gets no requests until its watcher finds it well again,
-    /// which it is asked to try at once.
-    pub fn suspect(&self, reason: &str) {
-        self.update(|state| {
+    /// Marks the backend down after a failed connection, and requests a health check at once. The
+    /// backend gets no requests until a health check passes.
+    pub fn mark_down(&self, reason: &str) {
+        self.update_state(|state| {
             state.health = Health::Down;
             state.reason = Some(reason.into());
         });
-        self.look_again.notify_one();
+        self.health_check_requested.notify_one();
     }
 
-    /// It failed a request; `why` is for people.
-    pub fn on_failure(&self, symptom: Symptom, why: &str, now: Instant) {
+    /// Handles a failed request: applies the breaker action of the failure. `why` is for the log.
+    pub fn on_failure(&self, failure: FailureKind, why: &str, now: Instant) {
         let id = &self.id;
-        match symptom.effect() {
-            Effect::Nothing => return,
-            Effect::Down => return self.suspect(why),
-            Effect::Doubt => return self.doubt_models(),
-            Effect::Strike if self.breaker.on_failure(now) => {
-                tracing::warn!(backend = %id, why, "replica is ejected: it failed too often");
+        match failure.effect() {
+            BreakerAction::Nothing => return,
+            BreakerAction::MarkDown => return self.mark_down(why),
+            BreakerAction::RefreshModels => return self.mark_models_stale(),
+            BreakerAction::CountFailure if self.breaker.on_failure(now) => {
+                tracing::warn!(backend = %id, why, "backend ejected: too many requests failed");
             }
-            Effect::Eject if self.breaker.on_death(now) => {
-                tracing::warn!(backend = %id, why, "replica is ejected: its engine is dead");
+            BreakerAction::Eject if self.breaker.on_death(now) => {
+                tracing::warn!(backend = %id, why, "backend ejected: its engine is dead");
             }
-            Effect::Drain if self.breaker.on_drain(now) => {
-                tracing::warn!(backend = %id, why, "replica gives up requests: it is left alone");
+            BreakerAction::Drain if self.breaker.on_drain(now) => {
+                tracing::warn!(backend = %id, why, "backend ejected: it aborts its requests");
             }
-            Effect::Rest => self.breaker.on_full(now),
-            Effect::Strike | Effect::Eject | Effect::Drain => {}
+            BreakerAction::BackOff => self.breaker.on_overload(now),
+            BreakerAction::CountFailure | BreakerAction::Eject | BreakerAction::Drain => {}
         }
-        self.look_again.notify_one();
+        self.health_check_requested.notify_one();
         self.on_change(now);
     }
 
-    /// It has begun to answer a request.
-    pub fn on_answer(&self, now: Instant) {
+    /// Handles the start of a response: closes a half-open circuit breaker.
+    pub fn on_response_started(&self, now: Instant) {
         if self.breaker.on_answer(now) {
-            tracing::info!(backend = %self.id, "replica answers again: it starts slowly");
+            tracing::info!(backend = %self.id, "backend re-admitted: slow start begins");
             self.on_change(now);
         }
     }
 
-    /// It did not know a model that it said it serves: it is asked again for its models.
-    pub fn doubt_models(&self) {
-        if !self.is_doubted.swap(true, Ordering::Relaxed) {
-            self.look_again.notify_one();
+    /// Requests a new model list, because the backend rejected a model that it had listed.
+    pub fn mark_models_stale(&self) {
+        if !self.is_model_list_stale.swap(true, Ordering::Relaxed) {
+            self.health_check_requested.notify_one();
         }
     }
 
-    /// The connections to it that are not in use.
-    pub fn idle(&self) -> &Idle {
-        &self.idle
+    /// The idle connections to the backend.
+    pub fn idle_pool(&self) -> &IdlePool {
+        &self.idle_pool
     }
 
-    /// Waits until its health check has declared it down.
-    pub async fn declared_down(&self) {
+    /// Waits until the health checker declares the backend down.
+    pub async fn wait_declared_down(&self) {
         // The sender lives as long as `self`, so this cannot fail.
         let _ = self.declared_down.subscribe().wait_for(|is_down| *is_down).await;
     }
 
-    /// Waits until it has been looked at once.
-    pub async fn seen(&self) {
-        self.looked.wait().await;
+    /// Waits until the first health check has completed.
+    pub async fn wait_first_check(&self) {
+        self.first_check_completed.wait().await;
     }
 
-    fn update(&self, change: impl Fn(&mut State)) {
+    fn update_state(&self, change: impl Fn(&mut BackendState)) {
         self.state.rcu(|state| {
-            let mut next = State::clone(state);
+            let mut next = BackendState::clone(state);
             change(&mut next);
-            next.settled()
+            next.with_summary()
         });
-        // Whoever changed it meanwhile may have told before this does.
+        // Concurrent updates may store their flags out of order: repeat until the state is stable.
         loop {
             let state = self.state.load();
-            self.is_open.store(state.is_open(), Ordering::Release);
+            self.is_serving.store(state.is_serving(), Ordering::Release);
             if Arc::ptr_eq(&state, &self.state.load()) {
                 break;
             }
@@ -319,55 +321,59 @@ impl Backend {
         self.on_change(clock::now());
     }
 
-    /// It has said which models it serves.
-    fn serves(&self, models: &Arc<[Model]>) {
-        self.is_doubted.store(false, Ordering::Relaxed);
+    /// Sets the models that the backend lists, and rebuilds the routes if the list changed.
+    fn set_models(&self, models: &Arc<[ServedModel]>) {
+        self.is_model_list_stale.store(false, Ordering::Relaxed);
         let known = self.state.load().models.clone();
-        if known.is_some_and(|known| Model::are_same(&known, models)) {
+        if known.is_some_and(|known| ServedModel::are_equivalent(&known, models)) {
             return;
         }
-        match self.roster.upgrade() {
-            Some(roster) => roster.serves(self, models),
-            None => self.update(|state| state.models = Some(models.clone())),
+        match self.registry.upgrade() {
+            Some(registry) => registry.set_models(self, models),
+            None => self.update_state(|state| state.models = Some(models.clone())),
         }
     }
 
-    /// The number of replicas in its fleet; 1 if it is in none.
+    /// The number of backends in the pool. 1 outside a pool.
     fn fleet_size(&self) -> usize {
-        self.roster.upgrade().map_or(1, |roster| roster.fleet().backends.len())
+        self.registry.upgrade().map_or(1, |registry| registry.snapshot().backends.len())
     }
 
-    /// It has this position in the fleet from now on.
-    fn take_place(&self, place: usize) {
-        self.place.store(place, Ordering::Relaxed);
-        self.show(clock::now());
+    /// Sets the index in the pool.
+    fn set_position(&self, position: usize) {
+        self.position.store(position, Ordering::Relaxed);
+        self.publish_load_hint(clock::now());
     }
 
-    /// It may stand better or worse than it did: those who draw short lists see it, and those who
-    /// wait for room hear of it.
+    /// Publishes the load hint and wakes queued requests. Called after every change that may affect
+    /// routing.
     fn on_change(&self, now: Instant) {
-        self.show(now);
-        self.vacancies.tell();
+        self.publish_load_hint(now);
+        self.capacity_notifier.notify();
     }
 
-    /// Shows to those who draw short lists how it stands. Done whenever that may have changed.
-    fn show(&self, now: Instant) {
-        self.shortlist.show(self.place.load(Ordering::Relaxed), now, || {
-            let gets_none = !self.is_open() || self.weight() == 0 || self.breaker.is_shut(now);
-            (!gets_none).then(|| self.candidate(&Prompt::default(), now))
+    /// Publishes the load hint to the candidate sampler.
+    fn publish_load_hint(&self, now: Instant) {
+        self.candidate_sampler.show(self.position.load(Ordering::Relaxed), now, || {
+            let is_excluded = !self.is_serving() || self.weight() == 0 || self.breaker.is_shut(now);
+            (!is_excluded).then(|| self.candidate(&PromptFingerprint::default(), now))
         });
     }
 
-    /// What it is believed to be for this prompt.
-    fn candidate(&self, prompt: &Prompt, now: Instant) -> Candidate {
-        Candidate { weight: self.weight(), key: self.key, ..self.ledger.candidate(prompt, now) }
+    /// The load and cost estimates of the backend for this prompt.
+    fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
+        Candidate {
+            weight: self.weight(),
+            key: self.id_hash,
+            ..self.load_estimator.candidate(prompt, now)
+        }
     }
 
-    /// It is idle, and gets a request. Telling its watcher once will do until that hears it: the
-    /// watcher's part of the replica is in no cache of the CPU.
+    /// Signals the health checker that an idle backend gets a request. The flag avoids a second
+    /// signal before the first one is received: the `Notify` is usually not in the CPU caches.
     fn on_first_request(&self) {
-        if !self.is_told_of_work.load(Ordering::Relaxed)
-            && !self.is_told_of_work.swap(true, Ordering::Relaxed)
+        if !self.is_first_request_notified.load(Ordering::Relaxed)
+            && !self.is_first_request_notified.swap(true, Ordering::Relaxed)
         {
             self.first_request.notify_one();
         }
@@ -375,15 +381,15 @@ impl Backend {
 
     fn on_stall(&self, is_silent: bool) {
         if is_silent {
-            self.stalls.fetch_add(1, Ordering::Relaxed);
+            self.stall_count.fetch_add(1, Ordering::Relaxed);
         }
-        self.ledger.on_silence(is_silent, clock::now());
+        self.load_estimator.on_stall_change(is_silent, clock::now());
     }
 
-    /// The gateway could not look at it. What is known of it holds.
-    pub(super) fn is_unseen(&self, problem: &str) {
-        shortage::warn(problem);
-        self.update(|state| {
+    /// The gateway lacked resources for a health check. The previous state stays valid.
+    pub(super) fn on_check_skipped(&self, problem: &str) {
+        resource_exhaustion::warn_rate_limited(problem);
+        self.update_state(|state| {
             if state.health == Health::Unknown {
                 state.reason = Some(problem.into());
             }

@@ -1,10 +1,11 @@
-//! The replicas as they are believed to be. Belief comes from three sources: the configuration,
-//! what they say when they are looked at, and how our own requests fare.
+//! The backend pool: it holds all backends and leases one of them to each attempt. The state of a
+//! backend comes from the configuration, from health checks and scrapes, and from the outcomes of
+//! this gateway's own requests.
 
-use super::fleet::{Fleet, Limits};
-use super::roster::{Change, Roster, Selection};
-use super::routes::{Named, Routes};
-use super::vacancies::Vacancies;
+use super::capacity_notifier::CapacityNotifier;
+use super::pool_snapshot::{LeaseConstraints, PoolSnapshot};
+use super::registry::{BackendRegistry, PoolSettings, PoolUpdate};
+use super::routes::{ModelConfig, RouteTable};
 use super::{Backend, LabelledModel, Lease, Readiness};
 use arc_swap::Guard;
 use std::ops::Deref;
@@ -12,204 +13,207 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokenweir_core::clock;
-use tokenweir_core::error::Error;
+use tokenweir_core::error::GatewayError;
 use tokenweir_core::observe::Sink;
-use tokenweir_core::record::{Decision, Outcome, RequestRecord};
-use tokenweir_core::resilience::Symptom;
-use tokenweir_core::routing::high_water::Marks;
-use tokenweir_core::routing::{Ask, Policy, PolicyKind, Prompt};
+use tokenweir_core::record::{Outcome, RequestRecord, RoutingDecision};
+use tokenweir_core::resilience::FailureKind;
+use tokenweir_core::routing::saturation::SaturationThresholds;
+use tokenweir_core::routing::{Policy, PolicyKind, PromptFingerprint, RoutingRequest};
 
-/// All replicas, and the policy that chooses among them.
+/// All backends, and the policy that picks one of them.
 #[derive(Debug)]
-pub struct Pool {
-    roster: Arc<Roster>,
-    questions: AtomicU64,
-    vacancies: Arc<Vacancies>,
+pub struct BackendPool {
+    registry: Arc<BackendRegistry>,
+    request_sequence: AtomicU64,
+    capacity_notifier: Arc<CapacityNotifier>,
 }
 
-/// What a request needs of a replica.
+/// The properties of a request that decide which backend may serve it.
 #[derive(Debug, Clone, Copy)]
-pub struct Need<'a> {
+pub struct BackendRequirements<'a> {
     /// The model, if the client named one.
     pub model: Option<&'a str>,
-    /// Its prompt.
-    pub prompt: &'a Arc<Prompt>,
-    /// Whether its answer is a stream.
+    /// The fingerprint of its prompt.
+    pub prompt: &'a Arc<PromptFingerprint>,
+    /// Whether its response is a stream.
     pub is_stream: bool,
     /// A hash of its session, if it has one.
     pub session: Option<u64>,
-    /// Randomness for the policy.
+    /// Random seed for the policy.
     pub seed: u64,
 }
 
-/// The routes of the fleet as it was when they were asked for.
-struct RoutesOf(Guard<Arc<Fleet>>);
+/// The routes of the snapshot that was current when the guard was made.
+struct RoutesGuard(Guard<Arc<PoolSnapshot>>);
 
-impl Pool {
-    /// A pool of replicas that have not been looked at, and names for what they serve.
-    pub fn new(backends: Vec<Backend>, names: &[Named], policy: Policy) -> Self {
-        let vacancies = Arc::<Vacancies>::default();
-        let roster = Roster::new(vacancies.clone());
-        let pool = Self { roster, questions: AtomicU64::new(0), vacancies };
-        let change = pool.plan(backends);
-        let names = names.to_vec();
-        pool.change(change, &Selection { names, policy, ..Selection::default() });
+impl BackendPool {
+    /// A pool of backends of unknown health, with the configured models.
+    pub fn new(backends: Vec<Backend>, models: &[ModelConfig], policy: Policy) -> Self {
+        let capacity_notifier = Arc::<CapacityNotifier>::default();
+        let registry = BackendRegistry::new(capacity_notifier.clone());
+        let pool = Self { registry, request_sequence: AtomicU64::new(0), capacity_notifier };
+        let update = pool.plan_update(backends);
+        let models = models.to_vec();
+        pool.apply_update(update, &PoolSettings { models, policy, ..PoolSettings::default() });
         pool
     }
 
-    /// Asks these policies the same questions, to tell what they would have chosen.
-    pub fn with_shadow(self, kinds: &[PolicyKind]) -> Self {
-        self.roster.set_shadow(kinds);
+    /// Runs these policies in shadow: their picks are recorded and not used.
+    pub fn with_shadow_policies(self, kinds: &[PolicyKind]) -> Self {
+        self.registry.set_shadow_policies(kinds);
         self
     }
 
-    /// With fewer than this share of its replicas not ejected, it asks them all.
+    /// Sets the share of backends below which ejections are ignored (panic mode).
     pub fn with_panic_threshold(self, panic_threshold: f64) -> Self {
-        self.roster.set_panic_threshold(panic_threshold);
+        self.registry.set_panic_threshold(panic_threshold);
         self
     }
 
-    /// Has labels for at most this many models that the configuration does not name.
-    pub fn with_most_labels(self, most: usize) -> Self {
-        self.roster.set_most_labels(most);
+    /// Limits the number of model labels for models that the configuration does not name.
+    pub fn with_max_model_labels(self, max_labels: usize) -> Self {
+        self.registry.set_max_model_labels(max_labels);
         self
     }
 
-    /// The replicas.
+    /// The backends, by position.
     pub fn backends(&self) -> Arc<[Arc<Backend>]> {
-        self.roster.fleet().backends.clone()
+        self.registry.snapshot().backends.clone()
     }
 
-    /// Replicas that went away, and still have requests.
-    pub fn leaving(&self) -> Vec<Arc<Backend>> {
-        self.roster.leaving()
+    /// Backends that were removed from the pool and still have requests in flight.
+    pub fn retiring_backends(&self) -> Vec<Arc<Backend>> {
+        self.registry.retiring_backends()
     }
 
-    /// What it takes to have these replicas, and no others. Those that are there already, at the
-    /// same place under the same name and key, stay as they are, with all that is known of them.
-    pub fn plan(&self, backends: Vec<Backend>) -> Change {
-        self.roster.plan(backends)
+    /// Plans an update to exactly these backends. A backend that the pool already has, with the
+    /// same name, address and credentials, keeps its state.
+    pub fn plan_update(&self, backends: Vec<Backend>) -> PoolUpdate {
+        self.registry.plan_update(backends)
     }
 
-    /// Has the replicas of a change, and no others, from the next request on. Requests at those
-    /// that go away are not touched.
-    pub fn change(&self, change: Change, selection: &Selection) {
-        self.roster.change(change, selection);
-        // Whoever waits may have a place now, or none any more.
-        self.vacancies.tell();
+    /// Applies a planned update: the next request sees the new backends only. Requests in flight on
+    /// removed backends continue.
+    pub fn apply_update(&self, update: PoolUpdate, settings: &PoolSettings) {
+        self.registry.apply_update(update, settings);
+        // Queued requests may have a backend with capacity now, or no backend at all.
+        self.capacity_notifier.notify();
     }
 
-    /// The policy.
+    /// The active policy.
     pub fn policy(&self) -> Policy {
-        self.roster.fleet().policy
+        self.registry.snapshot().policy
     }
 
-    /// Memory of what is remembered to draw short lists of a large fleet.
-    pub fn short_list_bytes(&self) -> usize {
-        self.roster.fleet().shortlist.bytes()
+    /// Memory of the candidate sampler, in bytes.
+    pub fn candidate_sampler_bytes(&self) -> usize {
+        self.registry.snapshot().candidate_sampler.bytes()
     }
 
-    /// Word of places that may have become free.
-    pub fn vacancies(&self) -> &Vacancies {
-        &self.vacancies
+    /// Notifies queued requests of freed capacity.
+    pub fn capacity_notifier(&self) -> &CapacityNotifier {
+        &self.capacity_notifier
     }
 
-    /// Closes a connection to some backend that no request uses, so that its file descriptor is free.
-    /// Whether there was one.
-    pub fn close_idle(&self) -> bool {
+    /// Closes an idle connection to some backend, which frees its file descriptor. Returns whether
+    /// there was one.
+    pub fn close_idle_connection(&self) -> bool {
         let backends = self.backends();
-        // Not always the same one first: it would lose all its connections.
+        // Starts at a random backend, so that no backend loses all its connections first.
         let (before, after) = backends.split_at(fastrand::usize(..=backends.len()));
-        after.iter().chain(before).any(|backend| backend.idle().close_oldest())
+        after.iter().chain(before).any(|backend| backend.idle_pool().close_oldest())
     }
 
-    /// Whether any replica may be sent requests, as [`Readiness::is_ready`] tells.
+    /// Whether any backend is available. Cheaper than [`Readiness::is_ready`].
     pub fn is_ready(&self) -> bool {
-        self.roster.fleet().is_ready(clock::now())
+        self.registry.snapshot().is_ready(clock::now())
     }
 
-    /// Which replicas may be sent requests, and why the others may not. Logs the end of panic mode.
+    /// The availability of each backend. Logs the end of panic mode.
     pub fn readiness(&self, now: Instant) -> Readiness {
-        self.roster.fleet().readiness(now)
+        self.registry.snapshot().readiness(now)
     }
 
-    /// The models that are label values.
+    /// The models that have their own label value in metrics.
     pub fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
-        self.roster.labelled_models(now)
+        self.registry.labelled_models(now)
     }
 
-    /// The replica of this name gets nothing new, and finishes what it has; or it gets its share
-    /// again. This holds for as long as the replica is in the fleet. Whether that is a change;
-    /// `None` if there is no such replica.
-    pub fn drain(&self, name: &str, is_drained: bool) -> Option<bool> {
-        let fleet = self.roster.fleet();
-        let known = fleet.backends.iter().find(|backend| backend.id.as_str() == name);
-        known.map(|backend| backend.drain(is_drained))
+    /// Drains or undrains the backend of this name. A drained backend finishes its requests and
+    /// gets no new ones. The state lasts as long as the backend is in the pool. Returns whether the
+    /// state changed, or `None` if there is no such backend.
+    pub fn set_drained(&self, name: &str, is_drained: bool) -> Option<bool> {
+        let snapshot = self.registry.snapshot();
+        let backend = snapshot.backends.iter().find(|backend| backend.id.as_str() == name);
+        backend.map(|backend| backend.set_drained(is_drained))
     }
 
-    /// A place at the replica that the policy chooses, other than those in `tried`.
+    /// Leases the backend that the policy picks, other than those in `tried`.
     pub fn lease(
         &self,
-        need: Need<'_>,
+        requirements: BackendRequirements<'_>,
         tried: &[Arc<Backend>],
         now: Instant,
-    ) -> Result<(Lease, Arc<Decision>), Error> {
-        let limits = Limits::new(tried, None);
-        let place = self.roster.fleet().lease(&need, &self.ask(&need), &limits, now)?;
-        place.ok_or(Error::NoBackend)
+    ) -> Result<(Lease, Arc<RoutingDecision>), GatewayError> {
+        let constraints = LeaseConstraints::new(tried, None);
+        let request = self.routing_request(&requirements);
+        let leased = self.registry.snapshot().lease(&requirements, &request, &constraints, now)?;
+        leased.ok_or(GatewayError::NoBackend)
     }
 
-    /// A place at the replica that the policy chooses among those below their marks. `None`: there
-    /// are some that could take the request, and all are past a mark.
-    pub fn lease_below(
+    /// Leases the backend that the policy picks among those below the saturation thresholds.
+    /// `None`: some backends could serve the request, and all of them are saturated.
+    pub fn lease_below_thresholds(
         &self,
-        marks: &Marks,
-        need: Need<'_>,
+        thresholds: &SaturationThresholds,
+        requirements: BackendRequirements<'_>,
         now: Instant,
-    ) -> Result<Option<(Lease, Arc<Decision>)>, Error> {
-        let limits = Limits::new(&[], Some(marks));
-        self.roster.fleet().lease(&need, &self.ask(&need), &limits, now)
+    ) -> Result<Option<(Lease, Arc<RoutingDecision>)>, GatewayError> {
+        let constraints = LeaseConstraints::new(&[], Some(thresholds));
+        let request = self.routing_request(&requirements);
+        self.registry.snapshot().lease(&requirements, &request, &constraints, now)
     }
 
-    fn ask(&self, need: &Need<'_>) -> Ask {
-        let sequence = self.questions.fetch_add(1, Ordering::Relaxed);
-        Ask { sequence, seed: need.seed, session: need.session }
+    fn routing_request(&self, requirements: &BackendRequirements<'_>) -> RoutingRequest {
+        let sequence = self.request_sequence.fetch_add(1, Ordering::Relaxed);
+        RoutingRequest { sequence, seed: requirements.seed, session: requirements.session }
     }
 
-    /// Where requests for each model go now. To be looked at and dropped, not to be kept.
-    pub fn routes(&self) -> impl Deref<Target = Routes> + use<> {
-        RoutesOf(self.roster.fleet())
+    /// The current routes. The guard is for a short use: it is not to be stored.
+    pub fn routes(&self) -> impl Deref<Target = RouteTable> + use<> {
+        RoutesGuard(self.registry.snapshot())
     }
 }
 
-impl Deref for RoutesOf {
-    type Target = Routes;
+impl Deref for RoutesGuard {
+    type Target = RouteTable;
 
-    fn deref(&self) -> &Routes {
+    fn deref(&self) -> &RouteTable {
         &self.0.routes
     }
 }
 
-/// A request that a backend failed asks for a health check of it: a backend that fails fast looks
-/// idle.
-impl Sink for Pool {
-    /// A prefill has ended.
+/// Applies the outcomes of requests to backends. Failures count against a backend, because one that
+/// fails fast looks idle to the policies.
+impl Sink for BackendPool {
+    /// The prefill of a request has ended, which may free capacity.
     fn first_output(&self, _: &RequestRecord) {
-        self.vacancies.tell();
+        self.capacity_notifier.notify();
     }
 
     fn finished(&self, record: &RequestRecord) {
         if !record.outcome.is_backend_failure() {
             return;
         }
-        let fleet = self.roster.fleet();
-        let backend = fleet.backends.iter().find(|backend| Some(&backend.id) == record.backend());
+        let snapshot = self.registry.snapshot();
+        let backend =
+            snapshot.backends.iter().find(|backend| Some(&backend.id) == record.backend());
         let Some(backend) = backend else { return };
-        // What failed before its first output has been told already.
+        // Failures before the first output were handled with the attempt.
         if record.timings.first_output.is_some() {
-            let is_given_up = record.outcome == Outcome::Aborted;
-            let symptom = if is_given_up { Symptom::Draining } else { Symptom::Died };
-            backend.on_failure(symptom, symptom.as_str(), clock::now());
+            let is_aborted = record.outcome == Outcome::Aborted;
+            let failure = if is_aborted { FailureKind::Draining } else { FailureKind::Died };
+            backend.on_failure(failure, failure.as_str(), clock::now());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where requests go, and what a change of the fleet leaves as it was.
+//! Tests of leases and of updates of the pool.
 
 use super::*;
 use crate::backend::Health;
@@ -6,37 +6,37 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::sync::LazyLock;
 use std::time::Duration;
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
-use tokenweir_core::model::Model;
+use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::BackendId;
-use tokenweir_core::routing::Own;
+use tokenweir_core::routing::LocalLoad;
 
-fn pool(models: &[Option<&[&str]>]) -> Pool {
+fn pool(models: &[Option<&[&str]>]) -> BackendPool {
     let backend = |port: usize| {
-        let address = Address::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
+        let address = BackendAddress::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
         Backend::new(address.default_id(), address, None)
     };
-    let pool = Pool::new((0..models.len()).map(backend).collect(), &[], Policy::default());
+    let pool = BackendPool::new((0..models.len()).map(backend).collect(), &[], Policy::default());
     for (backend, models) in pool.backends().iter().zip(models) {
-        backend.update(|state| state.health = Health::Up);
+        backend.update_state(|state| state.health = Health::Up);
         if let Some(ids) = models {
-            let model = |id: &&str| Model::of(&json!({ "id": id })).unwrap();
-            backend.serves(&ids.iter().map(model).collect());
+            let model = |id: &&str| ServedModel::from_entry(&json!({ "id": id })).unwrap();
+            backend.set_models(&ids.iter().map(model).collect());
         }
     }
     pool
 }
 
-static PROMPT: LazyLock<Arc<Prompt>> =
-    LazyLock::new(|| Arc::new(Prompt { bytes: 40, ..Prompt::default() }));
+static PROMPT: LazyLock<Arc<PromptFingerprint>> =
+    LazyLock::new(|| Arc::new(PromptFingerprint { bytes: 40, ..PromptFingerprint::default() }));
 
-fn need(model: Option<&str>) -> Need<'_> {
-    Need { model, prompt: &PROMPT, is_stream: true, session: None, seed: 0 }
+fn requirements(model: Option<&str>) -> BackendRequirements<'_> {
+    BackendRequirements { model, prompt: &PROMPT, is_stream: true, session: None, seed: 0 }
 }
 
-fn lease(pool: &Pool, model: Option<&str>) -> Result<Lease, Error> {
-    pool.lease(need(model), &[], clock::now()).map(|(lease, _)| lease)
+fn lease(pool: &BackendPool, model: Option<&str>) -> Result<Lease, GatewayError> {
+    pool.lease(requirements(model), &[], clock::now()).map(|(lease, _)| lease)
 }
 
 #[test]
@@ -49,153 +49,177 @@ fn a_request_goes_only_where_its_model_is() {
 }
 
 #[test]
-fn a_model_is_unknown_only_if_every_replica_has_said_what_it_serves() {
+fn a_model_is_unknown_only_if_every_backend_has_listed_its_models() {
     let all_known = pool(&[Some(&["a"]), Some(&["b"])]);
     let error = lease(&all_known, Some("c")).unwrap_err();
-    assert_eq!(error, Error::UnknownModel { model: "c".into(), known: "`a`, `b`".into() });
-    let one_silent = pool(&[Some(&["a"]), None]);
-    assert!(lease(&one_silent, Some("c")).is_ok());
-    one_silent.backends()[1].suspect("gone");
-    assert_eq!(lease(&one_silent, Some("c")).unwrap_err(), Error::NoBackend);
+    assert_eq!(error, GatewayError::UnknownModel { model: "c".into(), known: "`a`, `b`".into() });
+    let one_unlisted = pool(&[Some(&["a"]), None]);
+    assert!(lease(&one_unlisted, Some("c")).is_ok());
+    one_unlisted.backends()[1].mark_down("gone");
+    assert_eq!(lease(&one_unlisted, Some("c")).unwrap_err(), GatewayError::NoBackend);
 }
 
 #[test]
-fn a_replica_that_is_down_or_was_tried_is_left_out() {
+fn a_backend_that_is_down_or_was_tried_is_not_picked() {
     let pool = pool(&[None, None]);
-    let (first, _) = pool.lease(need(None), &[], clock::now()).unwrap();
-    let (second, _) = pool.lease(need(None), &[first.backend().clone()], clock::now()).unwrap();
+    let (first, _) = pool.lease(requirements(None), &[], clock::now()).unwrap();
+    let (second, _) =
+        pool.lease(requirements(None), &[first.backend().clone()], clock::now()).unwrap();
     assert_ne!(first.backend().id, second.backend().id);
     let tried = [first.backend().clone(), second.backend().clone()];
-    assert_eq!(pool.lease(need(None), &tried, clock::now()).unwrap_err(), Error::NoBackend);
-    pool.backends().iter().for_each(|backend| backend.suspect("refused"));
+    assert_eq!(
+        pool.lease(requirements(None), &tried, clock::now()).unwrap_err(),
+        GatewayError::NoBackend
+    );
+    pool.backends().iter().for_each(|backend| backend.mark_down("refused"));
     assert!(!pool.is_ready());
-    assert_eq!(lease(&pool, None).unwrap_err(), Error::NoBackend);
+    assert_eq!(lease(&pool, None).unwrap_err(), GatewayError::NoBackend);
 }
 
 #[test]
 fn a_dropped_lease_leaves_nothing_in_flight() {
     let pool = pool(&[None]);
     let lease = lease(&pool, None).unwrap();
-    let own = || pool.backends()[0].ledger.own();
-    assert_eq!((own().in_flight, own().backlog), (1, 10));
+    let local_load = || pool.backends()[0].load_estimator.local_load();
+    assert_eq!((local_load().in_flight, local_load().backlog), (1, 10));
     drop(lease);
-    assert_eq!(own(), Own::default());
+    assert_eq!(local_load(), LocalLoad::default());
 }
 
 #[test]
-fn below_the_marks_only_replicas_with_room_are_chosen_and_none_is_no_error() {
-    let marks = Marks { waiting: None, kv_usage: None, in_flight: Some(1) };
+fn saturated_backends_are_not_leased_and_a_saturated_pool_is_no_error() {
+    let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
     let pool = pool(&[None, None]);
-    let place = |model| pool.lease_below(&marks, need(model), clock::now());
-    let (first, _) = place(None).unwrap().unwrap();
-    let (second, _) = place(None).unwrap().unwrap();
+    let lease = |model| pool.lease_below_thresholds(&thresholds, requirements(model), clock::now());
+    let (first, _) = lease(None).unwrap().unwrap();
+    let (second, _) = lease(None).unwrap().unwrap();
     assert_ne!(first.backend().id, second.backend().id);
-    assert!(place(None).unwrap().is_none(), "all are past their mark");
+    assert!(lease(None).unwrap().is_none(), "all backends are saturated");
     drop(second);
-    assert!(place(None).unwrap().is_some());
-    pool.backends().iter().for_each(|backend| backend.suspect("gone"));
-    assert_eq!(place(None).unwrap_err(), Error::NoBackend);
+    assert!(lease(None).unwrap().is_some());
+    pool.backends().iter().for_each(|backend| backend.mark_down("gone"));
+    assert_eq!(lease(None).unwrap_err(), GatewayError::NoBackend);
 }
 
 #[test]
-fn a_request_waits_for_a_full_backend_rather_than_go_to_one_that_is_stuck() {
-    let marks = Marks { waiting: None, kv_usage: None, in_flight: Some(2) };
+fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
+    let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(2) };
     let pool = pool(&[None, None]);
-    let begun = clock::now();
-    let later = begun + Duration::from_secs(5);
-    let place = |at| pool.lease_below(&marks, need(None), at).unwrap().map(|(lease, _)| lease);
-    let stuck = place(begun).unwrap();
-    let others = [place(later).unwrap(), place(later).unwrap()];
+    let start = clock::now();
+    let later = start + Duration::from_secs(5);
+    let lease_at = |at| {
+        let leased = pool.lease_below_thresholds(&thresholds, requirements(None), at);
+        leased.unwrap().map(|(lease, _)| lease)
+    };
+    let stuck = lease_at(start).unwrap();
+    let others = [lease_at(later).unwrap(), lease_at(later).unwrap()];
     assert!(others.iter().all(|other| other.backend().id != stuck.backend().id));
-    assert!(place(later).is_none(), "one is full, the other one is stuck");
-    stuck.replica().on_first_output(later);
-    assert_eq!(place(later).unwrap().backend().id, stuck.backend().id);
+    assert!(lease_at(later).is_none(), "one is saturated, the other one is stuck");
+    stuck.backend_feedback().on_first_output(later);
+    assert_eq!(lease_at(later).unwrap().backend().id, stuck.backend().id);
 }
 
 #[test]
-fn in_a_large_fleet_a_request_goes_where_its_prompt_was_and_any_replica_that_is_up_is_found() {
+fn a_large_fleet_has_prefix_affinity_and_finds_every_backend_that_is_up() {
     let pool = pool(&[None; 200]);
     let words = "a long prompt ".repeat(4_000);
-    let prompt = Arc::new(Prompt::new(1, std::iter::once(words.as_bytes())));
-    let place = |seed| {
-        let need = Need { prompt: &prompt, seed, ..need(None) };
-        let (lease, decision) = pool.lease(need, &[], clock::now()).unwrap();
+    let prompt = Arc::new(PromptFingerprint::new(1, std::iter::once(words.as_bytes())));
+    let pick = |seed| {
+        let requirements = BackendRequirements { prompt: &prompt, seed, ..requirements(None) };
+        let (lease, decision) = pool.lease(requirements, &[], clock::now()).unwrap();
         (lease.backend().id.clone(), decision)
     };
-    let (first, decision) = place(1);
-    assert_eq!(decision.candidates(), 4, "chosen at a glance");
+    let (first, decision) = pick(1);
+    assert_eq!(decision.candidate_count(), 4, "picked from a sample");
     for seed in 2..50 {
-        let (again, decision) = place(seed);
-        assert_eq!((again, decision.reason()), (first.clone(), "cached_prefix"));
+        let (id, decision) = pick(seed);
+        assert_eq!((id, decision.reason()), (first.clone(), "cached_prefix"));
     }
     let backends = pool.backends();
     for backend in backends.iter().skip(1).step_by(2) {
-        assert_eq!(pool.drain(backend.id.as_str(), true), Some(true));
+        assert_eq!(pool.set_drained(backend.id.as_str(), true), Some(true));
     }
     for seed in 1..50 {
-        let (lease, decision) = pool.lease(Need { seed, ..need(None) }, &[], clock::now()).unwrap();
-        assert_eq!((lease.backend().weight(), decision.candidates()), (1, 4), "drained ones show");
+        let (lease, decision) = pool
+            .lease(BackendRequirements { seed, ..requirements(None) }, &[], clock::now())
+            .unwrap();
+        assert_eq!(
+            (lease.backend().weight(), decision.candidate_count()),
+            (1, 4),
+            "drained backends are not sampled"
+        );
     }
     for backend in backends.iter() {
-        pool.drain(backend.id.as_str(), false);
+        pool.set_drained(backend.id.as_str(), false);
     }
     let (last, others) = backends.split_last().unwrap();
     for backend in others {
-        backend.suspect("gone");
+        backend.mark_down("gone");
     }
-    assert_eq!(place(50).0, last.id);
+    assert_eq!(pick(50).0, last.id);
 }
 
 #[tokio::test]
-async fn a_place_that_becomes_free_is_told_only_while_somebody_waits() {
+async fn freed_capacity_is_notified_only_while_requests_wait() {
     let pool = pool(&[None]);
-    let told = || futures_util::FutureExt::now_or_never(pool.vacancies().changed()).is_some();
+    let is_notified = || {
+        futures_util::FutureExt::now_or_never(pool.capacity_notifier().wait_capacity_freed())
+            .is_some()
+    };
     drop(lease(&pool, None).unwrap());
-    assert!(!told());
-    pool.vacancies().set_waiting(1);
-    assert!(!told());
+    assert!(!is_notified());
+    pool.capacity_notifier().set_waiting_requests(1);
+    assert!(!is_notified());
     drop(lease(&pool, None).unwrap());
-    assert!(told());
-    pool.backends()[0].suspect("gone");
-    assert!(told() && !told(), "once for each change");
-    pool.first_output(&tokenweir_core::record::sample::streamed());
-    assert!(told(), "a prefill has ended");
+    assert!(is_notified());
+    pool.backends()[0].mark_down("gone");
+    assert!(is_notified() && !is_notified(), "one notification per change");
+    pool.first_output(&tokenweir_core::record::fixtures::streamed());
+    assert!(is_notified(), "a prefill has ended");
 }
 
-// === changes ===
+// === updates ===
 
-/// A replica on this port, as the configuration has it.
-fn at(port: usize) -> Backend {
-    let address = Address::parse(&format!("http://127.0.0.1:{port}")).unwrap();
+/// A configured backend on this port.
+fn backend_at(port: usize) -> Backend {
+    let address = BackendAddress::parse(&format!("http://127.0.0.1:{port}")).unwrap();
     Backend::new(address.default_id(), address, None)
 }
 
-fn change(pool: &Pool, backends: Vec<Backend>) {
-    pool.change(pool.plan(backends), &Selection::default());
-    pool.backends().iter().for_each(|backend| backend.update(|state| state.health = Health::Up));
+fn set_backends(pool: &BackendPool, backends: Vec<Backend>) {
+    pool.apply_update(pool.plan_update(backends), &PoolSettings::default());
+    pool.backends()
+        .iter()
+        .for_each(|backend| backend.update_state(|state| state.health = Health::Up));
 }
 
-fn ports(pool: &Pool) -> Vec<u16> {
+fn ports(pool: &BackendPool) -> Vec<u16> {
     pool.backends().iter().map(|backend| backend.address.host_and_port().1).collect()
 }
 
 #[test]
-fn a_replica_that_stays_keeps_what_is_known_of_it_and_takes_its_new_terms() {
+fn a_retained_backend_keeps_its_state_and_gets_the_new_settings() {
     let pool = pool(&[Some(&["a"]), Some(&["b"])]);
     let before = pool.backends();
     let lease = lease(&pool, Some("a")).unwrap();
-    change(&pool, vec![at(8001), at(8000).with_weight(7).with_horizon(Duration::from_secs(9))]);
+    set_backends(
+        &pool,
+        vec![
+            backend_at(8001),
+            backend_at(8000).with_weight(7).with_load_horizon(Duration::from_secs(9)),
+        ],
+    );
     let after = pool.backends();
     assert!(Arc::ptr_eq(&before[0], &after[0]) && Arc::ptr_eq(&before[1], &after[1]));
     assert_eq!((after[0].weight(), after[0].in_flight()), (7, 1));
-    assert_eq!(after[0].ledger.horizon(), Duration::from_secs(9));
-    assert_eq!(pool.routes().of(Some("a")).replicas[..], [0], "it need not say it again");
+    assert_eq!(after[0].load_estimator.horizon(), Duration::from_secs(9));
+    assert_eq!(pool.routes().lookup(Some("a")).backends[..], [0], "its models stay known");
     drop(lease);
     assert_eq!(after[0].in_flight(), 0);
 }
 
 #[test]
-fn one_with_another_key_or_name_is_another_replica() {
+fn another_key_or_name_makes_another_backend() {
     let pool = pool(&[None]);
     let before = pool.backends();
     let address = before[0].address.clone();
@@ -203,91 +227,100 @@ fn one_with_another_key_or_name_is_another_replica() {
         Backend::new(BackendId::new("named"), address.clone(), None),
         Backend::new(address.default_id(), address.clone(), Some("Bearer a".parse().unwrap())),
     ] {
-        change(&pool, vec![other]);
+        set_backends(&pool, vec![other]);
         assert!(!Arc::ptr_eq(&before[0], &pool.backends()[0]));
     }
 }
 
 #[test]
-fn one_that_goes_away_gets_nothing_new_and_is_leaving_until_its_last_request_ends() {
+fn a_removed_backend_gets_no_new_requests_and_is_retiring_until_its_last_request_ends() {
     let pool = pool(&[None, None]);
     let leases = [lease(&pool, None).unwrap(), lease(&pool, None).unwrap()];
-    change(&pool, vec![at(8001), at(8002)]);
+    set_backends(&pool, vec![backend_at(8001), backend_at(8002)]);
     for _ in 0..10 {
         let port = lease(&pool, None).unwrap().backend().address.host_and_port().1;
         assert_ne!(port, 8000);
     }
-    let leaving = || pool.leaving().iter().map(|it| it.in_flight()).collect::<Vec<_>>();
-    assert_eq!(leaving(), [1]);
+    let retiring =
+        || pool.retiring_backends().iter().map(|backend| backend.in_flight()).collect::<Vec<_>>();
+    assert_eq!(retiring(), [1]);
     drop(leases);
-    assert_eq!(leaving(), [0; 0]);
+    assert_eq!(retiring(), [0; 0]);
     assert_eq!(lease(&pool, None).unwrap().backend().in_flight(), 1);
 }
 
 #[test]
-fn names_and_the_policy_change_with_the_fleet() {
+fn an_update_changes_the_models_and_the_policy() {
     let pool = pool(&[Some(&["a"]), Some(&["a"])]);
-    let name = |backends: &[&str]| Named {
+    let model = |backends: &[&str]| ModelConfig {
         name: "gpt".into(),
         served_as: Some("a".into()),
         backends: Some(backends.iter().map(|name| (*name).to_owned()).collect()),
-        ..Named::default()
+        ..ModelConfig::default()
     };
     let policy = Policy { kind: PolicyKind::P2c, ..Policy::default() };
-    let shadow = vec![PolicyKind::P2c, PolicyKind::Random];
-    let names = vec![name(&["127.0.0.1:8001"])];
-    let selection = Selection { names, policy, shadow, ..Selection::default() };
-    pool.change(pool.plan(vec![at(8001), at(8002)]), &selection);
+    let shadow_policies = vec![PolicyKind::P2c, PolicyKind::Random];
+    let models = vec![model(&["127.0.0.1:8001"])];
+    let settings = PoolSettings { models, policy, shadow_policies, ..PoolSettings::default() };
+    pool.apply_update(pool.plan_update(vec![backend_at(8001), backend_at(8002)]), &settings);
     assert_eq!(ports(&pool), [8002, 8001]);
-    pool.backends()[0].serves(&[Model::of(&json!({ "id": "a" })).unwrap()].into());
-    assert_eq!(pool.routes().of(Some("gpt")).replicas[..], [1], "only 8001 may be asked");
+    pool.backends()[0]
+        .set_models(&[ServedModel::from_entry(&json!({ "id": "a" })).unwrap()].into());
+    assert_eq!(pool.routes().lookup(Some("gpt")).backends[..], [1], "only 8001 may serve it");
     assert_eq!(pool.policy().kind, PolicyKind::P2c);
-    change(&pool, vec![at(8001)]);
-    assert_eq!(pool.routes().of(Some("gpt")).replicas[..], [0; 0], "the name is gone");
+    set_backends(&pool, vec![backend_at(8001)]);
+    assert_eq!(pool.routes().lookup(Some("gpt")).backends[..], [0; 0], "the alias is removed");
 }
 
 #[test]
-fn whoever_waits_hears_of_a_change() {
+fn an_update_notifies_queued_requests() {
     let pool = pool(&[None]);
-    pool.vacancies().set_waiting(1);
-    let told = || futures_util::FutureExt::now_or_never(pool.vacancies().changed()).is_some();
-    assert!(!told());
-    pool.change(pool.plan(vec![at(8000), at(8001)]), &Selection::default());
-    assert!(told());
+    pool.capacity_notifier().set_waiting_requests(1);
+    let is_notified = || {
+        futures_util::FutureExt::now_or_never(pool.capacity_notifier().wait_capacity_freed())
+            .is_some()
+    };
+    assert!(!is_notified());
+    pool.apply_update(
+        pool.plan_update(vec![backend_at(8000), backend_at(8001)]),
+        &PoolSettings::default(),
+    );
+    assert!(is_notified());
 }
 
 #[test]
-fn a_large_fleet_remembers_what_it_was_sent_when_others_come_and_go() {
+fn a_large_fleet_keeps_its_prefix_affinity_when_other_backends_change() {
     let pool = pool(&[None; 100]);
     let words = "a long prompt ".repeat(4_000);
-    let prompt = Arc::new(Prompt::new(1, std::iter::once(words.as_bytes())));
-    let place = |seed| {
-        let need = Need { prompt: &prompt, seed, ..need(None) };
-        pool.lease(need, &[], clock::now()).unwrap().0.backend().id.clone()
+    let prompt = Arc::new(PromptFingerprint::new(1, std::iter::once(words.as_bytes())));
+    let pick = |seed| {
+        let requirements = BackendRequirements { prompt: &prompt, seed, ..requirements(None) };
+        pool.lease(requirements, &[], clock::now()).unwrap().0.backend().id.clone()
     };
-    let first = place(1);
+    let first = pick(1);
     let stays =
         |port: &usize| port.is_multiple_of(2) || first.as_str().ends_with(&port.to_string());
-    change(&pool, (8000..8100).filter(stays).chain(9000..9060).map(at).collect());
+    set_backends(&pool, (8000..8100).filter(stays).chain(9000..9060).map(backend_at).collect());
     for seed in 2..50 {
-        assert_eq!(place(seed), first);
+        assert_eq!(pick(seed), first);
     }
 }
 
 proptest! {
     #[test]
-    fn the_fleet_is_what_it_was_told_to_be_and_those_that_stay_keep_their_places(
-        lists in proptest::collection::vec(proptest::collection::btree_set(0..12_usize, 0..9), 1..6),
+    fn an_update_has_exactly_the_given_backends_and_retained_ones_keep_their_positions(
+        lists in proptest::collection::vec(
+            proptest::collection::btree_set(0..12_usize, 0..9), 1..6),
     ) {
         let pool = pool(&[]);
         for wanted in lists {
             let before = pool.backends();
-            change(&pool, wanted.iter().map(|number| at(8000 + number)).collect());
+            set_backends(&pool, wanted.iter().map(|number| backend_at(8000 + number)).collect());
             let (after, mut ports) = (pool.backends(), ports(&pool));
-            for (place, backend) in before.iter().enumerate().take(after.len()) {
+            for (index, backend) in before.iter().enumerate().take(after.len()) {
                 let port = usize::from(backend.address.host_and_port().1);
                 prop_assert!(
-                    !wanted.contains(&(port - 8000)) || Arc::ptr_eq(backend, &after[place])
+                    !wanted.contains(&(port - 8000)) || Arc::ptr_eq(backend, &after[index])
                 );
             }
             ports.sort_unstable();

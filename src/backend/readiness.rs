@@ -1,8 +1,8 @@
-//! Whether requests can be served now: which backends may be sent requests, why the others may not,
-//! and whether so many are ejected that ejections are ignored (panic mode). `/readyz`, `/health`,
-//! the metrics, `/status` and the live views all read this.
+//! Computes the availability of each backend, the readiness of the gateway, and panic mode: if too
+//! many backends are ejected, ejections are ignored. `/readyz`, `/health`, `/status`, the metrics
+//! and the live views read this.
 
-use super::fleet::Fleet;
+use super::pool_snapshot::PoolSnapshot;
 use super::{Backend, Health};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,79 +13,80 @@ use std::time::{Duration, Instant};
 /// Whether a backend may be sent new requests, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Availability {
-    /// It may. It may still be full: then requests wait.
+    /// The backend gets new requests. A saturated backend is available too: requests wait for it in
+    /// the queue.
     Available,
-    /// It failed requests, and its circuit breaker keeps them from it.
+    /// The circuit breaker has ejected the backend, because it failed requests.
     Ejected,
-    /// Its engine sleeps.
+    /// The engine sleeps.
     Asleep,
-    /// It is configured to get nothing new.
+    /// The configured weight is 0.
     ZeroWeight,
-    /// An operator wants it to get nothing new.
+    /// An operator has drained the backend.
     Drained,
-    /// It does not pass its health check, or makes no progress.
+    /// The health checks fail, or the engine makes no progress.
     Down,
-    /// It has not been looked at yet.
+    /// The first health check has not completed.
     Unknown,
 }
 
-/// The availability of a fleet at one moment.
+/// The availability of all backends at one moment.
 #[derive(Debug, Clone)]
 pub struct Readiness {
     /// The backends.
-    pub backends: Vec<Standing>,
+    pub backends: Vec<BackendAvailability>,
     /// Whether ejections are ignored, for all models or for some.
     pub is_panic: bool,
 }
 
 /// The availability of one backend.
 #[derive(Debug, Clone)]
-pub struct Standing {
+pub struct BackendAvailability {
     /// The backend.
     pub backend: Arc<Backend>,
-    /// Why it may be sent requests or not.
+    /// The availability, without regard to panic mode.
     pub availability: Availability,
-    /// Whether it may be sent requests now: in panic mode also one that is ejected.
+    /// Whether the backend may be sent requests now. In panic mode also true if it is ejected.
     pub is_up: bool,
 }
 
-/// Logs the beginning and the end of panic mode.
+/// Logs the start and the end of panic mode.
 #[derive(Debug, Default)]
-pub(super) struct PanicLog {
-    is_begun: AtomicBool,
-    /// Requests that were routed since it began.
-    requests: AtomicU64,
-    times: Mutex<Option<Times>>,
+pub(super) struct PanicModeLog {
+    is_active: AtomicBool,
+    /// Number of requests routed in panic mode since its start.
+    routed_requests: AtomicU64,
+    period: Mutex<Option<PanicPeriod>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Times {
-    began: Instant,
-    last: Instant,
+struct PanicPeriod {
+    started_at: Instant,
+    last_request_at: Instant,
 }
 
-/// Panic mode has ended when it has been off for so long: a backend that is tried and fails again
-/// would have it logged for each try.
-const CALM: Duration = Duration::from_secs(10);
+/// Panic mode counts as ended after this time without it. Otherwise each probe of an ejected
+/// backend that fails again would log an end and a start.
+const PANIC_MODE_QUIET_PERIOD: Duration = Duration::from_secs(10);
 
-/// Whether so few of the backends that are up are left that ejections are ignored.
+/// Whether the share of `up` backends that are not ejected is below `threshold`.
 pub(super) fn is_panic(up: usize, ejected: usize, threshold: f64) -> bool {
     ((up - ejected) as f64) < threshold * up as f64
 }
 
-/// How many may be sent requests but for ejections, and how many of them are ejected.
-fn counts(each: impl Iterator<Item = Availability>) -> (usize, usize) {
-    each.fold((0, 0), |(fit, ejected), it| match it {
-        Availability::Available => (fit + 1, ejected),
-        Availability::Ejected => (fit + 1, ejected + 1),
-        _ => (fit, ejected),
+/// Number of backends that are available or ejected, and number of ejected ones.
+fn count_eligible_and_ejected(each: impl Iterator<Item = Availability>) -> (usize, usize) {
+    each.fold((0, 0), |(eligible, ejected), availability| match availability {
+        Availability::Available => (eligible + 1, ejected),
+        Availability::Ejected => (eligible + 1, ejected + 1),
+        _ => (eligible, ejected),
     })
 }
 
 // === impl Availability ===
 
 impl Availability {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 7] = [
         Self::Available,
         Self::Ejected,
@@ -111,7 +112,7 @@ impl Availability {
 }
 
 impl Backend {
-    /// Whether it may be sent new requests, and if not, why.
+    /// Whether the backend may be sent new requests, and if not, why.
     pub fn availability(&self, now: Instant) -> Availability {
         let state = self.state();
         match state.health {
@@ -128,8 +129,9 @@ impl Backend {
 
 // === impl Readiness ===
 
-impl Fleet {
-    /// Whether any backend may be sent requests. If all that are fit are ejected, panic mode decides.
+impl PoolSnapshot {
+    /// Whether any backend may be sent requests. If all eligible backends are ejected, this is true
+    /// only with a panic threshold above 0.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
         self.backends.iter().any(|backend| match backend.availability(now) {
             Availability::Available => true,
@@ -138,111 +140,116 @@ impl Fleet {
         })
     }
 
-    /// Whether a set of backends is in panic mode, which a request meets. Logs the beginning.
-    /// Ejections may be ignored for a request in other cases: when it was sent to others before, or
-    /// when backends are full for a moment. These are nothing to worry about.
-    pub(super) fn panics(&self, set: &[usize], now: Instant) -> bool {
+    /// Whether a set of backends is in panic mode when a request is routed. Logs the start of panic
+    /// mode. A request may ignore ejections in other cases too, which are not panic mode: after
+    /// attempts on the other backends, or while backends are overloaded for a moment.
+    pub(super) fn check_panic_mode(&self, set: &[usize], now: Instant) -> bool {
         let each = set.iter().map(|position| self.backends[*position].availability(now));
-        let (fit, ejected) = counts(each);
-        let is_panic = is_panic(fit, ejected, self.panic_threshold);
+        let (eligible, ejected) = count_eligible_and_ejected(each);
+        let is_panic = is_panic(eligible, ejected, self.panic_threshold);
         if is_panic {
-            self.panic.begin(fit, ejected, now);
+            self.panic_log.begin(eligible, ejected, now);
         }
         is_panic
     }
 
     /// The availability of each backend. Logs the end of panic mode.
     pub(super) fn readiness(&self, now: Instant) -> Readiness {
-        let standing = |backend: &Arc<Backend>| {
+        let evaluate = |backend: &Arc<Backend>| {
             let availability = backend.availability(now);
             let is_up = availability == Availability::Available;
-            Standing { backend: backend.clone(), availability, is_up }
+            BackendAvailability { backend: backend.clone(), availability, is_up }
         };
-        let mut backends: Vec<Standing> = self.backends.iter().map(standing).collect();
+        let mut backends: Vec<BackendAvailability> = self.backends.iter().map(evaluate).collect();
         let mut is_in_panic = false;
-        if backends.iter().any(|it| it.availability == Availability::Ejected) {
-            for set in self.routes.sets() {
+        if backends.iter().any(|backend| backend.availability == Availability::Ejected) {
+            for set in self.routes.backend_sets() {
                 let each = set.iter().map(|position| backends[*position].availability);
-                let (fit, ejected) = counts(each);
-                if is_panic(fit, ejected, self.panic_threshold) {
+                let (eligible, ejected) = count_eligible_and_ejected(each);
+                if is_panic(eligible, ejected, self.panic_threshold) {
                     is_in_panic = true;
                     for position in &**set {
-                        let it = &mut backends[*position];
-                        it.is_up |= it.availability == Availability::Ejected;
+                        let backend = &mut backends[*position];
+                        backend.is_up |= backend.availability == Availability::Ejected;
                     }
                 }
             }
         }
         if !is_in_panic {
-            self.panic.end(now);
+            self.panic_log.end(now);
         }
         Readiness { backends, is_panic: is_in_panic }
     }
 }
 
 impl Readiness {
-    /// Whether any backend may be sent requests, and so at least one model can be served.
+    /// Whether any backend may be sent requests, so that at least one model can be served.
     pub fn is_ready(&self) -> bool {
-        self.backends.iter().any(|it| it.is_up)
+        self.backends.iter().any(|backend| backend.is_up)
     }
 
-    /// The backends by what keeps requests from them, such as `3 backends: 1 asleep, 2 down`.
+    /// The number of backends by availability, such as `3 backends: 1 asleep, 2 down`.
     pub fn summary(&self) -> String {
         let mut counts: BTreeMap<Availability, usize> = BTreeMap::new();
-        for it in &self.backends {
-            *counts.entry(it.availability).or_default() += 1;
+        for backend in &self.backends {
+            *counts.entry(backend.availability).or_default() += 1;
         }
-        let many = self.backends.len();
-        let mut summary = match many {
+        let total = self.backends.len();
+        let mut summary = match total {
             0 => "no backends".to_owned(),
             1 => "1 backend".to_owned(),
-            _ => format!("{many} backends"),
+            _ => format!("{total} backends"),
         };
-        for (number, (availability, count)) in counts.into_iter().enumerate() {
-            let gap = if number == 0 { ':' } else { ',' };
+        for (index, (availability, count)) in counts.into_iter().enumerate() {
+            let separator = if index == 0 { ':' } else { ',' };
             // Writing to a string cannot fail.
-            let _ = write!(summary, "{gap} {count} {}", availability.as_str());
+            let _ = write!(summary, "{separator} {count} {}", availability.as_str());
         }
         summary
     }
 }
 
-// === impl PanicLog ===
+// === impl PanicModeLog ===
 
-impl PanicLog {
-    /// A request is routed in panic mode: so many backends are up, and so many of them ejected.
-    /// Whether that was logged.
+impl PanicModeLog {
+    /// Records a request that is routed in panic mode. Logs the start of panic mode, and returns
+    /// whether it did.
     pub(super) fn begin(&self, up: usize, ejected: usize, now: Instant) -> bool {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
-        times.get_or_insert(Times { began: now, last: now }).last = now;
-        let is_new = !self.is_begun.swap(true, Ordering::Relaxed);
+        self.routed_requests.fetch_add(1, Ordering::Relaxed);
+        let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
+        period
+            .get_or_insert(PanicPeriod { started_at: now, last_request_at: now })
+            .last_request_at = now;
+        let is_new = !self.is_active.swap(true, Ordering::Relaxed);
         if is_new {
             tracing::warn!(
                 up,
                 ejected,
-                "panic mode begins: so many backends are ejected that all are sent requests \
-                 (health.panic_threshold)"
+                "panic mode begins: the share of backends that are not ejected is below \
+                 circuit_breaker.panic_threshold, so ejected backends get requests too"
             );
         }
         is_new
     }
 
-    /// The fleet is not in panic mode. Whether that was logged.
+    /// Records that panic mode is off. Logs its end after the quiet period, and returns whether it
+    /// did.
     fn end(&self, now: Instant) -> bool {
-        if !self.is_begun.load(Ordering::Relaxed) {
+        if !self.is_active.load(Ordering::Relaxed) {
             return false;
         }
-        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = times.filter(|it| now.saturating_duration_since(it.last) >= CALM);
-        if let Some(Times { began, last }) = over {
-            *times = None;
-            self.is_begun.store(false, Ordering::Relaxed);
-            let requests = self.requests.swap(0, Ordering::Relaxed);
-            let seconds = last.saturating_duration_since(began).as_secs();
-            tracing::info!(seconds, requests, "panic mode has ended: ejections count again");
+        let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = period.filter(|period| {
+            now.saturating_duration_since(period.last_request_at) >= PANIC_MODE_QUIET_PERIOD
+        });
+        if let Some(PanicPeriod { started_at, last_request_at }) = ended {
+            *period = None;
+            self.is_active.store(false, Ordering::Relaxed);
+            let requests = self.routed_requests.swap(0, Ordering::Relaxed);
+            let seconds = last_request_at.saturating_duration_since(started_at).as_secs();
+            tracing::info!(seconds, requests, "panic mode ended: ejected backends get no requests");
         }
-        over.is_some()
+        ended.is_some()
     }
 }
 

@@ -1,203 +1,220 @@
-//! Which replicas serve which model, and what they call it: one table, made anew when a replica's
-//! models change, so that a request costs one lookup however many replicas there are.
+//! The route table: maps each model name to the backends that serve it and to the name that they
+//! use for it. The table is rebuilt when a backend lists other models, so that a request costs one
+//! lookup regardless of the number of backends.
 
-use super::labels::Labels;
-pub use super::terms::Terms;
+use super::model_labels::ModelLabelTable;
+pub use super::route_policy::RoutePolicy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokenweir_core::dialect::adapter_hash;
-use tokenweir_core::model::Model;
-use tokenweir_core::openai::control::{Permission, Permissions};
+use tokenweir_core::model::ServedModel;
+use tokenweir_core::openai::engine_control::{Permission, Permissions};
 use tokenweir_core::record::{BackendId, ModelLabel};
 
-/// A name that the configuration gives to a model. It wins over a model of that name.
+/// A configured model name or alias. It takes precedence over a listed model of the same name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Named {
-    /// What clients write.
+pub struct ModelConfig {
+    /// The model name in client requests.
     pub name: String,
-    /// What the replicas call it. `None`: the same.
+    /// The model name that the backends use. `None`: the same as `name`.
     #[serde(default)]
     pub served_as: Option<String>,
-    /// The names of the only replicas for it. `None`: all that serve it.
+    /// Names of the backends that may serve it. `None`: all backends that list it.
     #[serde(default)]
     pub backends: Option<Vec<String>>,
-    /// The engine-control fields that each client of this model may use, besides those that its
-    /// tenant may.
+    /// Engine-control fields that every client of this model may use, in addition to those that its
+    /// tenant may use.
     #[serde(default)]
     pub allow: Vec<Permission>,
-    /// On what terms, where they are not those of all requests.
+    /// Overrides of global settings for requests of this model.
     #[serde(default)]
-    pub terms: Terms,
+    pub policy: RoutePolicy,
 }
 
-/// Where requests for a model go.
+/// The route of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
-    /// The label of the model.
+pub struct ModelRoute {
+    /// The metric label of the model.
     pub label: ModelLabel,
-    /// What the replicas call it, if its clients call it otherwise.
+    /// The model name that the backends use, if it differs from the clients' name.
     pub served_as: Option<Arc<str>>,
-    /// The positions of the replicas that serve it, or may: those that have not said what they
-    /// serve.
-    pub replicas: Arc<[usize]>,
+    /// The positions of the backends that serve it or may serve it: the latter have not listed
+    /// their models yet.
+    pub backends: Arc<[usize]>,
     /// The hash of the model's name, if it is a LoRA adapter.
-    pub adapter: Option<u64>,
-    /// The engine-control fields that each client of the model may use.
-    pub allowed: Permissions,
-    /// On what terms, where they are not those of all requests.
-    pub terms: Terms,
+    pub adapter_hash: Option<u64>,
+    /// The engine-control fields that every client of the model may use.
+    pub permissions: Permissions,
+    /// Overrides of global settings for requests of this model.
+    pub policy: RoutePolicy,
 }
 
-/// The routes as they are now. Replaced whole.
+/// The routes of all models. Each change replaces the whole value.
 #[derive(Debug)]
-pub struct Routes {
-    by_name: HashMap<Arc<str>, Route>,
-    /// Of a request without a model.
-    anywhere: Route,
-    /// Of a model that no replica has named.
-    unheard: Route,
-    models: Vec<Model>,
-    /// The different sets of replicas that the routes have.
-    sets: Vec<Arc<[usize]>>,
-    /// A backend has not said yet which models it serves.
-    has_unlisted: bool,
+pub struct RouteTable {
+    by_name: HashMap<Arc<str>, ModelRoute>,
+    /// The route of requests without a model.
+    default_route: ModelRoute,
+    /// The route of models that no backend lists.
+    unknown_model_route: ModelRoute,
+    models: Vec<ServedModel>,
+    /// The distinct sets of backends that the routes have.
+    backend_sets: Vec<Arc<[usize]>>,
+    /// Whether the models of some backend are not known yet.
+    has_unlisted_backend: bool,
 }
 
-/// A [`Named`] whose replicas are known by their positions.
+/// A [`ModelConfig`] with its backends resolved to positions.
 #[derive(Debug)]
-pub(super) struct Rule {
+pub(super) struct RouteRule {
     name: Arc<str>,
     served_as: Option<Arc<str>>,
-    /// For each position whether it may be asked. `None`: all may.
-    only: Option<Vec<bool>>,
-    allowed: Permissions,
-    terms: Terms,
+    /// For each position, whether that backend may serve the model. `None`: all may.
+    eligible_positions: Option<Vec<bool>>,
+    permissions: Permissions,
+    policy: RoutePolicy,
 }
 
-/// What each replica says that it serves. `None`: it has not said. Equal lists are one.
-pub(super) type Said = [Option<Arc<[Model]>>];
+/// The models that each backend lists, by position. `None`: not known yet. Equal lists share one
+/// allocation.
+pub(super) type AdvertisedModels = [Option<Arc<[ServedModel]>>];
 
-/// The lists of models that there are, each of them once, however many replicas have it.
+/// Stores each distinct model list once, regardless of the number of backends that have it.
 #[derive(Debug, Default)]
-pub(super) struct Lists(Vec<Arc<[Model]>>);
+pub(super) struct ModelListInterner(Vec<Arc<[ServedModel]>>);
 
-/// Replicas that say the same.
-struct Group<'a> {
-    models: &'a [Model],
+/// Backends with the same model list.
+struct BackendGroup<'a> {
+    models: &'a [ServedModel],
     positions: Vec<usize>,
 }
 
-// === impl Named ===
+// === impl ModelConfig ===
 
-impl Named {
-    /// What the replicas call the model, if clients call it otherwise.
+impl ModelConfig {
+    /// The model name that the backends use, if it differs from `name`.
     pub fn alias_of(&self) -> Option<&str> {
         self.served_as.as_deref().filter(|target| *target != self.name)
     }
 }
 
-// === impl Routes ===
+// === impl RouteTable ===
 
-impl Routes {
-    /// The route of a model. A request that names none, or an empty one as vLLM allows, goes
-    /// anywhere.
-    pub fn of(&self, model: Option<&str>) -> &Route {
+impl RouteTable {
+    /// The route of a model. A request without a model, or with an empty name as vLLM allows, may
+    /// go to every backend.
+    pub fn lookup(&self, model: Option<&str>) -> &ModelRoute {
         match model {
-            None | Some("") => &self.anywhere,
-            Some(name) => self.by_name.get(name).unwrap_or(&self.unheard),
+            None | Some("") => &self.default_route,
+            Some(name) => self.by_name.get(name).unwrap_or(&self.unknown_model_route),
         }
     }
 
-    /// The model that every backend uses for a request which names none. `None`: the backends differ,
-    /// one has not listed its models yet, or the configuration gives that name to another model.
+    /// The model that every backend uses for a request without a model. `None`: the backends
+    /// differ, one has not listed its models yet, or the configuration gives that name to another
+    /// model.
     pub fn default_model(&self) -> Option<&str> {
-        let label = &self.anywhere.label;
-        let is_known = label.is_known() && !self.has_unlisted;
+        let label = &self.default_route.label;
+        let is_known = label.is_known() && !self.has_unlisted_backend;
         let is_plain =
             |name: &&str| self.by_name.get(*name).is_none_or(|route| route.served_as.is_none());
         is_known.then(|| label.name()).filter(is_plain)
     }
 
-    /// The models that there are, by id, the configuration's names among them. Of several entries
-    /// for one id the first replica's.
-    pub fn models(&self) -> &[Model] {
+    /// The models for `/v1/models`, sorted by id, with the configured names. If several backends
+    /// list the same id, the entry is that of the first backend.
+    pub fn models(&self) -> &[ServedModel] {
         &self.models
     }
 
-    /// The different sets of replicas, by their positions, that requests can go to.
-    pub(super) fn sets(&self) -> &[Arc<[usize]>] {
-        &self.sets
+    /// The distinct sets of backends that requests can go to, as positions.
+    pub(super) fn backend_sets(&self) -> &[Arc<[usize]>] {
+        &self.backend_sets
     }
 
-    /// Of replicas that say this, in the order of their positions.
-    pub(super) fn new(rules: &[Rule], said: &Said, labels: &Labels) -> Self {
-        let groups = Group::all(said);
-        let silent = (0..said.len()).filter(|position| said[*position].is_none());
-        let silent: Vec<usize> = silent.collect();
-        let mut served: HashMap<&Arc<str>, Vec<(&Group<'_>, &Model)>> = HashMap::new();
+    /// Builds the table from the configured rules and the models that each backend lists.
+    pub(super) fn new(
+        rules: &[RouteRule],
+        advertised: &AdvertisedModels,
+        labels: &ModelLabelTable,
+    ) -> Self {
+        let groups = BackendGroup::group_by_models(advertised);
+        let unlisted = (0..advertised.len()).filter(|position| advertised[*position].is_none());
+        let unlisted: Vec<usize> = unlisted.collect();
+        let mut served: HashMap<&Arc<str>, Vec<(&BackendGroup<'_>, &ServedModel)>> = HashMap::new();
         for group in &groups {
             for model in group.models {
-                let places = served.entry(&model.id).or_default();
-                if places.last().is_none_or(|(last, _)| !std::ptr::eq(*last, group)) {
-                    places.push((group, model));
+                let entries = served.entry(&model.id).or_default();
+                if entries.last().is_none_or(|(last, _)| !std::ptr::eq(*last, group)) {
+                    entries.push((group, model));
                 }
             }
         }
-        let named: HashSet<&Arc<str>> = rules.iter().map(|rule| &rule.name).collect();
-        let plain = served.keys().filter(|id| !named.contains(*id));
-        let plain: Vec<Rule> = plain.map(|id| Rule::plain(id)).collect();
+        let configured: HashSet<&Arc<str>> = rules.iter().map(|rule| &rule.name).collect();
+        let discovered = served.keys().filter(|id| !configured.contains(*id));
+        let discovered: Vec<RouteRule> = discovered.map(|id| RouteRule::for_model_id(id)).collect();
         let (mut by_name, mut models) = (HashMap::new(), Vec::new());
-        // Most models are served by the same replicas as others: these share their positions.
+        // Most models have the same backends as others: such routes share one list of positions.
         let mut sets: HashSet<Arc<[usize]>> = HashSet::new();
-        let mut shared = |route: Route| {
-            let replicas = sets.get(&route.replicas).cloned().unwrap_or_else(|| {
-                sets.insert(route.replicas.clone());
-                route.replicas.clone()
+        let mut share_positions = |route: ModelRoute| {
+            let backends = sets.get(&route.backends).cloned().unwrap_or_else(|| {
+                sets.insert(route.backends.clone());
+                route.backends.clone()
             });
-            Route { replicas, ..route }
+            ModelRoute { backends, ..route }
         };
-        for rule in rules.iter().chain(&plain) {
-            let places = served.get(rule.target()).map_or(&[][..], Vec::as_slice);
-            models.extend(rule.entry(places));
-            let serving = places.iter().flat_map(|(group, _)| &group.positions);
-            let replicas = serving.chain(&silent).filter(|position| rule.allows(**position));
-            let label = labels.of(&rule.name);
-            let mut route = Route::new(label, rule.served_as.clone(), replicas.copied());
-            let is_adapter = places.iter().any(|(_, model)| model.parent.is_some());
-            route.terms = rule.terms;
-            route.allowed = rule.allowed;
-            route.adapter = is_adapter.then(|| adapter_hash(rule.target()));
-            by_name.insert(rule.name.clone(), shared(route));
+        for rule in rules.iter().chain(&discovered) {
+            let entries = served.get(rule.target()).map_or(&[][..], Vec::as_slice);
+            models.extend(rule.model_entry(entries));
+            let serving = entries.iter().flat_map(|(group, _)| &group.positions);
+            let eligible = serving.chain(&unlisted).filter(|position| rule.is_eligible(**position));
+            let label = labels.label_for(&rule.name);
+            let mut route = ModelRoute::new(label, rule.served_as.clone(), eligible.copied());
+            let is_adapter = entries.iter().any(|(_, model)| model.parent.is_some());
+            route.policy = rule.policy;
+            route.permissions = rule.permissions;
+            route.adapter_hash = is_adapter.then(|| adapter_hash(rule.target()));
+            by_name.insert(rule.name.clone(), share_positions(route));
         }
         models.sort_by(|a, b| a.id.cmp(&b.id));
-        let anywhere = shared(Route::new(only_model(&groups, labels), None, 0..said.len()));
-        let unheard = Route::new(ModelLabel::other(), None, silent.iter().copied());
-        let unheard = shared(unheard);
-        let (sets, has_unlisted) = (sets.into_iter().collect(), !silent.is_empty());
-        Self { by_name, anywhere, unheard, models, sets, has_unlisted }
+        let default_label = default_model_label(&groups, labels);
+        let default_route = ModelRoute::new(default_label, None, 0..advertised.len());
+        let default_route = share_positions(default_route);
+        let unknown_route = ModelRoute::new(ModelLabel::unknown(), None, unlisted.iter().copied());
+        let unknown_model_route = share_positions(unknown_route);
+        let (backend_sets, has_unlisted_backend) =
+            (sets.into_iter().collect(), !unlisted.is_empty());
+        Self {
+            by_name,
+            default_route,
+            unknown_model_route,
+            models,
+            backend_sets,
+            has_unlisted_backend,
+        }
     }
 }
 
-/// The label of the model that a replica takes if it is told none, which is the first that it
-/// lists, if all replicas have the same one.
-fn only_model(groups: &[Group<'_>], labels: &Labels) -> ModelLabel {
+/// The label of the model that backends use for a request without a model: the first model that a
+/// backend lists. Unknown if the backends differ.
+fn default_model_label(groups: &[BackendGroup<'_>], labels: &ModelLabelTable) -> ModelLabel {
     let mut firsts = groups.iter().filter_map(|group| group.models.first());
     match firsts.next() {
-        Some(first) if firsts.all(|other| other.id == first.id) => labels.of(&first.id),
-        _ => ModelLabel::other(),
+        Some(first) if firsts.all(|other| other.id == first.id) => labels.label_for(&first.id),
+        _ => ModelLabel::unknown(),
     }
 }
 
-// === impl Group ===
+// === impl BackendGroup ===
 
-impl<'a> Group<'a> {
-    fn all(said: &'a Said) -> Vec<Self> {
+impl<'a> BackendGroup<'a> {
+    fn group_by_models(advertised: &'a AdvertisedModels) -> Vec<Self> {
         let mut by_list = HashMap::new();
         let mut groups: Vec<Self> = Vec::new();
-        for (position, models) in said.iter().enumerate() {
+        for (position, models) in advertised.iter().enumerate() {
             let Some(models) = models else { continue };
             let index = *by_list.entry(models.as_ptr()).or_insert(groups.len());
             if index == groups.len() {
@@ -209,79 +226,93 @@ impl<'a> Group<'a> {
     }
 }
 
-// === impl Route, Rule ===
+// === impl ModelRoute, RouteRule ===
 
-impl Route {
+impl ModelRoute {
     fn new(
         label: ModelLabel,
         served_as: Option<Arc<str>>,
-        replicas: impl Iterator<Item = usize>,
+        positions: impl Iterator<Item = usize>,
     ) -> Self {
-        let mut replicas: Vec<usize> = replicas.collect();
-        replicas.sort_unstable();
-        let replicas = replicas.into();
-        let (allowed, terms) = Default::default();
-        Self { label, served_as, replicas, adapter: None, allowed, terms }
+        let mut backends: Vec<usize> = positions.collect();
+        backends.sort_unstable();
+        let (permissions, policy) = Default::default();
+        Self {
+            label,
+            served_as,
+            backends: backends.into(),
+            adapter_hash: None,
+            permissions,
+            policy,
+        }
     }
 }
 
-impl Rule {
-    /// What clients write.
+impl RouteRule {
+    /// The model name in client requests.
     pub(super) const fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// The rule of a name among these replicas, in the order of their positions.
-    pub(super) fn of(named: &Named, replicas: &[BackendId]) -> Self {
-        let only = named.backends.as_ref().map(|names| {
+    /// The rule of a configured model. `backends` are the ids of all backends, by position.
+    pub(super) fn resolve(model: &ModelConfig, backends: &[BackendId]) -> Self {
+        let eligible_positions = model.backends.as_ref().map(|names| {
             let is_listed = |id: &BackendId| names.iter().any(|name| name == id.as_str());
-            replicas.iter().map(is_listed).collect()
+            backends.iter().map(is_listed).collect()
         });
-        let served_as = named.alias_of().map(Arc::from);
-        let allowed = Permissions::new(&named.allow);
-        Self { name: named.name.as_str().into(), served_as, only, allowed, terms: named.terms }
+        let served_as = model.alias_of().map(Arc::from);
+        let permissions = Permissions::new(&model.allow);
+        Self {
+            name: model.name.as_str().into(),
+            served_as,
+            eligible_positions,
+            permissions,
+            policy: model.policy,
+        }
     }
 
-    fn plain(id: &Arc<str>) -> Self {
-        let (allowed, terms) = Default::default();
-        Self { name: id.clone(), served_as: None, only: None, allowed, terms }
+    fn for_model_id(id: &Arc<str>) -> Self {
+        let (permissions, policy) = Default::default();
+        Self { name: id.clone(), served_as: None, eligible_positions: None, permissions, policy }
     }
 
     fn target(&self) -> &Arc<str> {
         self.served_as.as_ref().unwrap_or(&self.name)
     }
 
-    /// Its entry for `/v1/models`: that of the first replica which may be asked.
-    fn entry(&self, places: &[(&Group<'_>, &Model)]) -> Option<Model> {
-        let first = |group: &Group<'_>| {
-            group.positions.iter().copied().find(|position| self.allows(*position))
+    /// The entry of the model for `/v1/models`, from the first eligible backend.
+    fn model_entry(&self, entries: &[(&BackendGroup<'_>, &ServedModel)]) -> Option<ServedModel> {
+        let first = |group: &BackendGroup<'_>| {
+            group.positions.iter().copied().find(|position| self.is_eligible(*position))
         };
-        let places = places.iter().filter_map(|(group, model)| Some((first(group)?, model)));
-        let (_, model) = places.min_by_key(|(position, _)| *position)?;
+        let eligible = entries.iter().filter_map(|(group, model)| Some((first(group)?, model)));
+        let (_, model) = eligible.min_by_key(|(position, _)| *position)?;
         Some(model.called(&self.name))
     }
 
-    fn allows(&self, position: usize) -> bool {
-        self.only.as_ref().is_none_or(|only| only[position])
+    fn is_eligible(&self, position: usize) -> bool {
+        self.eligible_positions.as_ref().is_none_or(|eligible| eligible[position])
     }
 }
 
-// === impl Lists ===
+// === impl ModelListInterner ===
 
-impl Lists {
-    /// The models that replicas list: those of equal lists once.
-    pub(super) fn models(said: &Said) -> impl Iterator<Item = &Model> {
+impl ModelListInterner {
+    /// The models that backends list. Lists with the same allocation are visited once.
+    pub(super) fn distinct_models(
+        advertised: &AdvertisedModels,
+    ) -> impl Iterator<Item = &ServedModel> {
         let mut seen = HashSet::new();
-        let lists = said.iter().flatten().filter(move |list| seen.insert(list.as_ptr()));
+        let lists = advertised.iter().flatten().filter(move |list| seen.insert(list.as_ptr()));
         lists.flat_map(|list| list.iter())
     }
 
-    /// The list that is the same as this one, to be kept instead of it.
-    pub(super) fn shared(&mut self, models: &Arc<[Model]>) -> Arc<[Model]> {
-        // Those that no replica has any more.
+    /// Returns the stored list that equals `models`. Stores `models` if there is none.
+    pub(super) fn intern(&mut self, models: &Arc<[ServedModel]>) -> Arc<[ServedModel]> {
+        // Drops the lists that no backend has any more.
         self.0.retain(|list| Arc::strong_count(list) > 1);
-        let same = self.0.iter().find(|list| Model::are_same(list, models)).cloned();
-        same.unwrap_or_else(|| {
+        let known = self.0.iter().find(|list| ServedModel::are_equivalent(list, models)).cloned();
+        known.unwrap_or_else(|| {
             self.0.push(models.clone());
             models.clone()
         })

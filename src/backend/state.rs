@@ -1,131 +1,133 @@
-//! What is believed of a replica at one moment.
+//! The state of a backend at one moment, from health checks and scrapes.
 
-use super::recent::RecentMeans;
+use super::recent_times::RecentMeanTimes;
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_core::dialect::{Load, Server};
-use tokenweir_core::model::Model;
-use tokenweir_core::record::{Condition, RecentTimes};
-use tokenweir_core::signals::{ScrapeError, Signals};
+use tokenweir_core::dialect::{EngineKind, EngineLoad};
+use tokenweir_core::engine_metrics::{EngineMetricSet, ScrapeError};
+use tokenweir_core::model::ServedModel;
+use tokenweir_core::record::{BackendCondition, RecentEngineTimes};
 
-/// What is believed of a replica. Replaced whole.
+/// The state of a backend. Each change replaces the whole value.
 #[derive(Debug, Clone, Default)]
-#[repr(C)] // what each request's record takes of it first, and together
-pub struct State {
-    brief: Brief,
-    /// Whether it may be sent requests.
+#[repr(C)] // the summary, which every request reads, comes first and in adjacent cache lines
+pub struct BackendState {
+    summary: StateSummary,
+    /// The result of the health checks.
     pub health: Health,
-    /// What `/version` said.
+    /// The version from `/version`.
     pub version: Option<Arc<str>>,
-    /// What `/v1/models` said, as the entries stood there. `None`: not known.
-    pub models: Option<Arc<[Model]>>,
-    /// The last metrics page that was understood.
-    pub sample: Option<Sample>,
-    /// When the last page was asked for on which requests waited in its engine.
+    /// The models from `/v1/models`, each with its original entry. `None`: not known yet.
+    pub models: Option<Arc<[ServedModel]>>,
+    /// The last successful scrape.
+    pub sample: Option<LoadSample>,
+    /// Start of the last scrape that reported waiting requests.
     queued_at: Option<Instant>,
-    /// What its requests took lately, by its own account.
-    pub(super) means: RecentMeans,
-    /// Why the last look at its metrics failed, if it did.
+    /// Recent mean queue and prefill times, from the counters of the engine.
+    pub(super) mean_times: RecentMeanTimes,
+    /// Why the last scrape failed, if it did.
     pub metrics_error: Option<ScrapeError>,
-    /// Why it is down, for people.
+    /// Why the backend is down or unknown, as text for users.
     pub reason: Option<Arc<str>>,
 }
 
-/// What each request's record takes of it, made anew whenever it changes.
+/// The values that every request record reads, derived anew with each change.
 #[derive(Debug, Clone, Copy, Default)]
-struct Brief {
-    server: Option<Server>,
-    /// What it last said of itself, without its age.
-    condition: Condition,
-    /// When it was asked.
-    at: Option<Instant>,
-    /// What its requests took lately.
-    times: RecentTimes,
+struct StateSummary {
+    server_kind: Option<EngineKind>,
+    /// The last reported load, without its age.
+    condition: BackendCondition,
+    /// Start of the scrape that reported `condition`.
+    scraped_at: Option<Instant>,
+    /// Recent mean queue and prefill times.
+    recent_times: RecentEngineTimes,
 }
 
-/// Whether a replica may be sent requests.
+/// The result of the health checks of a backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Health {
-    /// It has not been looked at yet. It gets no requests.
+    /// No health check has completed yet. The backend gets no requests.
     #[default]
     Unknown,
-    /// Its `/health` answers 200.
+    /// The health checks pass.
     Up,
-    /// It does not.
+    /// The health checks fail, a connection failed, or the engine is stuck.
     Down,
 }
 
-/// A metrics page.
+/// The result of one scrape.
 #[derive(Debug, Clone, Copy)]
-pub struct Sample {
-    /// What the page said.
-    pub load: Load,
-    /// When it was asked for: the page is not newer.
-    pub at: Instant,
+pub struct LoadSample {
+    /// The load that the metrics page reported.
+    pub load: EngineLoad,
+    /// Start of the scrape. The page may be newer, but not older.
+    pub scraped_at: Instant,
 }
 
-// === impl State ===
+// === impl BackendState ===
 
-impl State {
-    /// With what is made of the rest of it.
-    pub(super) fn settled(mut self) -> Self {
-        let queue = self.sample.filter(|sample| sample.load.waiting.is_some_and(|it| it >= 1.0));
-        self.queued_at = queue.map(|sample| sample.at).or(self.queued_at);
-        let by_owner = self.models().first().and_then(|model| model.server);
+impl BackendState {
+    /// The same state with the summary derived from its other fields.
+    pub(super) fn with_summary(mut self) -> Self {
+        let has_queue = |sample: &LoadSample| sample.load.waiting.is_some_and(|count| count >= 1.0);
+        let queued = self.sample.filter(has_queue);
+        self.queued_at = queued.map(|sample| sample.scraped_at).or(self.queued_at);
+        let from_models = self.models().first().and_then(|model| model.server);
         let condition = self.sample.map(|sample| sample.load.condition()).unwrap_or_default();
-        let by_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
-        self.brief = Brief {
-            server: by_owner.or_else(by_metrics),
-            condition: Condition {
-                queued_at: self.queued_at,
+        let from_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
+        self.summary = StateSummary {
+            server_kind: from_models.or_else(from_metrics),
+            condition: BackendCondition {
+                last_queued_at: self.queued_at,
                 is_down: self.health == Health::Down,
                 ..condition
             },
-            at: self.sample.map(|sample| sample.at),
-            times: self.means.times(),
+            scraped_at: self.sample.map(|sample| sample.scraped_at),
+            recent_times: self.mean_times.times(),
         };
         self
     }
 
-    /// What kind of server it is: its models tell, or its metrics.
-    pub const fn server(&self) -> Option<Server> {
-        self.brief.server
+    /// The kind of inference server, from the `owned_by` of its models or else from its metrics.
+    pub const fn server_kind(&self) -> Option<EngineKind> {
+        self.summary.server_kind
     }
 
-    /// Whether it said that its engine sleeps: its weights are off the GPU, and it is sent nothing.
+    /// Whether its engine reports that it sleeps: its weights are off the GPU, and it gets no
+    /// requests.
     pub fn is_asleep(&self) -> bool {
         self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
     }
 
     /// Whether it is up and awake.
-    pub(super) fn is_open(&self) -> bool {
+    pub(super) fn is_serving(&self) -> bool {
         self.health == Health::Up && !self.is_asleep()
     }
 
-    /// Whether it has a LoRA adapter, or does not tell which ones it has.
-    pub(super) fn may_have(&self, adapter: u64) -> bool {
+    /// Whether it has this LoRA adapter loaded, or does not report its adapters.
+    pub(super) fn may_have_adapter(&self, adapter: u64) -> bool {
         let adapters = self.sample.and_then(|sample| sample.load.adapters);
         adapters.is_none_or(|adapters| adapters.has(adapter))
     }
 
-    /// The signals that its metrics offered last.
-    pub fn signals(&self) -> Signals {
-        self.sample.map(|sample| Signals::of(&sample.load)).unwrap_or_default()
+    /// The metrics that its last successful scrape offered.
+    pub fn signals(&self) -> EngineMetricSet {
+        self.sample.map(|sample| EngineMetricSet::from_load(&sample.load)).unwrap_or_default()
     }
 
-    /// What it last said of itself.
-    pub fn condition(&self, now: Instant) -> Condition {
-        let age = self.brief.at.map(|at| now.saturating_duration_since(at));
-        Condition { age, ..self.brief.condition }
+    /// The last reported load of the backend, with its age at `now`.
+    pub fn condition(&self, now: Instant) -> BackendCondition {
+        let age = self.summary.scraped_at.map(|at| now.saturating_duration_since(at));
+        BackendCondition { age, ..self.summary.condition }
     }
 
-    /// What its requests took lately, by its own account.
-    pub(super) const fn recent_times(&self) -> RecentTimes {
-        self.brief.times
+    /// Recent mean queue and prefill times, from the counters of the engine.
+    pub(super) const fn recent_times(&self) -> RecentEngineTimes {
+        self.summary.recent_times
     }
 
-    /// The models that it says it serves; none if it has not said.
-    pub fn models(&self) -> &[Model] {
+    /// The models that it lists. Empty if its list is not known yet.
+    pub fn models(&self) -> &[ServedModel] {
         self.models.as_deref().unwrap_or_default()
     }
 }

@@ -1,32 +1,36 @@
-//! What ends the pause between two looks at a replica.
+//! The wait between two health checks of a backend, and the events that end it early.
 
 use super::Backend;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Why a pause ended.
+/// Why the wait ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wake {
-    /// It was over.
-    Time,
-    /// An idle replica got a request.
-    Work,
+pub(super) enum WakeReason {
+    /// The interval was over.
+    IntervalElapsed,
+    /// An idle backend got a request.
+    FirstRequest,
     /// A request failed.
-    Failure,
+    RequestFailed,
 }
 
-/// Waits for `pause`, or for less: no more than `short` from when the replica gets its first
-/// request, and not at all when one fails.
-pub(super) async fn wait(backend: &Backend, pause: Duration, short: Duration) -> Wake {
-    let work = async {
+/// Waits for `interval`. Ends earlier, `first_request_delay` after an idle backend gets a request,
+/// and at once when a request fails.
+pub(super) async fn wait_next_check(
+    backend: &Backend,
+    interval: Duration,
+    first_request_delay: Duration,
+) -> WakeReason {
+    let first_request = async {
         backend.first_request.notified().await;
-        backend.is_told_of_work.store(false, Ordering::Relaxed);
-        tokio::time::sleep(short).await;
+        backend.is_first_request_notified.store(false, Ordering::Relaxed);
+        tokio::time::sleep(first_request_delay).await;
     };
     tokio::select! {
-        () = tokio::time::sleep(pause) => Wake::Time,
-        () = work => Wake::Work,
-        () = backend.look_again.notified() => Wake::Failure,
+        () = tokio::time::sleep(interval) => WakeReason::IntervalElapsed,
+        () = first_request => WakeReason::FirstRequest,
+        () = backend.health_check_requested.notified() => WakeReason::RequestFailed,
     }
 }
 
@@ -35,55 +39,67 @@ mod tests {
     use super::*;
     use crate::backend::Lease;
     use std::sync::Arc;
-    use tokenweir_core::address::Address;
+    use tokenweir_core::address::BackendAddress;
     use tokenweir_core::clock;
-    use tokenweir_core::routing::Prompt;
+    use tokenweir_core::routing::PromptFingerprint;
 
-    const PAUSE: Duration = Duration::from_secs(5);
-    const SHORT: Duration = Duration::from_millis(100);
+    const INTERVAL: Duration = Duration::from_secs(5);
+    const FIRST_REQUEST_DELAY: Duration = Duration::from_millis(100);
 
     fn backend() -> Arc<Backend> {
-        let address = Address::parse("http://127.0.0.1:9").unwrap();
+        let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
         Arc::new(Backend::new(address.default_id(), address, None))
     }
 
     fn lease(backend: &Arc<Backend>) -> Lease {
-        let (prompt, now) = (Prompt::default(), clock::now());
+        let (prompt, now) = (PromptFingerprint::default(), clock::now());
         Lease::new(backend.clone(), &backend.candidate(&prompt, now), &prompt, true, now)
     }
 
-    /// How a pause ended and how long it was, if this happens after a second of it.
-    async fn paused(happens: impl FnOnce(&Arc<Backend>)) -> (Wake, Duration) {
-        let (backend, begun) = (backend(), clock::now());
-        let happening = async {
+    /// The reason and the length of a wait during which `event` happens after one second.
+    async fn measure_wait(event: impl FnOnce(&Arc<Backend>)) -> (WakeReason, Duration) {
+        let (backend, started_at) = (backend(), clock::now());
+        let delayed_event = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            happens(&backend);
+            event(&backend);
         };
-        let (wake, ()) = tokio::join!(wait(&backend, PAUSE, SHORT), happening);
-        (wake, clock::now() - begun)
+        let (reason, ()) =
+            tokio::join!(wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY), delayed_event);
+        (reason, clock::now() - started_at)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pause_ends_soon_after_the_first_request_and_at_once_after_a_failed_one() {
-        assert_eq!(paused(|_| {}).await, (Wake::Time, PAUSE));
-        let work = paused(|backend| drop(lease(backend))).await;
-        assert_eq!(work, (Wake::Work, Duration::from_secs(1) + SHORT));
-        let failure = paused(|backend| backend.suspect("refused")).await;
-        assert_eq!(failure, (Wake::Failure, Duration::from_secs(1)));
+    async fn the_wait_ends_soon_after_the_first_request_and_at_once_after_a_failed_one() {
+        assert_eq!(measure_wait(|_| {}).await, (WakeReason::IntervalElapsed, INTERVAL));
+        let first = measure_wait(|backend| drop(lease(backend))).await;
+        assert_eq!(first, (WakeReason::FirstRequest, Duration::from_secs(1) + FIRST_REQUEST_DELAY));
+        let failed = measure_wait(|backend| backend.mark_down("refused")).await;
+        assert_eq!(failed, (WakeReason::RequestFailed, Duration::from_secs(1)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_first_of_several_requests_ends_a_pause_and_the_first_after_an_idle_time_again()
-     {
+    async fn only_the_first_request_of_a_busy_period_ends_the_wait() {
         let backend = backend();
         let first = lease(&backend);
-        assert_eq!(wait(&backend, PAUSE, SHORT).await, Wake::Work);
+        assert_eq!(
+            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY).await,
+            WakeReason::FirstRequest
+        );
         let second = lease(&backend);
-        assert_eq!(wait(&backend, PAUSE, SHORT).await, Wake::Time);
+        assert_eq!(
+            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY).await,
+            WakeReason::IntervalElapsed
+        );
         drop((first, second));
-        // One that comes between two pauses ends the next.
+        // A request between two waits ends the next wait.
         drop(lease(&backend));
-        assert_eq!(wait(&backend, PAUSE, SHORT).await, Wake::Work);
-        assert_eq!(wait(&backend, PAUSE, SHORT).await, Wake::Time);
+        assert_eq!(
+            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY).await,
+            WakeReason::FirstRequest
+        );
+        assert_eq!(
+            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY).await,
+            WakeReason::IntervalElapsed
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! `tokenweir check`: reads a configuration file and reports its mistakes.
+//! `tokenweir check`: validates a configuration file and reports its mistakes.
 
 use super::{USAGE, variable};
 use crate::config;
@@ -6,20 +6,20 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// `tokenweir check`.
+/// Arguments of `tokenweir check`.
 #[derive(Debug, Clone, Args)]
-pub struct Check {
+pub struct CheckArgs {
     /// The configuration file.
     pub file: PathBuf,
-    /// How to answer.
+    /// Output format.
     #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_CHECK_FORMAT")]
     pub format: CheckFormat,
 }
 
-/// How `tokenweir check` answers.
+/// Output format of `tokenweir check`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum CheckFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Human,
     /// One JSON object.
@@ -27,12 +27,12 @@ pub enum CheckFormat {
 }
 
 /// Runs the command.
-pub(crate) fn run(check: &Check) -> ExitCode {
+pub(crate) fn run(check: &CheckArgs) -> ExitCode {
     let result = config::check(&check.file, variable);
     match check.format {
-        #[expect(clippy::print_stdout, reason = "it is what was asked for")]
+        #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
         CheckFormat::Json => println!("{}", result.to_json()),
-        #[expect(clippy::print_stdout, reason = "it is what was asked for")]
+        #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
         CheckFormat::Human if result.is_ok() => println!("{result}"),
         CheckFormat::Human => eprintln!("{result}"),
     }

@@ -1,20 +1,20 @@
-//! Makes a key for a client, and what the file of keys needs of it.
+//! `tokenweir keygen`: creates an API key for a client, and its hash for the keys file.
 
 use crate::commands::failed;
 use std::process::ExitCode;
 use tokenweir_core::access::{KeyDigest, mint};
 
-/// Prints a new key, which is kept nowhere, and its hash.
+/// Prints a new key and its hash. The key is not stored anywhere.
 pub(crate) fn run() -> ExitCode {
     let mut random = [0; 32];
     if let Err(error) = getrandom::fill(&mut random) {
         return failed(&error);
     }
     let key = mint(random);
-    #[expect(clippy::print_stdout, reason = "it is what was asked for")]
+    #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
     {
         println!("key   {key}");
-        println!("hash  {}", KeyDigest::of(key.as_bytes()));
+        println!("hash  {}", KeyDigest::from_key(key.as_bytes()));
     }
     ExitCode::SUCCESS
 }

@@ -1,4 +1,4 @@
-//! The commands of the binary. Each folder has the flags of one command and its implementation.
+//! The commands of the binary. Each module has the flags of one command and its implementation.
 
 pub mod check;
 pub mod keygen;
@@ -25,24 +25,27 @@ pub mod top;
 #[cfg(feature = "tools")]
 pub mod tune;
 
-pub(crate) use crate::app::process::{Chain, variable};
+pub(crate) use crate::app::process::{ErrorChain, variable};
 use crate::config::ConfigError;
 use std::future::Future;
 use std::process::ExitCode;
 
-/// `EX_USAGE` of sysexits.h: the command line or a file is wrong.
+/// Exit code of a wrong command line or file: `EX_USAGE` of `sysexits.h`.
 pub(crate) const USAGE: u8 = 64;
 
+/// Prints a configuration error and returns its exit code.
 pub(crate) fn wrong(error: &ConfigError) -> ExitCode {
     eprintln!("error: {error}");
     ExitCode::from(USAGE)
 }
 
+/// Prints an error with its causes and returns the exit code of a failure.
 pub(crate) fn failed(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("error: {}", Chain(error));
+    eprintln!("error: {}", ErrorChain(error));
     ExitCode::FAILURE
 }
 
+/// Runs an asynchronous command on a new multi-threaded runtime.
 pub(crate) fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(command),

@@ -1,42 +1,46 @@
-//! How far a long command is.
+//! Progress displays of long commands, on standard error.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A line on a terminal that says how far it is. Elsewhere nothing is written.
-pub(crate) struct Progress {
-    what: &'static str,
+/// A progress line on standard error. If standard error is no terminal, it writes nothing.
+pub(crate) struct ProgressLine {
+    label: &'static str,
     total: Option<usize>,
     done: AtomicUsize,
-    every: usize,
+    update_interval: usize,
     is_shown: bool,
 }
 
-/// Updates of the line, if it is known how much there is to do.
-const UPDATES: usize = 200;
-/// Requests between two updates, at most.
-const EVERY: usize = 1_000;
+/// Maximum number of updates of the line if the total is known.
+const MAX_UPDATES: usize = 200;
+/// Maximum number of steps between two updates.
+const MAX_UPDATE_INTERVAL: usize = 1_000;
 
-impl Progress {
-    pub(super) fn new(what: &'static str, total: Option<usize>) -> Self {
+impl ProgressLine {
+    pub(super) fn new(label: &'static str, total: Option<usize>) -> Self {
         let is_shown = std::io::stderr().is_terminal();
-        let every = total.map_or(EVERY, |total| (total / UPDATES).clamp(1, EVERY));
-        Self { what, total, done: AtomicUsize::new(0), every, is_shown }
+        let update_interval = total.map_or(MAX_UPDATE_INTERVAL, |total| {
+            (total / MAX_UPDATES).clamp(1, MAX_UPDATE_INTERVAL)
+        });
+        Self { label, total, done: AtomicUsize::new(0), update_interval, is_shown }
     }
 
     pub(super) fn step(&self) {
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
-        if !self.is_shown || !done.is_multiple_of(self.every) {
+        if !self.is_shown || !done.is_multiple_of(self.update_interval) {
             return;
         }
         match self.total {
-            Some(total) => eprint!("\r{:>3} % of {total} {}", done * 100 / total.max(1), self.what),
-            None => eprint!("\r{}: {done} requests tried", self.what),
+            Some(total) => {
+                eprint!("\r{:>3} % of {total} {}", done * 100 / total.max(1), self.label);
+            }
+            None => eprint!("\r{}: {done} requests tried", self.label),
         }
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if self.is_shown {
             eprint!("\r{:60}\r", "");
@@ -44,35 +48,35 @@ impl Drop for Progress {
     }
 }
 
-/// A bar on a terminal. Elsewhere nothing is written.
-pub(crate) struct Bar {
+/// A progress bar on standard error. If standard error is no terminal, it writes nothing.
+pub(crate) struct ProgressBar {
     is_shown: bool,
 }
 
-/// Cells of a bar.
-const CELLS: usize = 24;
+/// Width of the bar, in characters.
+const BAR_CELLS: usize = 24;
 
-impl Bar {
+impl ProgressBar {
     pub(super) fn new() -> Self {
         Self { is_shown: std::io::stderr().is_terminal() }
     }
 
-    /// How far it is, if that is known, and what else there is to say.
+    /// Draws the bar for a completed share from 0 to 1, if it is known, followed by `text`.
     pub(super) fn show(&self, share: Option<f64>, text: impl FnOnce() -> String) {
         if !self.is_shown {
             return;
         }
         let bar = share.map_or(String::new(), |share| {
             let share = share.clamp(0.0, 1.0);
-            let full = (share * CELLS as f64) as usize;
-            let cells = "█".repeat(full) + &"░".repeat(CELLS - full);
+            let full = (share * BAR_CELLS as f64) as usize;
+            let cells = "█".repeat(full) + &"░".repeat(BAR_CELLS - full);
             format!("{cells} {:>3.0} %  ", share * 1e2)
         });
         eprint!("\r{bar}{}\x1b[K", text());
     }
 }
 
-impl Drop for Bar {
+impl Drop for ProgressBar {
     fn drop(&mut self) {
         if self.is_shown {
             eprint!("\r\x1b[K");

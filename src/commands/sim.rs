@@ -3,17 +3,17 @@
 use super::failed;
 use crate::app::signals;
 use std::process::ExitCode;
-use tokenweir_sim::Sim;
+use tokenweir_sim::Simulator;
 
 /// Runs the command.
-pub(crate) async fn run(settings: tokenweir_sim::Settings) -> ExitCode {
-    let sim = match Sim::bind(&settings).await {
+pub(crate) async fn run(settings: tokenweir_sim::SimulatorSettings) -> ExitCode {
+    let sim = match Simulator::bind(&settings).await {
         Ok(sim) => sim,
         Err(error) => return failed(&error),
     };
     for addr in sim.addrs() {
         eprintln!(
-            "simulated vLLM replica on http://{addr}, serving {}",
+            "simulated vLLM backend on http://{addr}, serving {}",
             settings.models.join(", ")
         );
     }

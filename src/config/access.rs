@@ -1,65 +1,66 @@
-//! Who may come in: the settings, and the file of tenants and keys, which is a file of its own so
-//! that it can be a secret and change without the rest.
+//! The configuration of access control, and the loader of the keys file. Tenants and keys are in a
+//! separate file so that it can be a Kubernetes Secret and can change without the configuration.
 
-use super::error::{ConfigError, Cut};
-use super::rules::{Broken, broken};
+use super::error::{ConfigError, ExcerptRedaction};
+use super::rules::{RuleViolation, broken};
 use super::secret::Secret;
-use super::settings::Tiers;
+use super::settings::TiersConfig;
 use super::{file, yaml};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use tokenweir_core::access::{Roster, cors};
-use tokenweir_core::openai::control::Permission;
+use tokenweir_core::access::{KeyFile, cors};
+use tokenweir_core::openai::engine_control::Permission;
 
-/// Who may come in.
+/// Authentication and permissions of clients and operators.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Access {
-    /// The file of tenants and keys. `None`: nobody needs a key.
+pub struct AccessConfig {
+    /// File of tenants and keys. `None`: clients need no key.
     pub keys_file: Option<PathBuf>,
-    /// The web pages that may read answers.
-    pub cors: cors::Settings,
-    /// Host names by which browsers and tools may ask the admin port while it has no token, besides
-    /// `localhost` and addresses.
+    /// CORS: the origins of web pages that may read responses.
+    pub cors: cors::CorsSettings,
+    /// Host names, besides `localhost` and IP addresses, that the admin listener accepts in the
+    /// `Host` header of requests while it has no token.
     pub admin_hosts: Vec<String>,
-    /// The token that the admin port wants. `None`: none.
+    /// Token that requests to the admin listener need. `None`: no token.
     pub admin_token: Option<Secret>,
-    /// Whether `/metrics` wants no token all the same.
-    pub open_metrics: bool,
-    /// The engine-control fields that every client may use, such as `kv_transfer`. Tenants and models
-    /// have lists of their own, and one list that has the field is enough: see docs/security.md.
+    /// Whether `/metrics` needs no token although `admin_token` is set.
+    pub unauthenticated_metrics: bool,
+    /// Engine-control fields that every client may use, such as `kv_transfer`. Tenants and models
+    /// have their own lists. A field is allowed if one of the lists has it: see docs/operate/security.md.
     pub allow: Vec<Permission>,
-    /// Who shares the prefix caches of the engines.
-    pub cache_salt: CacheSalt,
+    /// Isolation of the engines' prefix caches between tenants.
+    pub cache_salt: CacheSaltConfig,
 }
 
-/// Who shares the prefix caches of the engines.
+/// Isolation of the engines' prefix caches between tenants.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct CacheSalt {
-    /// What the `cache_salt` of each request is derived from, together with the client's own. Tenants
-    /// come from `access.keys_file`. `None`: the client's own passes, if it sends one.
+pub struct CacheSaltConfig {
+    /// Source of the `cache_salt` of each request, combined with the client's own salt. Tenants
+    /// come from `access.keys_file`. `None`: the gateway forwards the client's own salt, if any.
     pub derive: Option<SaltSource>,
-    /// A secret that makes the salts unpredictable; the same in all gateways. `None`: none.
+    /// Secret that makes the salts unpredictable. All gateways of a fleet need the same. `None`: no
+    /// secret.
     pub secret: Option<Secret>,
 }
 
-/// What a `cache_salt` is derived from.
+/// Source of a derived `cache_salt`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SaltSource {
-    /// The tenant: tenants share no cached prefix.
+    /// The tenant: tenants do not share cached prefixes.
     Tenant,
 }
 
-/// The first rule that is broken.
-pub(super) fn check(access: &Access) -> Result<(), Broken> {
+/// Returns the first violation.
+pub(super) fn check(access: &AccessConfig) -> Result<(), RuleViolation> {
     if access.keys_file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
         return Err(broken("access.keys_file", "write the path of a file, or null"));
     }
     if access.cache_salt.derive.is_some() && access.keys_file.is_none() {
-        let problem = "salts are derived from tenants, and there are none; set access.keys_file";
+        let problem = "salts are derived from tenants, which need access.keys_file: set it";
         return Err(broken("access.cache_salt.derive", problem));
     }
     let is_name = |name: &String| {
@@ -67,37 +68,38 @@ pub(super) fn check(access: &Access) -> Result<(), Broken> {
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
     };
     if let Some(index) = access.admin_hosts.iter().position(|name| !is_name(name)) {
-        let problem = "write a host name without scheme and port, such as gateway.example.com";
+        let problem = "write a host name without a scheme and port, such as gateway.example.com";
         return Err(broken(&format!("access.admin_hosts.{index}"), problem));
     }
     match access.cors.stray() {
         Some(index) => {
-            let problem =
-                "write `*`, or an origin as browsers send it, such as https://example.com";
+            let problem = "write `*` or an origin as browsers send it, such as https://example.com";
             Err(broken(&format!("access.cors.origins.{index}"), problem))
         }
         None => Ok(()),
     }
 }
 
-/// Reads a file of tenants and keys, and checks it. Tenants may have the tiers of a configuration.
+/// Loads and validates a keys file. Its tenants may have the tiers in `tiers`.
 ///
-/// The error names the place in the file and quotes none of its text, because an operator may have
-/// written a key where its hash belongs.
-pub fn load_keys(file: &Path, tiers: &Tiers) -> Result<Roster, ConfigError> {
+/// The error has a position in the file and quotes none of its text, because an operator may have
+/// written a key in place of its hash.
+pub fn load_keys(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
     let text = file::read(file).map_err(ConfigError::without_quotes)?;
-    let (roster, outline) =
-        yaml::parse::<Roster>(&text, file).map_err(ConfigError::without_quotes)?;
-    let of_keys = tiers.keys.iter().map(|key| &key.tier);
-    let known: Vec<&String> = tiers.names.iter().chain(of_keys).collect();
-    roster.check(&known).map_err(|wrong| {
-        let error = ConfigError::new(&wrong.problem);
-        match outline.position(&wrong.path) {
-            Some(position) => error.at(file, position, &text, Cut::Nothing).without_excerpt(),
+    let (keys, outline) =
+        yaml::parse::<KeyFile>(&text, file).map_err(ConfigError::without_quotes)?;
+    let key_tiers = tiers.keys.iter().map(|key| &key.tier);
+    let known: Vec<&String> = tiers.names.iter().chain(key_tiers).collect();
+    keys.check(&known).map_err(|violation| {
+        let error = ConfigError::new(&violation.problem);
+        match outline.position(&violation.path) {
+            Some(position) => {
+                error.at(file, position, &text, ExcerptRedaction::Nothing).without_excerpt()
+            }
             None => error.in_file(file),
         }
     })?;
-    Ok(roster)
+    Ok(keys)
 }
 
 #[cfg(test)]
@@ -108,74 +110,74 @@ mod tests {
     const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     const CANARY: &str = "canary-5e1f";
 
-    fn with_one_key() -> String {
+    fn keys_text() -> String {
         format!(
-            "tenants:\n- name: a\n  tier: gold\n  models: [m]\n  allow: [xargs]\n  keys:\n  - {{ name: \
-             k, hash: '{HASH}' }}\n"
+            "tenants:\n- name: a\n  tier: gold\n  models: [m]\n  allow: [xargs]\n  keys:\n  \
+             - {{ name: k, hash: '{HASH}' }}\n"
         )
     }
 
-    fn load(name: &str, text: &str) -> Result<Roster, String> {
+    fn load(name: &str, text: &str) -> Result<KeyFile, String> {
         let folder = std::env::temp_dir().join(format!("tokenweir-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join(name);
         std::fs::write(&file, text).unwrap();
-        let tiers = Tiers { names: vec!["gold".into()], ..Tiers::default() };
+        let tiers = TiersConfig { names: vec!["gold".into()], ..TiersConfig::default() };
         let loaded = load_keys(&file, &tiers);
         std::fs::remove_file(&file).unwrap();
         loaded.map_err(|error| error.to_string().replace(&*file.to_string_lossy(), "FILE"))
     }
 
     #[test]
-    fn a_file_has_tenants_with_several_keys() {
+    fn a_keys_file_has_tenants_with_several_keys() {
         let other = HASH.replace(":ba", ":bb");
         let text = format!(
-            "tenants:\n- name: a\n  tier: gold\n  models: [m, 'n-*']\n  limits: {{ concurrency: 2 }}\n  \
-             keys:\n  - {{ name: one, hash: '{HASH}' }}\n  - name: two\n    hash: {other}\n    \
-             limits: {{ tokens_per_minute: 10 }}\n"
+            "tenants:\n- name: a\n  tier: gold\n  models: [m, 'n-*']\n  \
+             limits: {{ concurrency: 2 }}\n  keys:\n  - {{ name: one, hash: '{HASH}' }}\n  \
+             - name: two\n    hash: {other}\n    limits: {{ tokens_per_minute: 10 }}\n"
         );
-        let roster = load("good.yaml", &text).unwrap();
-        let tenant = &roster.tenants[0];
+        let keys = load("good.yaml", &text).unwrap();
+        let tenant = &keys.tenants[0];
         assert_eq!((tenant.keys.len(), tenant.limits.concurrency), (2, Some(2)));
         assert_eq!(tenant.keys[0].hash.to_string(), HASH);
         assert_eq!(tenant.keys[1].limits.tokens_per_minute, Some(10));
     }
 
     #[test]
-    fn a_bad_file_is_refused_where_it_is_wrong() {
+    fn an_invalid_keys_file_is_rejected_with_a_position() {
         let key = format!("{{ name: k, hash: '{HASH}' }}");
         for (name, text, expected) in [
             (
                 "key",
                 "tenants:\n- name: a\n  keys:\n  - { name: k, hash: sk-123 }\n".into(),
-                "FILE:4:22: this is not the hash of a key; `tokenweir key` prints one, as sha256:, \
-                 and 64 digits",
+                "FILE:4:22: this is not the hash of a key; use a sha256: hash from tokenweir \
+                 keygen",
             ),
             (
                 "twice",
                 format!("tenants:\n- name: a\n  keys: [{key}, {{ name: l, hash: '{HASH}' }}]\n"),
-                "FILE:3:121: this is already the hash of the key `k` of `a`",
+                "FILE:3:121: duplicate hash: the key `k` of `a` has the same one",
             ),
             (
                 "names",
                 "tenants:\n- { name: a, keys: [] }\n- { name: a, keys: [] }\n".into(),
-                "FILE:3:11: this name stands here twice",
+                "FILE:3:11: duplicate name: another entry of this list has it",
             ),
             (
                 "label",
                 "tenants: [{ name: _other, keys: [] }]\n".into(),
-                "FILE:1:19: a name has 1 to 64 letters, digits and any of `-_.`, and no `_` before \
-                 them",
+                "FILE:1:19: invalid name: use 1 to 64 letters, digits, `-`, `_` and `.`, and do \
+                 not begin with `_`",
             ),
             (
                 "tier",
                 "tenants: [{ name: a, tier: lead, keys: [] }]\n".into(),
-                "FILE:1:28: this is not a tier of `tiers` in the configuration",
+                "FILE:1:28: unknown tier: it is not in `tiers` of the configuration",
             ),
             (
                 "model",
                 "tenants: [{ name: a, models: ['*a'], keys: [] }]\n".into(),
-                "FILE:1:31: a model is a name, or the beginning of one and a `*`",
+                "FILE:1:31: invalid model: write a name, or a prefix followed by one `*`",
             ),
             (
                 "permission",
@@ -185,40 +187,41 @@ mod tests {
             (
                 "limit",
                 "tenants: [{ name: a, limits: { concurrency: 0 }, keys: [] }]\n".into(),
-                "FILE:1:45: this must be 1 or more; leave it out for no limit",
+                "FILE:1:45: a limit must be 1 or more; leave it out for no limit",
             ),
         ] {
             assert_eq!(load(name, &text).unwrap_err(), expected, "{text}");
         }
-        assert!(load("empty", "").is_err(), "as it is for a moment when it is written anew");
+        assert!(load("empty", "").is_err(), "a file is empty for a moment while it is rewritten");
     }
 
     #[test]
     fn a_tenant_has_the_permissions_of_its_list() {
-        let roster = load("allow.yaml", &with_one_key()).unwrap();
-        assert_eq!(roster.tenants[0].allow, [Permission::Xargs]);
-        let plain = load("plain.yaml", &with_one_key().replace("  allow: [xargs]\n", "")).unwrap();
+        let keys = load("allow.yaml", &keys_text()).unwrap();
+        assert_eq!(keys.tenants[0].allow, [Permission::Xargs]);
+        let plain = load("plain.yaml", &keys_text().replace("  allow: [xargs]\n", "")).unwrap();
         assert_eq!(plain.tenants[0].allow, []);
     }
 
     #[test]
-    fn a_key_that_stands_where_a_tier_belongs_is_not_quoted() {
-        let good = with_one_key();
-        for place in 0..=good.len() {
+    fn a_misplaced_key_is_not_quoted() {
+        let good = keys_text();
+        for index in 0..=good.len() {
             let mut text = good.clone();
-            text.insert_str(place, CANARY);
+            text.insert_str(index, CANARY);
             let problem = load("misplaced", &text).err().unwrap_or_default();
             assert!(!problem.contains("5e1f"), "{problem}\n{text}");
         }
     }
 
     proptest! {
-        /// A key stands in a file where it does not belong, however broken the file is.
+        /// A key is at any position of a file with any syntax error.
         #[test]
-        fn no_message_quotes_a_key_that_somebody_put_into_the_file(
-            cut in 0_usize..200, insert in 0_usize..200, junk in "[\\[\\]{}:,'\"*&!|>%@` \n\t-]{0,3}"
+        fn no_error_quotes_a_key_in_the_file(
+            cut in 0_usize..200, insert in 0_usize..200,
+            junk in "[\\[\\]{}:,'\"*&!|>%@` \n\t-]{0,3}"
         ) {
-            let good = with_one_key();
+            let good = keys_text();
             let mut text = good.clone();
             text.insert_str(insert.min(good.len()), &format!("{junk}{CANARY}{junk}"));
             text.truncate(text.len() - cut.min(20));

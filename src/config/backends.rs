@@ -1,47 +1,49 @@
-//! The replicas in the configuration: where each is, what it is called, and how it knows us.
+//! The configuration of backends.
 
 use super::secret::Secret;
 use super::settings::UsageMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-use tokenweir_core::address::{Address, AddressError};
+use tokenweir_core::address::{BackendAddress, BackendAddressError};
 use tokenweir_core::record::BackendId;
-use tokenweir_net::tls::ClientSettings;
+use tokenweir_net::tls::TlsClientSettings;
 
-/// A replica.
+/// A backend.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackendConfig {
-    /// Where it is: scheme, host and port, without a path.
+    /// URL of the backend: scheme, host and port, without a path.
     #[serde(serialize_with = "write_address", deserialize_with = "read_address")]
     #[schemars(with = "String")]
-    pub url: Address,
-    /// What it is called in metrics, traces and logs. `None`: its host and port.
+    pub url: BackendAddress,
+    /// Name of the backend in metrics, traces and logs. `None`: host and port of the URL.
     #[serde(default, deserialize_with = "read_name")]
     pub name: Option<String>,
-    /// The token that it wants, instead of the client's. `None`: the client's own is passed on.
+    /// Token that the gateway sends to the backend instead of the client's token. `None`: the
+    /// gateway forwards the client's token.
     #[serde(default)]
     pub api_key: Option<Secret>,
-    /// Whether it is asked for usage that clients did not ask for. `None`: as for all.
+    /// Whether the gateway requests usage that clients did not request. `None`: the global `usage`.
     #[serde(default)]
     pub usage: Option<UsageMode>,
-    /// The share of its streams that are asked for the counts of every event. `None`: as for all.
+    /// Share of streams, 0 to 1, for which the gateway requests usage in every event. `None`: the
+    /// global `continuous_usage`.
     #[serde(default, deserialize_with = "read_share")]
     pub continuous_usage: Option<f64>,
-    /// Whom it must prove to be, and whom the gateway proves to be. `None`: as for all.
+    /// TLS of the connections to the backend. `None`: `backend_tls`.
     #[serde(default)]
-    pub tls: Option<ClientSettings>,
-    /// Its share of the work, relative to the others'. With 0 it gets nothing new.
-    #[serde(default = "usual_weight")]
+    pub tls: Option<TlsClientSettings>,
+    /// Share of the requests relative to other backends, 0 to 1000000. 0: no new requests.
+    #[serde(default = "default_weight")]
     pub weight: u32,
 }
 
-/// Longest name, in bytes.
-const MAX_NAME: usize = 64;
+/// Maximum length of a name, in bytes.
+const MAX_NAME_BYTES: usize = 64;
 
 impl BackendConfig {
-    /// A replica of which only the address is known.
-    pub fn at(url: Address) -> Self {
+    /// A backend with this URL and default settings.
+    pub fn at(url: BackendAddress) -> Self {
         Self {
             url,
             name: None,
@@ -49,39 +51,39 @@ impl BackendConfig {
             usage: None,
             continuous_usage: None,
             tls: None,
-            weight: usual_weight(),
+            weight: default_weight(),
         }
     }
 
-    /// Its name, or its host and port.
+    /// The configured name, or the host and port.
     pub fn id(&self) -> BackendId {
         self.name.as_deref().map_or_else(|| self.url.default_id(), BackendId::new)
     }
 }
 
-fn usual_weight() -> u32 {
+fn default_weight() -> u32 {
     1
 }
 
-fn write_address<S: Serializer>(address: &Address, to: S) -> Result<S::Ok, S::Error> {
+fn write_address<S: Serializer>(address: &BackendAddress, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(address)
 }
 
-fn read_address<'de, D: Deserializer<'de>>(from: D) -> Result<Address, D::Error> {
+fn read_address<'de, D: Deserializer<'de>>(from: D) -> Result<BackendAddress, D::Error> {
     let url = String::deserialize(from)?;
-    Address::parse(&url).map_err(|error| match error {
-        // The other messages quote the URL.
-        _ if url.contains('@') => D::Error::custom(AddressError::Credentials),
+    BackendAddress::parse(&url).map_err(|error| match error {
+        // Other error messages quote the URL, which may contain a password here.
+        _ if url.contains('@') => D::Error::custom(BackendAddressError::Credentials),
         error => D::Error::custom(error),
     })
 }
 
-/// Names are labels of metrics: short, and without what would need escapes.
+/// Names are metric labels: short, and without characters that need escapes.
 fn read_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     let Some(name) = Option::<String>::deserialize(from)? else { return Ok(None) };
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/".contains(c);
-    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_plain) {
-        let problem = "a name has 1 to 64 letters, digits and any of `-_.:/`";
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(is_plain) {
+        let problem = "a name has 1 to 64 characters: letters, digits and `-_.:/`";
         return Err(D::Error::custom(problem));
     }
     Ok(Some(name))
@@ -90,7 +92,7 @@ fn read_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Er
 pub(super) fn read_share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     let share = Option::<f64>::deserialize(from)?;
     if share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
-        return Err(D::Error::custom("a share is from 0 to 1"));
+        return Err(D::Error::custom("this must be between 0 and 1"));
     }
     Ok(share)
 }

@@ -1,57 +1,57 @@
-//! The answer of `tokenweir check`: whether a file is a valid configuration, and what will be
-//! missing where it is used.
+//! `tokenweir check`: validates a configuration file, and notes problems of the environment, such
+//! as missing secrets and files.
 
-use super::{Config, ConfigError, Overrides, Place, transport};
+use super::{Config, ConfigError, ConfigLocation, Overrides, tls};
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What was found in a file.
+/// The result of the check of a file.
 #[derive(Debug)]
-pub struct Check {
+pub struct ConfigCheck {
     file: PathBuf,
-    found: Result<Found, ConfigError>,
+    result: Result<CheckSummary, ConfigError>,
 }
 
 #[derive(Debug)]
-struct Found {
+struct CheckSummary {
     backends: usize,
-    /// What is no mistake, and may surprise.
+    /// Problems that are not errors.
     notes: Vec<String>,
 }
 
-/// Reads a file and judges it. Secrets are looked up with `env` as the environment; one that is
-/// not there is noted, since the gateway may run elsewhere.
-pub fn check(file: &Path, env: impl Fn(&str) -> Option<String>) -> Check {
-    let found = Config::load(Some(file), Overrides::default());
-    let found = found.and_then(|loaded| Found::of(&loaded.config, env));
-    Check { file: file.to_owned(), found }
+/// Checks a file. `env` returns the value of an environment variable. A missing secret is a note
+/// and not an error, because the gateway may run on another machine.
+pub fn check(file: &Path, env: impl Fn(&str) -> Option<String>) -> ConfigCheck {
+    let result = Config::load(Some(file), Overrides::default())
+        .and_then(|loaded| CheckSummary::from_config(&loaded.config, env));
+    ConfigCheck { file: file.to_owned(), result }
 }
 
-impl Check {
+impl ConfigCheck {
     /// Whether the file is a valid configuration.
     pub fn is_ok(&self) -> bool {
-        self.found.is_ok()
+        self.result.is_ok()
     }
 
-    /// For programs: `ok`, `file`, and then `backends` and `notes`, or `line`, `column`,
-    /// `problem` and `help`.
+    /// As JSON: `ok`, `file`, and then `backends` and `notes`, or `line`, `column`, `problem` and
+    /// `help`.
     pub fn to_json(&self) -> Value {
         let file = self.file.display().to_string();
-        match &self.found {
-            Ok(Found { backends, notes }) => {
+        match &self.result {
+            Ok(CheckSummary { backends, notes }) => {
                 json!({ "ok": true, "file": file, "backends": backends, "notes": notes })
             }
             Err(error) => {
-                let position = match error.place() {
-                    Some(Place::File(_, position)) => *position,
+                let position = match error.location() {
+                    Some(ConfigLocation::File(_, position)) => *position,
                     _ => None,
                 };
                 json!({
                     "ok": false,
                     "file": file,
-                    "line": position.map(|at| at.line),
-                    "column": position.map(|at| at.column),
+                    "line": position.map(|position| position.line),
+                    "column": position.map(|position| position.column),
                     "problem": error.problem(),
                     "help": error.help(),
                 })
@@ -60,11 +60,11 @@ impl Check {
     }
 }
 
-impl fmt::Display for Check {
+impl fmt::Display for ConfigCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.found {
+        match &self.result {
             Err(error) => write!(f, "{error}"),
-            Ok(Found { backends, notes }) => {
+            Ok(CheckSummary { backends, notes }) => {
                 let plural = if *backends == 1 { "" } else { "s" };
                 write!(f, "{}: ok, {backends} backend{plural}", self.file.display())?;
                 notes.iter().try_for_each(|note| write!(f, "\nnote: {note}"))
@@ -73,11 +73,14 @@ impl fmt::Display for Check {
     }
 }
 
-impl Found {
-    fn of(config: &Config, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+impl CheckSummary {
+    fn from_config(
+        config: &Config,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
         let mut notes = Vec::new();
         if config.backends.is_empty() && config.discovery.is_empty() {
-            notes.push("no backend is listed; `serve` will need --backend".to_owned());
+            notes.push("no backend is configured: `serve` needs --backend".to_owned());
         }
         for backend in &config.backends {
             if let Some(Err(error)) = backend.api_key.as_ref().map(|key| key.resolve(&env)) {
@@ -94,10 +97,10 @@ impl Found {
         }
         match &config.access.keys_file {
             Some(file) if file.exists() => drop(super::load_keys(file, &config.tiers)?),
-            Some(file) => notes.push(format!("access.keys_file: {} is not here", file.display())),
+            Some(file) => notes.push(format!("access.keys_file: {}: no such file", file.display())),
             None => {}
         }
-        notes.extend(transport::notes(config));
+        notes.extend(tls::notes(config));
         Ok(Self { backends: config.backends.len(), notes })
     }
 }

@@ -1,7 +1,7 @@
-//! Where replicas are found, in the configuration; and the list of them in a file of their own.
+//! The configuration of discovery sources, and the loader of the backends file of a file source.
 
-use super::kubernetes::Kubernetes;
-use super::rules::{self, Broken, broken};
+use super::kubernetes::KubernetesConfig;
+use super::rules::{self, RuleViolation, broken};
 use super::secret::Secret;
 use super::settings::UsageMode;
 use super::{BackendConfig, ConfigError, backends, file, yaml};
@@ -11,101 +11,104 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokenweir_core::units;
 
-/// A source of replicas. Has exactly one of `file`, `dns`, `srv` and `kubernetes`.
+/// A discovery source. It has exactly one of `file`, `dns`, `srv` and `kubernetes`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Discovery {
-    /// A file with a list like that of `backends`, in YAML or JSON. It is looked at every second.
+pub struct DiscoveryConfig {
+    /// File with a list like `backends`, in YAML or JSON. The gateway polls it every second.
     #[serde(default)]
     pub file: Option<PathBuf>,
-    /// A name: each of its addresses is a replica. Needs `port`.
+    /// DNS name. Each of its A records, or else of its AAAA records, is a backend. Needs `port`.
     #[serde(default)]
     pub dns: Option<String>,
-    /// A name whose SRV records are hosts and ports of replicas.
+    /// DNS name whose SRV records are the hosts and ports of backends.
     #[serde(default)]
     pub srv: Option<String>,
-    /// A Service whose pods are replicas. Only in programs that are built with Kubernetes.
+    /// Kubernetes Service whose pods are backends. Needs a build with the `kubernetes` feature.
     #[serde(default)]
-    pub kubernetes: Option<Kubernetes>,
-    /// The port of those of `dns`.
+    pub kubernetes: Option<KubernetesConfig>,
+    /// Port of the backends of `dns`.
     #[serde(default)]
     pub port: Option<u16>,
-    /// The time from one question of DNS to the next, at least 1s.
-    #[serde(default = "usual_interval", with = "units::duration")]
+    /// Interval between two DNS queries, at least 1s.
+    #[serde(default = "default_interval", with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
-    pub every: Duration,
-    /// As of a backend: for those that do not have their own.
+    pub interval: Duration,
+    /// Default `api_key` of the discovered backends.
     #[serde(default)]
     pub api_key: Option<Secret>,
-    /// As of a backend: for those that do not have their own.
+    /// Default `usage` of the discovered backends.
     #[serde(default)]
     pub usage: Option<UsageMode>,
-    /// As of a backend: for those that do not have their own.
+    /// Default `continuous_usage` of the discovered backends.
     #[serde(default, deserialize_with = "backends::read_share")]
     pub continuous_usage: Option<f64>,
-    /// As of a backend; those of a file have their own.
+    /// `weight` of the discovered backends. Not for `file`, whose entries have their own weights.
     #[serde(default)]
     pub weight: Option<u32>,
 }
 
-fn usual_interval() -> Duration {
+fn default_interval() -> Duration {
     Duration::from_secs(5)
 }
 
 // === impl Discovery ===
 
-impl Discovery {
-    /// What is not said of a replica that was found here is as of all of them.
-    pub fn complete(&self, found: BackendConfig) -> BackendConfig {
+impl DiscoveryConfig {
+    /// Applies the defaults of the source to a discovered backend.
+    pub fn apply_defaults(&self, backend: BackendConfig) -> BackendConfig {
         BackendConfig {
-            api_key: found.api_key.or_else(|| self.api_key.clone()),
-            usage: found.usage.or(self.usage),
-            continuous_usage: found.continuous_usage.or(self.continuous_usage),
-            weight: self.weight.unwrap_or(found.weight),
-            ..found
+            api_key: backend.api_key.or_else(|| self.api_key.clone()),
+            usage: backend.usage.or(self.usage),
+            continuous_usage: backend.continuous_usage.or(self.continuous_usage),
+            weight: self.weight.unwrap_or(backend.weight),
+            ..backend
         }
     }
 }
 
-/// The list of replicas in a file.
+/// Loads the file of a file source: a list of backends.
 pub fn backends_in(path: &Path) -> Result<Vec<BackendConfig>, ConfigError> {
     let text = file::read(path)?;
     let (backends, _) = yaml::parse::<Vec<BackendConfig>>(&text, path)?;
-    match rules::backends_are_usable(&backends) {
+    match rules::check_backends(&backends) {
         Ok(()) => Ok(backends),
-        Err(Broken { problem, .. }) => Err(ConfigError::new(&problem).in_file(path)),
+        Err(RuleViolation { problem, .. }) => Err(ConfigError::new(&problem).in_file(path)),
     }
 }
 
-/// The first rule that is broken.
-pub(super) fn check(sources: &[Discovery]) -> Result<(), Broken> {
+/// Returns the first violation.
+pub(super) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
     for (index, source) in sources.iter().enumerate() {
-        let wrong = |key: &str, problem: &str| {
+        let fail = |key: &str, problem: &str| {
             Err(broken(&format!("discovery.{index}{key}"), problem.to_owned()))
         };
-        let by_name = [&source.dns, &source.srv].into_iter().flatten().count();
+        let dns_targets = [&source.dns, &source.srv].into_iter().flatten().count();
         let others = [source.file.is_some(), source.kubernetes.is_some()];
-        match by_name + others.into_iter().filter(|is_given| *is_given).count() {
-            0 => return wrong("", "say where: write one of `file`, `dns`, `srv` and `kubernetes`"),
+        match dns_targets + others.into_iter().filter(|is_set| *is_set).count() {
+            0 => return fail("", "a source needs one of `file`, `dns`, `srv` and `kubernetes`"),
             1 => {}
-            _ => return wrong("", "one source is one of `file`, `dns`, `srv` and `kubernetes`"),
+            _ => {
+                return fail("", "a source has only one of `file`, `dns`, `srv` and `kubernetes`");
+            }
         }
-        if let Some((key, problem)) = source.kubernetes.as_ref().and_then(Kubernetes::problem) {
-            return wrong(&format!(".kubernetes{key}"), problem);
+        if let Some((key, problem)) = source.kubernetes.as_ref().and_then(KubernetesConfig::problem)
+        {
+            return fail(&format!(".kubernetes{key}"), problem);
         }
         match (&source.dns, source.port) {
-            (Some(_), None) => return wrong("", "addresses have no port; write `port`"),
-            (None, Some(_)) => return wrong(".port", "only `dns` wants a port"),
+            (Some(_), None) => return fail("", "`dns` needs `port`: DNS addresses have none"),
+            (None, Some(_)) => return fail(".port", "only `dns` has a port: remove this key"),
             _ => {}
         }
-        if source.every < Duration::from_secs(1) {
-            return wrong(".every", "this must be 1s or more");
+        if source.interval < Duration::from_secs(1) {
+            return fail(".interval", "this must be 1s or more");
         }
-        if source.weight.is_some_and(rules::is_too_heavy) {
-            return wrong(".weight", "a weight is at most 1000000");
+        if source.weight.is_some_and(rules::is_weight_too_large) {
+            return fail(".weight", "a weight is at most 1000000");
         }
         if source.weight.is_some() && source.file.is_some() {
-            return wrong(".weight", "those of a file have weights of their own");
+            return fail(".weight", "not with `file`: write the weights into the file's entries");
         }
     }
     Ok(())
@@ -118,22 +121,22 @@ mod tests {
 
     fn problem(source: &str) -> String {
         let text = format!("discovery: [{{ {source} }}]\n");
-        let read = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
-        read.err().map(|error| error.problem().to_owned()).unwrap_or_default()
+        let parsed = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
+        parsed.err().map(|error| error.problem().to_owned()).unwrap_or_default()
     }
 
     #[test]
-    fn a_source_is_one_place_and_says_all_that_it_needs() {
+    fn a_source_has_exactly_one_target_and_all_required_keys() {
         for (source, expected) in [
-            ("dns: vllm.example, port: 8000, every: 1s, weight: 2, usage: passive", ""),
+            ("dns: vllm.example, port: 8000, interval: 1s, weight: 2, usage: passive", ""),
             ("srv: _http._tcp.vllm.example", ""),
-            ("file: replicas.yaml, api_key: { env: KEY }", ""),
-            ("every: 5s", "say where: write one of `file`, `dns`, `srv` and `kubernetes`"),
-            ("dns: a, srv: b", "one source is one of `file`, `dns`, `srv` and `kubernetes`"),
-            ("dns: a", "addresses have no port; write `port`"),
-            ("srv: a, port: 1", "only `dns` wants a port"),
-            ("srv: a, every: 10ms", "this must be 1s or more"),
-            ("file: a, weight: 2", "those of a file have weights of their own"),
+            ("file: backends.yaml, api_key: { env: KEY }", ""),
+            ("interval: 5s", "a source needs one of `file`, `dns`, `srv` and `kubernetes`"),
+            ("dns: a, srv: b", "a source has only one of `file`, `dns`, `srv` and `kubernetes`"),
+            ("dns: a", "`dns` needs `port`: DNS addresses have none"),
+            ("srv: a, port: 1", "only `dns` has a port: remove this key"),
+            ("srv: a, interval: 10ms", "this must be 1s or more"),
+            ("file: a, weight: 2", "not with `file`: write the weights into the file's entries"),
         ] {
             assert_eq!(problem(source), expected, "{source}");
         }
@@ -141,15 +144,15 @@ mod tests {
 
     #[cfg(not(feature = "kubernetes"))]
     #[test]
-    fn a_program_that_cannot_ask_kubernetes_says_which_one_can() {
+    fn a_build_without_kubernetes_reports_the_required_feature() {
         let problem = problem("kubernetes: { service: vllm }");
         assert!(problem.contains("`cargo build --features kubernetes`"), "{problem}");
     }
 
     #[cfg(feature = "kubernetes")]
     #[test]
-    fn kubernetes_is_asked_by_names_that_it_may_have() {
-        const NAME: &str = "a name has 1 to 63 lowercase letters, digits and `-`";
+    fn kubernetes_names_are_validated() {
+        const NAME: &str = "a name has 1 to 63 characters: lowercase letters, digits and `-`";
         for (source, expected) in [
             ("service: vllm", ""),
             ("service: vllm, namespace: ai, port: http, url: 'http://127.0.0.1:8001'", ""),
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_in_a_file_is_one_of_backends_and_what_it_does_not_say_is_as_of_its_source() {
+    fn backends_of_a_file_get_defaults_from_their_source() {
         let file = std::env::temp_dir().join(format!("tokenweir-list-{}", std::process::id()));
         std::fs::write(
             &file,
@@ -179,12 +182,13 @@ mod tests {
         )
         .unwrap();
         let source = r#"{ "file": "x", "usage": "passive", "api_key": { "env": "KEY" } }"#;
-        let source: Discovery = serde_json::from_str(source).unwrap();
-        let found: Vec<BackendConfig> =
-            backends_in(&file).unwrap().into_iter().map(|it| source.complete(it)).collect();
-        assert_eq!((found[0].weight, found[0].usage), (3, Some(UsageMode::Passive)));
-        assert_eq!((found[1].weight, found[1].usage), (1, Some(UsageMode::Inject)));
-        assert_eq!(found[1].api_key, Some(Secret::Env("KEY".into())));
+        let source: DiscoveryConfig = serde_json::from_str(source).unwrap();
+        let listed = backends_in(&file).unwrap().into_iter();
+        let backends: Vec<BackendConfig> =
+            listed.map(|backend| source.apply_defaults(backend)).collect();
+        assert_eq!((backends[0].weight, backends[0].usage), (3, Some(UsageMode::Passive)));
+        assert_eq!((backends[1].weight, backends[1].usage), (1, Some(UsageMode::Inject)));
+        assert_eq!(backends[1].api_key, Some(Secret::Env("KEY".into())));
         std::fs::write(&file, "- url: a:1\n- url: http://A:1\n").unwrap();
         let error = backends_in(&file).unwrap_err().to_string();
         assert!(error.contains("already the url of backends[0]"), "{error}");

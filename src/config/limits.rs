@@ -1,87 +1,90 @@
-//! What clients may have and take. Whatever is over a limit is refused before a replica sees it.
+//! The configuration of limits on clients. The gateway rejects a request over a limit before it
+//! reaches a backend.
 
 use super::Config;
-use super::rules::{Broken, broken};
+use super::rules::{RuleViolation, broken};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokenweir_core::units;
 
-/// What clients may have and take.
+/// Limits on clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Limits {
-    /// Longest body, in bytes.
+pub struct LimitsConfig {
+    /// Maximum size of a request body, in bytes.
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub body: usize,
-    /// Memory that the bodies of all requests may take together. `None`: a quarter of the memory that
-    /// the process may use, and room for two bodies at least.
+    /// Memory for the bodies of all requests together. `None`: a quarter of the memory that the
+    /// process may use, and at least twice `body`.
     #[serde(with = "units::optional_bytes")]
     #[schemars(with = "Option<units::schema::Size>")]
     pub body_memory: Option<usize>,
-    /// Longest request line and headers together, in bytes.
+    /// Maximum size of the request line and the headers together, in bytes.
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub header: usize,
-    /// Most headers.
+    /// Maximum number of headers.
     pub headers_count: usize,
-    /// Longest wait for a request head.
+    /// Timeout for the request line and the headers.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub header_timeout: Duration,
-    /// Longest pause in a body.
+    /// Maximum time between two chunks of a request body.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub body_idle_timeout: Duration,
-    /// Longest time in which a client takes nothing.
+    /// Maximum time in which a client does not read any byte of its response.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub write_timeout: Duration,
-    /// Longest pause between two requests.
+    /// Maximum idle time of a client connection between two requests.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub keep_alive: Duration,
-    /// Most connections. `None`: as the limit of open files allows.
+    /// Maximum number of client connections. `None`: as many as the limit of open files allows.
     pub connections: Option<usize>,
-    /// Most connections of one address. `None`: no limit.
+    /// Maximum number of connections per client address. `None`: no limit.
     pub connections_per_client: Option<u32>,
-    /// Most streams of one HTTP/2 connection.
+    /// Maximum number of concurrent streams per HTTP/2 connection.
     pub streams_per_connection: u32,
-    /// Most requests in flight. `None`: as the limit of open files allows.
+    /// Maximum number of requests in flight. `None`: as many as the limit of open files allows.
     pub requests_in_flight: Option<usize>,
-    /// Most requests in flight of one address. `None`: no limit.
+    /// Maximum number of requests in flight per client address. `None`: no limit.
     pub requests_per_client: Option<u32>,
-    /// Memory of the process above which no requests are taken. `None`: no limit.
+    /// Memory of the process above which the gateway rejects new requests. `None`: no limit.
     #[serde(with = "units::optional_bytes")]
     #[schemars(with = "Option<units::schema::Size>")]
     pub memory: Option<usize>,
 }
 
-/// Shortest buffer for a request head that the HTTP server can work with, in bytes.
-const MIN_HEADER: usize = 8 << 10;
-/// Least memory that can be a limit: less would refuse everything.
-const MIN_MEMORY: usize = 64 << 20;
+/// Minimum of `header`: the smallest buffer that the HTTP server supports, in bytes.
+const MIN_HEADER_BYTES: usize = 8 << 10;
+/// Minimum of `memory`: below it the gateway would reject every request.
+const MIN_MEMORY_LIMIT_BYTES: usize = 64 << 20;
 
-/// The memory of bodies suffices for one that is edited, which is held twice.
-const BODIES_AT_LEAST: usize = 2;
-/// The share of the process's memory that bodies may take.
-const BODY_SHARE: usize = 4;
-/// The memory of bodies if that of the process cannot be found out.
-const USUAL_BODY_MEMORY: usize = 1 << 30;
+/// The body memory must hold one body twice, because an edited body is held twice.
+const MIN_BUFFERED_BODIES: usize = 2;
+/// Bodies get one in this number of the bytes that the process may use.
+const BODY_MEMORY_DIVISOR: usize = 4;
+/// The body memory if the memory limit of the process is unknown.
+const DEFAULT_BODY_MEMORY_BYTES: usize = 1 << 30;
 
-impl Limits {
-    /// Memory that the bodies of all requests may take together, if the process may use so much.
-    pub fn body_memory(&self, available: Option<usize>) -> usize {
-        let usual = available.map_or(USUAL_BODY_MEMORY, |available| available / BODY_SHARE);
-        let least = self.body.saturating_mul(BODIES_AT_LEAST);
-        self.body_memory.unwrap_or_else(|| usual.max(least))
+impl LimitsConfig {
+    /// The memory for all bodies, if the process may use `available_bytes`.
+    pub fn body_memory(&self, available_bytes: Option<usize>) -> usize {
+        let default_bytes = available_bytes
+            .map_or(DEFAULT_BODY_MEMORY_BYTES, |available| available / BODY_MEMORY_DIVISOR);
+        let min_bytes = self.body.saturating_mul(MIN_BUFFERED_BODIES);
+        self.body_memory.unwrap_or_else(|| default_bytes.max(min_bytes))
     }
 }
 
-impl Default for Limits {
-    /// Bodies of 64 MiB, heads of 64 KiB and 100 headers; 10 s for a head, 30 s for more of a body,
-    /// a minute to take something, 75 s between requests; as many as there are files to open.
+impl Default for LimitsConfig {
+    /// Bodies up to 64 MiB, heads up to 64 KiB with 100 headers. Timeouts: 10 s for a head, 30 s
+    /// between chunks of a body, 1 min for writes, 75 s between requests. Connections and requests
+    /// as the limit of open files allows.
     fn default() -> Self {
         Self {
             body: 64 << 20,
@@ -102,10 +105,10 @@ impl Default for Limits {
     }
 }
 
-/// The first rule that is broken.
-pub(super) fn check(config: &Config) -> Result<(), Broken> {
+/// Returns the first violation.
+pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     let limits = &config.limits;
-    if limits.header < MIN_HEADER {
+    if limits.header < MIN_HEADER_BYTES {
         return Err(broken("limits.header", "this must be 8KiB or more"));
     }
     let durations = [
@@ -123,22 +126,24 @@ pub(super) fn check(config: &Config) -> Result<(), Broken> {
         ("limits.body", Some(limits.body)),
         ("limits.headers_count", Some(limits.headers_count)),
         ("limits.connections", limits.connections),
-        ("limits.connections_per_client", limits.connections_per_client.map(|most| most as usize)),
+        ("limits.connections_per_client", limits.connections_per_client.map(|max| max as usize)),
         ("limits.requests_in_flight", limits.requests_in_flight),
-        ("limits.requests_per_client", limits.requests_per_client.map(|most| most as usize)),
+        ("limits.requests_per_client", limits.requests_per_client.map(|max| max as usize)),
     ];
-    if let Some((path, _)) = counts.iter().find(|(_, most)| *most == Some(0)) {
+    if let Some((path, _)) = counts.iter().find(|(_, max)| *max == Some(0)) {
         return Err(broken(path, "this must be more than 0"));
     }
     if limits.streams_per_connection == 0 {
         return Err(broken("limits.streams_per_connection", "this must be more than 0"));
     }
-    if limits.body_memory.is_some_and(|most| most < limits.body.saturating_mul(BODIES_AT_LEAST)) {
-        let problem = "this must be twice limits.body or more: a body that is edited is held twice";
+    let min_body_memory = limits.body.saturating_mul(MIN_BUFFERED_BODIES);
+    if limits.body_memory.is_some_and(|bytes| bytes < min_body_memory) {
+        let problem =
+            "this must be at least twice limits.body, because an edited body is held twice";
         return Err(broken("limits.body_memory", problem));
     }
-    if limits.memory.is_some_and(|most| most < MIN_MEMORY) {
-        return Err(broken("limits.memory", "this must be 64MiB or more; null for no limit"));
+    if limits.memory.is_some_and(|bytes| bytes < MIN_MEMORY_LIMIT_BYTES) {
+        return Err(broken("limits.memory", "this must be 64MiB or more, or null for no limit"));
     }
     Ok(())
 }

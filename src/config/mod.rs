@@ -1,52 +1,53 @@
-//! One configuration, from four sources: flags, environment, file, defaults. Whatever is read is
-//! either a whole valid [`Config`] or an error that says where it is wrong; there is nothing in
-//! between. Each room owns its settings; here they are put together.
+//! Loads and validates the configuration from four sources: flags, environment variables, a file
+//! and defaults. The result is a valid [`Config`] or an error with its location. Most sections are
+//! defined by the modules that use them.
 
 mod access;
 mod backends;
 mod check;
-mod content;
 mod discovery;
 mod error;
-mod failures;
+mod failure_handling;
 mod file;
 mod kubernetes;
 mod limits;
 mod objectives;
+mod payload_log;
 mod quality;
 mod reload;
 mod rules;
 mod schema;
 mod secret;
 mod settings;
-mod sources;
 #[cfg(test)]
 mod tests;
-mod transport;
+mod tls;
+mod value_sources;
 mod yaml;
 
-pub use access::{Access, CacheSalt, SaltSource, load_keys};
+pub use access::{AccessConfig, CacheSaltConfig, SaltSource, load_keys};
 pub use backends::BackendConfig;
-pub use check::{Check, check};
-pub use discovery::{Discovery, backends_in};
-pub use error::{ConfigError, Place, Position};
-pub use kubernetes::{Kubernetes, PodPort};
-pub use limits::Limits;
-pub use reload::Reloaded;
+pub use check::{ConfigCheck, check};
+pub use discovery::{DiscoveryConfig, backends_in};
+pub use error::{ConfigError, ConfigLocation, Position};
+pub use kubernetes::{KubernetesConfig, PodPort};
+pub use limits::LimitsConfig;
+pub use reload::ReloadOutcome;
 pub use schema::schema;
 pub use secret::{Secret, SecretError, SecretValue};
 pub use settings::{
-    Admission, Answers, Capture, Drain, Format, Level, Log, Metrics, Otlp, Reload, Routing,
-    TierKey, Tiers, UsageMode,
+    AdmissionConfig, DrainConfig, LogConfig, LogFormat, LogLevel, MetricsConfig, OtlpMetricsConfig,
+    RefusalDetectionConfig, ReloadConfig, RoutingConfig, TierKey, TiersConfig, TraceCaptureConfig,
+    UsageMode,
 };
-pub use sources::{Given, Overrides, Source, Sources};
+pub use value_sources::{ConfigSource, ConfigSources, OverrideValue, Overrides};
 
-use crate::backend::routes::Named;
-use crate::backend::watch;
+use crate::backend::health_checker;
+use crate::backend::routes::ModelConfig;
 use crate::proxy::retry;
 use crate::telemetry::otel;
-use error::Cut;
-use rules::Broken;
+use error::ExcerptRedaction;
+use rules::RuleViolation;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::{Map, Value, json};
@@ -57,90 +58,91 @@ use tokenweir_core::record::SlowLimits;
 use tokenweir_core::resilience;
 use tokenweir_core::slo::Objective;
 use tokenweir_net::client;
-use tokenweir_net::tls::{ClientSettings, ServerSettings};
+use tokenweir_net::tls::{TlsClientSettings, TlsServerSettings};
 
-/// Everything that can be configured. Made by [`Config::load`], which checks it.
+/// The configuration. [`Config::load`] validates it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where clients are served: an IP address and a port. `0.0.0.0:8080` lets other machines in.
+    /// Address of the client listener: an IP address and a port. `0.0.0.0:8080` accepts clients
+    /// from other machines.
     #[serde(deserialize_with = "read_socket")]
     #[schemars(with = "String")]
     pub listen: SocketAddr,
-    /// Whether other processes of the same user may serve there too (`SO_REUSEPORT`).
+    /// Whether other processes of the same user may listen on the same address (`SO_REUSEPORT`).
     pub listen_reuse_port: bool,
-    /// Where metrics, health and this configuration are served: an IP address and a port. Keep it
-    /// away from clients.
+    /// Address of the admin listener, which serves metrics, health and this configuration: an IP
+    /// address and a port. Clients must not be able to reach it.
     #[serde(deserialize_with = "read_socket")]
     #[schemars(with = "String")]
     pub admin: SocketAddr,
-    /// The replicas. No two have the same name or address.
+    /// The backends. Names and addresses must be unique.
     pub backends: Vec<BackendConfig>,
-    /// Where other replicas are found while the gateway runs.
-    pub discovery: Vec<Discovery>,
-    /// Names that clients may ask for, besides those that the replicas say they serve.
-    pub models: Vec<Named>,
-    /// How a replica is chosen for each request.
-    pub routing: Routing,
-    /// What happens while every replica that serves a model is full.
-    pub admission: Admission,
-    /// Who may come in.
-    pub access: Access,
-    /// TLS towards clients.
-    pub tls: ServerSettings,
-    /// TLS towards replicas.
-    pub backend_tls: ClientSettings,
-    /// What clients may have and take.
-    pub limits: Limits,
-    /// How long the replicas are waited for.
-    pub timeouts: client::Limits,
-    /// Whether a request that failed goes to another replica.
-    pub retry: retry::Settings,
-    /// When replicas are ejected, and how they come back.
-    pub health: resilience::Settings,
-    /// How the replicas are watched.
-    pub watch: watch::Settings,
-    /// Whether replicas are asked for usage that clients did not ask for.
+    /// Sources that discover further backends while the gateway runs.
+    pub discovery: Vec<DiscoveryConfig>,
+    /// Model names and aliases for clients, in addition to the models that the backends list.
+    pub models: Vec<ModelConfig>,
+    /// Selection of a backend for each request.
+    pub routing: RoutingConfig,
+    /// The admission queue, in which requests wait while every backend of a model is saturated.
+    pub admission: AdmissionConfig,
+    /// Authentication and permissions of clients and operators.
+    pub access: AccessConfig,
+    /// TLS of the client listener and the admin listener.
+    pub tls: TlsServerSettings,
+    /// TLS of the connections to backends.
+    pub backend_tls: TlsClientSettings,
+    /// Limits on clients: sizes, timeouts, connections and requests.
+    pub limits: LimitsConfig,
+    /// Timeouts of requests to backends.
+    pub timeouts: client::HttpClientTimeouts,
+    /// Retries of failed requests on other backends.
+    pub retry: retry::RetrySettings,
+    /// Circuit breakers, which eject and re-admit backends.
+    pub circuit_breaker: resilience::CircuitBreakerSettings,
+    /// Scrapes and health checks of backends.
+    pub scrape: health_checker::ScrapeSettings,
+    /// Whether the gateway requests usage that clients did not request.
     pub usage: UsageMode,
-    /// The share of streams, from 0 to 1, for which vLLM is asked for the counts of every event
-    /// (`continuous_usage_stats`), which are removed from the answer. Only with `usage: inject`.
+    /// Share of streams, 0 to 1, for which the gateway requests usage in every event from vLLM
+    /// (`continuous_usage_stats`). The gateway removes it from the response. Needs `usage: inject`.
     pub continuous_usage: f64,
-    /// What is done to streams besides forwarding them.
+    /// Handling of streams.
     pub streams: StreamRules,
-    /// When a silence is a stall.
+    /// Detection of stalled streams.
     pub stalls: StallLimits,
-    /// When a request is slow.
+    /// Thresholds of slow requests.
     pub slow: SlowLimits,
-    /// What is looked for in answers.
-    pub answers: Answers,
-    /// How the tier of a request is told.
-    pub tiers: Tiers,
-    /// What is promised of requests. Each is counted as good or bad when it ends. Up to 20.
+    /// Detection of model refusals.
+    pub refusal_detection: RefusalDetectionConfig,
+    /// Assignment of a tier to each request.
+    pub tiers: TiersConfig,
+    /// Service level objectives. Each request counts as good or bad when it ends. Up to 20.
     pub slos: Vec<Objective>,
-    /// How metrics are counted.
-    pub metrics: Metrics,
-    /// How the gateway ends.
-    pub drain: Drain,
-    /// When the configuration is read again, besides on SIGHUP.
-    pub reload: Reload,
-    /// What is logged.
-    pub log: Log,
-    /// Whether answers are as good as they were.
-    pub quality: crate::telemetry::quality::Settings,
-    /// Where traces go.
-    pub tracing: otel::Configured,
-    /// Where the traffic is written, without its text.
-    pub capture: Capture,
+    /// Metrics and their export.
+    pub metrics: MetricsConfig,
+    /// The drain at shutdown.
+    pub drain: DrainConfig,
+    /// Reloads of the configuration without SIGHUP.
+    pub reload: ReloadConfig,
+    /// Logs.
+    pub log: LogConfig,
+    /// Monitoring of the quality of responses.
+    pub quality: crate::telemetry::quality::QualitySettings,
+    /// Export of traces.
+    pub tracing: otel::TracingConfig,
+    /// Capture of the traffic to a file, without texts of prompts and responses.
+    pub trace_capture: TraceCaptureConfig,
 }
 
-/// A configuration, and where each of its values comes from.
+/// A configuration with the source of each value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The configuration.
     pub config: Config,
     /// The source of every value.
-    pub sources: Sources,
-    /// The file, if there was one.
+    pub sources: ConfigSources,
+    /// The configuration file, if there is one.
     pub file: Option<PathBuf>,
 }
 
@@ -155,64 +157,75 @@ impl Default for Config {
             backends: Vec::new(),
             discovery: Vec::new(),
             models: Vec::new(),
-            routing: Routing::default(),
-            admission: Admission::default(),
-            access: Access::default(),
-            tls: ServerSettings::default(),
-            backend_tls: ClientSettings::default(),
-            limits: Limits::default(),
-            timeouts: client::Limits::default(),
-            retry: retry::Settings::default(),
-            health: resilience::Settings::default(),
-            watch: watch::Settings::default(),
+            routing: RoutingConfig::default(),
+            admission: AdmissionConfig::default(),
+            access: AccessConfig::default(),
+            tls: TlsServerSettings::default(),
+            backend_tls: TlsClientSettings::default(),
+            limits: LimitsConfig::default(),
+            timeouts: client::HttpClientTimeouts::default(),
+            retry: retry::RetrySettings::default(),
+            circuit_breaker: resilience::CircuitBreakerSettings::default(),
+            scrape: health_checker::ScrapeSettings::default(),
             usage: UsageMode::default(),
-            continuous_usage: settings::CONTINUOUS_USAGE,
+            continuous_usage: settings::DEFAULT_CONTINUOUS_USAGE_RATIO,
             streams: StreamRules::default(),
             stalls: StallLimits::default(),
             slow: SlowLimits::default(),
-            answers: Answers::default(),
-            tiers: Tiers::default(),
+            refusal_detection: RefusalDetectionConfig::default(),
+            tiers: TiersConfig::default(),
             slos: Vec::new(),
-            metrics: Metrics::default(),
-            drain: Drain::default(),
-            reload: Reload::default(),
-            log: Log::default(),
-            quality: crate::telemetry::quality::Settings::default(),
-            tracing: otel::Configured::default(),
-            capture: Capture::default(),
+            metrics: MetricsConfig::default(),
+            drain: DrainConfig::default(),
+            reload: ReloadConfig::default(),
+            log: LogConfig::default(),
+            quality: crate::telemetry::quality::QualitySettings::default(),
+            tracing: otel::TracingConfig::default(),
+            trace_capture: TraceCaptureConfig::default(),
         }
     }
 }
 
 impl Config {
-    /// Reads a file, if there is one, puts the overrides over it and checks the whole. There may
-    /// be no backend: see [`Loaded::require_backend`].
-    pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Loaded, ConfigError> {
+    /// Reads a file, if there is one, applies the overrides and validates the result. A
+    /// configuration without backends is valid here: see [`LoadedConfig::require_backend`].
+    pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<LoadedConfig, ConfigError> {
         let Some(file) = file else {
             let loaded = Self::parse("", Path::new(""), overrides)?;
-            return Ok(Loaded { file: None, ..loaded });
+            return Ok(LoadedConfig { file: None, ..loaded });
         };
         Self::parse(&file::read(file)?, file, overrides)
     }
 
-    /// As [`Config::load`], of a text that stands in `file`.
-    pub fn parse(text: &str, file: &Path, overrides: Overrides) -> Result<Loaded, ConfigError> {
+    /// Like [`Config::load`], with the content of `file` in `text`.
+    pub fn parse(
+        text: &str,
+        file: &Path,
+        overrides: Overrides,
+    ) -> Result<LoadedConfig, ConfigError> {
         let (mut config, outline) = yaml::parse::<Self>(text, file)?;
         let sources = overrides.apply(&mut config, outline);
-        rules::check(&config).map_err(|broken| locate(&broken, &sources, text, file))?;
-        Ok(Loaded { config, sources, file: Some(file.to_owned()) })
+        rules::check(&config)
+            .map_err(|violation| locate_violation(&violation, &sources, text, file))?;
+        Ok(LoadedConfig { config, sources, file: Some(file.to_owned()) })
     }
 }
 
-/// Finds the value that breaks a rule: at a flag, in a variable or in the file.
-fn locate(broken: &Broken, sources: &Sources, text: &str, file: &Path) -> ConfigError {
-    let error = ConfigError::new(&broken.problem);
-    let given = broken.paths.iter().find(|path| sources.of(path) != Source::Default);
-    let Some(path) = given.or(broken.paths.first()) else { return error };
-    match sources.of(path) {
-        source @ (Source::Flag(_) | Source::Environment(_)) => error.given_by(source),
-        Source::File | Source::Default => match sources.outline().position(path) {
-            Some(position) => error.at(file, position, text, Cut::Nothing),
+/// The error of a rule violation at its location: a flag, an environment variable or a position in
+/// the file.
+fn locate_violation(
+    violation: &RuleViolation,
+    sources: &ConfigSources,
+    text: &str,
+    file: &Path,
+) -> ConfigError {
+    let error = ConfigError::new(&violation.problem);
+    let set = violation.paths.iter().find(|path| sources.source_of(path) != ConfigSource::Default);
+    let Some(path) = set.or(violation.paths.first()) else { return error };
+    match sources.source_of(path) {
+        source @ (ConfigSource::Flag(_) | ConfigSource::Environment(_)) => error.at_source(source),
+        ConfigSource::File | ConfigSource::Default => match sources.outline().position(path) {
+            Some(position) => error.at(file, position, text, ExcerptRedaction::Nothing),
             None => error,
         },
     }
@@ -225,10 +238,10 @@ fn read_socket<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Erro
     text.parse().map_err(|_| D::Error::custom(problem()))
 }
 
-// === impl Loaded ===
+// === impl LoadedConfig ===
 
-impl Loaded {
-    /// Refuses a configuration that names no replica: nothing could be served.
+impl LoadedConfig {
+    /// Fails if the configuration has neither backends nor discovery sources.
     pub fn require_backend(&self) -> Result<(), ConfigError> {
         if !self.config.backends.is_empty() || !self.config.discovery.is_empty() {
             return Ok(());
@@ -242,7 +255,7 @@ impl Loaded {
         Err(error.with_help(Some(help)))
     }
 
-    /// Every value with its source, for people and for the admin port. Secrets are references.
+    /// Every value with its source, for `/config`. Secrets are shown as references.
     pub fn view(&self) -> Value {
         let values = serde_json::to_value(&self.config).unwrap_or_default();
         let file = self.file.as_ref().map(|file| file.display().to_string());
@@ -264,7 +277,7 @@ impl Loaded {
                 let items = items.into_iter().enumerate();
                 items.map(|(index, item)| self.annotate(&below(&index.to_string()), item)).collect()
             }
-            value => json!({ "value": value, "source": self.sources.of(path).to_string() }),
+            value => json!({ "value": value, "source": self.sources.source_of(path).to_string() }),
         }
     }
 }

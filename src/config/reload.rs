@@ -1,44 +1,43 @@
-//! A configuration that is read again while the gateway runs: what of it holds at once, what needs
-//! a restart, and which of its keys have changed.
+//! Merges a reloaded configuration with the active one: which values apply at once, which need a
+//! restart, and which keys have changed.
 
-use super::{Config, Limits, Loaded, Routing};
+use super::{Config, LimitsConfig, LoadedConfig, RoutingConfig};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What reading a configuration again comes to. Keys are paths, such as `drain.timeout`; an entry
-/// of a list is named by its name or its URL, as in `backends[gpu-0].weight`.
+/// The result of a reload. Keys are paths, such as `drain.timeout`. An entry of a list has its name
+/// or its URL in the path, as in `backends[gpu-0].weight`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reloaded {
-    /// What holds from now on.
-    pub loaded: Loaded,
-    /// The keys that have changed.
+pub struct ReloadOutcome {
+    /// The configuration to apply.
+    pub loaded: LoadedConfig,
+    /// The keys that change at once.
     pub changed: Vec<String>,
-    /// The keys that have changed in the file, and will when the gateway starts again.
+    /// The keys that have changed in the file and need a restart.
     pub held: Vec<String>,
 }
 
-impl Loaded {
-    /// Puts a configuration that was read again in the place of this one.
-    pub fn reload(&self, new: Self) -> Reloaded {
-        let config = in_force(&self.config, &new.config);
-        let changed = differences(&self.config, &config);
-        let held = differences(&config, &new.config);
-        Reloaded { loaded: Self { config, ..new }, changed, held }
+impl LoadedConfig {
+    /// Merges a reloaded configuration with this active one.
+    pub fn reload(&self, new: Self) -> ReloadOutcome {
+        let config = merge_reloadable(&self.config, &new.config);
+        let changed = changed_keys(&self.config, &config);
+        let held = changed_keys(&config, &new.config);
+        ReloadOutcome { loaded: Self { config, ..new }, changed, held }
     }
 }
 
-/// What of a new configuration may hold while the gateway runs, and the old one's where it may not.
-/// This is the one place that says so: it names every section, so that a section which says nothing
-/// does not compile.
-fn in_force(old: &Config, new: &Config) -> Config {
+/// The new configuration, with the old values of keys that need a restart. It lists every section
+/// without `..`, so that a new section does not compile until it is classified here.
+fn merge_reloadable(old: &Config, new: &Config) -> Config {
     Config {
-        // Taken at once: a request has them for its whole life.
+        // Applied at once. A request keeps the values with which it started.
         backends: new.backends.clone(),
         discovery: new.discovery.clone(),
         models: new.models.clone(),
         admission: new.admission.clone(),
-        // How much is let in stands with the descriptors that are there for it.
-        limits: Limits {
+        // These limits are fixed with the file descriptor budget at the start.
+        limits: LimitsConfig {
             connections: old.limits.connections,
             connections_per_client: old.limits.connections_per_client,
             requests_in_flight: old.limits.requests_in_flight,
@@ -47,25 +46,28 @@ fn in_force(old: &Config, new: &Config) -> Config {
             ..new.limits
         },
         retry: new.retry,
-        health: new.health,
+        circuit_breaker: new.circuit_breaker,
         streams: new.streams,
         timeouts: new.timeouts,
-        watch: new.watch,
+        scrape: new.scrape,
         usage: new.usage,
         continuous_usage: new.continuous_usage,
         stalls: new.stalls,
         slow: new.slow,
-        answers: new.answers.clone(),
+        refusal_detection: new.refusal_detection.clone(),
         tiers: new.tiers.clone(),
         drain: new.drain,
         reload: new.reload,
-        // The ring has its memory from the start.
-        routing: Routing { explain_ring: old.routing.explain_ring, ..new.routing.clone() },
-        // Their files are read again by themselves.
+        // The decision log is allocated at the start.
+        routing: RoutingConfig {
+            decision_log_size: old.routing.decision_log_size,
+            ..new.routing.clone()
+        },
+        // The files of these sections are reloaded separately when they change.
         access: old.access.clone(),
         tls: old.tls.clone(),
         backend_tls: old.backend_tls.clone(),
-        // Sockets are bound, threads run, files are open, and bounds of histograms stand.
+        // Bound sockets, running threads, open files and the buckets of histograms are fixed.
         listen: old.listen,
         listen_reuse_port: old.listen_reuse_port,
         admin: old.admin,
@@ -74,64 +76,67 @@ fn in_force(old: &Config, new: &Config) -> Config {
         log: old.log.clone(),
         quality: old.quality.clone(),
         tracing: old.tracing.clone(),
-        capture: old.capture.clone(),
+        trace_capture: old.trace_capture.clone(),
     }
 }
 
-/// The keys whose values differ.
-fn differences(old: &Config, new: &Config) -> Vec<String> {
+/// The paths of the keys whose values differ.
+fn changed_keys(old: &Config, new: &Config) -> Vec<String> {
     let value = |config| serde_json::to_value(config).unwrap_or_default();
-    let mut found = Vec::new();
-    compare("", &value(old), &value(new), &mut found);
-    found
+    let mut changed = Vec::new();
+    compare_values("", &value(old), &value(new), &mut changed);
+    changed
 }
 
-fn compare(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
+fn compare_values(path: &str, old: &Value, new: &Value, changed: &mut Vec<String>) {
     let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
     match (old, new) {
         (old, new) if old == new => {}
         (Value::Object(olds), Value::Object(news)) => {
-            let gone = olds.keys().filter(|key| !news.contains_key(*key));
-            found.extend(gone.map(|key| below(key)));
+            let removed = olds.keys().filter(|key| !news.contains_key(*key));
+            changed.extend(removed.map(|key| below(key)));
             for (key, new) in news {
-                compare(&below(key), olds.get(key).unwrap_or(&Value::Null), new, found);
+                compare_values(&below(key), olds.get(key).unwrap_or(&Value::Null), new, changed);
             }
         }
-        (Value::Array(olds), Value::Array(news)) => match (named(olds), named(news)) {
-            (Some(olds), Some(news)) => entries(path, &olds, &news, found),
-            _ => found.push(path.to_owned()),
-        },
-        _ => found.push(path.to_owned()),
+        (Value::Array(olds), Value::Array(news)) => {
+            match (index_by_name(olds), index_by_name(news)) {
+                (Some(olds), Some(news)) => compare_entries(path, &olds, &news, changed),
+                _ => changed.push(path.to_owned()),
+            }
+        }
+        _ => changed.push(path.to_owned()),
     }
 }
 
-fn entries(
+fn compare_entries(
     path: &str,
     olds: &BTreeMap<&str, &Value>,
     news: &BTreeMap<&str, &Value>,
-    found: &mut Vec<String>,
+    changed: &mut Vec<String>,
 ) {
-    let before = found.len();
+    let previous_count = changed.len();
     for name in olds.keys().filter(|name| !news.contains_key(*name)) {
-        found.push(format!("{path}[{name}] removed"));
+        changed.push(format!("{path}[{name}] removed"));
     }
     for (name, new) in news {
         match olds.get(name) {
-            Some(old) => compare(&format!("{path}[{name}]"), old, new, found),
-            None => found.push(format!("{path}[{name}] added")),
+            Some(old) => compare_values(&format!("{path}[{name}]"), old, new, changed),
+            None => changed.push(format!("{path}[{name}] added")),
         }
     }
-    if found.len() == before {
-        found.push(format!("{path} in another order"));
+    if changed.len() == previous_count {
+        changed.push(format!("{path} in another order"));
     }
 }
 
-/// The entries of a list, by what each is called. `None`: they have no names.
-fn named(items: &[Value]) -> Option<BTreeMap<&str, &Value>> {
-    items.iter().map(|item| Some((name(item)?, item))).collect()
+/// The entries of a list by name. `None`: some entry has no name.
+fn index_by_name(items: &[Value]) -> Option<BTreeMap<&str, &Value>> {
+    items.iter().map(|item| Some((entry_name(item)?, item))).collect()
 }
 
-fn name(item: &Value) -> Option<&str> {
+/// The name, URL or tier of an entry.
+fn entry_name(item: &Value) -> Option<&str> {
     ["name", "url", "tier"].iter().find_map(|key| item.get(key)?.as_str())
 }
 
@@ -141,20 +146,21 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn loaded(text: &str) -> Loaded {
+    fn load(text: &str) -> LoadedConfig {
         Config::parse(text, Path::new("gateway.yaml"), Overrides::default()).unwrap()
     }
 
-    fn reloaded(old: &str, new: &str) -> Reloaded {
-        loaded(old).reload(loaded(new))
+    fn reload(old: &str, new: &str) -> ReloadOutcome {
+        load(old).reload(load(new))
     }
 
     #[test]
-    fn what_has_changed_is_named_by_its_key_and_its_name_and_never_by_its_value() {
+    fn changes_are_reported_by_key_without_values() {
         let old = "backends: [{ url: a:1, name: x, api_key: { env: OLD } }, { url: b:1 }]\n";
-        let new = "backends: [{ url: c:1, weight: 2 }, { url: a:1, name: x, api_key: { env: NEW } }]\n\
+        let new = "backends: [{ url: c:1, weight: 2 }, \
+                   { url: a:1, name: x, api_key: { env: NEW } }]\n\
                    routing: { policy: p2c, session_headers: [x-user] }\ndrain: { timeout: 1m }\n";
-        let Reloaded { changed, held, loaded } = reloaded(old, new);
+        let ReloadOutcome { changed, held, loaded } = reload(old, new);
         assert_eq!(
             changed,
             [
@@ -171,21 +177,21 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_restart_keeps_its_value_and_is_named() {
-        let old = "listen: 127.0.0.1:1\nrouting: { explain_ring: 5 }\nlog: { level: warn }\n";
-        let new = "listen: 127.0.0.1:2\nrouting: { explain_ring: 6 }\nlog: { level: info }\n\
+    fn keys_that_require_a_restart_keep_their_values_and_are_reported() {
+        let old = "listen: 127.0.0.1:1\nrouting: { decision_log_size: 5 }\nlog: { level: warn }\n";
+        let new = "listen: 127.0.0.1:2\nrouting: { decision_log_size: 6 }\nlog: { level: info }\n\
                    usage: passive\n";
-        let Reloaded { changed, held, loaded } = reloaded(old, new);
+        let ReloadOutcome { changed, held, loaded } = reload(old, new);
         assert_eq!(changed, ["usage"]);
-        assert_eq!(held, ["listen", "log.level", "routing.explain_ring"]);
-        assert_eq!((loaded.config.listen.port(), loaded.config.routing.explain_ring), (1, 5));
+        assert_eq!(held, ["listen", "log.level", "routing.decision_log_size"]);
+        assert_eq!((loaded.config.listen.port(), loaded.config.routing.decision_log_size), (1, 5));
     }
 
     #[test]
     fn the_same_text_changes_nothing() {
         let text = "backends: [{ url: a:1 }]\nmodels: [{ name: a, served_as: b }]\n";
-        let again = reloaded(text, text);
-        assert_eq!((again.changed, again.held), (Vec::new(), Vec::new()));
+        let reloaded = reload(text, text);
+        assert_eq!((reloaded.changed, reloaded.held), (Vec::new(), Vec::new()));
     }
 
     #[test]
@@ -193,6 +199,6 @@ mod tests {
         let (old, new) = ("backends: [a:1, b:1]", "backends: [b:1, a:1]");
         let listed =
             |text: &str| text.replace("a:1", "{ url: a:1 }").replace("b:1", "{ url: b:1 }");
-        assert_eq!(reloaded(&listed(old), &listed(new)).changed, ["backends in another order"]);
+        assert_eq!(reload(&listed(old), &listed(new)).changed, ["backends in another order"]);
     }
 }

@@ -1,78 +1,80 @@
-//! What types cannot say: rules about the size of a value, and about values that must agree. A
-//! broken rule names the value by its path, wherever it came from.
+//! Validation rules that types cannot express: ranges of values and consistency between values. A
+//! violation names the value by its path, independent of its source.
 
 use super::{
-    Config, Otlp, access, backends::BackendConfig, content, discovery, failures, limits,
-    objectives, quality, transport,
+    Config, OtlpMetricsConfig, access, backends::BackendConfig, discovery, failure_handling,
+    limits, objectives, payload_log, quality, tls,
 };
-use crate::backend::routes::Named;
+use crate::backend::routes::ModelConfig;
 use http::{HeaderName, Uri};
 use std::time::Duration;
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::admission::DEFAULT_CLASS;
 use tokenweir_core::error::listed;
 use tokenweir_core::record::BackendId;
 
-/// A rule that is broken.
+/// A violated rule.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Broken {
-    /// The values that break it. The first one that is no default is at fault.
+pub(super) struct RuleViolation {
+    /// The values that violate the rule together. The error is reported at the first one that is
+    /// not a default.
     pub(super) paths: Vec<String>,
-    /// What is wrong.
+    /// The problem, as text for users.
     pub(super) problem: String,
 }
 
-/// Fewest bytes of a capture: a file that is full has room for several of the longest lines.
-const MIN_CAPTURE: usize = 1 << 20;
+/// Minimum of `trace_capture.max_bytes`, so that a full file contains several of the longest lines.
+const MIN_CAPTURE_BYTES: usize = 1 << 20;
 
-/// The largest weight of a replica.
+/// Maximum weight of a backend.
 const MAX_WEIGHT: u32 = 1_000_000;
 
-/// Most decisions that are kept.
-const MAX_EXPLAINED: usize = 16_384;
+/// Maximum of `routing.decision_log_size`.
+const MAX_DECISION_LOG_SIZE: usize = 16_384;
 
-/// Most tiers.
+/// Maximum number of tiers.
 const MAX_TIERS: usize = 20;
 
-/// Most names of models, and the longest, in bytes.
-const MAX_MODELS: usize = 100;
-const MAX_MODEL: usize = 256;
+/// Maximum number of `models`.
+const MAX_MODEL_NAMES: usize = 100;
+/// Maximum length of a model name, in bytes.
+const MAX_MODEL_NAME_BYTES: usize = 256;
 
-/// The first rule that is broken.
-pub(super) fn check(config: &Config) -> Result<(), Broken> {
-    backends_are_usable(&config.backends)?;
+/// Returns the first violation.
+pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
+    check_backends(&config.backends)?;
     discovery::check(&config.discovery)?;
-    names_are_usable(&config.models)?;
-    names_have_backends(config)?;
-    listeners_differ(config)?;
-    durations_are_usable(config)?;
-    sizes_are_usable(config)?;
+    check_model_names(&config.models)?;
+    check_model_backends(config)?;
+    check_listeners_distinct(config)?;
+    check_durations(config)?;
+    check_sizes(config)?;
     limits::check(config)?;
-    transport::check(config)?;
-    weights_are_usable(config)?;
-    sessions_are_usable(config)?;
-    admission_is_usable(config)?;
-    explanations_are_bounded(config)?;
-    labels_are_usable(config)?;
-    searches_are_usable(config)?;
-    tracing_is_usable(config)?;
-    pushes_are_usable(&config.metrics.otlp)?;
-    capture_is_usable(config)?;
-    failures::check(config)?;
-    content::check(&config.log.content)?;
-    quality::check(&config.quality, &config.log.content)?;
+    tls::check(config)?;
+    check_kv_aware_weights(config)?;
+    check_session_headers(config)?;
+    check_admission(config)?;
+    check_decision_log(config)?;
+    check_tiers(config)?;
+    check_stream_detection(config)?;
+    check_tracing(config)?;
+    check_metrics_push(&config.metrics.otlp)?;
+    check_trace_capture(config)?;
+    failure_handling::check(config)?;
+    payload_log::check(&config.log.payloads)?;
+    quality::check(&config.quality, &config.log.payloads)?;
     access::check(&config.access)?;
     objectives::check(config)
 }
 
-pub(super) fn broken(path: &str, problem: impl Into<String>) -> Broken {
-    Broken { paths: vec![path.to_owned()], problem: problem.into() }
+pub(super) fn broken(path: &str, problem: impl Into<String>) -> RuleViolation {
+    RuleViolation { paths: vec![path.to_owned()], problem: problem.into() }
 }
 
-/// Whether no two are the same, and none has too much weight.
-pub(super) fn backends_are_usable(backends: &[BackendConfig]) -> Result<(), Broken> {
-    backends_differ(backends)?;
-    match backends.iter().position(|backend| is_too_heavy(backend.weight)) {
+/// Checks that names and addresses are unique and that no weight is too large.
+pub(super) fn check_backends(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
+    check_backends_distinct(backends)?;
+    match backends.iter().position(|backend| is_weight_too_large(backend.weight)) {
         Some(index) => {
             let problem = format!("a weight is at most {MAX_WEIGHT}");
             Err(broken(&format!("backends.{index}.weight"), problem))
@@ -81,52 +83,54 @@ pub(super) fn backends_are_usable(backends: &[BackendConfig]) -> Result<(), Brok
     }
 }
 
-/// Whether a replica cannot have this weight.
-pub(super) fn is_too_heavy(weight: u32) -> bool {
+pub(super) fn is_weight_too_large(weight: u32) -> bool {
     weight > MAX_WEIGHT
 }
 
-fn backends_differ(backends: &[BackendConfig]) -> Result<(), Broken> {
+fn check_backends_distinct(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
     for (index, backend) in backends.iter().enumerate() {
         for (earlier_index, earlier) in backends.iter().take(index).enumerate() {
-            let also = format!("backends[{earlier_index}]");
-            if is_same_place(&earlier.url, &backend.url) {
-                let problem = format!("{} is already the url of {also}", backend.url);
+            let earlier_entry = format!("backends[{earlier_index}]");
+            if is_same_endpoint(&earlier.url, &backend.url) {
+                let problem = format!("{} is already the url of {earlier_entry}", backend.url);
                 return Err(broken(&format!("backends.{index}.url"), problem));
             }
             if earlier.id() == backend.id() {
-                let problem = format!("`{}` is already the name of {also}", backend.id());
+                let problem = format!("`{}` is already the name of {earlier_entry}", backend.id());
                 let paths = [index, earlier_index].map(|index| format!("backends.{index}.name"));
-                return Err(Broken { paths: paths.into(), problem });
+                return Err(RuleViolation { paths: paths.into(), problem });
             }
         }
     }
     Ok(())
 }
 
-/// `http://vllm` and `http://VLLM:80` are one place.
-fn is_same_place(a: &Address, b: &Address) -> bool {
+/// Whether two URLs have the same host and port, such as `http://vllm` and `http://VLLM:80`.
+fn is_same_endpoint(a: &BackendAddress, b: &BackendAddress) -> bool {
     let ((a_host, a_port), (b_host, b_port)) = (a.host_and_port(), b.host_and_port());
     a_port == b_port && a_host.eq_ignore_ascii_case(&b_host)
 }
 
-/// Each name is a label, and each leads to a model in one step.
-fn names_are_usable(models: &[Named]) -> Result<(), Broken> {
-    if models.len() > MAX_MODELS {
-        return Err(broken("models", "each name multiplies series; no more than 100"));
+/// Checks that model names are valid metric labels and unique, and that no alias has an alias as
+/// its target.
+fn check_model_names(models: &[ModelConfig]) -> Result<(), RuleViolation> {
+    if models.len() > MAX_MODEL_NAMES {
+        let problem = "too many models: at most 100, because each adds time series";
+        return Err(broken("models", problem));
     }
-    let is_fit =
-        |name: &str| (1..=MAX_MODEL).contains(&name.len()) && !name.chars().any(char::is_control);
+    let is_valid = |name: &str| {
+        (1..=MAX_MODEL_NAME_BYTES).contains(&name.len()) && !name.chars().any(char::is_control)
+    };
     for (index, model) in models.iter().enumerate() {
-        let Named { name, served_as, .. } = model;
+        let ModelConfig { name, served_as, .. } = model;
         let path = |key: &str| format!("models.{index}.{key}");
         let texts = [("name", Some(name)), ("served_as", served_as.as_ref())];
         if let Some((key, _)) =
-            texts.iter().find(|(_, text)| text.is_some_and(|text| !is_fit(text)))
+            texts.iter().find(|(_, text)| text.is_some_and(|text| !is_valid(text)))
         {
             return Err(broken(
                 &path(key),
-                "a model has 1 to 256 bytes, and no control characters",
+                "a model name has 1 to 256 bytes and no control characters",
             ));
         }
         if let Some(earlier) = models.iter().take(index).position(|other| other.name == *name) {
@@ -134,58 +138,59 @@ fn names_are_usable(models: &[Named]) -> Result<(), Broken> {
             return Err(broken(&path("name"), problem));
         }
         let Some(target) = served_as else { continue };
-        let next = models.iter().find(|other| other.name == *target).and_then(Named::alias_of);
+        let next =
+            models.iter().find(|other| other.name == *target).and_then(ModelConfig::alias_of);
         if let Some(next) = next {
-            let problem = format!("`{target}` is itself a name for `{next}`; write `{next}` here");
+            let problem = format!("`{target}` is itself an alias of `{next}`; write `{next}` here");
             return Err(broken(&path("served_as"), problem));
         }
     }
     Ok(())
 }
 
-fn names_have_backends(config: &Config) -> Result<(), Broken> {
+fn check_model_backends(config: &Config) -> Result<(), RuleViolation> {
     let ids: Vec<BackendId> = config.backends.iter().map(BackendConfig::id).collect();
-    // Without any, those of the command line are yet to come, as those that will be found.
+    // Without `backends`, flags or variables may give them. With discovery, others may be found.
     let are_all_known = !ids.is_empty() && config.discovery.is_empty();
     for (index, model) in config.models.iter().enumerate() {
-        let Some(wanted) = &model.backends else { continue };
-        if wanted.is_empty() {
-            let problem = "name one backend or more; null is all that serve the model";
+        let Some(names) = &model.backends else { continue };
+        if names.is_empty() {
+            let problem = "list at least one backend, or write null for all that serve the model";
             return Err(broken(&format!("models.{index}.backends"), problem));
         }
         let is_known = |name: &String| ids.iter().any(|id| id.as_str() == name);
-        let stray = wanted.iter().position(|name| are_all_known && !is_known(name));
-        if let Some(stray) = stray {
+        let unknown = names.iter().position(|name| are_all_known && !is_known(name));
+        if let Some(unknown) = unknown {
             let known = listed(ids.iter());
-            let problem = format!("there is no backend `{}`; there are {known}", wanted[stray]);
-            return Err(broken(&format!("models.{index}.backends.{stray}"), problem));
+            let problem = format!("unknown backend `{}`; `backends` has {known}", names[unknown]);
+            return Err(broken(&format!("models.{index}.backends.{unknown}"), problem));
         }
     }
     Ok(())
 }
 
-fn listeners_differ(config: &Config) -> Result<(), Broken> {
-    // Port 0 is any free port.
+fn check_listeners_distinct(config: &Config) -> Result<(), RuleViolation> {
+    // Port 0 means any free port.
     if config.listen != config.admin || config.listen.port() == 0 {
         return Ok(());
     }
     let problem = format!("listen and admin cannot both be {}", config.admin);
-    Err(Broken { paths: vec!["admin".to_owned(), "listen".to_owned()], problem })
+    Err(RuleViolation { paths: vec!["admin".to_owned(), "listen".to_owned()], problem })
 }
 
-fn durations_are_usable(config: &Config) -> Result<(), Broken> {
+fn check_durations(config: &Config) -> Result<(), RuleViolation> {
     let positive = [
         ("timeouts.connect", config.timeouts.connect),
-        ("timeouts.response_headers", config.timeouts.headers),
-        ("timeouts.idle_connection", config.timeouts.idle),
-        ("watch.min_interval", config.watch.min_interval),
-        ("watch.max_interval", config.watch.max_interval),
-        ("watch.timeout", config.watch.timeout),
+        ("timeouts.response_headers", config.timeouts.response_headers),
+        ("timeouts.idle_connection", config.timeouts.idle_connection),
+        ("scrape.min_interval", config.scrape.min_interval),
+        ("scrape.max_interval", config.scrape.max_interval),
+        ("scrape.timeout", config.scrape.timeout),
         ("admission.max_wait", config.admission.max_wait),
-        ("stalls.floor", config.stalls.floor),
+        ("stalls.min_gap", config.stalls.min_gap),
         ("slow.ttft", config.slow.ttft),
         ("slow.tpot", config.slow.tpot),
-        ("slow.whole", config.slow.whole),
+        ("slow.duration", config.slow.duration),
         ("slow.write_stall", config.slow.write_stall),
     ];
     if let Some((path, _)) =
@@ -193,51 +198,54 @@ fn durations_are_usable(config: &Config) -> Result<(), Broken> {
     {
         return Err(broken(path, "this must be 1ms or more"));
     }
-    if config.watch.max_interval < config.watch.min_interval {
-        let paths = ["watch.max_interval", "watch.min_interval"].map(str::to_owned);
-        let problem = "watch.max_interval must not be less than watch.min_interval".to_owned();
-        return Err(Broken { paths: paths.into(), problem });
+    if config.scrape.max_interval < config.scrape.min_interval {
+        let paths = ["scrape.max_interval", "scrape.min_interval"].map(str::to_owned);
+        let problem = "scrape.max_interval must not be less than scrape.min_interval".to_owned();
+        return Err(RuleViolation { paths: paths.into(), problem });
     }
     Ok(())
 }
 
-fn sizes_are_usable(config: &Config) -> Result<(), Broken> {
-    if config.watch.max_page == 0 {
-        return Err(broken("watch.max_page", "this must be more than 0"));
+fn check_sizes(config: &Config) -> Result<(), RuleViolation> {
+    if config.scrape.max_page == 0 {
+        return Err(broken("scrape.max_page", "this must be more than 0"));
     }
     Ok(())
 }
 
-fn sessions_are_usable(config: &Config) -> Result<(), Broken> {
+fn check_session_headers(config: &Config) -> Result<(), RuleViolation> {
     let names = &config.routing.session_headers;
     match names.iter().find(|name| name.parse::<HeaderName>().is_err()) {
         Some(name) => {
-            Err(broken("routing.session_headers", format!("`{name}` is not the name of a header")))
+            Err(broken("routing.session_headers", format!("`{name}` is not a valid header name")))
         }
         None => Ok(()),
     }
 }
 
-fn explanations_are_bounded(config: &Config) -> Result<(), Broken> {
+fn check_decision_log(config: &Config) -> Result<(), RuleViolation> {
     let routing = &config.routing;
-    if routing.explain_ring > MAX_EXPLAINED {
-        return Err(broken("routing.explain_ring", format!("this is at most {MAX_EXPLAINED}")));
+    if routing.decision_log_size > MAX_DECISION_LOG_SIZE {
+        return Err(broken(
+            "routing.decision_log_size",
+            format!("this must be at most {MAX_DECISION_LOG_SIZE}"),
+        ));
     }
     for (index, kind) in routing.shadow.iter().enumerate() {
         if routing.shadow[..index].contains(kind) {
-            let problem = format!("`{}` is given twice", kind.name());
+            let problem = format!("`{}` is listed twice: remove one", kind.name());
             return Err(broken(&format!("routing.shadow.{index}"), problem));
         }
     }
     Ok(())
 }
 
-fn weights_are_usable(config: &Config) -> Result<(), Broken> {
+fn check_kv_aware_weights(config: &Config) -> Result<(), RuleViolation> {
     let kv_aware = &config.routing.kv_aware;
     let weights = [
         ("routing.kv_aware.pressure", kv_aware.pressure),
         ("routing.kv_aware.interference", kv_aware.interference),
-        ("routing.kv_aware.guard", kv_aware.guard),
+        ("routing.kv_aware.cache_reuse_threshold", kv_aware.cache_reuse_threshold),
         ("routing.kv_aware.session", kv_aware.session),
         ("routing.kv_aware.adapter_seconds", kv_aware.adapter_seconds),
     ];
@@ -252,135 +260,135 @@ fn weights_are_usable(config: &Config) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Beyond it, a cache cannot be told from a full one.
+/// Maximum of `admission.max_kv_usage`. A usage above it cannot be distinguished from a full cache.
 const MAX_KV_USAGE: f64 = 0.99;
 
-fn admission_is_usable(config: &Config) -> Result<(), Broken> {
+fn check_admission(config: &Config) -> Result<(), RuleViolation> {
     let admission = &config.admission;
-    let marks = [
+    let thresholds = [
         ("admission.max_waiting", admission.max_waiting),
         ("admission.max_in_flight", admission.max_in_flight),
     ];
-    if let Some((path, _)) = marks.iter().find(|(_, mark)| *mark == Some(0)) {
-        return Err(broken(path, "this must be 1 or more; null for no such mark"));
+    if let Some((path, _)) = thresholds.iter().find(|(_, threshold)| *threshold == Some(0)) {
+        return Err(broken(path, "this must be 1 or more, or null for no threshold"));
     }
-    if admission.max_kv_usage.is_some_and(|mark| !(0.01..=MAX_KV_USAGE).contains(&mark)) {
-        let problem = "this must be between 0.01 and 0.99; null for no such mark";
+    if admission.max_kv_usage.is_some_and(|usage| !(0.01..=MAX_KV_USAGE).contains(&usage)) {
+        let problem = "this must be between 0.01 and 0.99, or null for no threshold";
         return Err(broken("admission.max_kv_usage", problem));
     }
     let header = admission.tenant_header.as_ref();
     if header.is_some_and(|name| name.parse::<HeaderName>().is_err()) {
-        return Err(broken("admission.tenant_header", "this is not the name of a header"));
+        return Err(broken("admission.tenant_header", "this is not a valid header name"));
     }
     for (index, class) in admission.classes.iter().enumerate() {
         let path = format!("admission.classes.{index}");
         if admission.classes[..index].contains(class) {
-            return Err(broken(&path, format!("`{class}` stands here twice")));
+            return Err(broken(&path, format!("`{class}` is listed twice: remove one")));
         }
         let tiers = &config.tiers;
         let is_tier =
             tiers.names.contains(class) || tiers.keys.iter().any(|key| key.tier == *class);
         if !is_tier && class != DEFAULT_CLASS {
-            let problem = format!("`{class}` is not a tier of `tiers`, nor `{DEFAULT_CLASS}`");
+            let problem = format!("`{class}` is neither a tier of `tiers` nor `{DEFAULT_CLASS}`");
             return Err(broken(&path, problem));
         }
     }
     Ok(())
 }
 
-fn labels_are_usable(config: &Config) -> Result<(), Broken> {
+fn check_tiers(config: &Config) -> Result<(), RuleViolation> {
     let tiers = &config.tiers;
     if tiers.header.as_ref().is_some_and(|name| name.parse::<HeaderName>().is_err()) {
-        return Err(broken("tiers.header", "this is not the name of a header"));
+        return Err(broken("tiers.header", "this is not a valid header name"));
     }
     let keys = tiers.keys.iter().enumerate();
-    let of_keys = keys.map(|(index, key)| (format!("tiers.keys.{index}.tier"), &key.tier));
+    let key_tiers = keys.map(|(index, key)| (format!("tiers.keys.{index}.tier"), &key.tier));
     let names = tiers.names.iter().enumerate();
-    let mut all = names.map(|(index, name)| (format!("tiers.names.{index}"), name)).chain(of_keys);
+    let names = names.map(|(index, name)| (format!("tiers.names.{index}"), name));
+    let mut all = names.chain(key_tiers);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_label = |name: &str| (1..=32).contains(&name.len()) && name.chars().all(is_plain);
     match all.find(|(_, name)| !is_label(name)) {
         Some((path, _)) => {
-            Err(broken(&path, "a tier has 1 to 32 letters, digits and any of `-_.`"))
+            Err(broken(&path, "a tier has 1 to 32 characters: letters, digits and `-_.`"))
         }
         None if tiers.names.len() + tiers.keys.len() > MAX_TIERS => {
-            Err(broken("tiers.names", "each tier multiplies series; no more than 20"))
+            Err(broken("tiers.names", "too many tiers: at most 20, because each adds time series"))
         }
         None => Ok(()),
     }
 }
 
-fn searches_are_usable(config: &Config) -> Result<(), Broken> {
-    let factor = config.stalls.factor;
-    if !(factor.is_finite() && factor >= 1.0) {
-        return Err(broken("stalls.factor", "this must be 1 or more"));
+fn check_stream_detection(config: &Config) -> Result<(), RuleViolation> {
+    let multiplier = config.stalls.p99_multiplier;
+    if !(multiplier.is_finite() && multiplier >= 1.0) {
+        return Err(broken("stalls.p99_multiplier", "this must be 1 or more"));
     }
-    if config.stalls.abort_after.is_some_and(|limit| limit < config.stalls.floor) {
-        return Err(broken("stalls.abort_after", "this must not be less than stalls.floor"));
+    if config.stalls.abort_after.is_some_and(|limit| limit < config.stalls.min_gap) {
+        return Err(broken("stalls.abort_after", "this must not be less than stalls.min_gap"));
     }
-    let phrases = &config.answers.refusal_phrases;
+    let phrases = &config.refusal_detection.refusal_phrases;
     match phrases.iter().position(|phrase| phrase.trim().len() < 3) {
         Some(index) => {
-            let path = format!("answers.refusal_phrases.{index}");
-            Err(broken(&path, "a phrase has 3 letters or more"))
+            let path = format!("refusal_detection.refusal_phrases.{index}");
+            Err(broken(&path, "a phrase has at least 3 characters"))
         }
         None => Ok(()),
     }
 }
 
-fn tracing_is_usable(config: &Config) -> Result<(), Broken> {
+fn check_tracing(config: &Config) -> Result<(), RuleViolation> {
     if config.tracing.ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
-        return Err(broken("tracing.ratio", "a ratio is between 0 and 1"));
+        return Err(broken("tracing.ratio", "this must be between 0 and 1"));
     }
     let is_link = |url: &String| {
         let is_web = url.starts_with("http://") || url.starts_with("https://");
         is_web && url.contains("{trace_id}") && !url.contains('@')
     };
     if config.tracing.ui.as_ref().is_some_and(|url| !is_link(url)) {
-        let problem = "write an http:// or https:// URL with {trace_id} in it, and no password";
+        let problem = "write an http:// or https:// URL with {trace_id} and without a password";
         return Err(broken("tracing.ui", problem));
     }
-    match config.tracing.endpoint.as_deref().map(collector) {
+    match config.tracing.endpoint.as_deref().map(check_collector_url) {
         Some(Err(problem)) => Err(broken("tracing.endpoint", problem)),
         _ => Ok(()),
     }
 }
 
-fn pushes_are_usable(otlp: &Otlp) -> Result<(), Broken> {
+fn check_metrics_push(otlp: &OtlpMetricsConfig) -> Result<(), RuleViolation> {
     if otlp.interval.is_some_and(|interval| interval < Duration::from_secs(1)) {
         return Err(broken("metrics.otlp.interval", "this must be 1s or more"));
     }
-    match otlp.endpoint.as_deref().map(collector) {
+    match otlp.endpoint.as_deref().map(check_collector_url) {
         Some(Err(problem)) => Err(broken("metrics.otlp.endpoint", problem)),
         _ => Ok(()),
     }
 }
 
-fn capture_is_usable(config: &Config) -> Result<(), Broken> {
-    let capture = &config.capture;
+fn check_trace_capture(config: &Config) -> Result<(), RuleViolation> {
+    let capture = &config.trace_capture;
     if !(capture.sample > 0.0 && capture.sample <= 1.0) {
-        return Err(broken("capture.sample", "a share is more than 0 and at most 1"));
+        return Err(broken("trace_capture.sample", "this must be more than 0 and at most 1"));
     }
-    if capture.max_bytes < MIN_CAPTURE {
-        return Err(broken("capture.max_bytes", "this must be 1MiB or more"));
+    if capture.max_bytes < MIN_CAPTURE_BYTES {
+        return Err(broken("trace_capture.max_bytes", "this must be 1MiB or more"));
     }
     if capture.file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
-        return Err(broken("capture.file", "write the path of a file, or null"));
+        return Err(broken("trace_capture.file", "write the path of a file, or null"));
     }
     Ok(())
 }
 
-fn collector(endpoint: &str) -> Result<(), &'static str> {
+fn check_collector_url(endpoint: &str) -> Result<(), &'static str> {
     const NOT_URL: &str = "this is not a URL; write http://host:4317";
     let uri: Uri = endpoint.parse().map_err(|_| NOT_URL)?;
     let authority = uri.authority().ok_or(NOT_URL)?;
     if authority.as_str().contains('@') {
-        return Err(
-            "a user name or password in a URL would be shown; use OTEL_EXPORTER_OTLP_HEADERS",
-        );
+        return Err("remove the user name and password, because the URL is shown: use \
+             OTEL_EXPORTER_OTLP_HEADERS");
     }
     match uri.scheme_str() {
         None | Some("http" | "https") => Ok(()),
-        Some(_) => Err("only http:// and https:// can be spoken to a collector"),
+        Some(_) => Err("collectors need http:// or https://"),
     }
 }

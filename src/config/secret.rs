@@ -1,5 +1,5 @@
-//! A secret, by reference. The configuration says where it is and never what it is, so that a
-//! configuration can be shown, logged and committed.
+//! References to secrets. The configuration contains the location of a secret and never its value,
+//! so that it can be shown, logged and committed.
 
 use http::HeaderValue;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -11,52 +11,54 @@ use std::io;
 use std::path::PathBuf;
 use tokenweir_core::access::KeyDigest;
 
-/// Where a secret is.
+/// The location of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Secret {
     /// In this environment variable.
     Env(String),
-    /// In this file. A line break at its end does not count.
+    /// In this file. Line breaks at its end are ignored.
     File(PathBuf),
 }
 
-/// A secret itself: a token as `Authorization: Bearer` carries it. Shown as `[redacted]`.
+/// The value of a secret: an `Authorization: Bearer` header. Its `Debug` output is `[redacted]`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretValue(HeaderValue);
 
-/// Why a secret cannot be had. Never holds any of it.
+/// Why a secret cannot be read. Never contains any part of the secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// The variable does not exist.
+    /// The variable is not set.
     #[error("the environment variable {0} is not set")]
     Unset(String),
     /// The file cannot be read.
     #[error("the file {0} cannot be read: {1}")]
     File(PathBuf, io::Error),
-    /// It is there and empty.
+    /// The variable or the file is empty.
     #[error("{0} is empty")]
     Empty(Secret),
-    /// It cannot be a header.
-    #[error("{0} holds characters that a token cannot have, such as a blank or a line break")]
-    Characters(Secret),
+    /// The value is not valid in a header.
+    #[error("{0} contains characters that are invalid in a token, such as a space or a line break")]
+    InvalidCharacters(Secret),
 }
 
-const LITERAL: &str =
-    "a secret is never written here; write `{ env: NAME }` or `{ file: PATH }` for where it is";
-const ONE: &str = "a secret is in one place; write either `{ env: NAME }` or `{ file: PATH }`";
-const NAME: &str =
-    "this is not the name of an environment variable; names have letters, digits and `_`";
-const PATH: &str = "the path of the file is missing";
+const LITERAL_SECRET_ERROR: &str =
+    "do not write the secret here; write `{ env: NAME }` or `{ file: PATH }` as its location";
+const AMBIGUOUS_SECRET_ERROR: &str =
+    "a secret has one location; write either `{ env: NAME }` or `{ file: PATH }`";
+const VARIABLE_NAME_ERROR: &str =
+    "this is not the name of an environment variable; a name has letters, digits and `_`";
+const MISSING_PATH_ERROR: &str = "the path of the file is missing";
 
-/// Whether a problem is about a secret, so that what it points at must not be shown.
-pub(super) fn is_complaint(problem: &str) -> bool {
-    [LITERAL, ONE, NAME, PATH].contains(&problem)
+/// Whether a problem is about a secret, so that the text at its position must be redacted.
+pub(super) fn is_secret_error(problem: &str) -> bool {
+    [LITERAL_SECRET_ERROR, AMBIGUOUS_SECRET_ERROR, VARIABLE_NAME_ERROR, MISSING_PATH_ERROR]
+        .contains(&problem)
 }
 
 // === impl Secret ===
 
 impl Secret {
-    /// Looks it up, with `env` as the environment.
+    /// Reads the secret. `env` returns the value of an environment variable.
     pub fn resolve(
         &self,
         env: impl Fn(&str) -> Option<String>,
@@ -77,7 +79,7 @@ impl Secret {
                 bearer.set_sensitive(true);
                 Ok(SecretValue(bearer))
             }
-            None => Err(SecretError::Characters(self.clone())),
+            None => Err(SecretError::InvalidCharacters(self.clone())),
         }
     }
 }
@@ -114,29 +116,30 @@ impl JsonSchema for Secret {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let place = |key: &str, place: Schema| {
+        let location = |key: &str, value: Schema| {
             json_schema!({
                 "type": "object",
-                "properties": { key: place },
+                "properties": { key: value },
                 "required": [key],
                 "additionalProperties": false,
             })
         };
         let variable = json_schema!({
             "type": "string",
-            "description": "The environment variable that holds it.",
+            "description": "Environment variable that contains the secret.",
             "pattern": "^[A-Za-z_][A-Za-z0-9_]*$",
         });
         let file = json_schema!({
             "type": "string",
-            "description": "The file that holds it.",
+            "description": "File that contains the secret.",
             "minLength": 1,
         });
-        json_schema!({ "title": "secret", "oneOf": [place("env", variable), place("file", file)] })
+        let locations = [location("env", variable), location("file", file)];
+        json_schema!({ "title": "secret", "oneOf": locations })
     }
 }
 
-/// Its own visitor, because serde's messages quote what they refuse.
+/// A custom visitor, because the errors of derived visitors quote the invalid value.
 struct SecretVisitor;
 
 impl<'de> Visitor<'de> for SecretVisitor {
@@ -147,55 +150,56 @@ impl<'de> Visitor<'de> for SecretVisitor {
     }
 
     fn visit_bool<E: DeError>(self, _: bool) -> Result<Secret, E> {
-        Err(E::custom(LITERAL))
+        Err(E::custom(LITERAL_SECRET_ERROR))
     }
 
     fn visit_i64<E: DeError>(self, _: i64) -> Result<Secret, E> {
-        Err(E::custom(LITERAL))
+        Err(E::custom(LITERAL_SECRET_ERROR))
     }
 
     fn visit_i128<E: DeError>(self, _: i128) -> Result<Secret, E> {
-        Err(E::custom(LITERAL))
+        Err(E::custom(LITERAL_SECRET_ERROR))
     }
 
     fn visit_u64<E: DeError>(self, _: u64) -> Result<Secret, E> {
-        Err(E::custom(LITERAL))
+        Err(E::custom(LITERAL_SECRET_ERROR))
     }
 
     fn visit_u128<E: DeError>(self, _: u128) -> Result<Secret, E> {
-        Err(E::custom(LITERAL))
+        Err(E::custom(LITERAL_SECRET_ERROR))
     }
 
     fn visit_f64<E: DeError>(self, _: f64) -> Result<Secret, E> {
-        Err(E::custom(LITERAL))
+        Err(E::custom(LITERAL_SECRET_ERROR))
     }
 
     fn visit_str<E: DeError>(self, _: &str) -> Result<Secret, E> {
-        Err(E::custom(LITERAL))
+        Err(E::custom(LITERAL_SECRET_ERROR))
     }
 
     fn visit_bytes<E: DeError>(self, _: &[u8]) -> Result<Secret, E> {
-        Err(E::custom(LITERAL))
+        Err(E::custom(LITERAL_SECRET_ERROR))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Secret, A::Error> {
-        Err(A::Error::custom(LITERAL))
+        Err(A::Error::custom(LITERAL_SECRET_ERROR))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut reference: A) -> Result<Secret, A::Error> {
         let secret = match reference.next_key::<String>()?.as_deref() {
             Some("env") => Secret::Env(reference.next_value::<VariableName>()?.0),
             Some("file") => Secret::File(reference.next_value::<FilePath>()?.0),
-            _ => return Err(A::Error::custom(LITERAL)),
+            _ => return Err(A::Error::custom(LITERAL_SECRET_ERROR)),
         };
         match reference.next_key::<String>()? {
             None => Ok(secret),
-            Some(_) => Err(A::Error::custom(ONE)),
+            Some(_) => Err(A::Error::custom(AMBIGUOUS_SECRET_ERROR)),
         }
     }
 }
 
-/// Checked where it stands, so that the mistake is found there.
+/// The name of an environment variable. Validated during deserialization, so that an error has the
+/// position of the name.
 #[derive(serde::Deserialize)]
 #[serde(try_from = "String")]
 struct VariableName(String);
@@ -205,11 +209,13 @@ impl TryFrom<String> for VariableName {
 
     fn try_from(name: String) -> Result<Self, Self::Error> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let begins_well = name.starts_with(|first: char| !first.is_ascii_digit());
-        if begins_well && name.chars().all(is_name) { Ok(Self(name)) } else { Err(NAME) }
+        let has_valid_start = name.starts_with(|first: char| !first.is_ascii_digit());
+        let is_valid = has_valid_start && name.chars().all(is_name);
+        if is_valid { Ok(Self(name)) } else { Err(VARIABLE_NAME_ERROR) }
     }
 }
 
+/// The path of a file. It is not empty.
 #[derive(serde::Deserialize)]
 #[serde(try_from = "String")]
 struct FilePath(PathBuf);
@@ -218,7 +224,7 @@ impl TryFrom<String> for FilePath {
     type Error = &'static str;
 
     fn try_from(path: String) -> Result<Self, Self::Error> {
-        if path.is_empty() { Err(PATH) } else { Ok(Self(path.into())) }
+        if path.is_empty() { Err(MISSING_PATH_ERROR) } else { Ok(Self(path.into())) }
     }
 }
 
@@ -230,10 +236,10 @@ impl SecretValue {
         &self.0
     }
 
-    /// The digest of the token, to know it when somebody sends it.
+    /// The digest of the token, to compare with tokens in requests.
     pub fn digest(&self) -> KeyDigest {
         let bearer = self.0.as_bytes();
-        KeyDigest::of(bearer.strip_prefix(b"Bearer ").unwrap_or(bearer))
+        KeyDigest::from_key(bearer.strip_prefix(b"Bearer ").unwrap_or(bearer))
     }
 }
 
@@ -257,21 +263,21 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_found_in_the_environment_and_never_shown() {
+    fn a_secret_is_read_from_the_environment_and_never_shown() {
         let value = Secret::Env("KEY".to_owned()).resolve(env).unwrap();
         assert_eq!(value.bearer(), "Bearer sk-123");
         assert_eq!(format!("{value:?} {:?}", value.bearer()), "[redacted] Sensitive");
     }
 
     #[test]
-    fn a_secret_that_cannot_be_used_is_refused_without_being_shown() {
+    fn an_invalid_secret_is_rejected_and_never_shown() {
         for (name, problem) in [
             ("NONE", "the environment variable NONE is not set"),
             ("EMPTY", "the environment variable EMPTY is empty"),
             (
                 "TWO_LINES",
-                "the environment variable TWO_LINES holds characters that a token cannot have, \
-                 such as a blank or a line break",
+                "the environment variable TWO_LINES contains characters that are invalid in a \
+                 token, such as a space or a line break",
             ),
         ] {
             let error = Secret::Env(name.to_owned()).resolve(env).unwrap_err();

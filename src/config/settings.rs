@@ -1,272 +1,276 @@
-//! The settings that belong to no other room: routing's choice of policy, the limits of the
-//! listeners, draining, logs and metrics.
+//! The configuration sections that no other module defines: routing, tiers, admission, refusal
+//! detection, drain, reload, logs, metrics and trace capture.
 
 use super::secret::Secret;
-use crate::backend::MOST_LABELS;
-use crate::telemetry::content;
-use crate::telemetry::otel::Protocol;
+use crate::backend::DEFAULT_MAX_MODEL_LABELS;
+use crate::telemetry::otel::OtlpProtocol;
+use crate::telemetry::payload_log;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_core::admission::Classes;
-use tokenweir_core::routing::high_water::Marks;
+use tokenweir_core::admission::PriorityClasses;
+use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokenweir_core::routing::{Policy, PolicyKind, kv_aware};
 use tokenweir_core::units;
 
-/// How a replica is chosen.
+/// Selection of a backend for each request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Routing {
-    /// How one is chosen.
+pub struct RoutingConfig {
+    /// The policy that picks the backend.
     pub policy: PolicyKind,
-    /// The headers that may name a session, the one to prefer first.
+    /// Headers that contain a session id, in order of preference.
     pub session_headers: Vec<String>,
-    /// The weights of `kv_aware`, which predicts seconds.
-    pub kv_aware: kv_aware::Settings,
-    /// How many of the last decisions are kept for `/explain`, 4 KiB each at most. 0 keeps none.
-    pub explain_ring: usize,
-    /// Policies that are asked the same, and never obeyed.
+    /// Weights of the `kv_aware` policy. They scale its predictions in seconds.
+    pub kv_aware: kv_aware::KvAwareSettings,
+    /// Number of recent decisions that `/decisions` shows, 0 to 16384. Each takes up to 4 KiB of
+    /// memory.
+    pub decision_log_size: usize,
+    /// Shadow policies. Their picks are recorded and compared with the actual ones, and not used.
     pub shadow: Vec<PolicyKind>,
 }
 
-/// Whether the gateway asks for usage that a client did not ask for.
+/// Whether the gateway requests usage that a client did not request.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum UsageMode {
-    /// Of servers that are known to tell it in an event of its own, which is taken out of the
-    /// answer: vLLM and SGLang.
+    /// For vLLM and SGLang, which send usage in a separate event. The gateway removes that event
+    /// from the response.
     #[default]
     Inject,
-    /// Never: every byte passes as it came.
+    /// Never. The gateway forwards requests and responses without changes for usage.
     Passive,
 }
 
-/// The share of streams whose events are counted, by default. Such an event costs the gateway half as
-/// many instructions again as another one that comes alone: in this share 0.5 % more for all events.
-pub(super) const CONTINUOUS_USAGE: f64 = 0.01;
+/// Default of `continuous_usage`. An event with usage costs the gateway half as many instructions
+/// more than an event without that arrives alone. With this share, all events together cost 0.5 %
+/// more.
+pub(super) const DEFAULT_CONTINUOUS_USAGE_RATIO: f64 = 0.01;
 
-/// How the tier of a request is told: a label of metrics.
+/// Assignment of a tier to each request. The tier is a label of metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Tiers {
-    /// The header that names the tier of a request, such as `x-tier`.
+pub struct TiersConfig {
+    /// Header that contains the tier of a request, such as `x-tier`.
     pub header: Option<String>,
-    /// The names that may be in it. Others count as `_other`.
+    /// Accepted values of the header. Other values count as `_other`.
     pub names: Vec<String>,
-    /// Clients' tokens and their tiers. They win over the header.
+    /// Client tokens and their tiers. They take precedence over the header.
     pub keys: Vec<TierKey>,
 }
 
-/// The tier of whoever has a token.
+/// The tier of the clients with a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TierKey {
-    /// The token that the client sends.
+    /// Token that the client sends.
     pub key: Secret,
-    /// Its tier.
+    /// Tier of requests with the token.
     pub tier: String,
 }
 
-/// What happens while every replica is full.
+/// The admission queue, in which requests wait while every backend of a model is saturated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Admission {
-    /// Whether requests wait for a replica with room, or are sent in any case.
+pub struct AdmissionConfig {
+    /// Whether requests wait for a backend with capacity. If false, the gateway sends them to
+    /// saturated backends.
     pub enabled: bool,
-    /// A replica with as many requests in its queue is full. `None`: its queue does not matter.
+    /// A backend with this number of requests in its engine's queue is saturated. `None`: the queue
+    /// is not considered.
     pub max_waiting: Option<u32>,
-    /// A replica whose KV cache is as full is full, from 0 to 0.99. `None`: its cache does not
-    /// matter.
+    /// A backend with this KV cache usage is saturated, 0.01 to 0.99. `None`: the usage is not
+    /// considered.
     pub max_kv_usage: Option<f64>,
-    /// A replica with as many requests of this gateway is full, whatever it says of itself.
-    /// `None`: no limit.
+    /// A backend with this number of in-flight requests of this gateway is saturated, independent
+    /// of its reported load. `None`: no limit.
     pub max_in_flight: Option<u32>,
-    /// Most requests that wait. 0: none.
-    pub room: usize,
-    /// How long a request waits; then it is answered 429.
+    /// Maximum number of requests in the queue. 0: no queue.
+    pub queue_capacity: usize,
+    /// Maximum time in the queue. After it the gateway responds with 429.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub max_wait: Duration,
-    /// Tiers, from the one that goes first to the one that goes last. `default` stands for all that
-    /// are not named.
+    /// Tiers in order of priority, the highest first. `default` stands for all other tiers.
     pub classes: Vec<String>,
-    /// The header that names the tenant; only one that your own proxy sets. `None`: the client's
-    /// token, or its address.
+    /// Header that contains the tenant. Use only a header that your own proxy sets. `None`: the
+    /// client's token, or its address.
     pub tenant_header: Option<String>,
 }
 
-/// What is looked for in answers.
+/// Detection of model refusals.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Answers {
-    /// An answer that has one of these phrases, in any case, counts as refused.
+pub struct RefusalDetectionConfig {
+    /// Phrases that mark a response as a model refusal. Case is ignored.
     pub refusal_phrases: Vec<String>,
 }
 
-/// How the gateway ends.
+/// The drain at shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Drain {
-    /// How long connections are still accepted after the signal to end.
+pub struct DrainConfig {
+    /// How long the gateway still accepts connections after the shutdown signal.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub delay: Duration,
-    /// How long running requests may go on after that.
+    /// How long requests may run after that. The gateway then aborts them.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub timeout: Duration,
 }
 
-/// When the configuration is read again, besides on SIGHUP.
+/// Reloads of the configuration without SIGHUP.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Reload {
-    /// Whether it is read again when its file has changed. It is looked at every second.
+pub struct ReloadConfig {
+    /// Whether a change of the configuration file causes a reload. The file is polled every second.
     pub watch: bool,
 }
 
-/// What is logged, and how.
+/// Logs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Log {
-    /// The least important events that are logged.
-    pub level: Level,
-    /// The form of a line.
-    pub format: Format,
-    /// Whether each request gets a line when it ends. Lines never hold prompts, answers or keys.
+pub struct LogConfig {
+    /// Minimum level of events in the process log.
+    pub level: LogLevel,
+    /// Format of the lines.
+    pub format: LogFormat,
+    /// Whether the access log has a line for each request. Lines never contain prompts, responses
+    /// or keys.
     pub access: bool,
-    /// Most lines in a second of requests that went well. All others always get theirs. `None`: no
-    /// limit.
+    /// Maximum number of access log lines per second for successful requests. Other requests are
+    /// always logged. `None`: no limit.
     pub access_per_second: Option<u32>,
-    /// Where prompts and answers go.
-    pub content: content::Settings,
+    /// The payload log, with prompts and responses.
+    pub payloads: payload_log::PayloadLogSettings,
 }
 
-/// The importance of a logged event.
+/// The level of a log event.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// What failed.
+pub enum LogLevel {
+    /// Failures.
     Error,
-    /// What may fail soon.
+    /// Conditions that may lead to a failure.
     Warn,
     /// Changes of state.
     #[default]
     Info,
-    /// Steps on the way.
+    /// Details for debugging.
     Debug,
-    /// Everything.
+    /// All events.
     Trace,
 }
 
-/// The form of a log line.
+/// The format of log lines.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Format {
-    /// For people on a terminal, JSON elsewhere.
+pub enum LogFormat {
+    /// Text on a terminal, else JSON.
     #[default]
     Auto,
-    /// For people.
+    /// Text.
     Human,
-    /// One JSON object.
+    /// One JSON object per line.
     Json,
 }
 
-/// How metrics are counted.
+/// Metrics and their export.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Metrics {
-    /// Whether metrics are counted, and `/metrics` is served.
+pub struct MetricsConfig {
+    /// Whether the gateway records metrics and serves `/metrics`.
     pub enabled: bool,
-    /// Bounds of histograms in place of those that ship, by metric and in its unit: ascending.
+    /// Bucket bounds that replace the defaults, by histogram: ascending, in the metric's unit.
     pub buckets: BTreeMap<String, Vec<f64>>,
-    /// Most models of replicas that are label values, the first that come. Requests for the others
-    /// are counted under `_other`. The names of `models` are label values besides.
+    /// Maximum number of discovered models with their own label value. The first models get one.
+    /// Other models have the label `_other`. The names in `models` always have their own.
     pub max_models: usize,
-    /// Where they are pushed.
-    pub otlp: Otlp,
+    /// Push of metrics to an OTLP collector.
+    pub otlp: OtlpMetricsConfig,
 }
 
-/// Where metrics are pushed. What is `None` here is decided by the standard `OTEL_*` variables.
+/// Push of metrics to an OTLP collector. The standard `OTEL_*` variables apply to keys that are
+/// `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Otlp {
-    /// The URL of an OTLP collector, such as `http://127.0.0.1:4317`. `None`: as
-    /// `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT` says, if
-    /// `OTEL_METRICS_EXPORTER` has otlp.
+pub struct OtlpMetricsConfig {
+    /// URL of an OTLP collector, such as `http://127.0.0.1:4317`. `None`:
+    /// `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`, if
+    /// `OTEL_METRICS_EXPORTER` contains otlp.
     pub endpoint: Option<String>,
-    /// How it is spoken to. `None`: as `OTEL_EXPORTER_OTLP_PROTOCOL` says, or grpc.
-    pub protocol: Option<Protocol>,
-    /// The time from one push to the next, at least 1s. `None`: as `OTEL_METRIC_EXPORT_INTERVAL`
-    /// says, or 1m.
+    /// OTLP protocol. `None`: `OTEL_EXPORTER_OTLP_PROTOCOL`, else grpc.
+    pub protocol: Option<OtlpProtocol>,
+    /// Interval between two pushes, at least 1s. `None`: `OTEL_METRIC_EXPORT_INTERVAL`, else 1m.
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub interval: Option<Duration>,
 }
 
-impl Default for Metrics {
+impl Default for MetricsConfig {
     fn default() -> Self {
         Self {
             enabled: true,
             buckets: BTreeMap::new(),
-            max_models: MOST_LABELS,
-            otlp: Otlp::default(),
+            max_models: DEFAULT_MAX_MODEL_LABELS,
+            otlp: OtlpMetricsConfig::default(),
         }
     }
 }
 
-/// Where the traffic is written, without its text.
+/// Capture of the traffic to a file, without texts of prompts and responses.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Capture {
-    /// The file. `None`: nowhere.
+pub struct TraceCaptureConfig {
+    /// File of the capture. `None`: no capture.
     pub file: Option<PathBuf>,
-    /// Most bytes of the file and the one before it (`FILE.old`) together.
+    /// Maximum total size of the file and the rotated file `FILE.old`, in bytes.
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub max_bytes: usize,
-    /// Share of requests that are kept, from 0 to 1. Of a session, all or none.
+    /// Share of requests in the capture, more than 0 and at most 1. A session is captured with all
+    /// of its requests or not at all.
     pub sample: f64,
 }
 
-impl Routing {
+impl RoutingConfig {
     /// The policy with its settings.
     pub const fn policy(&self) -> Policy {
         Policy { kind: self.policy, kv_aware: self.kv_aware }
     }
 }
 
-impl Default for Routing {
-    /// By predicted time to first token; sessions are named by `x-session-id`. The last 1,024
-    /// decisions are kept, and no other policy is asked.
+impl Default for RoutingConfig {
+    /// Policy `kv_aware`, sessions by `x-session-id`, 1,024 decisions, no shadow policies.
     fn default() -> Self {
         Self {
             policy: PolicyKind::default(),
             session_headers: vec!["x-session-id".to_owned()],
-            kv_aware: kv_aware::Settings::default(),
-            explain_ring: 1_024,
+            kv_aware: kv_aware::KvAwareSettings::default(),
+            decision_log_size: 1_024,
             shadow: Vec::new(),
         }
     }
 }
 
-impl Admission {
-    /// The classes, with the one of all other tiers.
-    pub fn classes(&self) -> Classes {
-        Classes::new(self.classes.iter().map(|name| name.as_str().into()))
+impl AdmissionConfig {
+    /// The priority classes, including the default class.
+    pub fn classes(&self) -> PriorityClasses {
+        PriorityClasses::new(self.classes.iter().map(|name| name.as_str().into()))
     }
 
-    /// The marks.
-    pub const fn marks(&self) -> Marks {
-        Marks {
+    /// The saturation thresholds.
+    pub const fn marks(&self) -> SaturationThresholds {
+        SaturationThresholds {
             waiting: self.max_waiting,
             kv_usage: self.max_kv_usage,
             in_flight: self.max_in_flight,
@@ -274,15 +278,15 @@ impl Admission {
     }
 }
 
-impl Default for Admission {
-    /// 16 requests in a replica's queue, 97 % of its cache; 1,024 places, 30 s.
+impl Default for AdmissionConfig {
+    /// Saturation at 16 waiting requests or 97 % KV usage. 1,024 requests wait up to 30 s.
     fn default() -> Self {
         Self {
             enabled: true,
             max_waiting: Some(16),
             max_kv_usage: Some(0.97),
             max_in_flight: None,
-            room: 1_024,
+            queue_capacity: 1_024,
             max_wait: Duration::from_secs(30),
             classes: Vec::new(),
             tenant_header: None,
@@ -290,35 +294,35 @@ impl Default for Admission {
     }
 }
 
-impl Default for Drain {
-    /// No delay, and 30 s, which is what Kubernetes grants.
+impl Default for DrainConfig {
+    /// No delay, and a timeout of 30 s, which is the default grace period of Kubernetes.
     fn default() -> Self {
         Self { delay: Duration::ZERO, timeout: Duration::from_secs(30) }
     }
 }
 
-impl Default for Log {
-    /// Changes of state and a line for each request, up to 1,000 a second if all goes well.
+impl Default for LogConfig {
+    /// Level info, and an access log with up to 1,000 lines per second for successful requests.
     fn default() -> Self {
         Self {
-            level: Level::default(),
-            format: Format::default(),
+            level: LogLevel::default(),
+            format: LogFormat::default(),
             access: true,
             access_per_second: Some(1_000),
-            content: content::Settings::default(),
+            payloads: payload_log::PayloadLogSettings::default(),
         }
     }
 }
 
-impl Default for Capture {
-    /// Nowhere; else everything, in up to 1 GiB.
+impl Default for TraceCaptureConfig {
+    /// No capture. With a file: all requests, up to 1 GiB.
     fn default() -> Self {
         Self { file: None, max_bytes: 1 << 30, sample: 1.0 }
     }
 }
 
-impl Level {
-    /// The name, as filters of log events have it.
+impl LogLevel {
+    /// The name in log filters.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Error => "error",

@@ -1,17 +1,16 @@
-//! What people read when a configuration is wrong, word for word, and what they must never read:
-//! a secret.
+//! Tests of the exact error texts of invalid configurations, and of the redaction of secrets.
 
-use super::{Config, ConfigError, Loaded, Overrides};
+use super::{Config, ConfigError, LoadedConfig, Overrides};
 use proptest::prelude::*;
 use serde_json::json;
 use std::path::Path;
 
-fn parse(text: &str) -> Result<Loaded, ConfigError> {
+fn parse(text: &str) -> Result<LoadedConfig, ConfigError> {
     Config::parse(text, Path::new("gateway.yaml"), Overrides::default())
 }
 
-/// A bad file, and what is said of it.
-const BAD: &[(&str, &str)] = &[
+/// Invalid files with their error texts.
+const INVALID_CONFIGS: &[(&str, &str)] = &[
     (
         "routing:\n  polcy: kv_aware\n",
         "gateway.yaml:2:3: unknown key `polcy`
@@ -46,7 +45,7 @@ const BAD: &[(&str, &str)] = &[
     ),
     (
         "access:\n  cache_salt: { derive: tenant }\n",
-        "gateway.yaml:2:25: salts are derived from tenants, and there are none; set access.keys_file
+        "gateway.yaml:2:25: salts are derived from tenants, which need access.keys_file: set it
   |
 2 |   cache_salt: { derive: tenant }
   |                         ^^^^^^",
@@ -85,8 +84,8 @@ const BAD: &[(&str, &str)] = &[
     ),
     (
         "backends:\n  - url: http://vllm-0:8000/v1\n",
-        "gateway.yaml:2:10: `http://vllm-0:8000/v1`: leave out the path; clients' paths, such as \
-         /v1/models, are appended
+        "gateway.yaml:2:10: `http://vllm-0:8000/v1`: leave out the path; the gateway appends \
+         the path of each request
   |
 2 |   - url: http://vllm-0:8000/v1
   |          ^^^^^^^^^^^^^^^^^^^^^",
@@ -121,7 +120,7 @@ const BAD: &[(&str, &str)] = &[
     ),
     (
         "models:\n  - { name: a, served_as: b }\n  - { name: b, served_as: c }\n",
-        "gateway.yaml:2:27: `b` is itself a name for `c`; write `c` here
+        "gateway.yaml:2:27: `b` is itself an alias of `c`; write `c` here
   |
 2 |   - { name: a, served_as: b }
   |                           ^",
@@ -129,91 +128,94 @@ const BAD: &[(&str, &str)] = &[
     (
         "backends: [{ url: x:1 }, { url: x:2, name: y }]\n\
          models: [{ name: a, backends: [y, z] }]\n",
-        "gateway.yaml:2:35: there is no backend `z`; there are `x:1`, `y`
+        "gateway.yaml:2:35: unknown backend `z`; `backends` has `x:1`, `y`
   |
 2 | models: [{ name: a, backends: [y, z] }]
   |                                   ^",
     ),
     (
         "models: [{ name: a, backends: [] }]\n",
-        "gateway.yaml:1:31: name one backend or more; null is all that serve the model
+        "gateway.yaml:1:31: list at least one backend, or write null for all that serve the model
   |
 1 | models: [{ name: a, backends: [] }]
   |                               ^",
     ),
     (
         "models: [{ name: a, served_as: '' }]\n",
-        "gateway.yaml:1:32: a model has 1 to 256 bytes, and no control characters
+        "gateway.yaml:1:32: a model name has 1 to 256 bytes and no control characters
   |
 1 | models: [{ name: a, served_as: '' }]
   |                                ^^",
     ),
     (
         "backends:\n  - url: http://vllm-0:8000\n    api_key: sk-hunter2\n",
-        "gateway.yaml:3:14: a secret is never written here; write `{ env: NAME }` or \
-         `{ file: PATH }` for where it is
+        "gateway.yaml:3:14: do not write the secret here; write `{ env: NAME }` or \
+         `{ file: PATH }` as its location
   |
 3 |     api_key: [redacted]
   |              ^",
     ),
     (
         "tracing:\n  ratio: 1.5\n",
-        "gateway.yaml:2:10: a ratio is between 0 and 1
+        "gateway.yaml:2:10: this must be between 0 and 1
   |
 2 |   ratio: 1.5
   |          ^^^",
     ),
     (
         "admission:\n  max_waiting: 0\n",
-        "gateway.yaml:2:16: this must be 1 or more; null for no such mark
+        "gateway.yaml:2:16: this must be 1 or more, or null for no threshold
   |
 2 |   max_waiting: 0
   |                ^",
     ),
     (
         "admission:\n  max_kv_usage: 1.0\n",
-        "gateway.yaml:2:17: this must be between 0.01 and 0.99; null for no such mark
+        "gateway.yaml:2:17: this must be between 0.01 and 0.99, or null for no threshold
   |
 2 |   max_kv_usage: 1.0
   |                 ^^^",
     ),
     (
         "tiers: { names: [gold] }\nadmission:\n  classes: [gold, silver]\n",
-        "gateway.yaml:3:19: `silver` is not a tier of `tiers`, nor `default`
+        "gateway.yaml:3:19: `silver` is neither a tier of `tiers` nor `default`
   |
 3 |   classes: [gold, silver]
   |                   ^^^^^^",
     ),
     (
         "tiers: { names: [gold] }\nadmission:\n  classes: [gold, default, gold]\n",
-        "gateway.yaml:3:28: `gold` stands here twice
+        "gateway.yaml:3:28: `gold` is listed twice: remove one
   |
 3 |   classes: [gold, default, gold]
   |                            ^^^^",
     ),
     (
         "admission:\n  tenant_header: a b\n",
-        "gateway.yaml:2:18: this is not the name of a header
+        "gateway.yaml:2:18: this is not a valid header name
   |
 2 |   tenant_header: a b
   |                  ^^^",
     ),
     (
-        "capture:\n  sample: 0\n",
-        "gateway.yaml:2:11: a share is more than 0 and at most 1
+        "trace_capture:
+  sample: 0\n",
+        "gateway.yaml:2:11: this must be more than 0 and at most 1
   |
 2 |   sample: 0
   |           ^",
     ),
     (
-        "capture:\n  max_bytes: 64KiB\n",
+        "trace_capture:
+  max_bytes: 64KiB\n",
         "gateway.yaml:2:14: this must be 1MiB or more
   |
 2 |   max_bytes: 64KiB
   |              ^^^^^",
     ),
     (
-        "capture:\n  file: ''\n",
+        "trace_capture:
+  file: ''\n",
         "gateway.yaml:2:9: write the path of a file, or null
   |
 2 |   file: ''
@@ -221,14 +223,14 @@ const BAD: &[(&str, &str)] = &[
     ),
     (
         "slos:\n  - { name: a, objective: 'ttfb < 1s for 99 %' }\n",
-        "gateway.yaml:2:27: `ttfb` is not measured; did you mean `ttft`?
+        "gateway.yaml:2:27: `ttfb` is not a measure; did you mean `ttft`?
   |
 2 |   - { name: a, objective: 'ttfb < 1s for 99 %' }
   |                           ^^^^^^^^^^^^^^^^^^^^",
     ),
     (
         "slos:\n  - { name: a, tier: gold, objective: success for 99 % }\n",
-        "gateway.yaml:2:22: `gold` is not a tier: `tiers` names none
+        "gateway.yaml:2:22: unknown tier `gold`: `tiers` has no tiers
   |
 2 |   - { name: a, tier: gold, objective: success for 99 % }
   |                      ^^^^",
@@ -256,22 +258,22 @@ const BAD: &[(&str, &str)] = &[
   |           ^^^",
     ),
     (
-        "routing:\n  explain_ring: 100000\n",
-        "gateway.yaml:2:17: this is at most 16384
+        "routing:\n  decision_log_size: 100000\n",
+        "gateway.yaml:2:22: this must be at most 16384
   |
-2 |   explain_ring: 100000
-  |                 ^^^^^^",
+2 |   decision_log_size: 100000
+  |                      ^^^^^^",
     ),
     (
         "routing:\n  shadow: [p2c, random, p2c]\n",
-        "gateway.yaml:2:25: `p2c` is given twice
+        "gateway.yaml:2:25: `p2c` is listed twice: remove one
   |
 2 |   shadow: [p2c, random, p2c]
   |                         ^^^",
     ),
     (
         "log: {}\n\nlog: {}\n",
-        "gateway.yaml:3:1: the key `log` is given twice
+        "gateway.yaml:3:1: duplicate key `log`: remove one
   |
 3 | log: {}
   | ^^^",
@@ -294,29 +296,29 @@ const BAD: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_mistake_is_shown_where_it_is_with_what_would_be_right() {
-    for (text, message) in BAD {
+fn an_error_has_a_position_and_help() {
+    for (text, message) in INVALID_CONFIGS {
         assert_eq!(parse(text).unwrap_err().to_string(), *message, "{text}");
     }
 }
 
 #[test]
-fn names_of_models_are_bounded_and_may_stand_for_themselves() {
+fn the_number_of_models_is_limited_and_an_alias_may_equal_its_target() {
     let names = |count: usize| {
         let name = |number| format!("  - name: m{number}\n");
         format!("models:\n{}", (0..count).map(name).collect::<String>())
     };
     assert_eq!(parse(&names(100)).unwrap().config.models.len(), 100);
     let error = parse(&names(101)).unwrap_err();
-    assert_eq!(error.problem(), "each name multiplies series; no more than 100");
-    let own = "models: [{ name: a, served_as: a }, { name: b, served_as: a, backends: [later] }]";
-    assert!(parse(own).is_ok(), "replicas may come from the command line");
+    assert_eq!(error.problem(), "too many models: at most 100, because each adds time series");
+    let same = "models: [{ name: a, served_as: a }, { name: b, served_as: a, backends: [later] }]";
+    assert!(parse(same).is_ok(), "backends may come from the command line");
 }
 
 // === secrets ===
 
 #[test]
-fn a_secret_written_by_mistake_is_never_repeated() {
+fn a_secret_in_the_file_is_never_quoted() {
     let values = [
         "sk-hunter2",
         "'sk-hunter2'",
@@ -355,11 +357,11 @@ fn a_secret_is_shown_by_reference_only() {
     assert_eq!(format!("{value:?}"), "[redacted]");
 }
 
-// === anything ===
+// === fuzzing ===
 
 proptest! {
     #[test]
-    fn any_text_is_a_configuration_or_an_error_that_can_be_shown(
+    fn any_text_is_a_configuration_or_an_error_with_a_location(
         text in "([a-z_]{1,8}|listen|backends|api_key|log|url|[-:#&*!|>%@`'\"{}\\[\\], \n\té\u{1b}0-9]){0,40}",
     ) {
         if let Err(error) = parse(&text) {

@@ -1,8 +1,8 @@
-//! YAML, behind one door: text becomes a value, or a problem at a position. Only this file knows
-//! the parser. A file is read twice: once as an outline, which remembers where each key stands,
-//! and once into its types.
+//! The YAML parser: turns a text into a value, or into an error with a position. Only this module
+//! depends on the YAML library. A file is parsed twice: once into an outline with the position of
+//! each key, and once into its types.
 
-use super::error::{ConfigError, Cut, Position};
+use super::error::{ConfigError, ExcerptRedaction, Position};
 use super::secret;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
@@ -11,26 +11,27 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// Where each key stands, by its path, such as `backends.0.url`.
+/// The position of each value, by its path, such as `backends.0.url`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Outline(BTreeMap<String, Position>);
 
-/// Reads one document. `file` is for messages only.
+/// Parses one document. `file` is only for error messages.
 pub(super) fn parse<T: for<'de> Deserialize<'de>>(
     text: &str,
     file: &Path,
 ) -> Result<(T, Outline), ConfigError> {
-    let locate = |error: Error| describe(&error, text, file);
-    let tree: Spanned<Node> =
-        serde_saphyr::from_str_with_options(text, options()).map_err(locate)?;
+    let to_error = |error: Error| to_config_error(&error, text, file);
+    let tree: Spanned<YamlNode> =
+        serde_saphyr::from_str_with_options(text, parser_options()).map_err(to_error)?;
     let mut outline = Outline::default();
-    outline.add(String::new(), &tree);
-    let value = serde_saphyr::from_str_with_options(text, options()).map_err(locate)?;
+    outline.record_positions(String::new(), &tree);
+    let value = serde_saphyr::from_str_with_options(text, parser_options()).map_err(to_error)?;
     Ok((value, outline))
 }
 
-/// Far more than a configuration needs, and far less than a bomb.
-fn options() -> Options {
+/// The options of the parser. The budgets exceed the needs of every configuration, and stop alias
+/// bombs early.
+fn parser_options() -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: 16,
@@ -39,7 +40,7 @@ fn options() -> Options {
             max_anchors: 100,
         },
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 10_000 },
-        // A merged key would have no place of its own.
+        // A merged key would have no position of its own.
         merge_keys: MergeKeyPolicy::Error,
         non_finite_float_policy: NonFiniteFloatPolicy::AsString,
         strict_booleans: true,
@@ -51,7 +52,7 @@ fn options() -> Options {
 // === impl Outline ===
 
 impl Outline {
-    /// Where the value at a path stands, or the nearest value around it.
+    /// The position of the value at a path, or of the nearest value that contains it.
     pub(super) fn position(&self, path: &str) -> Option<Position> {
         let mut path = path;
         loop {
@@ -63,24 +64,24 @@ impl Outline {
         }
     }
 
-    /// Whether the file gives this value.
+    /// Whether the file contains this value.
     pub(super) fn contains(&self, path: &str) -> bool {
         self.0.contains_key(path)
     }
 
-    fn add(&mut self, path: String, tree: &Spanned<Node>) {
+    fn record_positions(&mut self, path: String, tree: &Spanned<YamlNode>) {
         let below =
             |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
         match &tree.value {
-            Node::Leaf => {}
-            Node::Sequence(items) => {
+            YamlNode::Leaf => {}
+            YamlNode::Sequence(items) => {
                 for (index, item) in items.iter().enumerate() {
-                    self.add(below(&index.to_string()), item);
+                    self.record_positions(below(&index.to_string()), item);
                 }
             }
-            Node::Mapping(entries) => {
+            YamlNode::Mapping(entries) => {
                 for (key, value) in entries {
-                    self.add(below(key), value);
+                    self.record_positions(below(key), value);
                 }
             }
         }
@@ -88,78 +89,78 @@ impl Outline {
     }
 }
 
-/// Any YAML, for its shape alone.
-enum Node {
+/// Any YAML, reduced to its structure.
+enum YamlNode {
     Leaf,
-    Sequence(Vec<Spanned<Node>>),
-    Mapping(Vec<(String, Spanned<Node>)>),
+    Sequence(Vec<Spanned<YamlNode>>),
+    Mapping(Vec<(String, Spanned<YamlNode>)>),
 }
 
-struct NodeVisitor;
+struct YamlNodeVisitor;
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for YamlNode {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(NodeVisitor)
+        from.deserialize_any(YamlNodeVisitor)
     }
 }
 
-impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = Node;
+impl<'de> Visitor<'de> for YamlNodeVisitor {
+    type Value = YamlNode;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("YAML")
     }
 
-    fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_unit<E>(self) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_bool<E>(self, _: bool) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_i64<E>(self, _: i64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_i128<E>(self, _: i128) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_i128<E>(self, _: i128) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_u64<E>(self, _: u64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_u128<E>(self, _: u128) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_u128<E>(self, _: u128) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_f64<E>(self, _: f64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_str<E>(self, _: &str) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<YamlNode, A::Error> {
         let mut sequence = Vec::new();
         while let Some(item) = items.next_element()? {
             sequence.push(item);
         }
-        Ok(Node::Sequence(sequence))
+        Ok(YamlNode::Sequence(sequence))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<YamlNode, A::Error> {
         let mut mapping = Vec::new();
         while let Some(entry) = entries.next_entry()? {
             mapping.push(entry);
         }
-        Ok(Node::Mapping(mapping))
+        Ok(YamlNode::Mapping(mapping))
     }
 }
 
-// === problems ===
+// === errors ===
 
 impl From<Location> for Position {
     fn from(location: Location) -> Self {
@@ -171,46 +172,50 @@ impl From<Location> for Position {
     }
 }
 
-fn describe(error: &Error, text: &str, file: &Path) -> ConfigError {
+fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
     let location = error.location().filter(|location| location.line() > 0);
-    let (problem, help) = explain(error);
+    let (problem, help) = describe_parse_error(error);
     let cut = match error {
-        _ if secret::is_complaint(&problem) => Cut::Here,
-        Error::SerdeUnknownField { .. } => Cut::AfterKey,
-        _ => Cut::Nothing,
+        _ if secret::is_secret_error(&problem) => ExcerptRedaction::AtPosition,
+        Error::SerdeUnknownField { .. } => ExcerptRedaction::ValueAfterKey,
+        _ => ExcerptRedaction::Nothing,
     };
-    let described = ConfigError::new(&problem).with_help(help.as_deref());
+    let config_error = ConfigError::new(&problem).with_help(help.as_deref());
     match location {
-        Some(location) => described.at(file, location.into(), text, cut),
-        None => described.in_file(file),
+        Some(location) => config_error.at(file, location.into(), text, cut),
+        None => config_error.in_file(file),
     }
 }
 
-/// What is wrong, and what would be right, in the words of this project.
-fn explain(error: &Error) -> (String, Option<String>) {
+/// The problem of a parse error, and how to fix it if that is known.
+fn describe_parse_error(error: &Error) -> (String, Option<String>) {
     let plain = |problem: &str| (problem.to_owned(), None);
     match error {
-        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => explain(error),
+        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => {
+            describe_parse_error(error)
+        }
         Error::Message { msg, .. } => plain(msg),
         Error::SerdeUnknownField { field, expected, .. } => {
-            (format!("unknown key `{field}`"), Some(suggest(field, expected)))
+            (format!("unknown key `{field}`"), Some(suggest_name(field, expected)))
         }
         Error::SerdeUnknownVariant { variant, expected, .. } => {
-            (format!("unknown value `{variant}`"), Some(suggest(variant, expected)))
+            (format!("unknown value `{variant}`"), Some(suggest_name(variant, expected)))
         }
         Error::SerdeMissingField { field, .. } => plain(&format!("the key `{field}` is missing")),
         Error::DuplicateMappingKey { key, .. } => {
-            plain(&format!("the key `{}` is given twice", key.as_deref().unwrap_or("?")))
+            plain(&format!("duplicate key `{}`: remove one", key.as_deref().unwrap_or("?")))
         }
         Error::MultipleDocuments { .. } => (
             "a second document begins here".to_owned(),
             Some("a configuration is one document; remove the `---`".to_owned()),
         ),
-        Error::Unexpected { expected, .. } => plain(&format!("expected {}", shape(expected))),
-        Error::InvalidScalar { ty, .. } => plain(&format!("expected {}", shape(ty))),
+        Error::Unexpected { expected, .. } => {
+            plain(&format!("expected {}", describe_shape(expected)))
+        }
+        Error::InvalidScalar { ty, .. } => plain(&format!("expected {}", describe_shape(ty))),
         Error::InvalidBooleanStrict { .. } => plain("expected true or false"),
         Error::NullIntoString { .. } => plain("a value is missing here"),
-        Error::MergeKeyNotAllowed { .. } => plain("merge keys (`<<`) are not read"),
+        Error::MergeKeyNotAllowed { .. } => plain("merge keys (`<<`) are not supported"),
         Error::Budget { .. }
         | Error::AliasReplayLimitExceeded { .. }
         | Error::AliasExpansionLimitExceeded { .. }
@@ -218,14 +223,15 @@ fn explain(error: &Error) -> (String, Option<String>) {
             plain("too many values, too many aliases or too deep for a configuration")
         }
         other => {
-            let words: &dyn serde_saphyr::MessageFormatter = &serde_saphyr::UserMessageFormatter;
-            plain(&words.format_message(other))
+            let formatter: &dyn serde_saphyr::MessageFormatter =
+                &serde_saphyr::UserMessageFormatter;
+            plain(&formatter.format_message(other))
         }
     }
 }
 
-/// The parser's names of shapes, in plain words.
-fn shape(expected: &'static str) -> &'static str {
+/// Translates the parser's name of a YAML shape for users.
+fn describe_shape(expected: &'static str) -> &'static str {
     match expected {
         "mapping start" => "keys and values here",
         "sequence start" => "a list here",
@@ -236,8 +242,8 @@ fn shape(expected: &'static str) -> &'static str {
     }
 }
 
-/// The nearest valid name, or all of them if none is near.
-fn suggest(name: &str, valid: &[&'static str]) -> String {
+/// Suggests the most similar valid name, or lists all valid names if no name is similar.
+fn suggest_name(name: &str, valid: &[&'static str]) -> String {
     let similarity = |candidate: &&&str| strsim::jaro_winkler(&name.to_lowercase(), candidate);
     let nearest = valid.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
     match nearest.filter(|nearest| similarity(nearest) > 0.75) {
@@ -256,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outline_knows_where_each_value_stands() {
+    fn an_outline_has_the_position_of_each_value() {
         let outline = outline("a: 1\nb:\n  - c: x\n    d: {e: null}\n  - 2.5\n");
         let at =
             |path: &str| outline.position(path).map(|position| (position.line, position.column));
@@ -264,7 +270,7 @@ mod tests {
         assert_eq!(at("b.0.c"), Some((3, 8)));
         assert_eq!(at("b.0.d.e"), Some((4, 12)));
         assert_eq!(at("b.1"), Some((5, 5)));
-        assert_eq!(at("b.0.absent"), at("b.0"), "the nearest value around it");
+        assert_eq!(at("b.0.absent"), at("b.0"), "the nearest value that contains it");
         assert!(outline.contains("b.0.d.e") && !outline.contains("b.0.absent"));
     }
 
@@ -275,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_refused_before_it_grows() {
+    fn an_alias_bomb_is_rejected_before_expansion() {
         let mut levels = vec!["a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned()];
         for level in 1..10 {
             let previous = format!("*a{}", level - 1);
@@ -294,10 +300,10 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_name_is_suggested_if_one_is_near() {
+    fn the_most_similar_name_is_suggested() {
         let keys = ["backends", "listen", "log"];
-        assert_eq!(suggest("backend", &keys), "did you mean `backends`?");
-        assert_eq!(suggest("Listen", &keys), "did you mean `listen`?");
-        assert_eq!(suggest("zzz", &keys), "valid here: backends, listen, log");
+        assert_eq!(suggest_name("backend", &keys), "did you mean `backends`?");
+        assert_eq!(suggest_name("Listen", &keys), "did you mean `listen`?");
+        assert_eq!(suggest_name("zzz", &keys), "valid here: backends, listen, log");
     }
 }

@@ -1,6 +1,8 @@
-//! Replicas by a name: its addresses (A, else AAAA), all at one port, or the hosts and ports of a
-//! service (SRV). The system's name servers are asked anew each time: how long an answer may be kept
-//! is the configuration's to say.
+//! Resolves the backends of a DNS name: its addresses (A, else AAAA) with one port, or the hosts
+//! and ports of a service (SRV).
+//!
+//! Responses are not cached, so the TTL of a record has no effect: the configured interval decides
+//! how often the name is resolved.
 
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts};
@@ -10,55 +12,56 @@ use hickory_resolver::proto::rr::{RData, RecordType};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 
-/// Who is asked.
+/// A DNS resolver without a cache.
 #[derive(Clone)]
-pub struct Dns(TokioResolver);
+pub struct DnsResolver(TokioResolver);
 
-/// What is asked.
+/// A DNS query for backends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Question {
+pub enum DnsQuery {
     /// The addresses of a host.
     Host {
-        /// Its name.
+        /// Name of the host.
         name: String,
-        /// The port at all of them.
+        /// Port of the backend at every address.
         port: u16,
     },
     /// The hosts of a service, with their ports.
     Service {
-        /// Its name, such as `_http._tcp.vllm.default.svc.cluster.local`.
+        /// Name of the service, such as `_http._tcp.vllm.default.svc.cluster.local`.
         name: String,
     },
 }
 
-/// Why nothing is known.
+/// Why a query returned no addresses.
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
-    /// Nobody to ask, or no usable answer.
+    /// No name server is configured, or the query failed.
     #[error("{0}")]
-    Net(#[from] NetError),
-    /// The answer has no address.
-    #[error("the answer is empty")]
-    Empty,
+    Resolver(#[from] NetError),
+    /// The response has no address.
+    #[error("the DNS response has no addresses")]
+    NoAddresses,
 }
 
-/// Longest wait for an answer.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout of one query.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-// === impl Dns ===
+// === impl DnsResolver ===
 
-impl Dns {
-    /// Asks whom this machine asks (`/etc/resolv.conf`). Must be called inside a runtime.
-    pub fn of_system() -> Result<Self, DnsError> {
+impl DnsResolver {
+    /// Uses the name servers of this machine (`/etc/resolv.conf`). Must be called inside a Tokio
+    /// runtime.
+    pub fn from_system_config() -> Result<Self, DnsError> {
         let mut builder = TokioResolver::builder_tokio()?;
-        set(builder.options_mut());
+        configure(builder.options_mut());
         Ok(Self(builder.build()?))
     }
 
-    /// Asks this server, over UDP. Must be called inside a runtime.
-    pub fn at(server: SocketAddr) -> Result<Self, DnsError> {
+    /// Uses one name server over UDP. Must be called inside a Tokio runtime.
+    pub fn with_name_server(server: SocketAddr) -> Result<Self, DnsError> {
         let mut name_server = NameServerConfig::udp(server.ip());
         for connection in &mut name_server.connections {
             connection.port = server.port();
@@ -66,47 +69,48 @@ impl Dns {
         let config = ResolverConfig::from_parts(None, Vec::new(), vec![name_server]);
         let provider = TokioRuntimeProvider::default();
         let mut builder = TokioResolver::builder_with_config(config, provider);
-        set(builder.options_mut());
+        configure(builder.options_mut());
         Ok(Self(builder.build()?))
     }
 
-    /// All that there is to a question, each once, in an order that does not change.
-    pub async fn ask(&self, question: &Question) -> Result<Vec<Address>, DnsError> {
-        let mut found = match question {
-            Question::Host { name, port } => self.addresses(name, *port).await?,
-            Question::Service { name } => self.hosts(name).await?,
+    /// The addresses for a query, sorted and without duplicates.
+    pub async fn resolve(&self, query: &DnsQuery) -> Result<Vec<BackendAddress>, DnsError> {
+        let mut addresses = match query {
+            DnsQuery::Host { name, port } => self.resolve_host(name, *port).await?,
+            DnsQuery::Service { name } => self.resolve_service(name).await?,
         };
-        found.sort_by_key(Address::to_string);
-        found.dedup();
-        if found.is_empty() { Err(DnsError::Empty) } else { Ok(found) }
+        addresses.sort_by_key(BackendAddress::to_string);
+        addresses.dedup();
+        if addresses.is_empty() { Err(DnsError::NoAddresses) } else { Ok(addresses) }
     }
 
-    async fn addresses(&self, name: &str, port: u16) -> Result<Vec<Address>, DnsError> {
-        let found = self.0.lookup_ip(name).await?;
-        let address = |ip: IpAddr| Address::parse(&format!("http://{}", SocketAddr::new(ip, port)));
-        Ok(found.iter().filter_map(|ip| address(ip).ok()).collect())
+    async fn resolve_host(&self, name: &str, port: u16) -> Result<Vec<BackendAddress>, DnsError> {
+        let response = self.0.lookup_ip(name).await?;
+        let address =
+            |ip: IpAddr| BackendAddress::parse(&format!("http://{}", SocketAddr::new(ip, port)));
+        Ok(response.iter().filter_map(|ip| address(ip).ok()).collect())
     }
 
-    async fn hosts(&self, name: &str) -> Result<Vec<Address>, DnsError> {
-        let found = self.0.lookup(name, RecordType::SRV).await?;
+    async fn resolve_service(&self, name: &str) -> Result<Vec<BackendAddress>, DnsError> {
+        let response = self.0.lookup(name, RecordType::SRV).await?;
         let address = |data: &RData| {
             let RData::SRV(service) = data else { return None };
             let target = service.target.to_utf8();
             let host = target.trim_end_matches('.');
-            Address::parse(&format!("http://{host}:{}", service.port)).ok()
+            BackendAddress::parse(&format!("http://{host}:{}", service.port)).ok()
         };
-        Ok(found.answers().iter().filter_map(|record| address(&record.data)).collect())
+        Ok(response.answers().iter().filter_map(|record| address(&record.data)).collect())
     }
 }
 
-fn set(options: &mut ResolverOpts) {
+fn configure(options: &mut ResolverOpts) {
     options.cache_size = 0;
-    options.timeout = TIMEOUT;
+    options.timeout = QUERY_TIMEOUT;
     options.attempts = 1;
     options.ip_strategy = LookupIpStrategy::Ipv4thenIpv6;
 }
 
-impl fmt::Display for Question {
+impl fmt::Display for DnsQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host { name, port } => write!(f, "{name}:{port}"),

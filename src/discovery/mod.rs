@@ -1,18 +1,21 @@
-//! Where replicas are found while the gateway runs. A source tells all that it has found, again
-//! whenever that is another list than before. What it cannot find out changes nothing: the last good
-//! list holds while a name server is down or answers nothing, a file is gone, or Kubernetes is away.
+//! Discovers backends while the gateway runs: by DNS, from a file, or from a Kubernetes Service.
+//!
+//! A source reports its complete list of addresses whenever the list changes. A failure changes
+//! nothing: the last valid list stays in use while a name server fails or returns no addresses, a
+//! file is missing, or the Kubernetes API server is unreachable.
 
 pub mod dns;
-pub mod file;
+pub mod dns_watcher;
+pub mod file_watcher;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
-pub mod name;
 
 use std::future::Future;
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 
-/// Something that knows the addresses of replicas.
-pub trait Source: Send {
-    /// Waits until they are others than before, and gives all of them. Failures are waited out.
-    fn changed(&mut self) -> impl Future<Output = Vec<Address>> + Send;
+/// A source of backend addresses.
+pub trait DiscoverySource: Send {
+    /// Waits until the list of addresses changes and returns the complete list. Failures are logged
+    /// and retried.
+    fn changed(&mut self) -> impl Future<Output = Vec<BackendAddress>> + Send;
 }

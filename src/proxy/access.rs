@@ -1,8 +1,8 @@
-//! The door: the keys in force, whoever comes with one of them, and what is charged when a request
-//! has ended.
+//! Authenticates requests by API key, checks what their principals may use, and charges tokens to
+//! tenants when requests have ended.
 
-use crate::backend::pool::Pool;
-use crate::backend::routes::Routes;
+use crate::backend::pool::BackendPool;
+use crate::backend::routes::RouteTable;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -10,199 +10,213 @@ use http_body_util::Full;
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_core::access::{
-    Charge, Cors, Key, Keys, Models, Place, Roster, SaltKey, Standing, take_credentials,
+    ApiKey, ApiKeys, ConcurrencyPermit, Cors, KeyFile, ModelAllowlist, RateLimitStatus, SaltKey,
+    TokenCharge, remove_credentials,
 };
-use tokenweir_core::error::{self, Error};
+use tokenweir_core::error::{self, GatewayError};
 use tokenweir_core::observe::Sink;
-use tokenweir_core::openai::control::Permissions;
-use tokenweir_core::openai::route::{NoRoute, Route};
+use tokenweir_core::openai::engine_control::Permissions;
+use tokenweir_core::openai::route::{ApiRoute, RouteError};
 use tokenweir_core::record::RequestRecord;
 
-/// Who may come in. Keys can be replaced while requests run.
+/// API keys, permissions and CORS of the client listener. Keys can be replaced while requests run.
 #[derive(Default)]
-pub struct Access {
-    /// `None`: nobody needs one.
-    keys: ArcSwapOption<Keys>,
+pub struct AccessControl {
+    /// `None`: no API key is required.
+    keys: ArcSwapOption<ApiKeys>,
     cors: Cors,
-    /// The engine-control fields that everybody may use.
-    allowed: Permissions,
-    /// Derives the `cache_salt` of each tenant. `None`: clients' own salts pass.
-    salts: Option<SaltKey>,
-    /// Why the file of the keys is not what is in force.
-    problem: ArcSwapOption<String>,
+    /// The permissions of all clients.
+    permissions: Permissions,
+    /// Derives the `cache_salt` of each tenant. `None`: the salts of clients are forwarded.
+    salt_key: Option<SaltKey>,
+    /// Why the last reload of the key file failed. `None`: the keys are those of the file.
+    reload_error: ArcSwapOption<String>,
 }
 
-/// A request at the door: whose it is, and whether it comes in.
-pub(super) struct Entry {
-    pub(super) visitor: Visitor,
-    /// Its place, for as long as it is open. `None`: none is counted.
-    pub(super) place: Result<Option<Place>, Error>,
+/// The result of authentication: the principal, and whether the request is admitted.
+pub(super) struct AuthOutcome {
+    pub(super) principal: Principal,
+    /// The concurrency permit of the tenant, or the error that rejects the request. `None`: no
+    /// concurrency is counted.
+    pub(super) permit: Result<Option<ConcurrencyPermit>, GatewayError>,
 }
 
-/// Who sends a request.
+/// The identity behind a request. The default is a principal without a key and permissions.
 #[derive(Default)]
-pub(super) struct Visitor {
-    key: Option<Arc<Key>>,
-    /// The engine-control fields that it may use.
-    pub(super) allowed: Permissions,
-    /// What is left of the visitor's limits.
-    pub(super) standing: Standing,
+pub(super) struct Principal {
+    key: Option<Arc<ApiKey>>,
+    /// Permissions for engine-control fields.
+    pub(super) permissions: Permissions,
+    /// The remaining rate limits, for the response headers.
+    pub(super) rate_limit_status: RateLimitStatus,
 }
 
-/// Longest name of a model that is told back to a client, in characters.
-const MAX_MODEL: usize = 100;
+/// Longest model name in an error message, in characters.
+const MAX_MODEL_NAME_CHARS: usize = 100;
 
-// === impl Access ===
+// === impl AccessControl ===
 
-impl Access {
-    /// With these keys, or open to everybody.
-    pub fn new(roster: Option<&Roster>, cors: Cors) -> Self {
+impl AccessControl {
+    /// Access with the keys of a file. `None`: no API key is required.
+    pub fn new(key_file: Option<&KeyFile>, cors: Cors) -> Self {
         let access = Self { cors, ..Self::default() };
-        access.replace(roster);
+        access.replace_keys(key_file);
         access
     }
 
-    /// Lets everybody use these engine-control fields.
+    /// Sets the permissions of all clients.
     #[must_use]
-    pub fn with_allowed(self, allowed: Permissions) -> Self {
-        Self { allowed, ..self }
+    pub fn with_permissions(self, allowed: Permissions) -> Self {
+        Self { permissions: allowed, ..self }
     }
 
-    /// Derives the `cache_salt` of requests from their tenants.
+    /// Sets the key that derives the `cache_salt` of requests from their tenants.
     #[must_use]
-    pub fn with_salts(self, salts: Option<SaltKey>) -> Self {
-        Self { salts, ..self }
+    pub fn with_salt_key(self, salt_key: Option<SaltKey>) -> Self {
+        Self { salt_key, ..self }
     }
 
-    /// Puts other keys in force, for requests that begin from now on. What was used of limits
-    /// stays used, and requests that run go on. `None`: nobody needs a key any more.
-    pub fn replace(&self, roster: Option<&Roster>) {
-        self.keys.rcu(|before| {
-            let nobody = Keys::default();
-            let before = before.as_deref().unwrap_or(&nobody);
-            roster.map(|roster| Arc::new(Keys::new(roster, before)))
+    /// Replaces the keys for requests that begin from now on. Used-up limits stay used up, and open
+    /// requests continue. Also clears the reload error. `None`: no API key is required any more.
+    pub fn replace_keys(&self, key_file: Option<&KeyFile>) {
+        self.keys.rcu(|previous| {
+            let no_keys = ApiKeys::default();
+            let previous = previous.as_deref().unwrap_or(&no_keys);
+            key_file.map(|key_file| Arc::new(ApiKeys::new(key_file, previous)))
         });
-        self.problem.store(None);
+        self.reload_error.store(None);
     }
 
-    /// Says why the keys in force are older than their file. [`Access::replace`] ends that.
-    pub fn complain(&self, problem: String) {
-        self.problem.store(Some(Arc::new(problem)));
+    /// Records why a reload of the key file failed. [`Self::replace_keys`] clears it.
+    pub fn set_reload_error(&self, problem: String) {
+        self.reload_error.store(Some(Arc::new(problem)));
     }
 
-    /// The last complaint.
-    pub fn problem(&self) -> Option<Arc<String>> {
-        self.problem.load_full()
+    /// Why the last reload of the key file failed. `None`: the keys are those of the file.
+    pub fn reload_error(&self) -> Option<Arc<String>> {
+        self.reload_error.load_full()
     }
 
-    /// The keys in force. `None`: nobody needs one.
-    pub fn keys(&self) -> Option<Arc<Keys>> {
+    /// The current keys. `None`: no API key is required.
+    pub fn keys(&self) -> Option<Arc<ApiKeys>> {
         self.keys.load_full()
     }
 
     pub(super) const fn salt_key(&self) -> Option<&SaltKey> {
-        self.salts.as_ref()
+        self.salt_key.as_ref()
     }
 
     pub(super) const fn cors(&self) -> &Cors {
         &self.cors
     }
 
-    /// The answer to a browser that asks whether a page may send a request.
+    /// The response to a CORS preflight request. `None`: the request is not a preflight.
     pub(super) fn preflight<B>(&self, request: &Request<B>) -> Option<Response<Full<Bytes>>> {
         let headers = self.cors.preflight(request.method(), request.headers())?;
-        let mut answer = Response::default();
-        *answer.status_mut() = StatusCode::NO_CONTENT;
-        *answer.headers_mut() = headers;
-        Some(answer)
+        let mut response = Response::default();
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        *response.headers_mut() = headers;
+        Some(response)
     }
 
-    /// Looks at a request's key. Health and version are for everybody, as they are at vLLM; for
-    /// everything else the key comes first, so that a stranger learns nothing else.
-    pub(super) fn enter(
+    /// Authenticates a request by its API key. Health and version need no key, as in vLLM. For
+    /// every other path the key is checked first, so that a client without a key learns nothing
+    /// else.
+    pub(super) fn authenticate(
         &self,
-        route: Result<(Route, &str), NoRoute>,
+        route: Result<(ApiRoute, &str), RouteError>,
         headers: &HeaderMap,
         now: Instant,
-    ) -> Entry {
+    ) -> AuthOutcome {
         let keys = self.keys.load();
         let keys = match (&*keys, route) {
-            (None, _) | (_, Ok((Route::Health | Route::Version, _))) => {
-                let visitor = Visitor { allowed: self.allowed, ..Visitor::default() };
-                return Entry { visitor, place: Ok(None) };
+            (None, _) | (_, Ok((ApiRoute::Health | ApiRoute::Version, _))) => {
+                let principal = Principal { permissions: self.permissions, ..Principal::default() };
+                return AuthOutcome { principal, permit: Ok(None) };
             }
             (Some(keys), _) => keys,
         };
-        let Some(key) = keys.of(headers).cloned() else {
-            return Entry { visitor: Visitor::default(), place: Err(Error::InvalidApiKey) };
+        let Some(key) = keys.authenticate(headers).cloned() else {
+            return AuthOutcome {
+                principal: Principal::default(),
+                permit: Err(GatewayError::InvalidApiKey),
+            };
         };
-        let (standing, place) = match route {
-            Ok((Route::Forward(_), _)) => {
-                let (standing, place) = key.enter(now);
-                (standing, place.map(Some))
+        let (rate_limit_status, permit) = match route {
+            Ok((ApiRoute::Forward(_), _)) => {
+                let (rate_limit_status, permit) = key.enter(now);
+                (rate_limit_status, permit.map(Some))
             }
-            _ => (Standing::default(), Ok(None)),
+            _ => (RateLimitStatus::default(), Ok(None)),
         };
-        let allowed = self.allowed | key.allowed();
-        Entry { visitor: Visitor { key: Some(key), allowed, standing }, place }
-    }
-}
-
-/// Requests are charged when they have ended, however they did.
-impl Sink for Access {
-    fn finished(&self, record: &RequestRecord) {
-        let Some(caller) = &record.caller else { return };
-        if let Some(keys) = &*self.keys.load() {
-            let ended = record.timings.ended.unwrap_or(record.timings.accepted);
-            keys.charge(caller, Charge::of(record), ended);
+        let permissions = self.permissions | key.allowed();
+        AuthOutcome {
+            principal: Principal { key: Some(key), permissions, rate_limit_status },
+            permit,
         }
     }
 }
 
-// === impl Visitor ===
+/// Charges the tokens of each request to its tenant when the request has ended, in any way.
+impl Sink for AccessControl {
+    fn finished(&self, record: &RequestRecord) {
+        let Some(identity) = &record.caller else { return };
+        if let Some(keys) = &*self.keys.load() {
+            let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+            keys.charge(identity, TokenCharge::from_record(record), ended);
+        }
+    }
+}
 
-impl Visitor {
-    /// The models that it may use.
-    pub(super) fn models(&self) -> &Models {
-        static ALL: Models = Models::ALL;
+// === impl Principal ===
+
+impl Principal {
+    /// The models that the principal may use.
+    pub(super) fn allowed_models(&self) -> &ModelAllowlist {
+        static ALL: ModelAllowlist = ModelAllowlist::ALL;
         self.key.as_ref().map_or(&ALL, |key| key.models())
     }
 
-    /// Says in the record whose request it is. Its key then goes no further.
-    pub(super) fn sign(&self, record: &mut RequestRecord, headers: &mut HeaderMap) {
+    /// Writes the identity and tier of the principal into the record, and removes its credentials
+    /// from the headers so that they are not forwarded.
+    pub(super) fn annotate_record(&self, record: &mut RequestRecord, headers: &mut HeaderMap) {
         let Some(key) = &self.key else { return };
         record.caller = Some(key.caller.clone());
         if let Some(tier) = key.tier() {
             record.tier = tier.clone();
         }
-        take_credentials(headers);
+        remove_credentials(headers);
     }
 
-    /// Whether it may use the model that a request names. A request with no model, or an empty one,
-    /// gets the default model of the backends, if that is known.
-    pub(super) fn may_use(&self, model: Option<&str>, routes: &Routes) -> Result<(), Error> {
+    /// Fails if the principal may not use the model of a request. A request without a model, or
+    /// with an empty one, gets the default model of the backends, if it is known.
+    pub(super) fn check_model_access(
+        &self,
+        model: Option<&str>,
+        routes: &RouteTable,
+    ) -> Result<(), GatewayError> {
         let named = model.filter(|name| !name.is_empty());
-        let meant = named.or_else(|| routes.default_model());
-        if self.models().allow(meant) {
+        let effective = named.or_else(|| routes.default_model());
+        if self.allowed_models().allow(effective) {
             return Ok(());
         }
-        let model = match meant {
-            Some(name) => format!("the model `{}`", shortened(name)),
-            None => "a model that it does not name".to_owned(),
+        let model = match effective {
+            Some(name) => format!("the model `{}`", truncate_model_name(name)),
+            None => "the default model (the request names none)".to_owned(),
         };
-        Err(Error::ModelNotAllowed { model })
+        Err(GatewayError::ModelNotAllowed { model })
     }
 
-    /// The error without the models that are not for this visitor.
-    pub(super) fn censor(&self, error: Error, pool: &Pool) -> Error {
-        let Error::UnknownModel { model, .. } = error else { return error };
+    /// The error without the names of models that the principal may not use.
+    pub(super) fn redact_error(&self, error: GatewayError, pool: &BackendPool) -> GatewayError {
+        let GatewayError::UnknownModel { model, .. } = error else { return error };
         let routes = pool.routes();
         let models = routes.models().iter().map(|model| &model.id);
-        let known: Vec<_> = models.filter(|id| self.models().allow(Some(id))).collect();
-        Error::UnknownModel { model, known: error::listed(known.into_iter()) }
+        let allowed: Vec<_> = models.filter(|id| self.allowed_models().allow(Some(id))).collect();
+        GatewayError::UnknownModel { model, known: error::listed(allowed.into_iter()) }
     }
 }
 
-fn shortened(model: &str) -> String {
-    model.chars().take(MAX_MODEL).collect()
+fn truncate_model_name(model: &str) -> String {
+    model.chars().take(MAX_MODEL_NAME_CHARS).collect()
 }

@@ -1,14 +1,17 @@
-//! The way to a place at a replica. While there is room a request gets one at once; while every
-//! replica that could take it is past its high-water mark, it waits in the room, and whatever
-//! makes room somewhere gives that place to the ticket that is first in line then.
+//! Admission control: leases a backend with capacity to a request, or queues the request until one
+//! has capacity.
 //!
-//! A place is handed over, not announced: one look under the lock of the room takes a lease and
-//! sends it to its ticket. So no newcomer slips in between, nobody is woken for nothing, and the
-//! replica is chosen as late as it can be. A client that leaves drops its ticket, and what has been
-//! sent to it goes back with the lease.
+//! While a backend below its saturation thresholds can serve a request, the request gets a lease at
+//! once. Otherwise it waits in the admission queue. When capacity is freed, the first request in
+//! the queue that can use it gets the lease.
+//!
+//! The lease is taken under the lock of the queue and sent to the waiting request. So no later
+//! request can take the capacity in between, no request is woken in vain, and the policy picks the
+//! backend as late as possible. A client disconnect drops the queue entry. A lease that was already
+//! sent to it is released.
 
 use crate::backend::Lease;
-use crate::backend::pool::{Need, Pool};
+use crate::backend::pool::{BackendPool, BackendRequirements};
 use arc_swap::ArcSwapOption;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
@@ -17,249 +20,271 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_core::admission::{
-    Classes, Closed, DEFAULT_CLASS, Entry, Key, Refused, Room, Ticket,
+    AdmissionQueue, DEFAULT_CLASS, EnqueueOutcome, ExhaustedModels, PriorityClasses, QueuedRequest,
+    QueuedRequestId, RejectedRequest,
 };
 use tokenweir_core::clock;
-use tokenweir_core::error::Error;
-use tokenweir_core::record::{Decision, Tier, Timings};
-use tokenweir_core::routing::Prompt;
-use tokenweir_core::routing::high_water::Marks;
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::record::{RoutingDecision, Tier, Timings};
+use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokio::sync::oneshot;
 
-/// Who may go to a replica now, and who waits.
-pub struct Admission {
-    pool: Arc<Pool>,
-    /// `None`: nobody waits who has not begun to.
-    settings: ArcSwapOption<Settings>,
-    /// Keyed anew in each process: what it hashes are secrets.
-    tenants: RandomState,
-    room: Mutex<Room<Call>>,
+/// Decides which requests go to a backend now, and which ones wait.
+pub struct AdmissionController {
+    pool: Arc<BackendPool>,
+    /// `None`: admission control is disabled. No further request is queued.
+    settings: ArcSwapOption<AdmissionSettings>,
+    /// Hashes tenants, which can be secret tokens. It has a new random key in each process.
+    tenant_hasher: RandomState,
+    queue: Mutex<AdmissionQueue<LeaseWaiter>>,
 }
 
-/// When requests wait, how many, and for how long.
+/// When requests wait, how many of them, and for how long.
 #[derive(Debug, Clone)]
-pub struct Settings {
-    /// A replica past one of them gets no new requests.
-    pub marks: Marks,
-    /// Most requests that wait.
-    pub places: usize,
-    /// How long each may.
+pub struct AdmissionSettings {
+    /// A backend above one of these thresholds gets no new requests.
+    pub thresholds: SaturationThresholds,
+    /// Most waiting requests.
+    pub queue_capacity: usize,
+    /// Longest wait of a request.
     pub max_wait: Duration,
-    /// Tiers, from the one that goes first to the one that goes last.
-    pub classes: Classes,
-    /// The header that names the tenant.
+    /// The priority classes: tiers in order of precedence.
+    pub classes: PriorityClasses,
+    /// The header with the tenant, for requests without an API key.
     pub tenant_header: Option<HeaderName>,
 }
 
-/// Who asks for a place.
+/// The flow of a request in the queue: its priority class and tenant.
 #[derive(Debug, Clone, Copy)]
-pub struct Caller {
-    class: usize,
-    tenant: u64,
+pub struct FlowKey {
+    priority_class: usize,
+    tenant_hash: u64,
 }
 
-/// What a request counts for among those of its class: tokens of an answer, and bytes of JSON for
-/// a token of prompt, roughly.
-const EXPECTED_TOKENS: u64 = 256;
-const BYTES_PER_TOKEN: u64 = 4;
+/// Assumed output of a request, in tokens, for its cost in the fair queue.
+const EXPECTED_OUTPUT_TOKENS: u64 = 256;
+/// Assumed bytes of JSON per prompt token, for the same cost.
+const PROMPT_BYTES_PER_TOKEN: u64 = 4;
 
-/// A replica's place, and why it is there.
-type Place = (Lease, Arc<Decision>);
+/// A lease on a backend, and the decision that picked the backend.
+type LeasedBackend = (Lease, Arc<RoutingDecision>);
 
-/// What a ticket is answered with, and to whom.
-struct Call {
-    prompt: Arc<Prompt>,
+/// The routing properties of a queued request, and the channel for its lease.
+struct LeaseWaiter {
+    prompt: Arc<PromptFingerprint>,
     is_stream: bool,
     session: Option<u64>,
     seed: u64,
-    answer: oneshot::Sender<Result<Place, Error>>,
+    result_sender: oneshot::Sender<Result<LeasedBackend, GatewayError>>,
 }
 
-/// What came of a request that could not go at once.
-enum Entered {
-    /// It could after all.
-    Placed(Place),
-    /// It has a ticket.
-    Waits(Key),
+/// The result of a second admission attempt under the lock of the queue.
+enum AdmitOutcome {
+    /// The request got a lease.
+    Leased(LeasedBackend),
+    /// The request was queued.
+    Queued(QueuedRequestId),
 }
 
-/// A ticket in the room, until it is dropped.
-struct Waiting<'a> {
-    admission: &'a Admission,
-    key: Key,
-    answer: oneshot::Receiver<Result<Place, Error>>,
+/// The entry of a request in the queue. Dropping it removes the entry.
+struct QueueGuard<'a> {
+    controller: &'a AdmissionController,
+    key: QueuedRequestId,
+    result_receiver: oneshot::Receiver<Result<LeasedBackend, GatewayError>>,
 }
 
-// === impl Admission ===
+// === impl AdmissionController ===
 
-impl Admission {
-    /// Admission to the replicas of a pool. `None`: everybody goes at once.
-    pub fn new(pool: Arc<Pool>, settings: Option<Settings>) -> Self {
-        let (places, classes) = settings
+impl AdmissionController {
+    /// Admission control for the backends of a pool. `None`: disabled, no request waits.
+    pub fn new(pool: Arc<BackendPool>, settings: Option<AdmissionSettings>) -> Self {
+        let (capacity, classes) = settings
             .as_ref()
-            .map_or((0, 1), |settings| (settings.places, settings.classes.names().len()));
-        let room = Mutex::new(Room::new(places, classes));
+            .map_or((0, 1), |settings| (settings.queue_capacity, settings.classes.names().len()));
+        let queue = Mutex::new(AdmissionQueue::new(capacity, classes));
         let settings = ArcSwapOption::from_pointee(settings);
-        Self { pool, settings, tenants: RandomState::new(), room }
+        Self { pool, settings, tenant_hasher: RandomState::new(), queue }
     }
 
-    /// Has other settings from now on. Whoever waits goes on to wait, in the class of the same name
-    /// or in that of all others; with `None`, until the next place.
-    pub fn change(&self, settings: Option<Settings>) {
-        self.with_room(|room| {
-            let before = self.settings.load_full();
-            if let Some(after) = &settings {
-                let names = before.as_ref().map(|before| before.classes.names());
-                let of = |class: usize| {
+    /// Replaces the settings. Waiting requests keep waiting, in the class of the same name or in
+    /// the default class. With `None` they wait until the next backend is free, without thresholds.
+    pub fn update_settings(&self, settings: Option<AdmissionSettings>) {
+        self.with_queue(|queue| {
+            let previous = self.settings.load_full();
+            if let Some(new) = &settings {
+                let names = previous.as_ref().map(|previous| previous.classes.names());
+                let new_class = |class: usize| {
                     let name = names.and_then(|names| names.get(class));
-                    after.classes.of(name.map_or(DEFAULT_CLASS, |name| name))
+                    new.classes.class_of_tier(name.map_or(DEFAULT_CLASS, |name| name))
                 };
-                room.change(after.places, after.classes.names().len(), of);
+                queue.change(new.queue_capacity, new.classes.names().len(), new_class);
             }
             self.settings.store(settings.map(Arc::new));
         });
-        // Other marks may leave room.
-        self.pool.vacancies().tell();
+        // With other thresholds, backends may have capacity.
+        self.pool.capacity_notifier().notify();
     }
 
-    /// How many wait in each class, the highest first. Nothing, if nobody ever waits.
-    pub fn waiting(&self) -> Vec<(Arc<str>, usize)> {
+    /// Waiting requests per class, in order of precedence. Empty if admission control is disabled.
+    pub fn waiting_by_class(&self) -> Vec<(Arc<str>, usize)> {
         let Some(settings) = self.settings.load_full() else { return Vec::new() };
         let names = settings.classes.names().iter().cloned();
-        names.zip(self.room().waiting()).collect()
+        names.zip(self.lock_queue().waiting()).collect()
     }
 
-    /// Who a request is of: its tenant is known by its key, or named by the configured header, or
-    /// by the client's token, or by its address.
-    pub fn caller(
+    /// The flow of a request. Its tenant is `tenant`, the tenant of its API key; otherwise the
+    /// value of the configured header, otherwise the client's `Authorization`, otherwise the client
+    /// address.
+    pub fn flow_key(
         &self,
         headers: &HeaderMap,
         client: IpAddr,
         tier: &Tier,
         tenant: Option<&str>,
-    ) -> Caller {
+    ) -> FlowKey {
         let settings = self.settings.load();
-        let Some(settings) = &*settings else { return Caller { class: 0, tenant: 0 } };
-        let class = settings.classes.of(tier.as_str());
-        if let Some(tenant) = tenant {
-            return Caller { class, tenant: self.tenants.hash_one(tenant) };
-        }
-        let named = settings.tenant_header.as_ref().and_then(|name| headers.get(name));
-        let tenant = match named.or_else(|| headers.get(AUTHORIZATION)) {
-            Some(name) => self.tenants.hash_one(name.as_bytes()),
-            None => self.tenants.hash_one(client),
+        let Some(settings) = &*settings else {
+            return FlowKey { priority_class: 0, tenant_hash: 0 };
         };
-        Caller { class, tenant }
+        let priority_class = settings.classes.class_of_tier(tier.as_str());
+        if let Some(tenant) = tenant {
+            return FlowKey { priority_class, tenant_hash: self.tenant_hasher.hash_one(tenant) };
+        }
+        let header = settings.tenant_header.as_ref().and_then(|name| headers.get(name));
+        let tenant_hash = match header.or_else(|| headers.get(AUTHORIZATION)) {
+            Some(value) => self.tenant_hasher.hash_one(value.as_bytes()),
+            None => self.tenant_hasher.hash_one(client),
+        };
+        FlowKey { priority_class, tenant_hash }
     }
 
-    /// A place at a replica, now or when there is one.
+    /// Leases a backend, now or when one has capacity.
     ///
-    /// Fails if no replica serves the model, if the room is full, if the request has to make room
-    /// for a better one, and if it has waited for too long.
+    /// Fails if no backend serves the model or is available, if the queue is full, if a request
+    /// with precedence displaces this one, and after the longest wait.
     pub async fn admit(
         &self,
-        need: Need<'_>,
-        caller: Caller,
+        requirements: BackendRequirements<'_>,
+        flow_key: FlowKey,
         timings: &mut Timings,
-    ) -> Result<Place, Error> {
+    ) -> Result<LeasedBackend, GatewayError> {
         let now = clock::now();
         let settings = self.settings.load_full();
-        let Some(settings) = settings.as_deref() else { return self.pool.lease(need, &[], now) };
-        if self.pool.vacancies().waiting() == 0
-            && let Some(place) = self.pool.lease_below(&settings.marks, need, now)?
+        let Some(settings) = settings.as_deref() else {
+            return self.pool.lease(requirements, &[], now);
+        };
+        if self.pool.capacity_notifier().waiting_requests() == 0
+            && let Some(lease) =
+                self.pool.lease_below_thresholds(&settings.thresholds, requirements, now)?
         {
-            return Ok(place);
+            return Ok(lease);
         }
-        let (sender, answer) = oneshot::channel();
-        let ticket = Ticket {
-            class: caller.class,
-            tenant: caller.tenant,
-            model: need.model.map(Into::into),
-            tokens: EXPECTED_TOKENS + need.prompt.bytes / BYTES_PER_TOKEN,
+        let (result_sender, result_receiver) = oneshot::channel();
+        let queued_request = QueuedRequest {
+            class: flow_key.priority_class,
+            tenant: flow_key.tenant_hash,
+            model: requirements.model.map(Into::into),
+            tokens: EXPECTED_OUTPUT_TOKENS + requirements.prompt.bytes / PROMPT_BYTES_PER_TOKEN,
             deadline: now + settings.max_wait,
-            payload: Call {
-                prompt: need.prompt.clone(),
-                is_stream: need.is_stream,
-                session: need.session,
-                seed: need.seed,
-                answer: sender,
+            payload: LeaseWaiter {
+                prompt: requirements.prompt.clone(),
+                is_stream: requirements.is_stream,
+                session: requirements.session,
+                seed: requirements.seed,
+                result_sender,
             },
         };
-        let entered = self.with_room(|room| {
-            // Those who wait go first; what none of them can use is for newcomers.
-            if !self.serve(room, &settings.marks, now).has(need.model)
-                && let Some(place) = self.pool.lease_below(&settings.marks, need, now)?
+        let outcome = self.with_queue(|queue| {
+            // Waiting requests go first. Capacity that they cannot use is for new requests.
+            if !self.dispatch_queued(queue, &settings.thresholds, now).has(requirements.model)
+                && let Some(lease) =
+                    self.pool.lease_below_thresholds(&settings.thresholds, requirements, now)?
             {
-                return Ok(Entered::Placed(place));
+                return Ok(AdmitOutcome::Leased(lease));
             }
-            enter(room, ticket, now).map(Entered::Waits)
+            enqueue(queue, queued_request, now).map(AdmitOutcome::Queued)
         })?;
-        let key = match entered {
-            Entered::Placed(place) => return Ok(place),
-            Entered::Waits(key) => key,
+        let key = match outcome {
+            AdmitOutcome::Leased(lease) => return Ok(lease),
+            AdmitOutcome::Queued(key) => key,
         };
-        let mut waiting = Waiting { admission: self, key, answer };
+        let mut guard = QueueGuard { controller: self, key, result_receiver };
         timings.queued = Some(now);
-        // What became free before this ticket was there has not been told to anybody.
-        self.with_room(|room| self.serve(room, &settings.marks, now));
-        let place = waiting.place(settings, now + settings.max_wait).await;
+        // Capacity that was freed before this request was queued has notified no one.
+        self.with_queue(|queue| self.dispatch_queued(queue, &settings.thresholds, now));
+        let result = guard.wait_for_lease(settings, now + settings.max_wait).await;
         timings.dequeued = Some(clock::now());
-        place
-    }
-
-    /// Gives places that become free to those who wait, for ever.
-    pub async fn run(self: Arc<Self>) {
-        loop {
-            self.pool.vacancies().changed().await;
-            let settings = self.settings.load_full();
-            let marks = settings.map(|settings| settings.marks).unwrap_or_default();
-            self.with_room(|room| self.serve(room, &marks, clock::now()));
-        }
-    }
-
-    /// Gives every place that there is to the first in line who can use it. The models of those
-    /// who wait on have none.
-    fn serve(&self, room: &mut Room<Call>, marks: &Marks, now: Instant) -> Closed {
-        let mut closed = Closed::default();
-        let mut offer =
-            |ticket: &Ticket<Call>| self.pool.lease_below(marks, need(ticket), now).transpose();
-        while let Some((key, place)) = room.first(now, &mut closed, &mut offer) {
-            let ticket = if place.is_ok() { room.grant(key, now) } else { room.leave(key) };
-            if let Some(ticket) = ticket {
-                ticket.payload.answer(place);
-            }
-        }
-        closed
-    }
-
-    fn with_room<R>(&self, work: impl FnOnce(&mut Room<Call>) -> R) -> R {
-        let mut room = self.room();
-        let result = work(&mut room);
-        self.pool.vacancies().set_waiting(room.len());
         result
     }
 
-    fn room(&self) -> MutexGuard<'_, Room<Call>> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Dispatches freed capacity to waiting requests. Never returns.
+    pub async fn run(self: Arc<Self>) {
+        loop {
+            self.pool.capacity_notifier().wait_capacity_freed().await;
+            let settings = self.settings.load_full();
+            let thresholds = settings.map(|settings| settings.thresholds).unwrap_or_default();
+            self.with_queue(|queue| self.dispatch_queued(queue, &thresholds, clock::now()));
+        }
+    }
+
+    /// Leases all available capacity to waiting requests, each to the first one that can use it.
+    /// Returns the models of the requests that still wait, for which no backend has capacity.
+    fn dispatch_queued(
+        &self,
+        queue: &mut AdmissionQueue<LeaseWaiter>,
+        thresholds: &SaturationThresholds,
+        now: Instant,
+    ) -> ExhaustedModels {
+        let mut exhausted = ExhaustedModels::default();
+        let mut try_lease = |request: &QueuedRequest<LeaseWaiter>| {
+            let requirements = queued_requirements(request);
+            self.pool.lease_below_thresholds(thresholds, requirements, now).transpose()
+        };
+        while let Some((key, result)) = queue.first(now, &mut exhausted, &mut try_lease) {
+            let request = if result.is_ok() { queue.grant(key, now) } else { queue.leave(key) };
+            if let Some(request) = request {
+                request.payload.send_result(result);
+            }
+        }
+        exhausted
+    }
+
+    fn with_queue<R>(&self, work: impl FnOnce(&mut AdmissionQueue<LeaseWaiter>) -> R) -> R {
+        let mut queue = self.lock_queue();
+        let result = work(&mut queue);
+        self.pool.capacity_notifier().set_waiting_requests(queue.len());
+        result
+    }
+
+    fn lock_queue(&self) -> MutexGuard<'_, AdmissionQueue<LeaseWaiter>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Lets a ticket in, and turns away whoever has to make room for it.
-fn enter(room: &mut Room<Call>, ticket: Ticket<Call>, now: Instant) -> Result<Key, Error> {
-    match room.enter(ticket, now) {
-        Entry::Waits(key) => Ok(key),
-        Entry::InsteadOf(key, Refused { ticket: worse, retry_after }) => {
-            worse.payload.answer(Err(Error::Shed { retry_after }));
+/// Queues a request, and sheds the request that it displaces, if any.
+fn enqueue(
+    queue: &mut AdmissionQueue<LeaseWaiter>,
+    request: QueuedRequest<LeaseWaiter>,
+    now: Instant,
+) -> Result<QueuedRequestId, GatewayError> {
+    match queue.enter(request, now) {
+        EnqueueOutcome::Waits(key) => Ok(key),
+        EnqueueOutcome::QueuedDisplacing(key, displaced) => {
+            let error = GatewayError::Shed { retry_after: displaced.retry_after };
+            displaced.ticket.payload.send_result(Err(error));
             Ok(key)
         }
-        Entry::Full(Refused { retry_after, .. }) => Err(Error::Saturated { retry_after }),
+        EnqueueOutcome::Full(RejectedRequest { retry_after, .. }) => {
+            Err(GatewayError::Saturated { retry_after })
+        }
     }
 }
 
-fn need(ticket: &Ticket<Call>) -> Need<'_> {
-    let Call { prompt, is_stream, session, seed, .. } = &ticket.payload;
-    Need {
-        model: ticket.model.as_deref(),
+fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequirements<'_> {
+    let LeaseWaiter { prompt, is_stream, session, seed, .. } = &request.payload;
+    BackendRequirements {
+        model: request.model.as_deref(),
         prompt,
         is_stream: *is_stream,
         session: *session,
@@ -267,36 +292,43 @@ fn need(ticket: &Ticket<Call>) -> Need<'_> {
     }
 }
 
-// === impl Call ===
+// === impl LeaseWaiter ===
 
-impl Call {
-    /// Nobody may be there any more: then the place goes back.
-    fn answer(self, place: Result<Place, Error>) {
-        drop(self.answer.send(place));
+impl LeaseWaiter {
+    /// Sends the result to the waiting request. If its client has disconnected, the lease is
+    /// released.
+    fn send_result(self, result: Result<LeasedBackend, GatewayError>) {
+        drop(self.result_sender.send(result));
     }
 }
 
-// === impl Waiting ===
+// === impl QueueGuard ===
 
-impl Waiting<'_> {
-    /// The place, if there is one before the deadline.
-    async fn place(&mut self, settings: &Settings, deadline: Instant) -> Result<Place, Error> {
-        if let Ok(answer) = tokio::time::timeout_at(deadline.into(), &mut self.answer).await {
-            return answer.unwrap_or(Err(Error::Internal));
+impl QueueGuard<'_> {
+    /// Waits for the lease until the deadline.
+    async fn wait_for_lease(
+        &mut self,
+        settings: &AdmissionSettings,
+        deadline: Instant,
+    ) -> Result<LeasedBackend, GatewayError> {
+        if let Ok(result) =
+            tokio::time::timeout_at(deadline.into(), &mut self.result_receiver).await
+        {
+            return result.unwrap_or(Err(GatewayError::Internal));
         }
-        match self.admission.with_room(|room| room.refuse(self.key, clock::now())) {
-            Some(Refused { retry_after, .. }) => {
-                Err(Error::QueueTimeout { waited: settings.max_wait, retry_after })
+        match self.controller.with_queue(|queue| queue.refuse(self.key, clock::now())) {
+            Some(RejectedRequest { retry_after, .. }) => {
+                Err(GatewayError::QueueTimeout { waited: settings.max_wait, retry_after })
             }
-            // Its place came in the same moment.
-            None => self.answer.try_recv().unwrap_or(Err(Error::Internal)),
+            // The result was sent at the same moment.
+            None => self.result_receiver.try_recv().unwrap_or(Err(GatewayError::Internal)),
         }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
-        // Gone already, if it was answered.
-        self.admission.with_room(|room| room.leave(self.key));
+        // No effect if the request got a result: then its entry is already removed.
+        self.controller.with_queue(|queue| queue.leave(self.key));
     }
 }

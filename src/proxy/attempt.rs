@@ -1,81 +1,88 @@
 //! One attempt: the client's request goes to one backend, with headers for the next hop.
 
-use super::relay::Call;
+use super::relay::PreparedRequest;
 use crate::backend::Backend;
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{Request, Response, request};
 use tokenweir_core::clock;
-use tokenweir_core::dialect::Server;
-use tokenweir_core::headers::{self, Outbound};
+use tokenweir_core::dialect::EngineKind;
+use tokenweir_core::headers::{self, UpstreamHeaders};
 use tokenweir_core::record::{Attempt, RequestRecord};
-use tokenweir_net::client::{Client, SendError, Via};
-use tokenweir_net::connection::ReplicaBody;
+use tokenweir_net::client::{ConnectionSource, HttpClient, SendError};
+use tokenweir_net::connection::BackendBody;
 
-/// Sends the request to one backend and waits for the head of its answer.
+/// Sends the request to one backend and waits for the response head.
 ///
 /// A request whose pooled connection closed as it was sent goes to the same backend once more, on a
-/// new connection, if the backend cannot have executed it or may execute it twice. Every other close
-/// is an error of the backend.
+/// new connection, if the backend cannot have executed it or may execute it twice. Every other
+/// close is an error of the backend.
 pub(super) async fn send(
-    client: &Client,
+    client: &HttpClient,
     record: &mut RequestRecord,
     backend: &Backend,
-    call: &Call<'_>,
+    call: &PreparedRequest<'_>,
     body: &Bytes,
-) -> Result<Response<ReplicaBody>, SendError> {
-    let mut via = Via::Pool;
+) -> Result<Response<BackendBody>, SendError> {
+    let mut via = ConnectionSource::Pool;
     loop {
-        // One place of this call: each one more would add its whole state to the future of a request.
-        let sent = send_via(via, client, record, backend, call, body).await;
-        match (sent, via) {
-            (Err(SendError::Stale { was_written }), Via::Pool)
-                if !(was_written && call.has_effects()) =>
-            {
-                via = Via::NewConnection { after_written: was_written };
+        // The only call of `send_via`: each further call would add its whole state to the future.
+        let result = send_via(via, client, record, backend, call, body).await;
+        match (result, via) {
+            (
+                Err(SendError::StaleConnection { was_request_written: was_written }),
+                ConnectionSource::Pool,
+            ) if !(was_written && call.has_side_effects()) => {
+                via = ConnectionSource::NewConnection { after_request_written: was_written };
             }
-            // The backend had the request, and its port closed right after: it may have died of it.
-            (Err(SendError::Connect(reason)), Via::NewConnection { after_written: true }) => {
+            // The backend had received the request, and then accepts no connection any more: the
+            // request may have crashed it.
+            (
+                Err(SendError::Connect(reason)),
+                ConnectionSource::NewConnection { after_request_written: true },
+            ) => {
                 return Err(SendError::Closed(reason));
             }
-            (sent, _) => return sent,
+            (result, _) => return result,
         }
     }
 }
 
 async fn send_via(
-    via: Via,
-    client: &Client,
+    via: ConnectionSource,
+    client: &HttpClient,
     record: &mut RequestRecord,
     backend: &Backend,
-    call: &Call<'_>,
+    call: &PreparedRequest<'_>,
     body: &Bytes,
-) -> Result<Response<ReplicaBody>, SendError> {
+) -> Result<Response<BackendBody>, SendError> {
     let span = fastrand::u64(1..);
-    let request = outbound(record, backend, call.head, body, span);
+    let request = build_outbound_request(record, backend, call.head, body, span);
     let started = clock::now();
     record.timings.sent = Some(started);
     record.attempts.push(Attempt {
         backend: backend.id.clone(),
         address: backend.address.host_and_port(),
-        provider: backend.server().unwrap_or(Server::Vllm).as_str(),
-        span,
+        provider: backend.server_kind().unwrap_or(EngineKind::Vllm).as_str(),
+        span_id: span,
         started,
         ended: None,
         status: None,
         failure: None,
     });
-    let sent = client.send_via(via, call.response_headers, backend.idle(), request).await;
-    if let (Err(error), Some(attempt)) = (&sent, record.attempts.last_mut()) {
-        tracing::debug!(backend = %backend.id, %error, "attempt failed");
+    let result =
+        client.send_via(via, call.response_headers_timeout, backend.idle_pool(), request).await;
+    if let (Err(error), Some(attempt)) = (&result, record.attempts.last_mut()) {
+        tracing::debug!(backend = %backend.id, %error, "the attempt on this backend failed");
         attempt.ended = Some(clock::now());
         attempt.failure = Some(error.reason());
     }
-    sent
+    result
 }
 
-/// The client's request as the backend gets it: the same bytes, with headers for the next hop.
-fn outbound(
+/// Builds the request for the backend: the path and headers of the client request, with the headers
+/// rewritten for the next hop, and the body.
+fn build_outbound_request(
     record: &RequestRecord,
     backend: &Backend,
     head: &request::Parts,
@@ -87,21 +94,21 @@ fn outbound(
     if let Some(path) = head.uri.path_and_query() {
         *request.uri_mut() = backend.address.uri(path);
     }
-    let mut map = head.headers.clone();
-    headers::outbound(
-        &mut map,
-        &Outbound {
+    let mut outbound = head.headers.clone();
+    headers::rewrite_request_headers(
+        &mut outbound,
+        &UpstreamHeaders {
             host: backend.address.host_header(),
             request_id: &record.request_id,
-            client: record.client,
+            client_ip: record.client,
         },
     );
     if let Some(key) = &backend.authorization {
-        map.insert(AUTHORIZATION, key.clone());
+        outbound.insert(AUTHORIZATION, key.clone());
     }
     if let Some(trace) = &record.trace {
-        trace.pass_on(span, &mut map);
+        trace.inject(span, &mut outbound);
     }
-    *request.headers_mut() = map;
+    *request.headers_mut() = outbound;
     request
 }

@@ -1,72 +1,78 @@
-//! Until when the first output of an answer is waited for.
+//! The deadline of the first output of a response.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::future::Future;
 use std::time::{Duration, Instant};
-use tokenweir_core::error::Error;
+use tokenweir_core::error::GatewayError;
 use tokenweir_core::record::RequestRecord;
 
-/// The end of the wait for the first output.
+/// The deadline of the first output of one request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Deadline {
+pub(super) struct FirstOutputDeadline {
     at: Instant,
     limit: Duration,
-    /// The client set it.
-    pub(super) is_clients: bool,
+    /// Whether the client set the deadline.
+    pub(super) is_set_by_client: bool,
 }
 
-/// How long OpenAI's clients wait for a byte, in seconds: Python's and JavaScript's.
-static CLIENT_TIMEOUTS: [HeaderName; 2] = [
+/// The headers with the read timeout of OpenAI's SDKs, in seconds: Python and JavaScript.
+static CLIENT_TIMEOUT_HEADERS: [HeaderName; 2] = [
     HeaderName::from_static("x-stainless-read-timeout"),
     HeaderName::from_static("x-stainless-timeout"),
 ];
 
-/// The deadline of a request: the configured time from its head on, or the client's if that is
-/// shorter. Only streams have a first output; of other answers all comes at once, and they are
-/// waited for as long as the client does.
-pub(super) fn of(
+/// The deadline of a request: the configured timeout from the request head, or that of the client
+/// if it is shorter. Only streams have a first output before their end, so for other responses only
+/// the timeout of the client counts. `None`: no timeout.
+pub(super) fn first_output_deadline(
     record: &RequestRecord,
     headers: &HeaderMap,
     configured: Option<Duration>,
-) -> Option<Deadline> {
-    let configured = configured.filter(|_| record.asked.stream);
-    let clients = CLIENT_TIMEOUTS.iter().find_map(|name| seconds(headers.get(name)?));
-    let is_clients = clients.is_some_and(|clients| configured.is_none_or(|ours| clients < ours));
-    let limit = if is_clients { clients } else { configured }?;
-    Some(Deadline { at: record.timings.accepted.checked_add(limit)?, limit, is_clients })
+) -> Option<FirstOutputDeadline> {
+    let configured = configured.filter(|_| record.options.stream);
+    let client_limit =
+        CLIENT_TIMEOUT_HEADERS.iter().find_map(|name| parse_seconds(headers.get(name)?));
+    let is_set_by_client =
+        client_limit.is_some_and(|limit| configured.is_none_or(|configured| limit < configured));
+    let limit = if is_set_by_client { client_limit } else { configured }?;
+    Some(FirstOutputDeadline {
+        at: record.timings.accepted.checked_add(limit)?,
+        limit,
+        is_set_by_client,
+    })
 }
 
-fn seconds(value: &HeaderValue) -> Option<Duration> {
+fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
     let seconds = value.to_str().ok()?.parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero())
 }
 
-impl Deadline {
-    /// The moment.
+impl FirstOutputDeadline {
+    /// The time of the deadline.
     pub(super) const fn at(self) -> Instant {
         self.at
     }
 
-    /// The moment, if it is before another one.
-    pub(super) fn before(self, other: Instant) -> Option<Instant> {
+    /// The time of the deadline, if it is before `other`.
+    pub(super) fn if_before(self, other: Instant) -> Option<Instant> {
         (self.at < other).then_some(self.at)
     }
 
-    /// What the client is told when it is over.
-    pub(super) fn error(self) -> Error {
-        Error::FirstOutputTimeout { limit: self.limit }
+    /// The error for the client when the deadline has passed.
+    pub(super) fn error(self) -> GatewayError {
+        GatewayError::FirstOutputTimeout { limit: self.limit }
     }
 }
 
-/// Waits for something until the deadline, if there is one.
-pub(super) async fn within<T>(
-    deadline: Option<Deadline>,
-    wanted: impl Future<Output = T>,
-) -> Result<T, Deadline> {
+/// Runs a future until the deadline, if there is one.
+pub(super) async fn within_deadline<T>(
+    deadline: Option<FirstOutputDeadline>,
+    future: impl Future<Output = T>,
+) -> Result<T, FirstOutputDeadline> {
     match deadline {
-        None => Ok(wanted.await),
+        None => Ok(future.await),
         Some(deadline) => {
-            let result = tokio::time::timeout_at(deadline.at.into(), wanted).await;
+            let result = tokio::time::timeout_at(deadline.at.into(), future).await;
             result.map_err(|_| deadline)
         }
     }
@@ -75,20 +81,20 @@ pub(super) async fn within<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::record::sample::streamed;
+    use tokenweir_core::record::fixtures::streamed;
 
     fn limit(stream: bool, header: Option<(&'static str, &'static str)>) -> Option<(u64, bool)> {
         let mut record = streamed();
-        record.asked.stream = stream;
+        record.options.stream = stream;
         let mut headers = HeaderMap::new();
         headers.extend(
             header.map(|(name, value)| {
                 (HeaderName::from_static(name), HeaderValue::from_static(value))
             }),
         );
-        let deadline = of(&record, &headers, Some(Duration::from_mins(10)))?;
+        let deadline = first_output_deadline(&record, &headers, Some(Duration::from_mins(10)))?;
         assert_eq!(deadline.at, record.timings.accepted + deadline.limit);
-        Some((deadline.limit.as_secs(), deadline.is_clients))
+        Some((deadline.limit.as_secs(), deadline.is_set_by_client))
     }
 
     #[test]
@@ -99,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stream_is_waited_for_as_long_as_its_client_does() {
+    fn only_the_client_limits_a_request_without_a_stream() {
         assert_eq!(limit(false, None), None);
         assert_eq!(limit(false, Some(("x-stainless-timeout", "900"))), Some((900, true)));
     }
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn an_invalid_timeout_is_ignored() {
         for value in ["", "0", "-1", "NaN", "inf", "soon", "1e300"] {
             assert_eq!(limit(false, Some(("x-stainless-timeout", value))), None, "{value}");
         }

@@ -1,234 +1,256 @@
-//! The story of a request, told once.
+//! Serves one request: from its head to the body of its response.
 //!
 //! ```text
-//! open ─ is it inference? whose key?  else the gateway answers itself, or refuses; from here on
-//!                                     there is a record, whatever happens
-//! receive ─ the whole request body    it must be there to be peeked at and sent again
-//! peek ─ model, stream, limits        the bytes stay as they came
-//! control ─ may the client use the engine-control fields that it sends?
-//! admit ─ a place, now or when a replica has room; the policy names the replica
-//! relay ─ send it, hold its answer    ↺ another replica, while there is no output
-//! forward ─ its frames, observed      the lease and the exchange travel in the body
+//! accept     route, API key, limits    the gateway answers local routes itself; for every other
+//!                                      request a record is opened
+//! read_body  the complete body         needed to read its fields and to retry
+//! peek       model, stream, limits     the bytes stay unchanged
+//! control    engine-control fields     rejected, removed or forwarded, by permission
+//! admit      lease on a backend        at once, or when one has capacity; the policy picks it
+//! relay      send, buffer the response failover to another backend before the first output
+//! respond    frames, observed          the lease and the exchange live in the response body
 //! ```
 //!
-//! There is no task and no channel for a request: the connection polls the answer's body, which polls
-//! the replica's. Back-pressure and cancellation follow from that. A client that leaves drops the
-//! future or the body, and with it the connection to the replica.
+//! A request has no task and no channel of its own: the client connection polls the response body,
+//! which polls the body of the backend. Back-pressure and cancellation follow from this. A client
+//! disconnect drops the future or the body, and with it the connection to the backend.
 
+mod accept;
 pub mod access;
 pub mod admission;
-mod asked;
 mod attempt;
-mod control;
+mod body_memory;
+mod client_info;
 mod deadline;
-mod gate;
-mod hold;
-mod memory;
-mod opening;
-mod outgoing;
-mod peer;
-mod receive;
+mod engine_control;
+mod first_output;
+mod overload_guard;
 mod relay;
+mod request_body;
+mod request_features;
 pub mod retry;
+mod upstream_body;
 
-pub use gate::{Gate, GateLimits};
-pub use memory::BodyMemory;
-pub use peer::Peer;
+pub use body_memory::BodyMemory;
+pub use client_info::ClientInfo;
+pub use overload_guard::{OverloadGuard, OverloadLimits};
 
 use crate::backend::Lease;
-use crate::backend::pool::{Need, Pool};
+use crate::backend::pool::{BackendPool, BackendRequirements};
 use crate::backend::routes;
-use access::{Access, Visitor};
-use admission::Admission;
+use accept::RecordedRequest;
+pub use accept::{AcceptedRequest, accept_request};
+use access::{AccessControl, Principal};
+use admission::AdmissionController;
 use bytes::Bytes;
-use control::Control;
-use deadline::Deadline;
+use deadline::FirstOutputDeadline;
+use engine_control::EngineControlCheck;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderName, Request, Response};
 use http_body_util::{Either, Full};
 use hyper::body::Body;
-use opening::Recorded;
-pub use opening::{Opened, open};
-use retry::Retry;
+use retry::RetryController;
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::access::Place;
+use tokenweir_core::access::ConcurrencyPermit;
 use tokenweir_core::clock;
-use tokenweir_core::error::{Envelope, Error};
+use tokenweir_core::error::{ErrorEnvelope, GatewayError};
 use tokenweir_core::headers;
-use tokenweir_core::observe::{Begun, Exchange, Leash, Live, ObservedBody, Sink, Terms};
+use tokenweir_core::observe::{
+    Exchange, ExchangeRegistry, ObservedBody, PrefetchedBody, ResponseAbortHandle, Sink,
+    StreamPolicy,
+};
 use tokenweir_core::openai::Api;
-use tokenweir_core::record::{Asked, Tiers};
+use tokenweir_core::record::{RequestOptions, TierResolver};
 use tokenweir_core::trace_context::Propagation;
-use tokenweir_net::client::Client;
-use tokenweir_net::connection::ReplicaBody;
+use tokenweir_net::client::HttpClient;
+use tokenweir_net::connection::BackendBody;
 
-/// What a request needs to be served.
-pub struct Gateway {
-    /// The replicas.
-    pub pool: Arc<Pool>,
-    /// Who may come in.
-    pub access: Arc<Access>,
-    /// Who may go to them now, and who waits.
-    pub admission: Arc<Admission>,
-    /// The way to them.
-    pub client: Client,
-    /// Whether a request that failed goes to another replica.
-    pub retry: Retry,
-    /// How long the first output of a stream is waited for, from the head of its request on.
-    pub first_output: Option<Duration>,
-    /// Who hears of every request.
+/// The parts of the gateway that serve a request.
+pub struct ProxyContext {
+    /// The backends.
+    pub pool: Arc<BackendPool>,
+    /// API keys, permissions and CORS.
+    pub access: Arc<AccessControl>,
+    /// Admission control and its queue.
+    pub admission: Arc<AdmissionController>,
+    /// The HTTP client for backends.
+    pub backend_client: HttpClient,
+    /// Decides about retries on other backends.
+    pub retry: RetryController,
+    /// Timeout of the first output of a stream, counted from the request head. `None`: no timeout.
+    pub first_output_timeout: Option<Duration>,
+    /// The consumer of the records of all requests.
     pub sink: Arc<dyn Sink>,
     /// Longest request body in bytes.
-    pub max_body: usize,
-    /// The memory of all of them together.
+    pub max_body_bytes: usize,
+    /// The memory of all request bodies together.
     pub body_memory: Arc<BodyMemory>,
-    /// Longest wait for more of one.
-    pub body_idle: Duration,
-    /// Whether new work is taken.
-    pub gate: Arc<Gate>,
-    /// How trace context comes in and goes on. `None`: a caller's passes through.
+    /// Longest wait for the next chunk of a request body.
+    pub body_idle_timeout: Duration,
+    /// Rejects requests while the gateway is overloaded.
+    pub overload_guard: Arc<OverloadGuard>,
+    /// Propagation of trace context. `None`: the context of the client is forwarded unchanged.
     pub propagation: Option<Propagation>,
-    /// How the tier of a request is told.
-    pub tiers: Tiers,
-    /// The requests that are open.
-    pub live: Arc<Live>,
-    /// The headers that may name a session, the one to prefer first.
+    /// Determines the tier of a request.
+    pub tiers: TierResolver,
+    /// The registry of open requests.
+    pub open_streams: Arc<ExchangeRegistry>,
+    /// The headers that can contain a session id, the preferred one first.
     pub session_headers: Vec<HeaderName>,
-    /// The share of requests that a capture keeps; 0 without one.
-    pub captured: f64,
-    /// Whose text is kept. `None`: nobody's.
-    pub kept_text: Option<KeptText>,
+    /// Share of requests in the trace capture, from 0 to 1; 0 without a capture.
+    pub capture_ratio: f64,
+    /// Sampling of prompt and response text. `None`: no text is sampled.
+    pub payload_sampling: Option<PayloadSampling>,
 }
 
-/// Samples of requests whose prompts and answers are kept.
+/// The samples of requests whose prompt and response text is captured.
 #[derive(Debug, Clone, Copy)]
-pub struct KeptText {
-    /// The share of requests for the content log, drawn by luck.
-    pub log: f64,
-    /// The share for those who look at quality. It is drawn by the trace, or else by the request id,
-    /// so that a trace is in the sample of all gateways or of none.
-    pub quality: f64,
-    /// The first so many bytes of each text.
-    pub bytes: usize,
+pub struct PayloadSampling {
+    /// Share of requests for the payload log, from 0 to 1, drawn at random.
+    pub log_ratio: f64,
+    /// Share of requests for quality monitoring, from 0 to 1. The draw is a hash of the trace id,
+    /// or of the request id without a trace, so that all gateways sample the same traces.
+    pub quality_ratio: f64,
+    /// Longest excerpt of each text, in bytes.
+    pub max_text_bytes: usize,
 }
 
-/// The body of an answer: our own, or a replica's as it comes.
-pub type Answer = Either<Full<Bytes>, ObservedBody<ReplicaBody, (Lease, Option<Place>)>>;
+/// The body of a response: one that the gateway made, or the observed body of a backend.
+pub type ProxyResponseBody =
+    Either<Full<Bytes>, ObservedBody<BackendBody, (Lease, Option<ConcurrencyPermit>)>>;
 
-/// Serves one request that has been [opened](open). The leash ends its answer if it is not taken.
-pub async fn handle<B: receive::Incoming>(
-    gateway: &Gateway,
-    opened: Opened,
-    leash: Leash,
+/// Serves one [accepted](accept_request) request. `abort_handle` aborts the response if the client
+/// does not read it.
+pub async fn handle_request<B: request_body::IncomingBody>(
+    gateway: &ProxyContext,
+    accepted: AcceptedRequest,
+    abort_handle: ResponseAbortHandle,
     request: Request<B>,
-) -> Response<Answer> {
-    let Recorded { exchange, visitor, entered, origin } = match opened {
-        Opened::Answered(answer) => return answer.map(Either::Left),
-        Opened::Recorded(recorded) => recorded,
+) -> Response<ProxyResponseBody> {
+    let RecordedRequest { exchange, principal, permit, origin } = match accepted {
+        AcceptedRequest::AnsweredLocally(response) => return response.map(Either::Left),
+        AcceptedRequest::Recorded(recorded) => recorded,
     };
-    let mut exchange = exchange.on_leash(leash);
-    let envelope = Envelope::of(request.uri().path());
+    let mut exchange = exchange.with_abort_handle(abort_handle);
+    let envelope = ErrorEnvelope::for_path(request.uri().path());
     let request_id = exchange.record().request_id.clone();
-    let result = match entered {
+    let result = match permit {
         Err(error) => Err(error),
-        Ok(place) => {
-            let answer = forward(gateway, &visitor, &mut exchange, request).await;
-            answer.map(|(response, lease)| (response, lease, place))
+        Ok(permit) => {
+            let result = forward(gateway, &principal, &mut exchange, request).await;
+            result.map(|(response, lease)| (response, lease, permit))
         }
     };
     let mut response = match result {
-        Ok((mut response, lease, place)) => {
+        Ok((mut response, lease, permit)) => {
             if exchange.may_change_length() {
                 response.headers_mut().remove(CONTENT_LENGTH);
             }
-            let held = (lease, place);
-            response.map(|body| Either::Right(ObservedBody::new(body, exchange, held)))
+            let guard = (lease, permit);
+            response.map(|body| Either::Right(ObservedBody::new(body, exchange, guard)))
         }
         Err(error) => {
-            let error = visitor.censor(error, &gateway.pool);
-            let response = error.response_in(envelope, Some(request_id.as_str()));
+            let error = principal.redact_error(error, &gateway.pool);
+            let response = error.to_response_in(envelope, Some(request_id.as_str()));
             let bytes = response.body().size_hint().lower();
             exchange.refuse(error.status().as_u16(), bytes, error.reason(), error.outcome());
             response.map(Either::Left)
         }
     };
-    headers::inbound(response.headers_mut(), &request_id);
-    visitor.standing.write(response.headers_mut());
+    headers::rewrite_response_headers(response.headers_mut(), &request_id);
+    principal.rate_limit_status.write(response.headers_mut());
     gateway.access.cors().apply(origin.as_ref(), response.headers_mut());
     response
 }
 
-/// Receives, peeks, and sends until a replica has answered.
-async fn forward<B: receive::Incoming>(
-    gateway: &Gateway,
-    visitor: &Visitor,
+/// Reads and checks the request, waits for admission, and relays it until a backend has answered.
+async fn forward<B: request_body::IncomingBody>(
+    gateway: &ProxyContext,
+    principal: &Principal,
     exchange: &mut Exchange,
     request: Request<B>,
-) -> Result<(Response<Begun<ReplicaBody>>, Lease), Error> {
+) -> Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError> {
     let (mut head, body) = request.into_parts();
-    // Given back when the answer begins, as the body is.
-    let mut held = gateway.body_memory.begin();
-    let (limit, patience) = (gateway.max_body, gateway.body_idle);
-    let body = receive::whole(&head, body, limit, patience, &mut held).await?;
+    // Released when this function returns, together with the body.
+    let mut memory_permit = gateway.body_memory.empty_permit();
+    let (limit, idle_timeout) = (gateway.max_body_bytes, gateway.body_idle_timeout);
+    let body =
+        request_body::read_body(&head, body, limit, idle_timeout, &mut memory_permit).await?;
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = body.len() as u64;
-    let peek = receive::peek(&head, &body, record.api)?;
-    record.asked = Asked {
-        stream: peek.stream,
-        max_tokens: peek.max_tokens,
-        n: peek.n,
-        parameters: peek.parameters.clone(),
-        ..Asked::default()
+    let fields = request_body::peek_request(&head, &body, record.api)?;
+    record.options = RequestOptions {
+        stream: fields.stream,
+        max_tokens: fields.max_tokens,
+        n: fields.n,
+        parameters: fields.parameters.clone(),
+        ..RequestOptions::default()
     };
     let route = {
         let routes = gateway.pool.routes();
-        let route = routes.of(peek.model.as_deref()).clone();
+        let route = routes.lookup(fields.model.as_deref()).clone();
         record.model = route.label.clone();
-        visitor.may_use(peek.model.as_deref(), &routes)?;
+        principal.check_model_access(fields.model.as_deref(), &routes)?;
         route
     };
     let access = &gateway.access;
-    let mut control = Control::check(access, visitor, route.allowed, record, &peek, &body)?;
-    let prompt = asked::prompt(&peek, &route, control.salt.as_deref(), &body);
+    let mut control =
+        EngineControlCheck::check(access, principal, route.permissions, record, &fields, &body)?;
+    let prompt = request_features::hash_prompt(&fields, &route, control.salt.as_deref(), &body);
     let bytes = body.clone();
     let (api, edits) = (record.api, take(&mut control.edits));
-    let body = outgoing::Body::new(body, api, &head.headers, &peek, &route, edits)?
-        .with_usage_draw(fastrand::f64());
-    held.add(body.copy_len())?;
-    let need = Need {
-        model: peek.model.as_deref(),
+    let body = upstream_body::UpstreamBody::new(body, api, &head.headers, &fields, &route, edits)?
+        .with_usage_sampling_value(fastrand::f64());
+    memory_permit.add(body.edited_copy_bytes())?;
+    let requirements = BackendRequirements {
+        model: fields.model.as_deref(),
         prompt: &prompt,
-        is_stream: peek.stream,
-        session: asked::session(&head.headers, &gateway.session_headers, &peek),
+        is_stream: fields.stream,
+        session: request_features::session_hash(&head.headers, &gateway.session_headers, &fields),
         seed: fastrand::u64(..),
     };
     if record.api.is_some_and(Api::generates) {
-        record.captured =
-            asked::captured(gateway.captured, &prompt, need.session, fastrand::u64(..));
-        if let Some(kept) = gateway.kept_text {
-            asked::keep_text(kept, &peek, &bytes, fastrand::u64(..), record);
+        record.captured = request_features::sample_for_capture(
+            gateway.capture_ratio,
+            &prompt,
+            requirements.session,
+            fastrand::u64(..),
+        );
+        if let Some(sampling) = gateway.payload_sampling {
+            request_features::sample_payload(sampling, &fields, &bytes, fastrand::u64(..), record);
         }
     }
-    let first_output = route.terms.first_output.or(gateway.first_output);
-    let deadline = deadline::of(record, &head.headers, first_output);
-    let tenant = record.caller.as_ref().map(|caller| &*caller.tenant);
-    let caller = gateway.admission.caller(&head.headers, record.client, &record.tier, tenant);
-    let place = gateway.admission.admit(need, caller, &mut record.timings).await?;
-    control.strip(&mut head.headers);
-    agree(exchange.terms(), &route.terms, deadline);
-    let response_headers = route.terms.response_headers;
-    let model = route.served_as.as_deref().or(need.model);
-    let call =
-        relay::Call { head: &head, peek: &peek, body, need, deadline, model, response_headers };
-    relay::relay(gateway, exchange, call, place).await
+    let first_output = route.policy.first_output.or(gateway.first_output_timeout);
+    let deadline = deadline::first_output_deadline(record, &head.headers, first_output);
+    let tenant = record.caller.as_ref().map(|identity| &*identity.tenant);
+    let flow_key = gateway.admission.flow_key(&head.headers, record.client, &record.tier, tenant);
+    let lease = gateway.admission.admit(requirements, flow_key, &mut record.timings).await?;
+    control.strip_headers(&mut head.headers);
+    apply_route_policy(exchange.terms(), &route.policy, deadline);
+    let response_headers = route.policy.response_headers;
+    let backend_model = route.served_as.as_deref().or(requirements.model);
+    let prepared = relay::PreparedRequest {
+        head: &head,
+        peek: &fields,
+        body,
+        requirements,
+        deadline,
+        backend_model,
+        response_headers_timeout: response_headers,
+    };
+    relay::relay(gateway, exchange, prepared, lease).await
 }
 
-/// The terms of a stream: those of its route, where it has some.
-fn agree(terms: &mut Terms, route: &routes::Terms, deadline: Option<Deadline>) {
-    terms.first_output_by = deadline.map(Deadline::at);
+/// Applies the timeouts and the truncation handling of the route to the stream.
+fn apply_route_policy(
+    terms: &mut StreamPolicy,
+    route: &routes::RoutePolicy,
+    deadline: Option<FirstOutputDeadline>,
+) {
+    terms.first_output_by = deadline.map(FirstOutputDeadline::at);
     terms.idle = route.idle;
     terms.rules.on_truncation = route.on_truncation.unwrap_or(terms.rules.on_truncation);
 }

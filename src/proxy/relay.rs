@@ -2,11 +2,11 @@
 //! their first output.
 
 use super::attempt;
-use super::deadline::{Deadline, within};
-use super::outgoing::UsageEdit;
-use super::retry::{Caller, Failed};
-use super::{Gateway, hold, outgoing};
-use crate::backend::pool::Need;
+use super::deadline::{FirstOutputDeadline, within_deadline};
+use super::retry::{FailedRequest, RetryBudgetShare};
+use super::upstream_body::UsageInjection;
+use super::{ProxyContext, first_output, upstream_body};
+use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode, request};
@@ -14,210 +14,243 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::clock;
-use tokenweir_core::error::Error;
-use tokenweir_core::observe::{Begun, Exchange};
-use tokenweir_core::openai::request::Peek;
-use tokenweir_core::record::{Decision, NotRetried};
-use tokenweir_core::resilience::{Elsewhere, Symptom};
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::observe::{Exchange, PrefetchedBody};
+use tokenweir_core::openai::request_fields::RequestFields;
+use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
+use tokenweir_core::resilience::{FailoverPolicy, FailureKind};
 use tokenweir_net::client::SendError;
-use tokenweir_net::connection::ReplicaBody;
-use tokenweir_net::shortage;
+use tokenweir_net::connection::BackendBody;
+use tokenweir_net::resource_exhaustion;
 
 /// A request that is ready to be sent.
-pub(super) struct Call<'a> {
+pub(super) struct PreparedRequest<'a> {
     pub(super) head: &'a request::Parts,
-    pub(super) peek: &'a Peek,
-    pub(super) body: outgoing::Body,
-    pub(super) need: Need<'a>,
-    pub(super) deadline: Option<Deadline>,
-    /// The model by the name that the backend knows, if the request names one.
-    pub(super) model: Option<&'a str>,
-    /// Longest wait for the head of an answer, if the route has its own.
-    pub(super) response_headers: Option<Duration>,
+    pub(super) peek: &'a RequestFields,
+    pub(super) body: upstream_body::UpstreamBody,
+    pub(super) requirements: BackendRequirements<'a>,
+    pub(super) deadline: Option<FirstOutputDeadline>,
+    /// The name of the model at the backend, if the request names a model.
+    pub(super) backend_model: Option<&'a str>,
+    /// Timeout of the response head, if the route has its own. `None`: the default.
+    pub(super) response_headers_timeout: Option<Duration>,
 }
 
-impl Call<'_> {
+impl PreparedRequest<'_> {
     /// Whether the request may have effects beyond its answer, so that it is executed at most once.
-    pub(super) fn has_effects(&self) -> bool {
-        self.peek.has_effects(self.body.plain())
+    pub(super) fn has_side_effects(&self) -> bool {
+        self.peek.has_effects(self.body.original())
     }
 }
 
 /// Pause between two attempts to move a request away from a backend that is down.
-const MOVE_EVERY: Duration = Duration::from_secs(1);
+const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An answer of which the beginning has been read.
-type Answer = Response<Begun<ReplicaBody>>;
+/// A response whose beginning has been read.
+type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
 
-/// A replica failed a request, and what the client gets if no other one can have it: what that
-/// replica said, or why it said nothing.
-struct Failure {
-    symptom: Symptom,
-    /// For people.
-    why: Cow<'static, str>,
-    instead: Result<Box<Answer>, Error>,
+/// A failed attempt, and the result for the client if the request cannot fail over: the response of
+/// the backend, or the error if there is none.
+struct AttemptFailure {
+    kind: FailureKind,
+    /// A description for logs and status pages.
+    message: Cow<'static, str>,
+    fallback: Result<Box<PrefetchedResponse>, GatewayError>,
 }
 
-/// Sends a request until a backend answers it.
+/// Sends a request to backends, one after the other, until one answers or no failover is allowed.
 pub(super) async fn relay(
-    gateway: &Gateway,
+    gateway: &ProxyContext,
     exchange: &mut Exchange,
-    call: Call<'_>,
-    mut place: (Lease, Arc<Decision>),
-) -> Result<(Answer, Lease), Error> {
-    let caller = Caller::of(exchange.record());
-    gateway.retry.deposit(caller);
+    request: PreparedRequest<'_>,
+    mut leased: (Lease, Arc<RoutingDecision>),
+) -> Result<(PrefetchedResponse, Lease), GatewayError> {
+    let share = RetryBudgetShare::for_record(exchange.record());
+    gateway.retry.deposit(share);
     let mut tried = Vec::new();
-    let mut times = 0;
+    let mut failed_attempts = 0;
     loop {
-        let (lease, decision) = place;
+        let (lease, decision) = leased;
         let record = exchange.record();
         record.decision = Some(decision);
         record.timings.routed = Some(clock::now());
-        let sent = tokio::select! {
+        let result = tokio::select! {
             biased;
-            sent = send(gateway, exchange, &call, &lease) => sent,
-            next = moved(gateway, caller, &call, &lease, &tried, times) => {
-                exchange.discard(Symptom::Down.as_str());
+            result = send_to_backend(gateway, exchange, &request, &lease) => result,
+            next = failover_when_down(
+                gateway, share, &request, &lease, &tried, failed_attempts,
+            ) => {
+                exchange.discard_attempt(FailureKind::Down.as_str());
                 tried.push(lease.backend().clone());
-                times += 1;
-                place = next;
+                failed_attempts += 1;
+                leased = next;
                 continue;
             }
         };
-        let failure = match sent {
-            Ok(answer) => return Ok((answer, lease)),
+        let failure = match result {
+            Ok(response) => return Ok((response, lease)),
             Err(failure) => failure,
         };
-        let symptom = failure.symptom;
-        lease.backend().on_failure(symptom, &failure.why, clock::now());
+        let kind = failure.kind;
+        lease.backend().on_failure(kind, &failure.message, clock::now());
         tried.push(lease.backend().clone());
-        times += u32::from(symptom.elsewhere() != Elsewhere::Always);
-        let allowed = gateway.retry.allow(caller, failed(symptom, times, &call), clock::now());
+        failed_attempts += u32::from(kind.elsewhere() != FailoverPolicy::Always);
+        let failed = failed_request(kind, failed_attempts, &request);
+        let allowed = gateway.retry.allow(share, failed, clock::now());
         let next = allowed.and_then(|()| {
-            let next = gateway.pool.lease(call.need, &tried, clock::now());
-            next.map_err(|_| NotRetried::Nowhere)
+            let next = gateway.pool.lease(request.requirements, &tried, clock::now());
+            next.map_err(|_| FailoverDenialReason::NoOtherBackend)
         });
         match next {
             Ok(next) => {
-                exchange.discard(symptom.as_str());
-                place = next;
+                exchange.discard_attempt(kind.as_str());
+                leased = next;
             }
-            Err(why) => {
-                exchange.record().not_retried = Some(why);
-                return give_up(exchange, failure, lease, why);
+            Err(reason) => {
+                exchange.record().not_retried = Some(reason);
+                return give_up(exchange, failure, lease, reason);
             }
         }
     }
 }
 
-fn failed<'a>(symptom: Symptom, times: u32, call: &'a Call<'_>) -> Failed<'a> {
-    Failed { symptom, times, has_effects: call.has_effects(), body: call.body.plain() }
+fn failed_request<'a>(
+    kind: FailureKind,
+    failed_attempts: u32,
+    request: &'a PreparedRequest<'_>,
+) -> FailedRequest<'a> {
+    FailedRequest {
+        kind,
+        failed_attempts,
+        has_side_effects: request.has_side_effects(),
+        body: request.body.original(),
+    }
 }
 
-/// Waits until the health check has declared the backend of a request down and another backend may
-/// have the request; gives the lease there. A backend that is frozen closes no connection, so
+/// Waits until the health check has declared the backend of a request down and the request may fail
+/// over, and returns the lease on another backend. A frozen backend closes no connection, so
 /// without this the request would wait for its own timeout.
 ///
-/// The request stays where it is while no other backend can take it: the backend may recover.
-async fn moved(
-    gateway: &Gateway,
-    caller: Caller,
-    call: &Call<'_>,
+/// While no other backend is available, the request stays on its backend, which may recover.
+async fn failover_when_down(
+    gateway: &ProxyContext,
+    share: RetryBudgetShare,
+    request: &PreparedRequest<'_>,
     lease: &Lease,
     tried: &[Arc<Backend>],
-    times: u32,
-) -> (Lease, Arc<Decision>) {
+    failed_attempts: u32,
+) -> (Lease, Arc<RoutingDecision>) {
     loop {
-        lease.backend().declared_down().await;
+        lease.backend().wait_declared_down().await;
         let tried = [tried, std::slice::from_ref(lease.backend())].concat();
-        if let Ok(next) = gateway.pool.lease(call.need, &tried, clock::now()) {
-            let failed = failed(Symptom::Down, times + 1, call);
-            if gateway.retry.allow(caller, failed, clock::now()).is_ok() {
+        if let Ok(next) = gateway.pool.lease(request.requirements, &tried, clock::now()) {
+            let failed = failed_request(FailureKind::Down, failed_attempts + 1, request);
+            if gateway.retry.allow(share, failed, clock::now()).is_ok() {
                 return next;
             }
         }
-        tokio::time::sleep(MOVE_EVERY).await;
+        tokio::time::sleep(FAILOVER_POLL_INTERVAL).await;
     }
 }
 
-/// Sends it to one replica, and holds the answer until it is certain that it is one.
-async fn send(
-    gateway: &Gateway,
+/// Sends the request to one backend, and buffers the response until its first output.
+async fn send_to_backend(
+    gateway: &ProxyContext,
     exchange: &mut Exchange,
-    call: &Call<'_>,
+    request: &PreparedRequest<'_>,
     lease: &Lease,
-) -> Result<Answer, Failure> {
-    let (body, usage) = call.body.for_replica(lease.backend());
-    exchange.on_sent(lease.replica());
+) -> Result<PrefetchedResponse, AttemptFailure> {
+    let (body, usage) = request.body.for_backend(lease.backend());
+    exchange.on_request_sent(lease.backend_feedback());
     let record = exchange.record();
-    record.asked.usage_injected = usage != UsageEdit::None;
-    record.asked.continuous_usage_injected = usage == UsageEdit::EveryEvent;
-    let sent = loop {
-        let sending = attempt::send(&gateway.client, record, lease.backend(), call, &body);
-        match within(call.deadline, sending).await.map_err(late)? {
-            // A connection that no request uses has the file descriptor that this one lacks.
-            Err(SendError::Exhausted(_)) if gateway.pool.close_idle() => {}
-            sent => break sent,
+    record.options.usage_injected = usage != UsageInjection::None;
+    record.options.continuous_usage_injected = usage == UsageInjection::EveryEvent;
+    let result = loop {
+        let sending =
+            attempt::send(&gateway.backend_client, record, lease.backend(), request, &body);
+        match within_deadline(request.deadline, sending).await.map_err(deadline_failure)? {
+            // Closing an idle connection frees a file descriptor for this request.
+            Err(SendError::Exhausted(_)) if gateway.pool.close_idle_connection() => {}
+            result => break result,
         }
     };
-    let (head, body) = sent.map_err(|error| unanswered(&error))?.into_parts();
+    let (head, body) = result.map_err(|error| send_failure(&error))?.into_parts();
     exchange.on_head(head.status.as_u16(), &head.headers);
-    let max_hold = gateway.retry.max_hold();
-    let begun = hold::hold(exchange, head.status, body, max_hold, call.deadline).await;
-    let begun = begun.map_err(late)?;
-    let symptom = hold::symptom(exchange, head.status, &begun, call.model);
-    if symptom.is_none() && head.status.is_success() && exchange.has_begun() {
-        lease.backend().on_answer(clock::now());
+    let max_wait = gateway.retry.first_output_buffer_timeout();
+    let begun = first_output::buffer_until_first_output(
+        exchange,
+        head.status,
+        body,
+        max_wait,
+        request.deadline,
+    )
+    .await;
+    let begun = begun.map_err(deadline_failure)?;
+    let failure_kind =
+        first_output::classify_failure(exchange, head.status, &begun, request.backend_model);
+    if failure_kind.is_none() && head.status.is_success() && exchange.has_output_or_ended() {
+        lease.backend().on_response_started(clock::now());
     }
-    let answer = Response::from_parts(head, begun);
-    match symptom {
-        None => Ok(answer),
-        Some(symptom) => {
-            let why = symptom.as_str().into();
-            Err(Failure { symptom, why, instead: Ok(Box::new(answer)) })
+    let response = Response::from_parts(head, begun);
+    match failure_kind {
+        None => Ok(response),
+        Some(kind) => {
+            let message = kind.as_str().into();
+            Err(AttemptFailure { kind, message, fallback: Ok(Box::new(response)) })
         }
     }
 }
 
-/// No other replica has it: the client gets what this one said, or why it said nothing.
+/// Ends a request that does not fail over: the client gets the response of the last backend, or an
+/// error.
 fn give_up(
     exchange: &mut Exchange,
-    failure: Failure,
+    failure: AttemptFailure,
     lease: Lease,
-    why: NotRetried,
-) -> Result<(Answer, Lease), Error> {
-    match failure.instead {
-        Ok(mut answer) => {
-            if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
-                answer.headers_mut().entry(RETRY_AFTER).or_insert(HeaderValue::from_static("1"));
+    reason: FailoverDenialReason,
+) -> Result<(PrefetchedResponse, Lease), GatewayError> {
+    match failure.fallback {
+        Ok(mut response) => {
+            if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+                response.headers_mut().entry(RETRY_AFTER).or_insert(HeaderValue::from_static("1"));
             }
-            Ok((*answer, lease))
+            Ok((*response, lease))
         }
         Err(error) => {
-            exchange.discard(failure.symptom.as_str());
-            Err(if why == NotRetried::Poison { Error::Poison } else { error })
+            exchange.discard_attempt(failure.kind.as_str());
+            Err(if reason == FailoverDenialReason::PoisonRequest {
+                GatewayError::Poison
+            } else {
+                error
+            })
         }
     }
 }
 
-fn late(deadline: Deadline) -> Failure {
-    let symptom = if deadline.is_clients { Symptom::Late } else { Symptom::SlowOutput };
-    Failure { symptom, why: symptom.as_str().into(), instead: Err(deadline.error()) }
+fn deadline_failure(deadline: FirstOutputDeadline) -> AttemptFailure {
+    let kind = if deadline.is_set_by_client {
+        FailureKind::ClientTimeout
+    } else {
+        FailureKind::SlowOutput
+    };
+    AttemptFailure { kind, message: kind.as_str().into(), fallback: Err(deadline.error()) }
 }
 
-fn unanswered(error: &SendError) -> Failure {
-    let (symptom, instead) = match error {
-        SendError::Connect(_) => (Symptom::Unreachable, Error::NoBackend),
+fn send_failure(error: &SendError) -> AttemptFailure {
+    let (kind, gateway_error) = match error {
+        SendError::Connect(_) => (FailureKind::Unreachable, GatewayError::NoBackend),
         SendError::Exhausted(problem) => {
-            shortage::warn(problem);
-            (Symptom::GatewayExhausted, Error::Exhausted)
+            resource_exhaustion::warn_rate_limited(problem);
+            (FailureKind::GatewayExhausted, GatewayError::Exhausted)
         }
-        SendError::Stale { .. } | SendError::Closed(_) => (Symptom::Died, Error::Closed),
-        SendError::Garbage(_) => (Symptom::Garbage, Error::Garbage),
-        SendError::Timeout(limit) => {
-            (Symptom::SlowHead, Error::HeaderTimeout { seconds: limit.as_secs() })
+        SendError::StaleConnection { .. } | SendError::Closed(_) => {
+            (FailureKind::Died, GatewayError::Closed)
         }
+        SendError::InvalidResponse(_) => (FailureKind::Garbage, GatewayError::Garbage),
+        SendError::Timeout(limit) => (
+            FailureKind::ResponseHeadTimeout,
+            GatewayError::ResponseHeadTimeout { seconds: limit.as_secs() },
+        ),
     };
-    Failure { symptom, why: error.to_string().into(), instead: Err(instead) }
+    AttemptFailure { kind, message: error.to_string().into(), fallback: Err(gateway_error) }
 }

@@ -1,146 +1,163 @@
-//! Decides whether a request that a backend failed goes to another one.
+//! Decides whether a failed request is retried on another backend: attempt limit, retry budget,
+//! side effects and poison requests.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::record::{NotRetried, RequestRecord};
-use tokenweir_core::resilience::{Elsewhere, Poison, Symptom};
+use tokenweir_core::record::{FailoverDenialReason, RequestRecord};
+use tokenweir_core::resilience::{FailoverPolicy, FailureKind, PoisonRequestDetector};
 use tokenweir_core::units;
 use tower::retry::budget::{Budget, TpsBudget};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How often requests are sent to another replica.
+/// Limits of retries on other backends.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Settings {
-    /// How many other replicas may have a request after the first one failed it. Those that took no
-    /// connection do not count.
+pub struct RetrySettings {
+    /// Most further backends that a request is sent to after the first one failed. Backends that
+    /// could not be connected to do not count.
     pub attempts: u32,
-    /// Share of all requests that may be sent again, from 0 to 1.
-    pub budget: f32,
-    /// As many in a second may be sent again in any case. One caller may use half of them.
-    pub budget_floor: u32,
-    /// How long an answer without output is held back. Zero: not at all.
+    /// Share of all requests that may be retried, from 0 to 1.
+    pub budget_ratio: f32,
+    /// Retries per second that are allowed in any case. One tenant, or one client address without
+    /// tenants, may use half of them.
+    pub min_retries_per_second: u32,
+    /// Longest time that a response is buffered until its first output. 0 disables the buffering.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
-    pub max_hold: Duration,
+    pub first_output_buffer_timeout: Duration,
 }
 
-/// Decides, and remembers what it must for that.
+/// Decides about retries, and has the state for these decisions.
 #[derive(Debug)]
-pub struct Retry {
-    settings: Settings,
+pub struct RetryController {
+    settings: RetrySettings,
     budget: Arc<TpsBudget>,
-    /// The shares of callers: no caller can use up the budget of the others by requests that fail
-    /// everywhere.
-    shares: Arc<[TpsBudget]>,
-    poison: Arc<Poison>,
+    /// The budgets of groups of tenants: a tenant cannot use up the budget of the others with
+    /// requests that fail on every backend.
+    budget_shares: Arc<[TpsBudget]>,
+    poison_detector: Arc<PoisonRequestDetector>,
 }
 
-/// Whose share of the budget a request uses: its tenant's, or its address's if there are no tenants.
+/// The share of the retry budget that a request uses, by its tenant, or by its client address
+/// without tenants.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Caller(usize);
+pub(super) struct RetryBudgetShare(usize);
 
-/// What has become of one request so far.
+/// A request whose last attempt failed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Failed<'a> {
-    /// How the last replica failed it.
-    pub(super) symptom: Symptom,
-    /// How many had it and failed.
-    pub(super) times: u32,
-    /// It may have effects beyond its answer.
-    pub(super) has_effects: bool,
-    /// Its body.
+pub(super) struct FailedRequest<'a> {
+    /// The failure of the last attempt.
+    pub(super) kind: FailureKind,
+    /// Attempts that reached a backend and failed.
+    pub(super) failed_attempts: u32,
+    /// Whether the request may have side effects besides its response.
+    pub(super) has_side_effects: bool,
+    /// The body, which identifies a poison request.
     pub(super) body: &'a [u8],
 }
 
-/// The time over which the budget is kept.
+/// The time window of the retry budget.
 const BUDGET_WINDOW: Duration = Duration::from_secs(10);
-/// Shares that callers are spread over by a hash. Callers with the same one share it.
-const SHARES: usize = 64;
+/// Number of budget shares. A hash assigns tenants and addresses to shares; equal hashes share one.
+const BUDGET_SHARE_COUNT: usize = 64;
 
-impl Default for Settings {
-    /// Two others, a fifth of the requests, but at least 10 in a second; a minute.
+impl Default for RetrySettings {
     fn default() -> Self {
-        Self { attempts: 2, budget: 0.2, budget_floor: 10, max_hold: Duration::from_mins(1) }
+        Self {
+            attempts: 2,
+            budget_ratio: 0.2,
+            min_retries_per_second: 10,
+            first_output_buffer_timeout: Duration::from_mins(1),
+        }
     }
 }
 
-// === impl Retry ===
+// === impl RetryController ===
 
-impl Retry {
-    /// With these settings, whose budget is a share.
-    pub fn new(settings: Settings) -> Self {
-        let Settings { budget, budget_floor, .. } = settings;
-        let share = |_| TpsBudget::new(BUDGET_WINDOW, budget_floor.div_ceil(2), budget);
+impl RetryController {
+    /// A controller with these settings and a new budget.
+    pub fn new(settings: RetrySettings) -> Self {
+        let RetrySettings { budget_ratio, min_retries_per_second, .. } = settings;
+        let share =
+            |_| TpsBudget::new(BUDGET_WINDOW, min_retries_per_second.div_ceil(2), budget_ratio);
         Self {
             settings,
-            budget: Arc::new(TpsBudget::new(BUDGET_WINDOW, budget_floor, budget)),
-            shares: (0..SHARES).map(share).collect(),
-            poison: Arc::default(),
+            budget: Arc::new(TpsBudget::new(BUDGET_WINDOW, min_retries_per_second, budget_ratio)),
+            budget_shares: (0..BUDGET_SHARE_COUNT).map(share).collect(),
+            poison_detector: Arc::default(),
         }
     }
 
-    /// With other settings, and with the history of this one: the requests that were present at deaths,
-    /// and what is left of the budget unless its own settings change.
-    pub fn reconfigured(&self, settings: Settings) -> Self {
-        let has_same_budget = self.settings.budget.total_cmp(&settings.budget).is_eq()
-            && self.settings.budget_floor == settings.budget_floor;
-        let mut next = Self { poison: self.poison.clone(), ..Self::new(settings) };
+    /// A controller with other settings and the state of this one: the requests that were present
+    /// at backend crashes, and the remaining budget unless the settings of the budget change.
+    pub fn with_settings(&self, settings: RetrySettings) -> Self {
+        let has_same_budget = self.settings.budget_ratio.total_cmp(&settings.budget_ratio).is_eq()
+            && self.settings.min_retries_per_second == settings.min_retries_per_second;
+        let mut next =
+            Self { poison_detector: self.poison_detector.clone(), ..Self::new(settings) };
         if has_same_budget {
-            (next.budget, next.shares) = (self.budget.clone(), self.shares.clone());
+            (next.budget, next.budget_shares) = (self.budget.clone(), self.budget_shares.clone());
         }
         next
     }
 
-    /// How long an answer without output is held back.
-    pub(super) const fn max_hold(&self) -> Duration {
-        self.settings.max_hold
+    /// Longest time that a response is buffered until its first output.
+    pub(super) const fn first_output_buffer_timeout(&self) -> Duration {
+        self.settings.first_output_buffer_timeout
     }
 
-    /// Counts one more request of a caller.
-    pub(super) fn deposit(&self, caller: Caller) {
+    /// Counts a new request for the budget.
+    pub(super) fn deposit(&self, share: RetryBudgetShare) {
         self.budget.deposit();
-        self.shares[caller.0].deposit();
+        self.budget_shares[share.0].deposit();
     }
 
-    /// Whether a request that has failed may go to another backend.
+    /// Decides whether a failed request may be retried on another backend, and withdraws the retry
+    /// from the budget. Fails with the reason of the denial. A crash of the backend is recorded in
+    /// any case.
     pub(super) fn allow(
         &self,
-        caller: Caller,
-        failed: Failed<'_>,
+        share: RetryBudgetShare,
+        failed: FailedRequest<'_>,
         now: Instant,
-    ) -> Result<(), NotRetried> {
-        let Failed { symptom, times, has_effects, body } = failed;
-        let is_poison = symptom.is_death() && self.poison.on_death(xxh3_64(body), now);
-        match symptom.elsewhere() {
-            Elsewhere::Always => Ok(()),
-            Elsewhere::Never => Err(NotRetried::Rule),
-            Elsewhere::Perhaps if has_effects => Err(NotRetried::Effects),
-            Elsewhere::Perhaps if is_poison => Err(NotRetried::Poison),
-            Elsewhere::Perhaps if times > self.settings.attempts => Err(NotRetried::Attempts),
-            // The caller's share first: a caller without a share must not use up the whole budget.
-            Elsewhere::Perhaps if !self.shares[caller.0].withdraw() => Err(NotRetried::Budget),
-            Elsewhere::Perhaps if self.budget.withdraw() => Ok(()),
-            Elsewhere::Perhaps => Err(NotRetried::Budget),
+    ) -> Result<(), FailoverDenialReason> {
+        let FailedRequest { kind, failed_attempts, has_side_effects, body } = failed;
+        let is_poison = kind.is_crash() && self.poison_detector.on_death(xxh3_64(body), now);
+        match kind.elsewhere() {
+            FailoverPolicy::Always => Ok(()),
+            FailoverPolicy::Never => Err(FailoverDenialReason::NotRetryable),
+            FailoverPolicy::Conditional if has_side_effects => {
+                Err(FailoverDenialReason::SideEffects)
+            }
+            FailoverPolicy::Conditional if is_poison => Err(FailoverDenialReason::PoisonRequest),
+            FailoverPolicy::Conditional if failed_attempts > self.settings.attempts => {
+                Err(FailoverDenialReason::MaxAttempts)
+            }
+            // The share first: an exhausted share must not use up the common budget.
+            FailoverPolicy::Conditional if !self.budget_shares[share.0].withdraw() => {
+                Err(FailoverDenialReason::RetryBudget)
+            }
+            FailoverPolicy::Conditional if self.budget.withdraw() => Ok(()),
+            FailoverPolicy::Conditional => Err(FailoverDenialReason::RetryBudget),
         }
     }
 }
 
-// === impl Caller ===
+// === impl RetryBudgetShare ===
 
-impl Caller {
-    /// The caller of a request.
-    pub(super) fn of(record: &RequestRecord) -> Self {
+impl RetryBudgetShare {
+    /// The share of a request.
+    pub(super) fn for_record(record: &RequestRecord) -> Self {
         let hash = match (&record.caller, record.client) {
-            (Some(caller), _) => xxh3_64(caller.tenant.as_bytes()),
+            (Some(identity), _) => xxh3_64(identity.tenant.as_bytes()),
             (None, IpAddr::V4(address)) => xxh3_64(&address.octets()),
-            // A client that has an IPv6 network has all its addresses: the network counts.
+            // A client can use any address of its /64 network, so only the network counts.
             (None, IpAddr::V6(address)) => xxh3_64(&address.octets()[..8]),
         };
-        Self(hash as usize % SHARES)
+        Self(hash as usize % BUDGET_SHARE_COUNT)
     }
 }
 
@@ -149,98 +166,121 @@ mod tests {
     use super::*;
     use tokenweir_core::clock;
 
-    const CALLER: Caller = Caller(0);
+    const SHARE: RetryBudgetShare = RetryBudgetShare(0);
 
-    fn failed(symptom: Symptom, times: u32) -> Failed<'static> {
-        Failed { symptom, times, has_effects: false, body: b"{}" }
+    fn failed_request(kind: FailureKind, failed_attempts: u32) -> FailedRequest<'static> {
+        FailedRequest { kind, failed_attempts, has_side_effects: false, body: b"{}" }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_replica_has_not_had_goes_on_in_any_case() {
-        let retry = Retry::new(Settings { attempts: 0, budget: 0.0, ..Settings::default() });
+    async fn a_request_that_reached_no_backend_is_always_retried() {
+        let retry = RetryController::new(RetrySettings {
+            attempts: 0,
+            budget_ratio: 0.0,
+            ..RetrySettings::default()
+        });
         for times in 0..100 {
-            let failed = Failed { has_effects: true, ..failed(Symptom::Unreachable, times) };
-            assert_eq!(retry.allow(CALLER, failed, clock::now()), Ok(()));
+            let failed = FailedRequest {
+                has_side_effects: true,
+                ..failed_request(FailureKind::Unreachable, times)
+            };
+            assert_eq!(retry.allow(SHARE, failed, clock::now()), Ok(()));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_effects_is_sent_once() {
-        let retry = Retry::new(Settings::default());
-        let failed = Failed { has_effects: true, ..failed(Symptom::Busy, 1) };
-        assert_eq!(retry.allow(CALLER, failed, clock::now()), Err(NotRetried::Effects));
+    async fn a_request_with_side_effects_is_not_retried() {
+        let retry = RetryController::new(RetrySettings::default());
+        let failed =
+            FailedRequest { has_side_effects: true, ..failed_request(FailureKind::Busy, 1) };
+        assert_eq!(
+            retry.allow(SHARE, failed, clock::now()),
+            Err(FailoverDenialReason::SideEffects)
+        );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn attempts_are_counted_and_time_that_is_up_is_up() {
-        let retry = Retry::new(Settings::default());
+    async fn attempts_are_limited_and_a_timeout_is_not_retried() {
+        let retry = RetryController::new(RetrySettings::default());
         for (times, allowed) in [(1, true), (2, true), (3, false)] {
-            let result = retry.allow(CALLER, failed(Symptom::Busy, times), clock::now());
+            let result = retry.allow(SHARE, failed_request(FailureKind::Busy, times), clock::now());
             assert_eq!(result.is_ok(), allowed, "{times}");
         }
-        let late = retry.allow(CALLER, failed(Symptom::SlowOutput, 1), clock::now());
-        assert_eq!(late, Err(NotRetried::Rule));
+        let late = retry.allow(SHARE, failed_request(FailureKind::SlowOutput, 1), clock::now());
+        assert_eq!(late, Err(FailoverDenialReason::NotRetryable));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_was_there_at_two_deaths_is_not_sent_to_a_third_replica() {
-        let retry = Retry::new(Settings::default());
-        assert_eq!(retry.allow(CALLER, failed(Symptom::Died, 1), clock::now()), Ok(()));
-        let second = retry.allow(CALLER, failed(Symptom::EngineDead, 2), clock::now());
-        assert_eq!(second, Err(NotRetried::Poison));
+    async fn a_request_that_crashed_two_backends_is_not_sent_to_a_third_one() {
+        let retry = RetryController::new(RetrySettings::default());
+        assert_eq!(retry.allow(SHARE, failed_request(FailureKind::Died, 1), clock::now()), Ok(()));
+        let second = retry.allow(SHARE, failed_request(FailureKind::EngineDead, 2), clock::now());
+        assert_eq!(second, Err(FailoverDenialReason::PoisonRequest));
     }
 
-    fn allowed(retry: &Retry, caller: Caller) -> usize {
-        let may = |_: &i32| retry.allow(caller, failed(Symptom::Busy, 1), clock::now()).is_ok();
-        (0..1_000).filter(may).count()
+    fn count_allowed(retry: &RetryController, share: RetryBudgetShare) -> usize {
+        let is_allowed = |_: &i32| {
+            retry.allow(share, failed_request(FailureKind::Busy, 1), clock::now()).is_ok()
+        };
+        (0..1_000).filter(is_allowed).count()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fifth_of_all_requests_may_be_sent_again_and_ten_in_a_second() {
-        let retry = Retry::new(Settings::default());
-        let callers = [Caller(0), Caller(1), Caller(2)];
-        let sum = || callers.iter().map(|caller| allowed(&retry, *caller)).sum::<usize>();
-        assert_eq!(sum(), 100, "the floor of ten seconds");
-        (0..1_000).for_each(|_| callers.iter().for_each(|caller| retry.deposit(*caller)));
+    async fn a_fifth_of_all_requests_and_ten_per_second_may_be_retried() {
+        let retry = RetryController::new(RetrySettings::default());
+        let shares = [RetryBudgetShare(0), RetryBudgetShare(1), RetryBudgetShare(2)];
+        let sum = || shares.iter().map(|share| count_allowed(&retry, *share)).sum::<usize>();
+        assert_eq!(sum(), 100, "the minimum of ten seconds");
+        (0..1_000).for_each(|_| shares.iter().for_each(|share| retry.deposit(*share)));
         assert_eq!(sum(), 600);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_whose_requests_all_fail_leaves_the_others_their_share_of_the_budget() {
-        let retry = Retry::new(Settings::default());
-        let (greedy, other) = (Caller(1), Caller(2));
+    async fn a_tenant_whose_requests_all_fail_leaves_the_budget_of_others() {
+        let retry = RetryController::new(RetrySettings::default());
+        let (greedy, other) = (RetryBudgetShare(1), RetryBudgetShare(2));
         (0..1_000).for_each(|_| retry.deposit(greedy));
         (0..100).for_each(|_| retry.deposit(other));
-        assert_eq!(allowed(&retry, greedy), 200 + 50, "its own fifth and half of the floor");
-        assert_eq!(allowed(&retry, other), 20 + 50);
+        assert_eq!(count_allowed(&retry, greedy), 200 + 50, "own fifth and half of the minimum");
+        assert_eq!(count_allowed(&retry, other), 20 + 50);
     }
 
     #[test]
-    fn callers_are_told_apart_by_tenant_and_else_by_address() {
-        let mut record = tokenweir_core::record::sample::streamed();
+    fn the_share_depends_on_the_tenant_or_else_on_the_address() {
+        let mut record = tokenweir_core::record::fixtures::streamed();
         record.caller = None;
         let mut slot = |address: &str| {
             record.client = address.parse().unwrap();
-            Caller::of(&record).0
+            RetryBudgetShare::for_record(&record).0
         };
         assert_ne!(slot("192.0.2.1"), slot("192.0.2.2"));
-        assert_eq!(slot("2001:db8::1"), slot("2001:db8::2"), "one client has the whole network");
+        assert_eq!(slot("2001:db8::1"), slot("2001:db8::2"), "a client can use its network");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn other_settings_keep_the_deaths_and_the_same_budget() {
-        let settings = Settings { budget: 0.0, budget_floor: 1, ..Settings::default() };
-        let retry = Retry::new(settings);
-        let busy = |retry: &Retry| retry.allow(CALLER, failed(Symptom::Busy, 1), clock::now());
-        assert_eq!(retry.allow(CALLER, failed(Symptom::Died, 1), clock::now()), Ok(()));
+    async fn new_settings_keep_the_crashes_and_an_unchanged_budget() {
+        let settings = RetrySettings {
+            budget_ratio: 0.0,
+            min_retries_per_second: 1,
+            ..RetrySettings::default()
+        };
+        let retry = RetryController::new(settings);
+        let busy = |retry: &RetryController| {
+            retry.allow(SHARE, failed_request(FailureKind::Busy, 1), clock::now())
+        };
+        assert_eq!(retry.allow(SHARE, failed_request(FailureKind::Died, 1), clock::now()), Ok(()));
         (0..9).for_each(|_| assert_eq!(busy(&retry), Ok(())));
-        assert_eq!(busy(&retry), Err(NotRetried::Budget));
-        let retry = retry.reconfigured(Settings { attempts: 5, ..settings });
+        assert_eq!(busy(&retry), Err(FailoverDenialReason::RetryBudget));
+        let retry = retry.with_settings(RetrySettings { attempts: 5, ..settings });
         assert_eq!(retry.settings.attempts, 5);
-        assert_eq!(busy(&retry), Err(NotRetried::Budget), "the budget stays used");
-        let retry = retry.reconfigured(Settings { budget_floor: 2, ..settings });
-        assert_eq!(busy(&retry), Ok(()), "another budget is a new one");
-        let second = retry.allow(CALLER, failed(Symptom::Died, 2), clock::now());
-        assert_eq!(second, Err(NotRetried::Poison), "the first death was before two changes");
+        assert_eq!(busy(&retry), Err(FailoverDenialReason::RetryBudget), "the budget stays used");
+        let retry = retry.with_settings(RetrySettings { min_retries_per_second: 2, ..settings });
+        assert_eq!(busy(&retry), Ok(()), "a changed budget starts anew");
+        let second = retry.allow(SHARE, failed_request(FailureKind::Died, 2), clock::now());
+        assert_eq!(
+            second,
+            Err(FailoverDenialReason::PoisonRequest),
+            "the first crash was before two changes"
+        );
     }
 }

@@ -1,17 +1,17 @@
-//! The requests of one HTTP/1.1 connection, one after the other, on the task of the connection: read
-//! a head, have it answered, send the answer, and so on until one of the two has enough.
+//! Serves the requests of one HTTP/1.1 connection, one after the other, on the task of the
+//! connection.
 //!
-//! While a request is answered, the connection is read behind it: a client that leaves drops the
-//! answer, and with it everything that is done for it. An answer is asked for more only when what it
-//! gave has been taken.
+//! While a request is handled, the connection is read ahead to detect a disconnect of the client. A
+//! disconnect drops the response future, and with it all work for the request. The response body is
+//! polled for more data only when the client has accepted the previous data (back pressure).
 
-use super::connections::Open;
-use super::door::{Guest, Incoming};
-use super::front::Closing;
-use super::limits::Limits;
-use super::pace::Timer;
-use super::wire::{Came, Shared, Wire};
-use crate::proxy::Answer;
+use super::accept_loop::ShutdownSignal;
+use super::connection_handler::{ConnectionContext, RequestBody};
+use super::connection_limiter::RequestPermit;
+use super::http1_connection::{HeadOutcome, Http1Connection, SharedHttp1Connection};
+use super::limits::ServerLimits;
+use super::write_timeout::KeyedTimer;
+use crate::proxy::ProxyResponseBody;
 use bytes::{Bytes, BytesMut};
 use http::{Method, Response, Version};
 use http_body::Body;
@@ -21,225 +21,272 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokenweir_core::clock;
-use tokenweir_core::error::Error;
-use tokenweir_core::http1::{self, Client, Framed, Most, RequestHead, Unsound};
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::http1::{
+    self, HeadLimits, Http1ParseError, RequestHead, RequestSummary, ResponseFraming,
+};
 
-/// Whoever is told that this is the last answer, and has asked nothing that could be read.
-const LAST: Client = Client { method: Method::GET, is_old: false, is_kept: false };
-/// Longest time for a client to leave when it has been told that the connection ends.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// The request summary of a response that is sent without a parsed request: to a malformed request
+/// or to a rejected connection. The connection closes after the response.
+const UNPARSED_REQUEST_SUMMARY: RequestSummary =
+    RequestSummary { method: Method::GET, is_http10: false, is_keep_alive: false };
+/// Longest wait for the client to close its side after the gateway has closed its own side.
+const LINGERING_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves a connection until it ends.
 ///
-/// There is one such future for each open stream. So what is needed for a moment only is in functions
-/// that do not wait.
+/// Each open stream holds one such future. To keep it small, short-lived values are in functions
+/// that do not await.
 pub(super) async fn serve(
-    guest: &Guest,
-    shared: Shared,
-    limits: &Limits,
-    closing: Closing,
+    context: &ConnectionContext,
+    shared: SharedHttp1Connection,
+    limits: &ServerLimits,
+    shutdown: ShutdownSignal,
 ) -> io::Result<()> {
-    let mut waiting = Waiting::new(closing);
+    let mut head_reader = HeadReader::new(shutdown);
     loop {
-        let came = poll_fn(|cx| waiting.poll(cx, &mut shared.wire(), limits)).await?;
-        let (client, open, answer) = match came {
-            Came::Head(head) => {
-                let (client, open, answering) = ask(guest, &shared, head);
-                let Some(answer) = unless_left(&shared, answering).await else { break };
-                (client, Some(open), answer)
+        let outcome = poll_fn(|cx| head_reader.poll(cx, &mut shared.lock(), limits)).await?;
+        let (summary, permit, response) = match outcome {
+            HeadOutcome::Head(head) => {
+                let (summary, permit, responding) = start_request(context, &shared, head);
+                let Some(response) = response_or_disconnect(&shared, responding).await else {
+                    break;
+                };
+                (summary, Some(permit), response)
             }
-            Came::Unsound(unsound) => (LAST, None, refusal(unsound).response().map(Answer::Left)),
-            Came::Nothing => break,
+            HeadOutcome::Malformed(error) => (
+                UNPARSED_REQUEST_SUMMARY,
+                None,
+                malformed_head_error(error).response().map(ProxyResponseBody::Left),
+            ),
+            HeadOutcome::Closed => break,
         };
-        let mut sending = Sending::begin(guest, &mut shared.wire(), client, answer);
-        poll_fn(|cx| sending.poll(cx, &mut shared.wire())).await?;
-        drop(open);
-        if !sending.is_kept {
+        let mut writer = ResponseWriter::start(context, &mut shared.lock(), summary, response);
+        poll_fn(|cx| writer.poll(cx, &mut shared.lock())).await?;
+        drop(permit);
+        if !writer.is_keep_alive {
             break;
         }
     }
-    bid_farewell(&shared).await
+    lingering_close(&shared).await
 }
 
-/// Has a request answered whose head has come.
-fn ask(
-    guest: &Guest,
-    shared: &Shared,
+/// Starts the handling of a request whose head was read.
+fn start_request(
+    context: &ConnectionContext,
+    shared: &SharedHttp1Connection,
     head: RequestHead,
-) -> (Client, Open, Pin<Box<impl Future<Output = Response<Answer>> + Send + use<>>>) {
-    let RequestHead { request, is_kept, .. } = head;
-    let is_old = request.version() < Version::HTTP_11;
-    let client = Client { method: request.method().clone(), is_old, is_kept };
-    let request = request.map(|()| Incoming::Http1(shared.upload()));
-    let (open, answering) = guest.ask(request, None);
-    (client, open, answering)
+) -> (
+    RequestSummary,
+    RequestPermit,
+    Pin<Box<impl Future<Output = Response<ProxyResponseBody>> + Send + use<>>>,
+) {
+    let RequestHead { request, is_keep_alive, .. } = head;
+    let is_http10 = request.version() < Version::HTTP_11;
+    let summary = RequestSummary { method: request.method().clone(), is_http10, is_keep_alive };
+    let request = request.map(|()| RequestBody::Http1(shared.request_body()));
+    let (permit, responding) = context.start_request(request, None);
+    (summary, permit, responding)
 }
 
-/// The answer. `None`: the client has left before.
-async fn unless_left(
-    shared: &Shared,
-    mut answering: Pin<Box<impl Future<Output = Response<Answer>>>>,
-) -> Option<Response<Answer>> {
-    poll_fn(|cx| match answering.as_mut().poll(cx) {
-        Poll::Ready(answer) => Poll::Ready(Some(answer)),
-        Poll::Pending => shared.wire().poll_left(cx).map(|()| None),
+/// Waits for the response. `None`: the client disconnected first.
+async fn response_or_disconnect(
+    shared: &SharedHttp1Connection,
+    mut responding: Pin<Box<impl Future<Output = Response<ProxyResponseBody>>>>,
+) -> Option<Response<ProxyResponseBody>> {
+    poll_fn(|cx| match responding.as_mut().poll(cx) {
+        Poll::Ready(response) => Poll::Ready(Some(response)),
+        Poll::Pending => shared.lock().poll_client_disconnect(cx).map(|()| None),
     })
     .await
 }
 
-/// An error as it stands on the wire, after which the connection is closed.
-pub(super) fn whole(error: &Error) -> Bytes {
+/// Encodes an error response with `connection: close`, head and body.
+pub(super) fn encode_error_response(error: &GatewayError) -> Bytes {
     let (head, body) = error.response().into_parts();
     let body = body.into_inner().unwrap_or_default();
-    let mut wire = BytesMut::new();
-    http1::put_head(&LAST, &head, Framed::Length(body.len() as u64), clock::wall, &mut wire);
-    wire.extend_from_slice(&body);
-    wire.freeze()
+    let mut encoded = BytesMut::new();
+    http1::encode_response_head(
+        &UNPARSED_REQUEST_SUMMARY,
+        &head,
+        ResponseFraming::ContentLength(body.len() as u64),
+        clock::wall_time,
+        &mut encoded,
+    );
+    encoded.extend_from_slice(&body);
+    encoded.freeze()
 }
 
-/// The connection ends: what the client still sends is not read as a request any more.
-async fn bid_farewell(shared: &Shared) -> io::Result<()> {
-    let leaving = async {
-        poll_fn(|cx| shared.wire().poll_shutdown(cx)).await?;
-        poll_fn(|cx| shared.wire().poll_drain(cx)).await;
+/// Closes the sending side, then discards the client's input until the client closes its side or
+/// [`LINGERING_CLOSE_TIMEOUT`] is over. Unread input would make the kernel reset the connection.
+async fn lingering_close(shared: &SharedHttp1Connection) -> io::Result<()> {
+    let closing = async {
+        poll_fn(|cx| shared.lock().poll_shutdown(cx)).await?;
+        poll_fn(|cx| shared.lock().poll_discard_input(cx)).await;
         Ok(())
     };
-    tokio::time::timeout(FAREWELL, leaving).await.unwrap_or(Ok(()))
+    tokio::time::timeout(LINGERING_CLOSE_TIMEOUT, closing).await.unwrap_or(Ok(()))
 }
 
-fn refusal(unsound: Unsound) -> Error {
-    match unsound {
-        Unsound::TooLong => Error::HeadTooLarge,
-        Unsound::Target => Error::UriTooLong,
-        Unsound::Head | Unsound::Length | Unsound::Chunks => Error::BadHead,
+fn malformed_head_error(error: Http1ParseError) -> GatewayError {
+    match error {
+        Http1ParseError::HeadTooLong => GatewayError::HeadTooLarge,
+        Http1ParseError::TargetTooLong => GatewayError::UriTooLong,
+        Http1ParseError::InvalidHead
+        | Http1ParseError::InvalidBodyLength
+        | Http1ParseError::InvalidChunks => GatewayError::BadHead,
     }
 }
 
-// === impl Waiting ===
+// === impl HeadReader ===
 
-/// Waiting for a head.
-struct Waiting {
-    timer: Timer<(u64, bool)>,
-    /// Heads that have come.
-    heads: u64,
-    closing: Closing,
+/// Reads request heads, with the timeouts of a connection that waits for one.
+struct HeadReader {
+    timer: KeyedTimer<(u64, bool)>,
+    /// Number of heads that were read.
+    heads_received: u64,
+    shutdown: ShutdownSignal,
 }
 
-impl Waiting {
-    fn new(closing: Closing) -> Self {
-        Self { timer: Timer::new(), heads: 0, closing }
+impl HeadReader {
+    fn new(shutdown: ShutdownSignal) -> Self {
+        Self { timer: KeyedTimer::new(), heads_received: 0, shutdown }
     }
 
-    /// Waits for a head that has begun, and for the first one, as long as a head may take, and for the
-    /// next one as long as a connection is kept. When the gateway ends, nobody is waited for who
-    /// has been answered.
+    /// Waits for the next head. `head_timeout` applies to the first head and to the rest of a head
+    /// that has begun; `keep_alive_timeout` applies between two requests. At shutdown an idle
+    /// connection that has served a request is closed.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        wire: &mut Wire,
-        limits: &Limits,
-    ) -> Poll<io::Result<Came>> {
-        let most = Most { bytes: limits.head, headers: limits.headers };
-        if let Poll::Ready(came) = wire.poll_head(cx, most) {
-            self.heads += 1;
-            self.timer.forget();
-            return Poll::Ready(came);
+        connection: &mut Http1Connection,
+        limits: &ServerLimits,
+    ) -> Poll<io::Result<HeadOutcome>> {
+        let head_limits =
+            HeadLimits { max_bytes: limits.max_head_bytes, max_headers: limits.max_headers };
+        if let Poll::Ready(outcome) = connection.poll_request_head(cx, head_limits) {
+            self.heads_received += 1;
+            self.timer.clear();
+            return Poll::Ready(outcome);
         }
-        let is_in_head = wire.is_in_head();
-        let (is_pause, key) = (self.heads > 0 && !is_in_head, (self.heads, is_in_head));
-        let limit = if is_pause { limits.keep_alive } else { limits.head_timeout };
-        let is_over = self.timer.is_over(key, limit, cx);
-        if is_pause && (is_over || self.closing.poll(cx).is_ready()) {
-            return Poll::Ready(Ok(Came::Nothing));
+        let is_in_head = connection.has_partial_head();
+        let (is_idle, key) =
+            (self.heads_received > 0 && !is_in_head, (self.heads_received, is_in_head));
+        let timeout = if is_idle { limits.keep_alive_timeout } else { limits.head_timeout };
+        let has_timed_out = self.timer.has_elapsed(key, timeout, cx);
+        if is_idle && (has_timed_out || self.shutdown.poll(cx).is_ready()) {
+            return Poll::Ready(Ok(HeadOutcome::Closed));
         }
-        if is_over { Poll::Ready(Err(ErrorKind::TimedOut.into())) } else { Poll::Pending }
+        if has_timed_out { Poll::Ready(Err(ErrorKind::TimedOut.into())) } else { Poll::Pending }
     }
 }
 
-// === impl Sending ===
+// === impl ResponseWriter ===
 
-/// An answer whose head is in the outbox, or further.
-struct Sending {
-    body: Answer,
-    framed: Framed,
-    /// Another request may follow.
-    is_kept: bool,
-    /// The body is over, or broken.
-    end: Option<io::Result<()>>,
+/// Writes a response whose head is already in the write buffer.
+struct ResponseWriter {
+    body: ProxyResponseBody,
+    framing: ResponseFraming,
+    /// Whether another request may follow on the connection.
+    is_keep_alive: bool,
+    /// The result of the body. `None`: the body has not ended.
+    result: Option<io::Result<()>>,
 }
 
-impl Sending {
-    fn begin(guest: &Guest, wire: &mut Wire, client: Client, answer: Response<Answer>) -> Self {
-        let (head, body) = answer.into_parts();
-        let framed = Framed::of(&client, &head, body.size_hint().exact());
-        // A client that comes again on this connection might come when it is closed.
-        let is_last = guest.is_leaving() || !wire.has_whole_request() || !framed.has_end();
-        let client = Client { is_kept: client.is_kept && !is_last, ..client };
-        http1::put_head(&client, &head, framed, clock::wall, wire.out.short());
-        Self { body, framed, is_kept: client.is_kept, end: None }
+impl ResponseWriter {
+    fn start(
+        context: &ConnectionContext,
+        connection: &mut Http1Connection,
+        request: RequestSummary,
+        response: Response<ProxyResponseBody>,
+    ) -> Self {
+        let (head, body) = response.into_parts();
+        let framing = ResponseFraming::for_response(&request, &head, body.size_hint().exact());
+        // While the gateway drains, a further request could meet the close of the connection.
+        let is_last = context.is_draining()
+            || !connection.has_complete_request()
+            || !framing.is_self_delimiting();
+        let request =
+            RequestSummary { is_keep_alive: request.is_keep_alive && !is_last, ..request };
+        http1::encode_response_head(
+            &request,
+            &head,
+            framing,
+            clock::wall_time,
+            connection.write_buffer.copied_mut(),
+        );
+        Self { body, framing, is_keep_alive: request.is_keep_alive, result: None }
     }
 
-    /// Writes what there is, until the body is over.
-    fn poll(&mut self, cx: &mut Context<'_>, wire: &mut Wire) -> Poll<io::Result<()>> {
+    /// Writes the response until the body has ended and all bytes are written. An error: the body
+    /// failed, a write failed, or the client disconnected.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: &mut Http1Connection,
+    ) -> Poll<io::Result<()>> {
         loop {
-            let is_waiting = self.gather(cx, wire).is_pending();
-            let is_written = wire.poll_flush(cx)?.is_ready();
-            match self.end.take_if(|_| is_written) {
-                Some(end) => return Poll::Ready(end),
+            let is_waiting = self.fill_buffer(cx, connection).is_pending();
+            let is_written = connection.poll_flush(cx)?.is_ready();
+            match self.result.take_if(|_| is_written) {
+                Some(result) => return Poll::Ready(result),
                 None if is_written && !is_waiting => {}
                 None => {
-                    ready!(wire.poll_left(cx));
+                    ready!(connection.poll_client_disconnect(cx));
                     return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
                 }
             }
         }
     }
 
-    /// Takes from the body what is there and what has room. Pending: there may be more later.
-    fn gather(&mut self, cx: &mut Context<'_>, wire: &mut Wire) -> Poll<()> {
-        if self.framed == Framed::Nothing {
-            self.end = Some(Ok(()));
+    /// Moves available data from the body to the write buffer, up to the capacity of the buffer.
+    /// Pending: the body has no data yet.
+    fn fill_buffer(&mut self, cx: &mut Context<'_>, connection: &mut Http1Connection) -> Poll<()> {
+        if self.framing == ResponseFraming::NoBody {
+            self.result = Some(Ok(()));
         }
-        while self.end.is_none() && wire.out.has_room() {
+        while self.result.is_none() && connection.write_buffer.has_capacity() {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => {
-                    // Trailers are for the next hop only.
+                    // Trailers apply to one hop only and are not forwarded.
                     if let Ok(data) = frame.into_data() {
-                        self.put(data, wire);
+                        self.put_data(data, connection);
                     }
                 }
-                Some(Err(error)) => self.end = Some(Err(io::Error::other(error))),
-                None => self.finish(wire),
+                Some(Err(error)) => self.result = Some(Err(io::Error::other(error))),
+                None => self.finish(connection),
             }
         }
         Poll::Ready(())
     }
 
-    fn put(&mut self, data: Bytes, wire: &mut Wire) {
-        match &mut self.framed {
+    fn put_data(&mut self, data: Bytes, connection: &mut Http1Connection) {
+        match &mut self.framing {
             _ if data.is_empty() => {}
-            Framed::Chunks => {
-                http1::put_chunk_size(data.len(), wire.out.short());
-                wire.out.put_data(data, http1::CHUNK_END);
+            ResponseFraming::Chunked => {
+                http1::encode_chunk_size(data.len(), connection.write_buffer.copied_mut());
+                connection.write_buffer.put_chunk(data, http1::CHUNK_END);
             }
-            Framed::Length(left) => match left.checked_sub(data.len() as u64) {
+            ResponseFraming::ContentLength(left) => match left.checked_sub(data.len() as u64) {
                 Some(rest) => {
                     *left = rest;
-                    wire.out.put_data(data, b"");
+                    connection.write_buffer.put_chunk(data, b"");
                 }
-                None => self.end = Some(Err(ErrorKind::InvalidData.into())),
+                None => self.result = Some(Err(ErrorKind::InvalidData.into())),
             },
-            Framed::Nothing | Framed::UntilClose => wire.out.put_data(data, b""),
+            ResponseFraming::NoBody | ResponseFraming::UntilClose => {
+                connection.write_buffer.put_chunk(data, b"");
+            }
         }
     }
 
-    fn finish(&mut self, wire: &mut Wire) {
-        self.end = Some(match self.framed {
-            Framed::Length(1..) => Err(ErrorKind::UnexpectedEof.into()),
+    fn finish(&mut self, connection: &mut Http1Connection) {
+        self.result = Some(match self.framing {
+            ResponseFraming::ContentLength(1..) => Err(ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         });
-        if self.framed == Framed::Chunks {
-            wire.out.put(http1::LAST_CHUNK);
+        if self.framing == ResponseFraming::Chunked {
+            connection.write_buffer.put_static(http1::LAST_CHUNK);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The requests of one HTTP/2 connection, by hyper.
+//! Serves the requests of one HTTP/2 connection with hyper, and closes connections that are idle.
 
-use super::connections::Activity;
-use super::door::{Guest, Incoming};
-use super::front::Closing;
-use super::held::Held;
-use super::limits::Limits;
-use super::pace::{Paced, Timer};
+use super::accept_loop::ShutdownSignal;
+use super::connection_handler::{ConnectionContext, RequestBody};
+use super::connection_limiter::InFlightRequests;
+use super::guarded_body::GuardedBody;
+use super::limits::ServerLimits;
+use super::write_timeout::{KeyedTimer, WriteTimeoutStream};
 use bytes::{Buf, Bytes};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -17,41 +17,50 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokenweir_net::tls::Stream;
+use tokenweir_net::tls::MaybeTlsStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What an HTTP/2 client may send ahead on a stream and on a connection, and what is kept for it to
-/// take on a stream, in bytes.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
-const STREAM_BUFFER: usize = 64 << 10;
-/// Streams that a client may open and reset before they have been looked at, and streams that it may
-/// make the gateway reset by its own mistakes; then its connection is closed.
-const PENDING_RESETS: usize = 20;
-const LOCAL_RESETS: usize = 1_024;
-/// How often a client is asked whether it is there.
-const PING_EVERY: Duration = Duration::from_secs(20);
+/// Flow-control window of one stream, in bytes.
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+/// Flow-control window of one connection, in bytes.
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+/// Response bytes that are buffered for one stream until the client reads them.
+const STREAM_SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Streams that a client may open and reset before they are accepted. One more closes the
+/// connection (protection against reset floods).
+const MAX_PENDING_RESETS: usize = 20;
+/// Streams that the gateway resets because of protocol errors of the client. One more closes the
+/// connection.
+const MAX_LOCAL_RESETS: usize = 1_024;
+/// Time between two PING frames that check whether the client is reachable.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Serves a connection on which these bytes have come until it ends.
+/// Serves a connection until it ends. `prefetched` are bytes that were read to detect the protocol.
 pub(super) async fn serve(
-    guest: &Guest,
-    (stream, first): (Paced<Stream>, Bytes),
-    limits: &Limits,
-    mut closing: Closing,
+    context: &ConnectionContext,
+    (stream, prefetched): (WriteTimeoutStream<MaybeTlsStream>, Bytes),
+    limits: &ServerLimits,
+    mut shutdown: ShutdownSignal,
 ) -> hyper::Result<()> {
-    let activity = Arc::new(Activity::default());
-    let stream = Patient { stream, first, activity, limits: *limits, timer: Timer::new() };
-    let activity = stream.activity.clone();
+    let requests = Arc::new(InFlightRequests::default());
+    let stream = IdleTimeoutStream {
+        stream,
+        prefetched,
+        requests: requests.clone(),
+        limits: *limits,
+        timer: KeyedTimer::new(),
+    };
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        let (open, answering) = guest.ask(request.map(Incoming::Http2), Some(&activity));
-        async { Ok::<_, Infallible>(answering.await.map(|body| Held::new(body, open))) }
+        let (permit, responding) =
+            context.start_request(request.map(RequestBody::Http2), Some(&requests));
+        async { Ok::<_, Infallible>(responding.await.map(|body| GuardedBody::new(body, permit))) }
     });
     let mut connection =
-        pin!(builder(guest, limits).serve_connection(TokioIo::new(stream), service));
-    let mut is_closing = false;
+        pin!(connection_builder(context, limits).serve_connection(TokioIo::new(stream), service));
+    let mut is_shutting_down = false;
     poll_fn(|cx| {
-        if !is_closing && closing.poll(cx).is_ready() {
-            is_closing = true;
+        if !is_shutting_down && shutdown.poll(cx).is_ready() {
+            is_shutting_down = true;
             connection.as_mut().graceful_shutdown();
         }
         connection.as_mut().poll(cx)
@@ -59,43 +68,49 @@ pub(super) async fn serve(
     .await
 }
 
-fn builder(guest: &Guest, limits: &Limits) -> http2::Builder<super::leashing::Leashing> {
-    let mut builder = http2::Builder::new(guest.leashing().clone());
+fn connection_builder(
+    context: &ConnectionContext,
+    limits: &ServerLimits,
+) -> http2::Builder<super::stream_executor::AbortableStreamExecutor> {
+    let mut builder = http2::Builder::new(context.stream_executor().clone());
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(limits.streams)
-        .max_header_list_size(u32::try_from(limits.head).unwrap_or(u32::MAX))
-        .max_pending_accept_reset_streams(PENDING_RESETS)
-        .max_local_error_reset_streams(LOCAL_RESETS)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(STREAM_BUFFER)
-        .keep_alive_interval(Some(PING_EVERY));
+        .max_concurrent_streams(limits.max_concurrent_streams)
+        .max_header_list_size(u32::try_from(limits.max_head_bytes).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(MAX_LOCAL_RESETS)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(STREAM_SEND_BUFFER_BYTES)
+        .keep_alive_interval(Some(PING_INTERVAL));
     builder
 }
 
-/// A connection that ends when its client has asked nothing for too long: hyper waits for ever.
-struct Patient {
-    stream: Paced<Stream>,
-    /// What has come before it was known to be HTTP/2.
-    first: Bytes,
-    activity: Arc<Activity>,
-    limits: Limits,
-    timer: Timer<u32>,
+/// A stream that ends when its client sends no request for too long. hyper has no such timeout.
+struct IdleTimeoutStream {
+    stream: WriteTimeoutStream<MaybeTlsStream>,
+    /// Bytes that were read to detect the protocol.
+    prefetched: Bytes,
+    requests: Arc<InFlightRequests>,
+    limits: ServerLimits,
+    timer: KeyedTimer<u32>,
 }
 
-// === impl Patient ===
+// === impl IdleTimeoutStream ===
 
-impl Patient {
-    /// Nothing has come. Without a request for too long, the connection is over.
-    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.activity.is_busy(cx.waker()) {
-            self.timer.forget();
+impl IdleTimeoutStream {
+    /// Called when no bytes are available. Without a request for `head_timeout` after the start
+    /// this is an error; without an open request for `keep_alive_timeout` it is the end of the
+    /// input.
+    fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.requests.is_busy(cx.waker()) {
+            self.timer.clear();
             return Poll::Pending;
         }
-        let before = self.activity.begun();
-        let limit = if before == 0 { self.limits.head_timeout } else { self.limits.keep_alive };
-        match (self.timer.is_over(before, limit, cx), before) {
+        let started = self.requests.started();
+        let timeout =
+            if started == 0 { self.limits.head_timeout } else { self.limits.keep_alive_timeout };
+        match (self.timer.has_elapsed(started, timeout, cx), started) {
             (false, _) => Poll::Pending,
             (true, 0) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             (true, _) => Poll::Ready(Ok(())),
@@ -103,26 +118,26 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for IdleTimeoutStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.first.is_empty() {
-            let count = self.first.len().min(buffer.remaining());
-            buffer.put_slice(&self.first[..count]);
-            self.first.advance(count);
+        if !self.prefetched.is_empty() {
+            let count = self.prefetched.len().min(buffer.remaining());
+            buffer.put_slice(&self.prefetched[..count]);
+            self.prefetched.advance(count);
             return Poll::Ready(Ok(()));
         }
         match Pin::new(&mut self.stream).poll_read(cx, buffer) {
-            Poll::Pending => self.poll_patience(cx),
+            Poll::Pending => self.poll_idle_timeout(cx),
             read @ Poll::Ready(_) => read,
         }
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for IdleTimeoutStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,55 +1,57 @@
-//! What a client may have and take, and for how long it is waited for.
+//! Limits and timeouts of the listeners.
 
 use std::time::Duration;
 
-/// Limits on clients.
+/// Limits and timeouts of the client listener, the admin listener and the drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Longest request head in bytes.
-    pub head: usize,
-    /// Most headers.
-    pub headers: usize,
-    /// Longest wait for a request head that has begun, for the first one and for the handshake of
-    /// TLS.
+pub struct ServerLimits {
+    /// Maximum size of a request head, in bytes.
+    pub max_head_bytes: usize,
+    /// Maximum number of headers of a request.
+    pub max_headers: usize,
+    /// Timeout for the TLS handshake, for the first request head of a connection, and for the rest
+    /// of a request head that has begun.
     pub head_timeout: Duration,
-    /// Longest wait for the next one.
-    pub keep_alive: Duration,
-    /// Longest time in which a client takes nothing of what there is for it.
+    /// Time after which an idle connection that has served a request is closed.
+    pub keep_alive_timeout: Duration,
+    /// Longest time during which a client reads none of the bytes that wait to be written to it.
     pub write_timeout: Duration,
-    /// Most connections.
-    pub connections: usize,
-    /// Most of one address.
-    pub connections_per_client: Option<u32>,
-    /// Connections that are told at the same time why they are refused. Others are just closed.
-    pub refusals: usize,
-    /// Most connections to the admin port.
-    pub admin_connections: usize,
-    /// Most streams of one HTTP/2 connection.
-    pub streams: u32,
-    /// Most memory of the process, in bytes, with which it takes new work.
-    pub memory: Option<u64>,
-    /// How long connections are still accepted once the gateway is told to stop.
+    /// Maximum number of client connections.
+    pub max_connections: usize,
+    /// Maximum number of connections of one client address. `None`: no limit.
+    pub max_connections_per_client: Option<u32>,
+    /// Maximum number of rejected connections that get an error response at the same time. Further
+    /// rejected connections are closed without a response.
+    pub max_concurrent_rejections: usize,
+    /// Maximum number of connections to the admin listener.
+    pub max_admin_connections: usize,
+    /// Maximum number of concurrent streams of one HTTP/2 connection.
+    pub max_concurrent_streams: u32,
+    /// Resident memory of the process, in bytes, above which new requests are shed. `None`: no
+    /// limit.
+    pub max_memory_bytes: Option<u64>,
+    /// Time after the shutdown signal during which the gateway still accepts connections.
     pub drain_delay: Duration,
-    /// Longest wait for streams to end after that.
-    pub drain: Duration,
+    /// Longest wait for open requests to end, after `drain_delay`. Then they are aborted.
+    pub drain_timeout: Duration,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
-            head: 64 << 10,
-            headers: 100,
+            max_head_bytes: 64 << 10,
+            max_headers: 100,
             head_timeout: Duration::from_secs(10),
-            keep_alive: Duration::from_secs(75),
+            keep_alive_timeout: Duration::from_secs(75),
             write_timeout: Duration::from_mins(1),
-            connections: usize::MAX,
-            connections_per_client: None,
-            refusals: 64,
-            admin_connections: 64,
-            streams: 200,
-            memory: None,
+            max_connections: usize::MAX,
+            max_connections_per_client: None,
+            max_concurrent_rejections: 64,
+            max_admin_connections: 64,
+            max_concurrent_streams: 200,
+            max_memory_bytes: None,
             drain_delay: Duration::ZERO,
-            drain: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(30),
         }
     }
 }

@@ -1,172 +1,211 @@
-//! From a valid configuration to a running gateway, and back: bind both ports, look at the
-//! replicas, serve, and on the signal stop accepting, let streams end, cut what is left, flush.
+//! Runs the client listener and the admin listener, and drains the gateway at shutdown.
+//!
+//! [`Server::run`] accepts connections until the shutdown signal. It then keeps accepting for
+//! `drain_delay`, closes the client listener, waits up to `drain_timeout` for open connections to
+//! end, and aborts the connections that are left.
 
-mod connections;
-mod door;
-mod front;
-mod held;
+mod accept_loop;
+mod admin_listener;
+mod connection_handler;
+mod connection_limiter;
+mod guarded_body;
 mod http1;
+mod http1_connection;
 mod http2;
-mod leashing;
 mod limits;
 mod listener;
-mod memory;
-mod operators;
-mod outbox;
-mod pace;
-mod wire;
+mod memory_monitor;
+mod stream_executor;
+mod write_buffer;
+mod write_timeout;
 
 use crate::admin::{self, Admin};
-use crate::backend::pool::Pool;
-use crate::backend::{Keeper, watch};
-use crate::proxy::Gateway;
+use crate::backend::pool::BackendPool;
+use crate::backend::{HealthCheckSupervisor, health_checker};
+use crate::proxy::ProxyContext;
 use crate::telemetry::Telemetry;
+use accept_loop::AcceptLoop;
 use arc_swap::ArcSwap;
-pub use connections::Connections;
-use door::Door;
-use front::Front;
-pub use limits::Limits;
-pub use listener::{BindError, Reserved, bind, reserve};
+use connection_handler::ConnectionHandler;
+pub use connection_limiter::ConnectionLimiter;
+pub use limits::ServerLimits;
+pub use listener::{BindError, BoundSocket, bind_listener, bind_socket};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokenweir_core::clock;
-use tokenweir_core::observe::{Leashes, Live};
-use tokenweir_net::client::Client;
-use tokenweir_net::supervise::{self, Task};
+use tokenweir_core::observe::{AbortRegistry, ExchangeRegistry};
+use tokenweir_net::client::HttpClient;
+use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_net::tls::{Acceptor, Credentials};
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
 
-/// A gateway with its ports bound, before it serves.
+/// A gateway with both listeners bound, before it serves.
 pub struct Server {
-    /// Where clients connect.
-    pub clients: TcpListener,
-    /// Where operators connect.
-    pub operators: TcpListener,
-    /// What serves requests: each has the one that is there when it comes.
-    pub gateway: Arc<ArcSwap<Gateway>>,
-    /// What operators see.
+    /// Accepts connections of clients.
+    pub client_listener: TcpListener,
+    /// Accepts connections of operators.
+    pub admin_listener: TcpListener,
+    /// Serves requests. Each request uses the context that is current when the request arrives.
+    pub gateway: Arc<ArcSwap<ProxyContext>>,
+    /// The state behind the admin listener.
     pub admin: Arc<Admin>,
-    /// The limits: each connection has those that are there when it comes.
-    pub limits: Arc<ArcSwap<Limits>>,
-    /// The connections of clients.
-    pub connections: Arc<Connections>,
-    /// The certificates.
-    pub tls: Tls,
+    /// The limits. Each connection uses the limits that are current when it is accepted.
+    pub limits: Arc<ArcSwap<ServerLimits>>,
+    /// Counts and limits the connections of clients.
+    pub connection_limiter: Arc<ConnectionLimiter>,
+    /// TLS of both listeners.
+    pub tls: ServerTls,
 }
 
-/// TLS of both ports.
+/// TLS of both listeners.
 #[derive(Default)]
-pub struct Tls {
-    /// Of the clients' port. `None`: without.
-    pub clients: Option<Acceptor>,
-    /// Of the operators' port.
-    pub operators: Option<Acceptor>,
-    /// All certificates, keys and authorities, to be looked after.
+pub struct ServerTls {
+    /// The TLS acceptor of the client listener. `None`: plain TCP.
+    pub client_acceptor: Option<Acceptor>,
+    /// The TLS acceptor of the admin listener. `None`: plain TCP.
+    pub admin_acceptor: Option<Acceptor>,
+    /// All certificates, keys and certificate authorities that are reloaded from files.
     pub credentials: Arc<Credentials>,
 }
 
-/// How the end went.
+/// The result of [`Server::run`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drained {
-    /// Every connection ended by itself.
+pub enum DrainOutcome {
+    /// Every connection ended before the deadline.
     Whole,
-    /// Some were cut at the deadline.
-    Cut,
-    /// A task without which the server cannot go on has ended. Requests were drained.
-    Failed(Task),
+    /// Some connections were aborted at the deadline.
+    DeadlineExceeded,
+    /// An essential task ended. Open requests were drained.
+    TaskFailed(BackgroundTask),
 }
 
-/// How often it is said how far a drain is.
-const PROGRESS_EVERY: Duration = Duration::from_secs(5);
-/// How often the open streams are looked at.
-const SWEEP_EVERY: Duration = Duration::from_millis(100);
+/// Time between two log messages about the progress of a drain.
+const DRAIN_PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// Time between two sweeps over the open streams.
+const STREAM_SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Server {
-    /// Serves until `shutdown`, then drains.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Drained {
-        let Self { clients, operators, gateway, admin, limits, connections: counted, tls } = self;
-        let at_start = **limits.load();
-        listener::find_the_gone(&clients, at_start.write_timeout);
+    /// Serves until `shutdown` completes or the admin listener fails, then drains.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> DrainOutcome {
+        let Self {
+            client_listener,
+            admin_listener,
+            gateway,
+            admin,
+            limits,
+            connection_limiter,
+            tls,
+        } = self;
+        let initial_limits = **limits.load();
+        listener::configure_keepalive(&client_listener, initial_limits.write_timeout);
         let router = admin::router(admin.clone());
-        listener::find_the_gone(&operators, at_start.write_timeout);
-        let (acceptor, failures) = (tls.operators, counted.clone());
-        let serving = operators::serve(operators, acceptor, router, at_start, failures);
-        let mut operators = supervise::essential(Task::AdminListener, serving);
-        let (live, leashes) = (gateway.load().live.clone(), Leashes::new(clock::now()));
-        let gate = gateway.load().gate.clone();
+        listener::configure_keepalive(&admin_listener, initial_limits.write_timeout);
+        let serving = admin_listener::serve(
+            admin_listener,
+            tls.admin_acceptor,
+            router,
+            initial_limits,
+            connection_limiter.clone(),
+        );
+        let mut admin_task = supervise::spawn_essential(BackgroundTask::AdminListener, serving);
+        let open_streams = gateway.load().open_streams.clone();
+        let abort_registry = AbortRegistry::new(clock::now());
+        let overload_guard = gateway.load().overload_guard.clone();
         let admission = gateway.load().admission.clone();
-        let (swept, of_streams, swept_limits) = (live.clone(), leashes.clone(), limits.clone());
+        let (swept_streams, swept_registry, swept_limits) =
+            (open_streams.clone(), abort_registry.clone(), limits.clone());
         let mut background = vec![
-            supervise::spawn(Task::StallSweep, move || {
-                sweep(swept.clone(), of_streams.clone(), swept_limits.clone())
+            supervise::spawn(BackgroundTask::StallSweep, move || {
+                sweep_streams(swept_streams.clone(), swept_registry.clone(), swept_limits.clone())
             }),
-            supervise::spawn(Task::Certificates, move || tls.credentials.clone().run()),
-            supervise::spawn(Task::Admission, move || admission.clone().run()),
+            supervise::spawn(BackgroundTask::Certificates, move || tls.credentials.clone().run()),
+            supervise::spawn(BackgroundTask::Admission, move || admission.clone().run()),
         ];
-        background.extend(at_start.memory.map(|most| {
-            supervise::spawn(Task::MemoryWatch, move || memory::watch(most, gate.clone()))
+        background.extend(initial_limits.max_memory_bytes.map(|max_bytes| {
+            supervise::spawn(BackgroundTask::MemoryWatch, move || {
+                memory_monitor::monitor_memory(max_bytes, overload_guard.clone())
+            })
         }));
         let is_draining = admin.draining.clone();
-        let (limits_now, places) = (limits.clone(), counted.clone());
-        let door = Door::new(tls.clients, limits_now, places, leashes, gateway, is_draining);
-        let mut front = Front::new(clients, door, counted);
-        let mut failed = None;
+        let handler = ConnectionHandler::new(
+            tls.client_acceptor,
+            limits.clone(),
+            connection_limiter.clone(),
+            abort_registry,
+            gateway,
+            is_draining,
+        );
+        let mut accept_loop = AcceptLoop::new(client_listener, handler, connection_limiter);
+        let mut failed_task = None;
         let end = async {
             tokio::select! {
                 () = shutdown => {}
-                task = operators.ended() => failed = Some(task),
+                task = admin_task.wait_for_end() => failed_task = Some(task),
             }
         };
-        front.accept_until(end).await;
+        accept_loop.accept_until(end).await;
         admin.draining.store(true, Ordering::Relaxed);
-        let Limits { drain_delay, drain, .. } = **limits.load();
-        tracing::info!(open = live.open(), ?drain_delay, deadline = ?drain, "draining");
-        let left = live.clone();
-        background.push(supervise::spawn(Task::DrainProgress, move || tell_progress(left.clone())));
-        front.accept_until(tokio::time::sleep(drain_delay)).await;
-        let mut closed = front.close().await;
-        let ended = tokio::time::timeout(drain, closed.drain()).await;
-        let drained = if ended.is_ok() { Drained::Whole } else { Drained::Cut };
-        if drained == Drained::Cut {
-            live.cut_all();
+        let ServerLimits { drain_delay, drain_timeout, .. } = **limits.load();
+        tracing::info!(
+            open = open_streams.open(),
+            ?drain_delay,
+            deadline = ?drain_timeout,
+            "draining: waiting for open requests to end"
+        );
+        let remaining_streams = open_streams.clone();
+        background.push(supervise::spawn(BackgroundTask::DrainProgress, move || {
+            log_drain_progress(remaining_streams.clone())
+        }));
+        accept_loop.accept_until(tokio::time::sleep(drain_delay)).await;
+        let mut connections = accept_loop.stop_accepting().await;
+        let drained = tokio::time::timeout(drain_timeout, connections.drain()).await;
+        let outcome =
+            if drained.is_ok() { DrainOutcome::Whole } else { DrainOutcome::DeadlineExceeded };
+        if outcome == DrainOutcome::DeadlineExceeded {
+            open_streams.begin_shutdown();
         }
-        closed.cut().await;
-        failed.map_or(drained, Drained::Failed)
+        connections.abort().await;
+        failed_task.map_or(outcome, DrainOutcome::TaskFailed)
     }
 }
 
-/// Says again and again how many requests are left.
-async fn tell_progress(live: Arc<Live>) {
+/// Logs the number of open requests every [`DRAIN_PROGRESS_INTERVAL`].
+async fn log_drain_progress(open_streams: Arc<ExchangeRegistry>) {
     loop {
-        tokio::time::sleep(PROGRESS_EVERY).await;
-        tracing::info!(open = live.open(), "still draining");
+        tokio::time::sleep(DRAIN_PROGRESS_INTERVAL).await;
+        tracing::info!(open = open_streams.open(), "still draining");
     }
 }
 
-/// Starts a watcher for each replica, and waits until each has been looked at or `patience` is
-/// over. The watchers end with their keeper.
-pub async fn watch_all(
-    pool: &Arc<Pool>,
-    client: &Client,
-    settings: watch::Settings,
+/// Starts the health check of each backend. Waits until each backend was checked once, for at
+/// most `timeout`. The health checks end when the returned supervisor is dropped.
+pub async fn start_health_checks(
+    pool: &Arc<BackendPool>,
+    client: &HttpClient,
+    settings: health_checker::ScrapeSettings,
     telemetry: &Arc<Telemetry>,
-    patience: Duration,
-) -> Keeper {
-    let keeper = Keeper::new(pool.clone(), client.clone(), settings, telemetry.clone());
-    keeper.seen(patience).await;
-    keeper
+    timeout: Duration,
+) -> HealthCheckSupervisor {
+    let supervisor =
+        HealthCheckSupervisor::new(pool.clone(), client.clone(), settings, telemetry.clone());
+    supervisor.wait_first_checks(timeout).await;
+    supervisor
 }
 
-/// Looks again and again for streams that have fallen silent, or are not taken.
-async fn sweep(live: Arc<Live>, leashes: Arc<Leashes>, limits: Arc<ArcSwap<Limits>>) {
-    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+/// Finds stalled streams, and aborts streams whose client reads nothing for `write_timeout`.
+async fn sweep_streams(
+    open_streams: Arc<ExchangeRegistry>,
+    abort_registry: Arc<AbortRegistry>,
+    limits: Arc<ArcSwap<ServerLimits>>,
+) {
+    let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        live.sweep(clock::now());
-        leashes.sweep(clock::now(), limits.load().write_timeout);
+        open_streams.sweep(clock::now());
+        abort_registry.sweep(clock::now(), limits.load().write_timeout);
     }
 }

@@ -1,59 +1,62 @@
-//! One line for each request, from its record: never a prompt, an answer or a key. Under load the
-//! lines of ordinary requests are limited; those of all others are not.
+//! The access log: one line per request, without prompts, responses or API keys.
+//!
+//! Under load the lines of routine requests are rate limited. Lines of other requests are not.
 
-use super::tame::{self, Field};
+use super::sanitize::{self, LogFieldValue};
 use serde::Serialize;
 use std::fmt::{self, Display, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_core::observe::Sink;
-use tokenweir_core::rate::Rate;
-use tokenweir_core::record::{Kept, Lost, Outcome, Phase, Phases, RequestRecord, SlowCause};
+use tokenweir_core::rate_limiter::GcraLimiter;
+use tokenweir_core::record::{
+    Outcome, RequestPhase, RequestPhases, RequestRecord, SampleReason, SlowCause, UninspectedReason,
+};
 
-/// The sink that writes the lines.
+/// The sink that writes access log lines.
 pub struct AccessLog {
     is_json: bool,
-    write: Write,
-    rate: Option<Rate>,
-    /// Lines that have been left out since the last one that was written.
-    since: AtomicU64,
-    tally: Arc<Tally>,
+    line_writer: AccessLogLineWriter,
+    rate_limit: Option<GcraLimiter>,
+    /// Lines omitted since the last written line.
+    omitted_since_last_line: AtomicU64,
+    counters: Arc<AccessLogCounters>,
 }
 
-/// Takes lines with their endings. It must not block.
-pub type Write = Box<dyn Fn(String) + Send + Sync>;
+/// Receives lines with their line endings. It must not block.
+pub type AccessLogLineWriter = Box<dyn Fn(String) + Send + Sync>;
 
-/// Lines so far, before it is known which of them the writer had no room for.
+/// Counts of lines, before it is known how many of them the writer dropped.
 #[derive(Debug, Default)]
-struct Tally {
-    given: AtomicU64,
-    left_out: AtomicU64,
+struct AccessLogCounters {
+    accepted: AtomicU64,
+    omitted: AtomicU64,
 }
 
-/// Counts what became of lines, while they are written.
+/// Reads the counts of lines.
 #[derive(Debug, Clone)]
-pub struct Counter(Arc<Tally>);
+pub struct AccessLogStats(Arc<AccessLogCounters>);
 
-/// What became of lines.
+/// Access log lines by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// On their way to the reader, or there.
+pub struct AccessLogCounts {
+    /// Passed to the writer and not dropped.
     pub written: u64,
-    /// Of ordinary requests, beyond the limit.
+    /// Routine requests beyond the rate limit.
     pub left_out: u64,
-    /// The reader was too slow.
+    /// Dropped because the reader of the log was too slow.
     pub dropped: u64,
 }
 
-/// The fields of a line, in its order.
+/// The fields of a line, in order.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+struct AccessLogLine<'a> {
     ts: String,
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
-    /// Why its trace is kept; absent if it is not.
+    /// Why the trace is sampled. Absent if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     kept: Option<&'static str>,
     client: String,
@@ -61,17 +64,17 @@ struct Line<'a> {
     route: &'a str,
     status: Option<u16>,
     outcome: &'static str,
-    /// The outcome, more exactly.
+    /// The exact way in which the request ended.
     ending: &'static str,
     closed_by: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     phase: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
-    /// Why it was slow.
+    /// Cause of a slow request.
     #[serde(skip_serializing_if = "Option::is_none")]
     slow: Option<&'static str>,
-    /// Why the numbers below may be wrong.
+    /// Why the response could not be inspected, so that the counts below may be wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<&'static str>,
     model: &'a str,
@@ -79,20 +82,20 @@ struct Line<'a> {
     tier: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<&'a str>,
-    /// The name of the key.
+    /// Name of the API key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     backend: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<&'static str>,
-    /// Why that replica was chosen.
+    /// Deciding reason of the routing decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     predicted_ttft_ms: Option<f64>,
-    /// Prompt tokens that were believed to be cached.
+    /// Prompt tokens predicted to be cached.
     predicted_cached: Option<f64>,
     attempts: usize,
-    /// Lines of ordinary requests that were left out before this one.
+    /// Lines of routine requests omitted before this one.
     #[serde(skip_serializing_if = "is_none")]
     left_out: u64,
     stream: bool,
@@ -101,7 +104,7 @@ struct Line<'a> {
     output_tokens: Option<u64>,
     cached_tokens: Option<u64>,
     reasoning_tokens: Option<u64>,
-    /// How far `output_tokens` can be trusted.
+    /// Source of `output_tokens`: exact, continuous, estimated or missing.
     usage: &'static str,
     output_events: u64,
     comments: u64,
@@ -117,18 +120,18 @@ struct Line<'a> {
     write_stall_ms: f64,
     duration_ms: Option<f64>,
     overhead_us: Option<u128>,
-    /// How long it waited for a replica with room.
+    /// Wait in the admission queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     queued_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    phases: Option<PhaseTimes>,
+    phases: Option<AccessLogPhaseTimes>,
     bytes_in: u64,
     bytes_out: u64,
 }
 
-/// Queue and prefill in the engine, in milliseconds.
+/// Queue and prefill time in the engine, in milliseconds.
 #[derive(Debug, Serialize)]
-struct PhaseTimes {
+struct AccessLogPhaseTimes {
     queue_ms: f64,
     prefill_ms: f64,
     network_ms: Option<f64>,
@@ -136,113 +139,123 @@ struct PhaseTimes {
 }
 
 impl AccessLog {
-    /// Lines for machines, or for people.
-    pub fn new(is_json: bool, write: Write) -> Self {
-        Self { is_json, write, rate: None, since: AtomicU64::new(0), tally: Arc::default() }
+    /// An access log in JSON, or in text for people.
+    pub fn new(is_json: bool, line_writer: AccessLogLineWriter) -> Self {
+        Self {
+            is_json,
+            line_writer,
+            rate_limit: None,
+            omitted_since_last_line: AtomicU64::new(0),
+            counters: Arc::default(),
+        }
     }
 
-    /// Writes at most so many lines of ordinary requests in a second, from `epoch` on, and a burst
-    /// of one second at once.
-    pub fn with_limit(self, per_second: Option<u32>, epoch: Instant) -> Self {
-        Self { rate: per_second.map(|per_second| Rate::new(per_second, epoch)), ..self }
+    /// Limits the lines of routine requests to `per_second`, counted from `epoch`, with a burst of
+    /// one second's worth.
+    pub fn with_rate_limit(self, per_second: Option<u32>, epoch: Instant) -> Self {
+        let rate_limit = per_second.map(|per_second| GcraLimiter::new(per_second, epoch));
+        Self { rate_limit, ..self }
     }
 
-    /// What counts the lines.
-    pub fn counter(&self) -> Counter {
-        Counter(self.tally.clone())
+    /// A handle that reads the counts of lines.
+    pub fn counter(&self) -> AccessLogStats {
+        AccessLogStats(self.counters.clone())
     }
 
-    /// Writes the lines of those of the records that are not left out.
-    fn write<'a>(&self, records: impl Iterator<Item = &'a RequestRecord>) {
+    /// Writes the lines of the records that are not omitted.
+    fn write_records<'a>(&self, records: impl Iterator<Item = &'a RequestRecord>) {
         let mut lines = String::new();
         for record in records {
-            if self.is_left_out(record) {
-                self.since.fetch_add(1, Ordering::Relaxed);
-                self.tally.left_out.fetch_add(1, Ordering::Relaxed);
+            if self.is_rate_limited(record) {
+                self.omitted_since_last_line.fetch_add(1, Ordering::Relaxed);
+                self.counters.omitted.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            let left_out = self.since.swap(0, Ordering::Relaxed);
-            let line = Line { left_out, ..Line::of(record) };
+            let left_out = self.omitted_since_last_line.swap(0, Ordering::Relaxed);
+            let line = AccessLogLine { left_out, ..AccessLogLine::from_record(record) };
             if self.is_json {
-                // A struct of texts and numbers always has a JSON form.
-                lines += &tame::json(serde_json::to_string(&line).unwrap_or_default());
+                // Serializing a struct of texts and numbers cannot fail.
+                lines += &sanitize::json(serde_json::to_string(&line).unwrap_or_default());
             } else {
                 // Writing to a string cannot fail.
                 let _ = write!(lines, "{line}");
             }
             lines.push('\n');
-            self.tally.given.fetch_add(1, Ordering::Relaxed);
+            self.counters.accepted.fetch_add(1, Ordering::Relaxed);
         }
         if !lines.is_empty() {
-            (self.write)(lines);
+            (self.line_writer)(lines);
         }
     }
 
-    fn is_left_out(&self, record: &RequestRecord) -> bool {
+    fn is_rate_limited(&self, record: &RequestRecord) -> bool {
         let ended = record.timings.ended.unwrap_or(record.timings.accepted);
-        is_ordinary(record) && self.rate.as_ref().is_some_and(|rate| !rate.take(ended))
+        is_routine(record)
+            && self.rate_limit.as_ref().is_some_and(|limit| !limit.try_acquire(ended))
     }
 }
 
 impl Sink for AccessLog {
     fn finished(&self, record: &RequestRecord) {
-        self.write(std::iter::once(record));
+        self.write_records(std::iter::once(record));
     }
 
     fn finished_all(&self, records: &[Box<RequestRecord>]) {
-        self.write(records.iter().map(|record| &**record));
+        self.write_records(records.iter().map(|record| &**record));
     }
 }
 
-/// It went well, at once and in time: its line is missed least.
-fn is_ordinary(record: &RequestRecord) -> bool {
+/// Whether the request succeeded at the first attempt, was not slow and had no stall. Its line is
+/// the least useful one.
+fn is_routine(record: &RequestRecord) -> bool {
     record.outcome == Outcome::Ok
         && record.slow.is_none()
         && record.observed.stalls.is_empty()
         && record.attempts.len() <= 1
 }
 
-impl Counter {
-    /// So far, of which the writer has dropped so many.
-    pub fn counts(&self, dropped: u64) -> Counts {
-        Counts {
-            written: self.0.given.load(Ordering::Relaxed).saturating_sub(dropped),
-            left_out: self.0.left_out.load(Ordering::Relaxed),
+impl AccessLogStats {
+    /// The counts so far. `dropped` is the number of lines that the writer dropped.
+    pub fn counts(&self, dropped: u64) -> AccessLogCounts {
+        AccessLogCounts {
+            written: self.0.accepted.load(Ordering::Relaxed).saturating_sub(dropped),
+            left_out: self.0.omitted.load(Ordering::Relaxed),
             dropped,
         }
     }
 }
 
-impl<'a> Line<'a> {
-    fn of(record: &'a RequestRecord) -> Self {
+impl<'a> AccessLogLine<'a> {
+    fn from_record(record: &'a RequestRecord) -> Self {
         let observed = &record.observed;
-        let (decision, predicted) = (record.decision.as_ref(), record.predicted());
-        let [headers, first_event, first_answer] = record.marks();
-        let is_cut = record.phase() != "done" && record.status.is_none_or(|status| status < 400);
+        let (decision, predicted) = (record.decision.as_ref(), record.selected_candidate());
+        let [headers, first_event, first_answer] = record.stream_times();
+        let is_incomplete =
+            record.phase() != "done" && record.status.is_none_or(|status| status < 400);
         Self {
             ts: humantime::format_rfc3339_millis(record.started).to_string(),
             request_id: record.request_id.as_str(),
             trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
-            kept: record.kept.map(Kept::as_str),
+            kept: record.sample_reason.map(SampleReason::as_str),
             client: record.client.to_string(),
             method: record.method,
             route: record.route.unwrap_or("-"),
             status: record.status,
             outcome: record.outcome.as_str(),
             ending: record.ending(),
-            closed_by: record.end.by().as_str(),
-            phase: is_cut.then(|| record.phase()),
+            closed_by: record.end.initiator().as_str(),
+            phase: is_incomplete.then(|| record.phase()),
             error: record.error_type(),
             slow: record.slow.map(SlowCause::as_str),
-            lost: observed.lost.map(Lost::as_str),
+            lost: observed.uninspected_reason.map(UninspectedReason::as_str),
             model: record.model.name(),
             tier: record.tier.as_str(),
-            tenant: record.caller.as_ref().map(|caller| &*caller.tenant),
-            key: record.caller.as_ref().map(|caller| &*caller.key),
+            tenant: record.caller.as_ref().map(|principal| &*principal.tenant),
+            key: record.caller.as_ref().map(|principal| &*principal.key),
             backend: record.backend().map(tokenweir_core::record::BackendId::as_str),
             policy: decision.map(|decision| decision.policy()),
             reason: decision.map(|decision| decision.reason()),
-            predicted_ttft_ms: predicted.map(|predicted| seconds(predicted.ttft)),
+            predicted_ttft_ms: predicted.map(|predicted| seconds_to_millis(predicted.ttft)),
             predicted_cached: predicted.map(|predicted| predicted.candidate.cached.round()),
             attempts: record.attempts.len(),
             left_out: 0,
@@ -265,78 +278,78 @@ impl<'a> Line<'a> {
             ttft_ms: record.ttft().map(millis),
             first_answer_ms: first_answer.map(millis),
             tpot_ms: record.tpot().map(millis),
-            itl_mean_ms: observed.itl.mean().map(seconds),
-            gap_mean_ms: observed.gaps.mean().map(seconds),
-            gap_max_ms: observed.gaps.max().map(seconds),
+            itl_mean_ms: observed.inter_token_latency.mean().map(seconds_to_millis),
+            gap_mean_ms: observed.inter_chunk_latency.mean().map(seconds_to_millis),
+            gap_max_ms: observed.inter_chunk_latency.max().map(seconds_to_millis),
             stalls: observed.stalls.len(),
             write_stall_ms: millis(observed.write_stall),
             duration_ms: Some(millis(record.duration())),
             overhead_us: record.overhead().map(|overhead| overhead.as_micros()),
-            queued_ms: record.queue_wait().map(millis),
-            phases: PhaseTimes::of(&Phases::of(record)),
+            queued_ms: record.gateway_queue_wait().map(millis),
+            phases: AccessLogPhaseTimes::from_phases(&RequestPhases::from_record(record)),
             bytes_in: record.bytes_in,
             bytes_out: record.bytes_out,
         }
     }
 }
 
-impl PhaseTimes {
-    fn of(phases: &Phases) -> Option<Self> {
-        let queue = phases.get(Phase::Queue)?;
+impl AccessLogPhaseTimes {
+    fn from_phases(phases: &RequestPhases) -> Option<Self> {
+        let queue = phases.get(RequestPhase::EngineQueue)?;
         Some(Self {
             queue_ms: millis(queue.took),
-            prefill_ms: millis(phases.get(Phase::Prefill)?.took),
-            network_ms: phases.get(Phase::Network).map(|network| millis(network.took)),
+            prefill_ms: millis(phases.get(RequestPhase::Prefill)?.took),
+            network_ms: phases.get(RequestPhase::Network).map(|network| millis(network.took)),
             estimated: queue.is_estimated,
         })
     }
 }
 
-/// The line for people: what they look for first stands first.
-impl Display for Line<'_> {
+/// The text form of a line, with the most important fields first.
+impl Display for AccessLogLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = self.status.map_or("---".into(), |status| status.to_string());
         write!(f, "{} {status} {:<14} {} {}", self.ts, self.outcome, self.method, self.route)?;
-        field(f, "model", Some(self.model))?;
-        field(f, "tenant", self.tenant)?;
-        field(f, "key", self.key)?;
-        field(f, "backend", self.backend)?;
-        field(f, "reason", self.reason)?;
-        field(f, "error", self.error)?;
-        field(f, "phase", self.phase)?;
-        field(f, "slow", self.slow)?;
-        field(f, "lost", self.lost)?;
-        field(f, "queued_ms", self.queued_ms)?;
-        field(f, "ttft_ms", self.ttft_ms)?;
-        field(f, "tpot_ms", self.tpot_ms)?;
-        field(f, "gap_max_ms", self.gap_max_ms)?;
-        field(f, "ms", self.duration_ms)?;
-        field(f, "in", self.input_tokens)?;
-        field(f, "out", self.output_tokens)?;
-        field(f, "finish", (!self.finish.is_empty()).then(|| self.finish.join(",")))?;
-        field(f, "attempts", (self.attempts > 1).then_some(self.attempts))?;
-        field(f, "left_out", (self.left_out > 0).then_some(self.left_out))?;
-        field(f, "id", Some(self.request_id))?;
-        field(f, "trace", self.trace_id.as_deref())
+        write_field(f, "model", Some(self.model))?;
+        write_field(f, "tenant", self.tenant)?;
+        write_field(f, "key", self.key)?;
+        write_field(f, "backend", self.backend)?;
+        write_field(f, "reason", self.reason)?;
+        write_field(f, "error", self.error)?;
+        write_field(f, "phase", self.phase)?;
+        write_field(f, "slow", self.slow)?;
+        write_field(f, "lost", self.lost)?;
+        write_field(f, "queued_ms", self.queued_ms)?;
+        write_field(f, "ttft_ms", self.ttft_ms)?;
+        write_field(f, "tpot_ms", self.tpot_ms)?;
+        write_field(f, "gap_max_ms", self.gap_max_ms)?;
+        write_field(f, "ms", self.duration_ms)?;
+        write_field(f, "in", self.input_tokens)?;
+        write_field(f, "out", self.output_tokens)?;
+        write_field(f, "finish", (!self.finish.is_empty()).then(|| self.finish.join(",")))?;
+        write_field(f, "attempts", (self.attempts > 1).then_some(self.attempts))?;
+        write_field(f, "left_out", (self.left_out > 0).then_some(self.left_out))?;
+        write_field(f, "id", Some(self.request_id))?;
+        write_field(f, "trace", self.trace_id.as_deref())
     }
 }
 
-fn field(f: &mut fmt::Formatter<'_>, name: &str, value: Option<impl Display>) -> fmt::Result {
-    value.map_or(Ok(()), |value| write!(f, " {name}={}", Field(value)))
+fn write_field(f: &mut fmt::Formatter<'_>, name: &str, value: Option<impl Display>) -> fmt::Result {
+    value.map_or(Ok(()), |value| write!(f, " {name}={}", LogFieldValue(value)))
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes what it asks about so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_none(count: &u64) -> bool {
     *count == 0
 }
 
-/// Milliseconds with three decimals: microseconds are what the clock is good for.
+/// Milliseconds, rounded to three decimals.
 pub(super) fn millis(duration: Duration) -> f64 {
-    seconds(duration.as_secs_f64())
+    seconds_to_millis(duration.as_secs_f64())
 }
 
-/// Seconds as such milliseconds.
-fn seconds(seconds: f64) -> f64 {
+/// Converts seconds to milliseconds, rounded to three decimals.
+fn seconds_to_millis(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e3
 }
 

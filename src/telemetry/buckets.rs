@@ -1,119 +1,142 @@
-//! The bounds of every histogram: the catalogue's or the configuration's, and the limits of
-//! objectives among them, so that the share of requests within a limit can be read off exactly.
+//! Bucket bounds of every histogram.
+//!
+//! They are the defaults of the catalogue or those of `metrics.buckets`, plus the limits of the
+//! objectives in `slos`, so that the share of requests within a limit is exact.
 
 use super::catalog;
-use super::metric::{Kind, Row};
+use super::metric::{MetricDescriptor, MetricKind};
 use std::collections::BTreeMap;
-use tokenweir_core::record::Scales;
-use tokenweir_core::slo::{Measure, Objective};
-use tokenweir_core::spread::{Bounds, MAX_BOUNDS};
+use tokenweir_core::histogram::{BucketBounds, MAX_BUCKET_BOUNDS};
+use tokenweir_core::record::ResponseBuckets;
+use tokenweir_core::slo::{LatencyMeasure, Objective};
 
-/// The bounds that differ from the catalogue's.
+/// Bucket bounds that differ from the catalogue's, by metric name.
 #[derive(Debug, Clone, Default)]
-pub struct Buckets(BTreeMap<&'static str, Bounds>);
+pub struct BucketOverrides(BTreeMap<&'static str, BucketBounds>);
 
-/// Why there are no such buckets.
+/// Why bucket bounds are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BucketsError {
-    /// No histogram has this name.
+pub enum BucketOverridesError {
+    /// There is no histogram with this name.
     #[error("there is no histogram `{0}`")]
     Unknown(String),
-    /// Not what bounds are.
-    #[error("bounds are more than 0, and each is more than the one before it")]
-    Unordered(String),
-    /// More than a spread has room for.
-    #[error("with the limits of `slos` these are {count} bounds; at most {MAX_BOUNDS}")]
-    TooMany {
+    /// The bounds of this metric are empty, not positive, not ascending or not finite.
+    #[error("the bucket bounds of {0} in `metrics.buckets` must be above 0, finite and ascending")]
+    InvalidBounds(String),
+    /// More than [`MAX_BUCKET_BOUNDS`].
+    #[error(
+        "{metric} has {count} bucket bounds with the limits of `slos`; \
+         at most {MAX_BUCKET_BOUNDS} are possible"
+    )]
+    TooManyBounds {
         /// The metric.
         metric: &'static str,
-        /// How many there would be.
+        /// Number of bounds, including the limits of objectives.
         count: usize,
     },
 }
 
-const GAPS: &str = "tokenweir_inter_chunk_seconds";
-const ITL: &str = "tokenweir_inter_token_seconds";
-const CHUNK_TOKENS: &str = "tokenweir_chunk_tokens";
+const INTER_CHUNK_LATENCY_METRIC: &str = "tokenweir_inter_chunk_latency_seconds";
+const INTER_TOKEN_LATENCY_METRIC: &str = "tokenweir_inter_token_latency_seconds";
+const CHUNK_TOKENS_METRIC: &str = "tokenweir_chunk_tokens";
 
 // === impl Buckets ===
 
-impl Buckets {
-    /// The bounds of `overrides` by metric, in its unit, and the limits of these objectives.
+impl BucketOverrides {
+    /// Bounds from `overrides`, by metric and in its unit, with the limits of `objectives`.
     pub fn new(
         overrides: &BTreeMap<String, Vec<f64>>,
         objectives: &[Objective],
-    ) -> Result<Self, BucketsError> {
+    ) -> Result<Self, BucketOverridesError> {
         let mut merged: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
         for (metric, bounds) in overrides {
-            let row = row(metric).ok_or_else(|| BucketsError::Unknown(metric.clone()))?;
+            let histogram = find_histogram(metric)
+                .ok_or_else(|| BucketOverridesError::Unknown(metric.clone()))?;
             let is_positive = bounds.first().is_some_and(|first| *first > 0.0);
             let is_ascending = bounds.windows(2).all(|pair| pair[0] < pair[1]);
             let is_finite = bounds.iter().all(|bound| bound.is_finite());
             if !(is_positive && is_ascending && is_finite) {
-                return Err(BucketsError::Unordered(metric.clone()));
+                return Err(BucketOverridesError::InvalidBounds(metric.clone()));
             }
-            merged.insert(row.name, bounds.clone());
+            merged.insert(histogram.name, bounds.clone());
         }
-        for (measure, limit) in objectives.iter().flat_map(|it| it.promise.limits()) {
+        let limits = objectives.iter().flat_map(|objective| objective.definition.limits());
+        for (measure, limit) in limits {
             for metric in metrics(measure) {
-                let own = || row(metric).map(bounds_of).unwrap_or_default().to_vec();
-                let bounds = merged.entry(metric).or_insert_with(own);
+                let defaults =
+                    || find_histogram(metric).map(default_bounds).unwrap_or_default().to_vec();
+                let bounds = merged.entry(metric).or_insert_with(defaults);
                 let limit = limit.as_secs_f64();
-                let place = bounds.partition_point(|bound| *bound < limit);
-                if bounds.get(place).is_none_or(|bound| *bound > limit) {
-                    bounds.insert(place, limit);
+                let index = bounds.partition_point(|bound| *bound < limit);
+                if bounds.get(index).is_none_or(|bound| *bound > limit) {
+                    bounds.insert(index, limit);
                 }
             }
         }
-        if let Some((metric, bounds)) = merged.iter().find(|(_, it)| it.len() > MAX_BOUNDS) {
-            return Err(BucketsError::TooMany { metric, count: bounds.len() });
+        let too_many = merged.iter().find(|(_, bounds)| bounds.len() > MAX_BUCKET_BOUNDS);
+        if let Some((metric, bounds)) = too_many {
+            return Err(BucketOverridesError::TooManyBounds { metric, count: bounds.len() });
         }
-        let given = |(metric, bounds): (_, Vec<f64>)| (metric, Bounds::given(&bounds));
-        Ok(Self(merged.into_iter().map(given).collect()))
+        let to_bounds =
+            |(metric, bounds): (_, Vec<f64>)| (metric, BucketBounds::from_slice(&bounds));
+        Ok(Self(merged.into_iter().map(to_bounds).collect()))
     }
 
-    /// The bounds of a row; none if it is no histogram.
-    pub fn of(&self, row: &Row) -> Bounds {
-        self.0.get(row.name).cloned().unwrap_or_else(|| Bounds::fixed(bounds_of(row)))
+    /// The bounds of a metric. Empty if it is not a histogram.
+    pub fn bounds_for(&self, row: &MetricDescriptor) -> BucketBounds {
+        self.0
+            .get(row.name)
+            .cloned()
+            .unwrap_or_else(|| BucketBounds::from_static(default_bounds(row)))
     }
 
-    /// The bounds under which the times and tokens of an answer are counted.
-    pub fn scales(&self) -> Scales {
-        let own = Scales::default();
-        let of = |metric, own| self.0.get(metric).cloned().unwrap_or(own);
-        Scales {
-            gaps: of(GAPS, own.gaps),
-            itl: of(ITL, own.itl),
-            chunk_tokens: of(CHUNK_TOKENS, own.chunk_tokens),
+    /// The bounds of the histograms that are recorded while a response passes.
+    pub fn scales(&self) -> ResponseBuckets {
+        let defaults = ResponseBuckets::default();
+        let configured_or = |metric, default| self.0.get(metric).cloned().unwrap_or(default);
+        ResponseBuckets {
+            inter_chunk_latency: configured_or(
+                INTER_CHUNK_LATENCY_METRIC,
+                defaults.inter_chunk_latency,
+            ),
+            inter_token_latency: configured_or(
+                INTER_TOKEN_LATENCY_METRIC,
+                defaults.inter_token_latency,
+            ),
+            chunk_tokens: configured_or(CHUNK_TOKENS_METRIC, defaults.chunk_tokens),
         }
     }
 }
 
-/// The histograms that a limit is about.
-pub fn metrics(measure: Measure) -> &'static [&'static str] {
+/// The histograms to which a limit of an objective applies.
+pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
     match measure {
-        Measure::Ttft => &["gen_ai_server_time_to_first_token_seconds"],
-        Measure::Tpot => &["gen_ai_server_time_per_output_token_seconds"],
-        Measure::E2e => &["gen_ai_server_request_duration_seconds"],
-        // Where events do not tell their tokens, the times between events stand for them.
-        Measure::ItlP50 | Measure::ItlP95 | Measure::ItlP99 | Measure::ItlMax => &[ITL, GAPS],
-        Measure::GapMax => &[GAPS],
+        LatencyMeasure::Ttft => &["gen_ai_server_time_to_first_token_seconds"],
+        LatencyMeasure::Tpot => &["gen_ai_server_time_per_output_token_seconds"],
+        LatencyMeasure::E2e => &["gen_ai_server_request_duration_seconds"],
+        // An inter-token latency limit also applies to the times between events: they are used
+        // where the number of tokens per event is unknown.
+        LatencyMeasure::ItlP50
+        | LatencyMeasure::ItlP95
+        | LatencyMeasure::ItlP99
+        | LatencyMeasure::ItlMax => &[INTER_TOKEN_LATENCY_METRIC, INTER_CHUNK_LATENCY_METRIC],
+        LatencyMeasure::GapMax => &[INTER_CHUNK_LATENCY_METRIC],
     }
 }
 
-/// The histograms' names.
+/// The names of all histograms.
 pub fn histograms() -> impl Iterator<Item = &'static str> {
-    catalog::rows().filter(|row| !bounds_of(row).is_empty()).map(|row| row.name)
+    catalog::rows().filter(|row| !default_bounds(row).is_empty()).map(|row| row.name)
 }
 
-fn row(metric: &str) -> Option<&'static Row> {
-    catalog::rows().find(|row| row.name == metric && !bounds_of(row).is_empty())
+fn find_histogram(metric: &str) -> Option<&'static MetricDescriptor> {
+    catalog::rows().find(|row| row.name == metric && !default_bounds(row).is_empty())
 }
 
-fn bounds_of(row: &Row) -> &'static [f64] {
+fn default_bounds(row: &MetricDescriptor) -> &'static [f64] {
     match row.kind {
-        Kind::Histogram(bounds) => bounds,
-        Kind::Counter | Kind::Gauge => &[],
+        MetricKind::Histogram(bounds) => bounds,
+        MetricKind::Counter | MetricKind::Gauge => &[],
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which bounds a histogram has.
+//! Tests of bucket bounds.
 
 use super::*;
 
@@ -6,72 +6,80 @@ fn overrides(metric: &str, bounds: &[f64]) -> BTreeMap<String, Vec<f64>> {
     BTreeMap::from([(metric.to_owned(), bounds.to_vec())])
 }
 
-fn objective(promise: &str) -> Objective {
-    Objective { name: "a".into(), model: None, tier: None, promise: promise.parse().unwrap() }
+fn objective(text: &str) -> Objective {
+    Objective { name: "a".into(), model: None, tier: None, definition: text.parse().unwrap() }
 }
 
-fn bounds(buckets: &Buckets, metric: &str) -> Vec<f64> {
-    buckets.of(row(metric).unwrap()).to_vec()
+fn bounds(buckets: &BucketOverrides, metric: &str) -> Vec<f64> {
+    buckets.bounds_for(find_histogram(metric).unwrap()).to_vec()
 }
 
 #[test]
-fn a_limit_is_a_bound_of_every_histogram_that_it_is_about_and_only_once() {
+fn objective_limits_become_bounds_of_related_histograms_once() {
     let objectives = [
         objective("ttft < 1s and itl_p99 < 33ms for 99 %"),
         objective("ttft < 1200ms and itl_max < 33ms for 90 %"),
     ];
-    let buckets = Buckets::new(&BTreeMap::new(), &objectives).unwrap();
+    let buckets = BucketOverrides::new(&BTreeMap::new(), &objectives).unwrap();
     let ttft = bounds(&buckets, "gen_ai_server_time_to_first_token_seconds");
     assert_eq!(ttft.iter().filter(|bound| (1.0..=1.2).contains(*bound)).count(), 2);
     assert_eq!(ttft.len(), catalog::TTFT_BOUNDS.len() + 1, "1 s was there");
-    for metric in [ITL, GAPS] {
+    for metric in [INTER_TOKEN_LATENCY_METRIC, INTER_CHUNK_LATENCY_METRIC] {
         assert!(bounds(&buckets, metric).contains(&0.033), "{metric}");
     }
-    let scales = buckets.scales();
-    assert!(scales.gaps.contains(&0.033) && scales.itl.contains(&0.033));
-    assert_eq!(scales.chunk_tokens, Scales::default().chunk_tokens);
+    let response_buckets = buckets.scales();
+    assert!(
+        response_buckets.inter_chunk_latency.contains(&0.033)
+            && response_buckets.inter_token_latency.contains(&0.033)
+    );
+    assert_eq!(response_buckets.chunk_tokens, ResponseBuckets::default().chunk_tokens);
 }
 
 #[test]
-fn bounds_of_the_configuration_replace_those_of_the_catalogue() {
-    let given = overrides(CHUNK_TOKENS, &[1.0, 2.0]);
-    let buckets = Buckets::new(&given, &[objective("gap_max < 3s for 99 %")]).unwrap();
-    assert_eq!(bounds(&buckets, CHUNK_TOKENS), [1.0, 2.0]);
+fn configured_bounds_replace_catalog_defaults() {
+    let configured = overrides(CHUNK_TOKENS_METRIC, &[1.0, 2.0]);
+    let buckets = BucketOverrides::new(&configured, &[objective("gap_max < 3s for 99 %")]).unwrap();
+    assert_eq!(bounds(&buckets, CHUNK_TOKENS_METRIC), [1.0, 2.0]);
     assert_eq!(buckets.scales().chunk_tokens[..], [1.0, 2.0]);
-    let given = overrides(GAPS, &[0.5]);
-    let buckets = Buckets::new(&given, &[objective("gap_max < 3s for 99 %")]).unwrap();
-    assert_eq!(bounds(&buckets, GAPS), [0.5, 3.0]);
+    let configured = overrides(INTER_CHUNK_LATENCY_METRIC, &[0.5]);
+    let buckets = BucketOverrides::new(&configured, &[objective("gap_max < 3s for 99 %")]).unwrap();
+    assert_eq!(bounds(&buckets, INTER_CHUNK_LATENCY_METRIC), [0.5, 3.0]);
 }
 
 #[test]
-fn what_cannot_be_bounds_is_refused() {
-    for (metric, given) in [
-        (GAPS, &[][..]),
-        (GAPS, &[0.0, 1.0]),
-        (GAPS, &[-1.0]),
-        (GAPS, &[1.0, 1.0]),
-        (GAPS, &[2.0, 1.0]),
-        (GAPS, &[1.0, f64::NAN]),
-        (GAPS, &[f64::INFINITY]),
+fn invalid_bounds_are_rejected() {
+    for (metric, invalid) in [
+        (INTER_CHUNK_LATENCY_METRIC, &[][..]),
+        (INTER_CHUNK_LATENCY_METRIC, &[0.0, 1.0]),
+        (INTER_CHUNK_LATENCY_METRIC, &[-1.0]),
+        (INTER_CHUNK_LATENCY_METRIC, &[1.0, 1.0]),
+        (INTER_CHUNK_LATENCY_METRIC, &[2.0, 1.0]),
+        (INTER_CHUNK_LATENCY_METRIC, &[1.0, f64::NAN]),
+        (INTER_CHUNK_LATENCY_METRIC, &[f64::INFINITY]),
         ("tokenweir_requests_total", &[1.0]),
         ("tokenweir_nothing", &[1.0]),
     ] {
-        assert!(Buckets::new(&overrides(metric, given), &[]).is_err(), "{metric} {given:?}");
+        assert!(
+            BucketOverrides::new(&overrides(metric, invalid), &[]).is_err(),
+            "{metric} {invalid:?}"
+        );
     }
     let many: Vec<f64> = (1..=40).map(f64::from).collect();
-    assert!(Buckets::new(&overrides(GAPS, &many), &[]).is_ok());
-    let error = Buckets::new(&overrides(GAPS, &many), &[objective("gap_max < 500ms for 9 %")]);
-    assert_eq!(error.unwrap_err(), BucketsError::TooMany { metric: GAPS, count: 41 });
+    let metric = INTER_CHUNK_LATENCY_METRIC;
+    assert!(BucketOverrides::new(&overrides(metric, &many), &[]).is_ok());
+    let error =
+        BucketOverrides::new(&overrides(metric, &many), &[objective("gap_max < 500ms for 9 %")]);
+    assert_eq!(error.unwrap_err(), BucketOverridesError::TooManyBounds { metric, count: 41 });
 }
 
 #[test]
-fn every_histogram_that_ships_has_room_and_every_limit_has_one() {
+fn catalog_bounds_fit_and_every_measure_has_a_histogram() {
     for row in catalog::rows() {
-        assert!(bounds_of(row).len() <= MAX_BOUNDS, "{}", row.name);
+        assert!(default_bounds(row).len() <= MAX_BUCKET_BOUNDS, "{}", row.name);
     }
-    for measure in Measure::ALL {
+    for measure in LatencyMeasure::ALL {
         for metric in metrics(measure) {
-            assert!(row(metric).is_some(), "{metric}");
+            assert!(find_histogram(metric).is_some(), "{metric}");
         }
     }
 }

@@ -1,27 +1,28 @@
-//! One request that stands for a bucket: the way from a bad latency to its trace.
+//! Exemplars: a link from a histogram bucket to the trace of one of its requests.
 
 use std::time::{Duration, SystemTime};
 use tokenweir_core::record::RequestRecord;
 
-/// The trace of a request, and the value that it had.
+/// The trace of a request, and its value of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Exemplar {
     /// The trace.
     pub(super) trace_id: u128,
-    /// Our span for the inference.
+    /// The gateway's inference span.
     pub(super) span_id: u64,
     /// The value, in the unit of the metric.
     pub(super) value: f64,
-    /// When the request ended, since 1970.
+    /// When the request ended: time since the Unix epoch.
     pub(super) at: Duration,
 }
 
 // === impl Exemplar ===
 
 impl Exemplar {
-    /// Of a request that has ended and whose trace is kept. Any other would lead to nothing.
-    pub(super) fn of(record: &RequestRecord) -> Option<Self> {
-        let trace = record.trace.as_ref().filter(|_| record.kept.is_some())?;
+    /// The exemplar of a finished request. `None` if its trace is not sampled, because the link
+    /// would lead to nothing. The value is set later.
+    pub(super) fn from_record(record: &RequestRecord) -> Option<Self> {
+        let trace = record.trace.as_ref().filter(|_| record.sample_reason.is_some())?;
         let started = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let [_, span_id] = record.spans;
         let at = started + record.duration();

@@ -1,14 +1,14 @@
-//! The metrics page as text, in the two forms that Prometheus reads: the classic one, and
+//! Writes the metrics page in the two formats that Prometheus reads: the text format 0.0.4, and
 //! OpenMetrics 1.0, which has exemplars.
 
 use super::exemplar::Exemplar;
-use super::metric::Kind;
-use super::series::Point;
+use super::metric::MetricKind;
+use super::series::SeriesPoint;
 use std::fmt::Write;
 
-/// The form of a page.
+/// The exposition format of the metrics page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum ExpositionFormat {
     /// The Prometheus text format 0.0.4.
     #[default]
     Text,
@@ -16,21 +16,20 @@ pub enum Format {
     OpenMetrics,
 }
 
-/// A page that is being written.
-pub(super) struct Page {
+/// A metrics page that is being written.
+pub(super) struct ExpositionWriter {
     text: String,
-    format: Format,
+    format: ExpositionFormat,
 }
 
-/// Bounds as they are written in `le`, with the open one.
-pub(super) type Bars = Vec<String>;
+/// Values of the `le` label of a histogram, including `+Inf`.
+pub(super) type BucketLabels = Vec<String>;
 
 // === impl Format ===
 
-impl Format {
-    /// The form that an `Accept` header asks for. Without a clear wish for OpenMetrics it is the
-    /// classic one: that of the two with the larger `q`, where the classic one may be meant by
-    /// `text/*` or `*/*`.
+impl ExpositionFormat {
+    /// The format that an `Accept` header asks for: the one with the larger `q`. `text/*` and `*/*`
+    /// count for the text format. The default is the text format.
     pub fn accepted(accept: &str) -> Self {
         let mut best = [0.0_f64; 2];
         for range in accept.split(',') {
@@ -55,7 +54,7 @@ impl Format {
         if open_metrics > 0.0 && open_metrics >= text { Self::OpenMetrics } else { Self::Text }
     }
 
-    /// The media type.
+    /// The value of the `Content-Type` header.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -64,9 +63,10 @@ impl Format {
     }
 }
 
-/// Bounds as they are written: always with a point or an exponent, as Prometheus stores them.
-pub(super) fn bars(bounds: &[f64]) -> Bars {
-    let bar = |bound: &f64| {
+/// The `le` values of bucket bounds, in the form in which Prometheus stores them: always with a
+/// decimal point or an exponent.
+pub(super) fn bars(bounds: &[f64]) -> BucketLabels {
+    let to_label = |bound: &f64| {
         if *bound >= 1e-4 {
             return format!("{bound:?}");
         }
@@ -76,81 +76,90 @@ pub(super) fn bars(bounds: &[f64]) -> Bars {
             None => text,
         }
     };
-    bounds.iter().map(bar).chain(["+Inf".to_owned()]).collect()
+    bounds.iter().map(to_label).chain(["+Inf".to_owned()]).collect()
 }
 
 // === impl Page ===
 
-impl Page {
-    pub(super) fn new(format: Format, capacity: usize) -> Self {
+impl ExpositionWriter {
+    pub(super) fn new(format: ExpositionFormat, capacity: usize) -> Self {
         Self { text: String::with_capacity(capacity), format }
     }
 
-    /// Begins a family.
-    pub(super) fn family(&mut self, name: &str, help: &str, kind: Kind) {
-        let is_open = self.format == Format::OpenMetrics;
+    /// Writes the `HELP` and `TYPE` lines of a metric.
+    pub(super) fn family(&mut self, name: &str, help: &str, kind: MetricKind) {
+        let is_open_metrics = self.format == ExpositionFormat::OpenMetrics;
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram(_) => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram(_) => "histogram",
         };
-        // In OpenMetrics `_total` belongs to the sample of a counter, not to its family.
-        let bare = name.strip_suffix("_total").filter(|_| is_open).unwrap_or(name);
+        // In OpenMetrics the suffix `_total` is part of the sample name, not of the metric name.
+        let bare = name.strip_suffix("_total").filter(|_| is_open_metrics).unwrap_or(name);
         let _ = write!(self.text, "# HELP {bare} ");
         for character in help.chars() {
             match character {
                 '\\' => self.text.push_str("\\\\"),
                 '\n' => self.text.push_str("\\n"),
-                '"' if is_open => self.text.push_str("\\\""),
+                '"' if is_open_metrics => self.text.push_str("\\\""),
                 other => self.text.push(other),
             }
         }
         let _ = writeln!(self.text, "\n# TYPE {bare} {kind}");
     }
 
-    /// One sample of a counter or a gauge.
+    /// Writes one sample of a counter or a gauge.
     pub(super) fn number(&mut self, name: &str, labels: &str, value: f64) {
-        self.sample(name, "", labels);
-        self.value(value);
+        self.write_sample_name(name, "", labels);
+        self.write_value(value);
         self.text.push('\n');
     }
 
-    /// The samples of one histogram.
-    pub(super) fn histogram(&mut self, name: &str, labels: &str, bars: &Bars, point: &Point) {
+    /// Writes the samples of one histogram.
+    pub(super) fn histogram(
+        &mut self,
+        name: &str,
+        labels: &str,
+        bucket_labels: &BucketLabels,
+        point: &SeriesPoint,
+    ) {
         let comma = if labels.is_empty() { "" } else { "," };
         let mut cumulative = 0;
-        for (bucket, (bar, count)) in bars.iter().zip(&point.counts).enumerate() {
+        for (bucket, (bound, count)) in bucket_labels.iter().zip(&point.counts).enumerate() {
             cumulative += count;
-            let _ = write!(self.text, "{name}_bucket{{{labels}{comma}le=\"{bar}\"}} {cumulative}");
-            let shown = point.exemplars.iter().find(|(of, _)| *of == bucket);
-            if let Some((_, exemplar)) = shown.filter(|_| self.format == Format::OpenMetrics) {
-                self.exemplar(exemplar);
+            let _ =
+                write!(self.text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {cumulative}");
+            let exemplar = point.exemplars.iter().find(|(index, _)| *index == bucket);
+            if let Some((_, exemplar)) =
+                exemplar.filter(|_| self.format == ExpositionFormat::OpenMetrics)
+            {
+                self.write_exemplar(exemplar);
             }
             self.text.push('\n');
         }
-        self.sample(name, "_sum", labels);
-        self.value(point.sum);
+        self.write_sample_name(name, "_sum", labels);
+        self.write_value(point.sum);
         self.text.push('\n');
-        self.sample(name, "_count", labels);
+        self.write_sample_name(name, "_count", labels);
         let _ = writeln!(self.text, "{cumulative}");
     }
 
-    /// The page.
+    /// Completes the page.
     pub(super) fn end(mut self) -> String {
-        if self.format == Format::OpenMetrics {
+        if self.format == ExpositionFormat::OpenMetrics {
             self.text.push_str("# EOF\n");
         }
         self.text
     }
 
-    fn sample(&mut self, name: &str, suffix: &str, labels: &str) {
+    fn write_sample_name(&mut self, name: &str, suffix: &str, labels: &str) {
         let _ = match labels {
             "" => write!(self.text, "{name}{suffix} "),
             _ => write!(self.text, "{name}{suffix}{{{labels}}} "),
         };
     }
 
-    fn value(&mut self, value: f64) {
+    fn write_value(&mut self, value: f64) {
         let _ = match value {
             f64::INFINITY => write!(self.text, "+Inf"),
             f64::NEG_INFINITY => write!(self.text, "-Inf"),
@@ -158,7 +167,7 @@ impl Page {
         };
     }
 
-    fn exemplar(&mut self, exemplar: &Exemplar) {
+    fn write_exemplar(&mut self, exemplar: &Exemplar) {
         let Exemplar { trace_id, span_id, value, at } = exemplar;
         let _ = write!(
             self.text,

@@ -1,248 +1,250 @@
-//! What a metric is: a row of the catalogue, and labels whose values come from closed sets.
+//! The types of the metrics catalogue: a row per metric, and labels whose values come from closed
+//! sets.
 
-use super::vitals::Vitals;
+use super::status::StatusSnapshot;
 use crate::backend::Availability;
 use std::time::Duration;
 use tokenweir_core::admission::DEFAULT_CLASS;
+use tokenweir_core::engine_metrics::ENGINE_METRICS;
+use tokenweir_core::engine_metrics::ScrapeError;
 use tokenweir_core::error;
-use tokenweir_core::openai::{Api, Finish};
+use tokenweir_core::histogram::HistogramSnapshot;
+use tokenweir_core::openai::{Api, FinishReason};
 use tokenweir_core::record::{
-    ENDINGS, EndedBy, Lost, ModelLabel, NotRetried, Outcome, Phase, RequestRecord, SlowCause,
-    UsageEvent, UsageSource,
+    FailoverDenialReason, ModelLabel, Outcome, RequestPhase, RequestRecord, SlowCause,
+    TERMINATION_REASONS, TerminationInitiator, UninspectedReason, UsageEventOutcome, UsageSource,
 };
-use tokenweir_core::resilience::{Standing, Symptom};
+use tokenweir_core::resilience::{BreakerState, FailureKind};
 use tokenweir_core::routing::{self, PolicyKind};
-use tokenweir_core::signals::SIGNALS;
-use tokenweir_core::signals::ScrapeError;
-use tokenweir_core::slo::{Objective, Verdict};
-use tokenweir_core::spread::Parts;
+use tokenweir_core::slo::{Objective, ObjectiveResult};
 use tokenweir_diagnose::RULES;
-use tokenweir_net::supervise::Task;
-use tokenweir_net::tls::Side;
+use tokenweir_net::supervise::BackgroundTask;
+use tokenweir_net::tls::TlsPeer;
 
-/// One metric.
-pub struct Row {
-    /// The name, as Prometheus has it.
+/// One metric of the catalogue.
+pub struct MetricDescriptor {
+    /// The name in the Prometheus exposition format.
     pub name: &'static str,
-    /// One sentence.
+    /// The help text: a short sentence or two.
     pub help: &'static str,
-    /// Its kind.
-    pub kind: Kind,
-    /// Its labels, in order.
-    pub labels: &'static [Label],
-    /// Where its values come from.
-    pub read: Read,
+    /// Counter, gauge or histogram.
+    pub kind: MetricKind,
+    /// The labels, in the order in which values are emitted.
+    pub labels: &'static [MetricLabel],
+    /// The source of the values.
+    pub read: MetricSource,
 }
 
-/// The kind of a metric.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Kind {
-    /// Only grows.
+pub enum MetricKind {
+    /// A value that only grows.
     Counter,
-    /// Goes up and down.
+    /// A value that can go up and down.
     Gauge,
-    /// Counts under bounds.
+    /// Counts of values per bucket, with the default upper bounds of the buckets.
     Histogram(&'static [f64]),
 }
 
-/// Receives one value with its label values, in the order of the row's labels.
-pub type Emit<'a> = &'a mut dyn FnMut(&[&str], f64);
+/// Receives one value and its label values, in the order of the row's labels.
+pub type MetricEmitter<'a> = &'a mut dyn FnMut(&[&str], f64);
 
-/// Where the values of a metric come from.
+/// The source of the values of a metric.
 #[derive(Clone, Copy)]
-pub enum Read {
-    /// A stream whose first output has just come: nothing later is known.
-    FirstOutput(fn(&RequestRecord, Emit<'_>)),
+pub enum MetricSource {
+    /// A stream at its first output. The record has no later data.
+    FirstOutput(fn(&RequestRecord, MetricEmitter<'_>)),
     /// A finished request.
-    Record(fn(&RequestRecord, Emit<'_>)),
-    /// A finished request, and an objective.
-    Judged(fn(&Objective, &RequestRecord, Emit<'_>)),
-    /// An objective.
-    Promise(fn(&Objective, Emit<'_>)),
-    /// All values of a finished request at once, by model and backend.
-    Spread(fn(&RequestRecord) -> Option<Parts<'_>>),
-    /// A look at a replica's metrics.
-    Scrape(fn(&Scrape<'_>, Emit<'_>)),
-    /// The state at the moment of the scrape.
-    Vitals(fn(&Vitals, Emit<'_>)),
+    Record(fn(&RequestRecord, MetricEmitter<'_>)),
+    /// A finished request and an objective of `slos`.
+    RecordPerObjective(fn(&Objective, &RequestRecord, MetricEmitter<'_>)),
+    /// An objective of `slos`.
+    Objective(fn(&Objective, MetricEmitter<'_>)),
+    /// All values of a finished request at once, labelled by model and backend.
+    RecordHistogram(fn(&RequestRecord) -> Option<HistogramSnapshot<'_>>),
+    /// A completed scrape of a backend's metrics.
+    Scrape(fn(&ScrapeResult<'_>, MetricEmitter<'_>)),
+    /// The state of the gateway when the metrics page is read.
+    Status(fn(&StatusSnapshot, MetricEmitter<'_>)),
 }
 
-/// One look at a replica's metrics.
+/// The result of one scrape of a backend's metrics.
 #[derive(Debug, Clone, Copy)]
-pub struct Scrape<'a> {
-    /// The replica.
+pub struct ScrapeResult<'a> {
+    /// The name of the backend.
     pub backend: &'a str,
-    /// How long it took.
+    /// The duration of the scrape.
     pub took: Duration,
-    /// Why it failed.
+    /// Why the scrape failed. `None`: it succeeded.
     pub error: Option<ScrapeError>,
 }
 
-/// A label. Its values are from a set that no client can widen, and backends only up to a bound.
+/// A label of a metric. Its values are from a closed set that no client can extend. Models and
+/// tenants that the configuration does not name are bounded in number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Label {
-    /// A model that the configuration names, or one of the first so many that replicas serve
-    /// (`metrics.max_models`), or `_other`.
+pub enum MetricLabel {
+    /// A model that the configuration names, one of the first `metrics.max_models` others that
+    /// backends serve, or `_other`.
     Model,
-    /// A replica of the fleet, or one of the last that left it.
+    /// A registered backend, or one of the last removed ones.
     Backend,
     /// [`Api::operation`]
     Operation,
-    /// The same, of inference, under the name that OpenTelemetry asks for.
+    /// [`Api::operation`] of an inference request, under the name of the OpenTelemetry conventions.
     GenAiOperation,
     /// [`Outcome::as_str`]
     Outcome,
-    /// [`RequestRecord::error_type`]; empty on success and for a client that left.
+    /// [`RequestRecord::error_type`]. Empty on success and for a client that disconnected.
     ErrorType,
-    /// [`Finish::as_str`]
-    Finish,
+    /// [`FinishReason::as_str`]
+    FinishReason,
     /// [`RequestRecord::ending`]
-    Ending,
-    /// [`EndedBy::as_str`]
+    TerminationReason,
+    /// [`TerminationInitiator::as_str`]
     ClosedBy,
     /// [`SlowCause::as_str`]
-    Cause,
-    /// A tier of the configuration, or `_other`; empty if there is none.
+    SlowCause,
+    /// A tier of the configuration, or `_other`. Empty if the request has no tier.
     Tier,
-    /// A tenant of the file of keys, or `_other` if there have been too many.
+    /// A tenant of the keys file, or `_other` beyond the limit of labelled tenants.
     Tenant,
-    /// An objective of the configuration.
+    /// An objective of `slos`.
     Slo,
-    /// [`Verdict::as_str`]
-    Verdict,
-    /// A condition that diagnosis knows: a name of [`RULES`].
-    Condition,
-    /// A label that has folded a value.
-    Overflow,
-    /// Which moment of a stream.
-    Mark,
-    /// [`Phase::as_str`]
-    LifePhase,
-    /// Whether a time is the request's own.
-    Certainty,
-    /// Which tokens.
+    /// [`ObjectiveResult::as_str`]
+    SloResult,
+    /// A condition that diagnosis detects: a name of [`RULES`].
+    DiagnosisRule,
+    /// The name of a label that counted a value under its overflow value.
+    OverflowedLabel,
+    /// [`RequestPhase::as_str`]
+    RequestPhase,
+    /// Whether the duration of a phase is exact or estimated.
+    PhaseSource,
+    /// The type of tokens: `input`, `output`, `cached_input` or `reasoning`.
     TokenType,
-    /// How the engine told a count: at the end, or on the way.
+    /// How the engine reported a token count: at the end of the response, or only during it.
     TokenSource,
     /// [`UsageSource::as_str`]
     UsageSource,
-    /// [`UsageEvent::as_str`]
+    /// [`UsageEventOutcome::as_str`]
     UsageEvent,
-    /// Why an answer reached nobody.
-    Waste,
-    /// How an attempt went.
-    Result,
-    /// What became of a request that another replica got.
-    Failover,
-    /// [`NotRetried::as_str`]
-    NotRetried,
-    /// [`Standing::as_str`]
-    Breaker,
+    /// Why the client did not receive the complete response.
+    WasteReason,
+    /// The result of an attempt.
+    AttemptResult,
+    /// The result of a request that was retried on another backend.
+    FailoverResult,
+    /// [`FailoverDenialReason::as_str`]
+    FailoverDenialReason,
+    /// [`BreakerState::as_str`]
+    CircuitBreakerState,
     /// [`Availability::as_str`]
-    State,
-    /// Why a replica was chosen.
-    RouteReason,
-    /// A class of the waiting room: a tier of the configuration, or `default`.
-    Class,
-    /// Why a request found no room.
-    Shed,
-    /// A policy, by [`PolicyKind::name`].
+    BackendState,
+    /// The deciding reason of a routing decision.
+    RoutingReason,
+    /// A class of the admission queue: a tier of the configuration, or `default`.
+    QueueClass,
+    /// Why a request was shed.
+    ShedReason,
+    /// A routing policy: [`PolicyKind::name`].
     Policy,
-    /// Whether a policy in shadow would have chosen the same.
-    Agreement,
-    /// Where a request was when its client left.
-    Phase,
-    /// [`Lost::as_str`]
-    Lost,
-    /// `in` from clients, `out` to them.
-    Direction,
-    /// [`error::Error::reason`]
-    Refusal,
+    /// Whether a shadow policy chose the same backend as the active policy.
+    ShadowAgreement,
+    /// [`RequestRecord::phase`] of a request whose client disconnected.
+    DisconnectPhase,
+    /// [`UninspectedReason::as_str`]
+    UninspectedReason,
+    /// [`error::GatewayError::reason`]
+    RejectionReason,
     /// [`ScrapeError::as_str`]
     ScrapeError,
-    /// What a replica may tell of itself: a name of [`SIGNALS`].
-    Signal,
-    /// What became of a span.
-    Span,
-    /// What became of a record of a capture.
-    Capture,
-    /// What became of a line of the access log.
-    AccessLine,
-    /// What became of a record of the content log.
-    Content,
-    /// Lately, or for long.
-    Window,
-    /// What became of a sample for those who look at quality.
-    Sample,
-    /// How a push of the metrics went.
-    Push,
-    /// Why a connection was refused.
-    RefusedConnection,
-    /// Whom a certificate is shown to.
-    Side,
-    /// What became of new files of certificates.
-    CertificateResult,
-    /// Whether a configuration that was read again could be used.
-    Reload,
-    /// [`Task::as_str`]
-    Task,
+    /// A metric that a backend may report: a name of [`ENGINE_METRICS`].
+    BackendMetric,
+    /// The export result of a span.
+    SpanResult,
+    /// The result of a trace capture record.
+    TraceCaptureResult,
+    /// The result of an access log line.
+    AccessLogResult,
+    /// The result of a payload log record.
+    PayloadLogResult,
+    /// The window of a quality mean: recent or baseline.
+    QualityWindow,
+    /// The result of a quality sample.
+    QualitySampleResult,
+    /// The result of a push of metrics.
+    PushResult,
+    /// Why a client connection was refused.
+    ConnectionRefusalReason,
+    /// The side that a certificate is presented to: [`TlsPeer::as_str`].
+    TlsSide,
+    /// Whether changed certificate files could be used.
+    CertificateReloadResult,
+    /// Whether a reloaded configuration could be used.
+    ConfigReloadResult,
+    /// [`BackgroundTask::as_str`]
+    BackgroundTask,
     /// The version of the gateway.
     Version,
 }
 
-/// The values of the labels whose sets are known only at run time.
+/// Values of the labels whose sets are known only at run time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Known {
-    /// Models whose series are made before their first request.
+pub struct KnownLabelValues {
+    /// Models whose series exist before their first request.
     pub models: Vec<String>,
-    /// Replicas.
+    /// Names of the registered backends.
     pub backends: Vec<String>,
     /// Tiers of the configuration.
     pub tiers: Vec<String>,
-    /// Tenants of the file of keys.
+    /// Tenants of the keys file that have a label value.
     pub tenants: Vec<String>,
-    /// Objectives of the configuration.
+    /// Names of the objectives in `slos`.
     pub slos: Vec<String>,
 }
 
-/// Which tokens a count is of.
+/// Values of [`Label::TokenType`].
 pub(super) const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
-/// Labels that fold what they do not know into one value.
-pub(super) const OVERFLOWING: [Label; 5] =
-    [Label::Model, Label::Tier, Label::Finish, Label::ErrorType, Label::Tenant];
-/// Moments of a stream, in the order of [`RequestRecord::marks`].
-pub(super) const MARKS: [&str; 3] = ["headers", "first_event", "first_answer"];
-/// Whether a policy in shadow would have chosen the same.
-pub(super) const AGREEMENTS: [&str; 2] = ["same", "different"];
-/// What becomes of spans.
+/// Labels that count unknown values under one overflow value.
+pub(super) const OVERFLOW_LABELS: [MetricLabel; 5] = [
+    MetricLabel::Model,
+    MetricLabel::Tier,
+    MetricLabel::FinishReason,
+    MetricLabel::ErrorType,
+    MetricLabel::Tenant,
+];
+/// Values of [`Label::ShadowAgreement`].
+pub(super) const SHADOW_AGREEMENTS: [&str; 2] = ["same", "different"];
+/// Values of [`Label::SpanResult`].
 pub(super) const SPAN_RESULTS: [&str; 4] = ["queued", "exported", "failed", "filtered"];
-/// What becomes of the records of a capture.
-pub(super) const CAPTURE_RESULTS: [&str; 2] = ["written", "dropped"];
-/// What becomes of lines of the access log.
+/// Values of [`Label::TraceCaptureResult`].
+pub(super) const TRACE_CAPTURE_RESULTS: [&str; 2] = ["written", "dropped"];
+/// Values of [`Label::AccessLogResult`].
 pub(super) const ACCESS_RESULTS: [&str; 3] = ["written", "left_out", "dropped"];
-/// What becomes of the records of the content log.
-pub(super) const CONTENT_RESULTS: [&str; 3] = ["written", "dropped", "redactor_failed"];
-/// What is compared of quality: lately, and for long.
+/// Values of [`Label::PayloadLogResult`].
+pub(super) const PAYLOAD_LOG_RESULTS: [&str; 3] = ["written", "dropped", "redactor_failed"];
+/// Values of [`Label::QualityWindow`].
 pub(super) const WINDOWS: [&str; 2] = ["recent", "baseline"];
-/// What becomes of samples for those who look at quality.
-pub(super) const SAMPLE_RESULTS: [&str; 4] = ["done", "dropped", "redactor_failed", "judge_failed"];
-/// Whether a configuration that was read again could be used.
-pub(super) const RELOAD_RESULTS: [&str; 2] = ["ok", "failed"];
-/// How pushes of the metrics go.
+/// Values of [`Label::QualitySampleResult`].
+pub(super) const QUALITY_SAMPLE_RESULTS: [&str; 4] =
+    ["done", "dropped", "redactor_failed", "judge_failed"];
+/// Values of [`Label::ConfigReloadResult`].
+pub(super) const CONFIG_RELOAD_RESULTS: [&str; 2] = ["ok", "failed"];
+/// Values of [`Label::PushResult`].
 pub(super) const PUSH_RESULTS: [&str; 2] = ["ok", "failed"];
-/// Why connections are refused.
-pub(super) const REFUSED_CONNECTIONS: [&str; 3] = ["full", "client_full", "tls"];
-/// What becomes of new files of certificates.
-pub(super) const CERTIFICATE_RESULTS: [&str; 2] = ["ok", "failed"];
-const PHASES: [&str; 8] =
+/// Values of [`Label::ConnectionRefusalReason`].
+pub(super) const CONNECTION_REFUSAL_REASONS: [&str; 3] = ["full", "client_full", "tls"];
+/// Values of [`Label::CertificateReloadResult`].
+pub(super) const CERTIFICATE_RELOAD_RESULTS: [&str; 2] = ["ok", "failed"];
+const DISCONNECT_PHASES: [&str; 8] =
     ["upload", "queued", "routing", "headers", "engine_queue", "prefill", "unresponsive", "decode"];
-/// What becomes of requests that another replica got.
+/// Values of [`Label::FailoverResult`].
 pub(super) const FAILOVER_RESULTS: [&str; 2] = ["saved", "failed"];
 
 // === impl Label ===
 
-impl Label {
-    /// The name.
+impl MetricLabel {
+    /// The name of the label in the exposition format.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Model => "gen_ai_request_model",
@@ -251,142 +253,152 @@ impl Label {
             Self::GenAiOperation => "gen_ai_operation_name",
             Self::Outcome => "outcome",
             Self::ErrorType => "error_type",
-            Self::Finish
-            | Self::RouteReason
-            | Self::Lost
-            | Self::Refusal
-            | Self::Shed
-            | Self::NotRetried
-            | Self::RefusedConnection
-            | Self::Waste => "reason",
-            Self::Class => "class",
-            Self::Ending => "ending",
+            Self::FinishReason
+            | Self::RoutingReason
+            | Self::UninspectedReason
+            | Self::RejectionReason
+            | Self::ShedReason
+            | Self::FailoverDenialReason
+            | Self::ConnectionRefusalReason
+            | Self::WasteReason => "reason",
+            Self::QueueClass => "class",
+            Self::TerminationReason => "ending",
             Self::ClosedBy => "closed_by",
-            Self::Cause => "cause",
+            Self::SlowCause => "cause",
             Self::Tier => "tier",
             Self::Tenant => "tenant",
             Self::Slo => "slo",
-            Self::Condition => "verdict",
-            Self::Overflow => "label",
-            Self::Mark => "mark",
+            Self::DiagnosisRule => "verdict",
+            Self::OverflowedLabel => "label",
             Self::TokenType => "type",
-            Self::Certainty | Self::TokenSource | Self::UsageSource => "source",
+            Self::PhaseSource | Self::TokenSource | Self::UsageSource => "source",
             Self::Policy => "policy",
-            Self::Breaker | Self::State => "state",
-            Self::Result
-            | Self::Failover
-            | Self::Span
+            Self::CircuitBreakerState | Self::BackendState => "state",
+            Self::AttemptResult
+            | Self::FailoverResult
+            | Self::SpanResult
             | Self::UsageEvent
-            | Self::Agreement
-            | Self::Capture
-            | Self::AccessLine
-            | Self::Content
-            | Self::Sample
-            | Self::Push
-            | Self::CertificateResult
-            | Self::Reload
-            | Self::Verdict => "result",
-            Self::Phase | Self::LifePhase => "phase",
-            Self::Direction => "direction",
+            | Self::ShadowAgreement
+            | Self::TraceCaptureResult
+            | Self::AccessLogResult
+            | Self::PayloadLogResult
+            | Self::QualitySampleResult
+            | Self::PushResult
+            | Self::CertificateReloadResult
+            | Self::ConfigReloadResult
+            | Self::SloResult => "result",
+            Self::DisconnectPhase | Self::RequestPhase => "phase",
             Self::ScrapeError => "kind",
-            Self::Signal => "signal",
-            Self::Window => "window",
-            Self::Side => "side",
-            Self::Task => "task",
+            Self::BackendMetric => "signal",
+            Self::QualityWindow => "window",
+            Self::TlsSide => "side",
+            Self::BackgroundTask => "task",
             Self::Version => "version",
         }
     }
 
-    /// The values that have a series from the start.
-    pub fn values(self, known: &Known) -> Vec<String> {
-        fn own(values: &[&str]) -> Vec<String> {
+    /// Label values that have a series before the first request.
+    pub fn values(self, known: &KnownLabelValues) -> Vec<String> {
+        fn to_owned_strings(values: &[&str]) -> Vec<String> {
             values.iter().map(|value| (*value).to_owned()).collect()
         }
         match self {
-            Self::Model if known.models.is_empty() => own(&[ModelLabel::OTHER]),
+            Self::Model if known.models.is_empty() => to_owned_strings(&[ModelLabel::OTHER]),
             Self::Model => known.models.clone(),
             Self::Backend => known.backends.clone(),
             Self::Operation => {
                 let mut operations = Api::ALL.map(Api::operation).to_vec();
-                // Requests that are no inference.
+                // Requests that are not inference requests.
                 operations.push("none");
                 operations.sort_unstable();
                 operations.dedup();
-                own(&operations)
+                to_owned_strings(&operations)
             }
-            // Most models are asked for nothing else. The other operations have series once they occur.
-            Self::GenAiOperation => own(&[Api::Chat.operation()]),
-            Self::Outcome => own(&Outcome::ALL.map(Outcome::as_str)),
-            Self::ErrorType => own(&[""]),
-            Self::Finish => own(&Finish::ALL.map(Finish::as_str)),
-            Self::Ending => own(ENDINGS),
-            Self::ClosedBy => own(&EndedBy::ALL.map(EndedBy::as_str)),
-            Self::Cause => own(&SlowCause::ALL.map(SlowCause::as_str)),
-            Self::Tier => [own(&[""]), known.tiers.clone()].concat(),
+            // The only operation of most models. Other operations get series when they occur.
+            Self::GenAiOperation => to_owned_strings(&[Api::Chat.operation()]),
+            Self::Outcome => to_owned_strings(&Outcome::ALL.map(Outcome::as_str)),
+            Self::ErrorType => to_owned_strings(&[""]),
+            Self::FinishReason => to_owned_strings(&FinishReason::ALL.map(FinishReason::as_str)),
+            Self::TerminationReason => to_owned_strings(TERMINATION_REASONS),
+            Self::ClosedBy => {
+                to_owned_strings(&TerminationInitiator::ALL.map(TerminationInitiator::as_str))
+            }
+            Self::SlowCause => to_owned_strings(&SlowCause::ALL.map(SlowCause::as_str)),
+            Self::Tier => [to_owned_strings(&[""]), known.tiers.clone()].concat(),
             Self::Tenant => known.tenants.clone(),
             Self::Slo => known.slos.clone(),
-            Self::Verdict => own(&Verdict::COUNTED.map(Verdict::as_str)),
-            Self::Condition => own(&RULES.each_ref().map(|rule| rule.name)),
-            Self::Overflow => own(&OVERFLOWING.map(Self::name)),
-            Self::Mark => own(&MARKS),
-            Self::LifePhase => own(&Phase::ALL.map(Phase::as_str)),
-            Self::Certainty => own(&["exact", "estimated"]),
-            Self::TokenType => own(&TOKEN_TYPES),
-            Self::TokenSource => own(&["exact", "continuous"]),
-            Self::UsageSource => own(&UsageSource::ALL.map(UsageSource::as_str)),
-            Self::UsageEvent => own(&UsageEvent::ALL.map(UsageEvent::as_str)),
-            Self::Waste => own(&["cancelled", "failed"]),
-            Self::Result => {
-                let others = own(&["ok", "error_status", "stale"]);
-                [others, own(&Symptom::ALL.map(Symptom::as_str))].concat()
+            Self::SloResult => {
+                to_owned_strings(&ObjectiveResult::COUNTED.map(ObjectiveResult::as_str))
             }
-            Self::Failover => own(&FAILOVER_RESULTS),
-            Self::NotRetried => own(&NotRetried::ALL.map(NotRetried::as_str)),
-            Self::Breaker => own(&Standing::ALL.map(Standing::as_str)),
-            Self::State => own(&Availability::ALL.map(Availability::as_str)),
-            Self::RouteReason => own(routing::REASONS),
-            Self::Policy => own(&PolicyKind::ALL.map(PolicyKind::name)),
-            Self::Agreement => own(&AGREEMENTS),
-            Self::Phase => own(&PHASES),
-            Self::Class => [own(&[DEFAULT_CLASS]), known.tiers.clone()].concat(),
-            Self::Shed => own(error::SHED_REASONS),
-            Self::Lost => own(&Lost::ALL.map(Lost::as_str)),
-            Self::Direction => own(&["in", "out"]),
-            Self::Refusal => own(error::REASONS),
-            Self::ScrapeError => own(&ScrapeError::ALL.map(ScrapeError::as_str)),
-            Self::Signal => own(&SIGNALS.map(|signal| signal.name)),
-            Self::Span => own(&SPAN_RESULTS),
-            Self::Capture => own(&CAPTURE_RESULTS),
-            Self::AccessLine => own(&ACCESS_RESULTS),
-            Self::Content => own(&CONTENT_RESULTS),
-            Self::Window => own(&WINDOWS),
-            Self::Sample => own(&SAMPLE_RESULTS),
-            Self::Push => own(&PUSH_RESULTS),
-            Self::RefusedConnection => own(&REFUSED_CONNECTIONS),
-            Self::Side => own(&Side::ALL.map(Side::as_str)),
-            Self::CertificateResult => own(&CERTIFICATE_RESULTS),
-            Self::Reload => own(&RELOAD_RESULTS),
-            Self::Task => own(&Task::ALL.map(Task::as_str)),
-            Self::Version => own(&[env!("CARGO_PKG_VERSION")]),
+            Self::DiagnosisRule => to_owned_strings(&RULES.each_ref().map(|rule| rule.name)),
+            Self::OverflowedLabel => to_owned_strings(&OVERFLOW_LABELS.map(Self::name)),
+            Self::RequestPhase => to_owned_strings(&RequestPhase::ALL.map(RequestPhase::as_str)),
+            Self::PhaseSource => to_owned_strings(&["exact", "estimated"]),
+            Self::TokenType => to_owned_strings(&TOKEN_TYPES),
+            Self::TokenSource => to_owned_strings(&["exact", "continuous"]),
+            Self::UsageSource => to_owned_strings(&UsageSource::ALL.map(UsageSource::as_str)),
+            Self::UsageEvent => {
+                to_owned_strings(&UsageEventOutcome::ALL.map(UsageEventOutcome::as_str))
+            }
+            Self::WasteReason => to_owned_strings(&["cancelled", "failed"]),
+            Self::AttemptResult => {
+                let others = to_owned_strings(&["ok", "error_status", "stale"]);
+                [others, to_owned_strings(&FailureKind::ALL.map(FailureKind::as_str))].concat()
+            }
+            Self::FailoverResult => to_owned_strings(&FAILOVER_RESULTS),
+            Self::FailoverDenialReason => {
+                to_owned_strings(&FailoverDenialReason::ALL.map(FailoverDenialReason::as_str))
+            }
+            Self::CircuitBreakerState => {
+                to_owned_strings(&BreakerState::ALL.map(BreakerState::as_str))
+            }
+            Self::BackendState => to_owned_strings(&Availability::ALL.map(Availability::as_str)),
+            Self::RoutingReason => to_owned_strings(routing::REASONS),
+            Self::Policy => to_owned_strings(&PolicyKind::ALL.map(PolicyKind::name)),
+            Self::ShadowAgreement => to_owned_strings(&SHADOW_AGREEMENTS),
+            Self::DisconnectPhase => to_owned_strings(&DISCONNECT_PHASES),
+            Self::QueueClass => [to_owned_strings(&[DEFAULT_CLASS]), known.tiers.clone()].concat(),
+            Self::ShedReason => to_owned_strings(error::SHED_REASONS),
+            Self::UninspectedReason => {
+                to_owned_strings(&UninspectedReason::ALL.map(UninspectedReason::as_str))
+            }
+            Self::RejectionReason => to_owned_strings(error::REASONS),
+            Self::ScrapeError => to_owned_strings(&ScrapeError::ALL.map(ScrapeError::as_str)),
+            Self::BackendMetric => to_owned_strings(&ENGINE_METRICS.map(|signal| signal.name)),
+            Self::SpanResult => to_owned_strings(&SPAN_RESULTS),
+            Self::TraceCaptureResult => to_owned_strings(&TRACE_CAPTURE_RESULTS),
+            Self::AccessLogResult => to_owned_strings(&ACCESS_RESULTS),
+            Self::PayloadLogResult => to_owned_strings(&PAYLOAD_LOG_RESULTS),
+            Self::QualityWindow => to_owned_strings(&WINDOWS),
+            Self::QualitySampleResult => to_owned_strings(&QUALITY_SAMPLE_RESULTS),
+            Self::PushResult => to_owned_strings(&PUSH_RESULTS),
+            Self::ConnectionRefusalReason => to_owned_strings(&CONNECTION_REFUSAL_REASONS),
+            Self::TlsSide => to_owned_strings(&TlsPeer::ALL.map(TlsPeer::as_str)),
+            Self::CertificateReloadResult => to_owned_strings(&CERTIFICATE_RELOAD_RESULTS),
+            Self::ConfigReloadResult => to_owned_strings(&CONFIG_RELOAD_RESULTS),
+            Self::BackgroundTask => {
+                to_owned_strings(&BackgroundTask::ALL.map(BackgroundTask::as_str))
+            }
+            Self::Version => to_owned_strings(&[env!("CARGO_PKG_VERSION")]),
         }
     }
 }
 
 // === impl Row ===
 
-impl Row {
-    /// Every combination of label values that has a series from the start.
-    pub fn seeds(&self, known: &Known) -> Vec<Vec<String>> {
-        let mut seeds = vec![Vec::new()];
+impl MetricDescriptor {
+    /// All combinations of label values that have a series before the first request.
+    pub fn seeds(&self, known: &KnownLabelValues) -> Vec<Vec<String>> {
+        let mut combinations = vec![Vec::new()];
         for label in self.labels {
             let values = label.values(known);
-            let extend = |seed: &Vec<String>| {
-                let longer =
-                    |value: &String| [seed.as_slice(), std::slice::from_ref(value)].concat();
-                values.iter().map(longer).collect::<Vec<_>>()
+            let extend = |prefix: &Vec<String>| {
+                let append =
+                    |value: &String| [prefix.as_slice(), std::slice::from_ref(value)].concat();
+                values.iter().map(append).collect::<Vec<_>>()
             };
-            seeds = seeds.iter().flat_map(extend).collect();
+            combinations = combinations.iter().flat_map(extend).collect();
         }
-        seeds
+        combinations
     }
 }

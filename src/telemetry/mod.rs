@@ -1,124 +1,132 @@
-//! The story of a request, told four times: metrics, spans, a log line and an explanation, all
-//! from the one record that it leaves. A capture tells it once more, for a laboratory; samples of
-//! its text go to those who are named for that.
+//! Telemetry: every finished request leaves one record, and several sinks read it.
+//!
+//! The sinks are metrics, spans, the access log, the decision log, recent requests, the payload
+//! log, quality sampling and the trace capture.
 
 pub mod access_log;
-pub(crate) mod batched;
-mod bounded_file;
+pub mod batch_dispatcher;
 pub mod buckets;
-pub mod capture;
 pub mod catalog;
-mod collector;
-pub mod content;
+mod collector_client;
+pub mod decision_log;
 mod exemplar;
-pub mod explain;
 pub mod exposition;
+mod json_client;
 pub mod metric;
+pub mod metrics_push;
+pub(crate) mod non_blocking_writer;
 pub mod otel;
-mod parted;
-mod post;
+pub mod payload_log;
 #[cfg(target_os = "linux")]
-mod process;
+mod process_metrics;
 pub mod prometheus;
-pub mod push;
 pub mod quality;
-pub mod recent;
+pub mod recent_requests;
+mod retired_backends;
+mod rotating_file;
+pub(crate) mod sanitize;
 mod series;
-pub(crate) mod tame;
-pub mod teller;
-pub mod vitals;
+pub mod status;
+pub mod trace_capture;
 
 use crate::backend::Backend;
-use crate::backend::watch::Tally;
-use exposition::Format;
+use crate::backend::health_checker::ScrapeObserver;
+use batch_dispatcher::{BatchDispatcher, BatchDispatcherGuard};
+use exposition::ExpositionFormat;
 use prometheus::Prometheus;
+use status::StatusSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
-use teller::{Teller, Telling};
+use tokenweir_core::engine_metrics::ScrapeError;
 use tokenweir_core::observe::Sink;
-use tokenweir_core::record::{Kept, RequestRecord};
-use tokenweir_core::signals::ScrapeError;
-use tokenweir_net::supervise::{self, Task};
-use vitals::Vitals;
+use tokenweir_core::record::{RequestRecord, SampleReason};
+use tokenweir_net::supervise::{self, BackgroundTask};
 
-/// All sinks.
+/// The sinks of request records.
 pub struct Telemetry {
-    /// Metrics. `None`: nobody counts them.
+    /// Prometheus metrics. `None`: metrics are disabled.
     prometheus: Option<Arc<Prometheus>>,
-    /// Who hears of a request when it ends.
+    /// Sinks that receive a record when its request ends, on the thread that ends it.
     sinks: Vec<Arc<dyn Sink>>,
-    /// Who hears of it a little later. `None`: nobody.
-    teller: Option<Teller>,
+    /// Passes records in batches to further sinks, on a thread of its own. `None`: there are no
+    /// further sinks.
+    batch_dispatcher: Option<BatchDispatcher>,
 }
 
 impl Telemetry {
-    /// Metrics, and whatever else listens. All hear of a request when it ends.
+    /// Metrics and `sinks`. All receive a record when its request ends.
     pub fn new(prometheus: impl Into<Option<Prometheus>>, sinks: Vec<Arc<dyn Sink>>) -> Self {
         let prometheus: Option<Arc<Prometheus>> = prometheus.into().map(Arc::new);
         let metrics = prometheus.iter().map(|metrics| metrics.clone() as Arc<dyn Sink>);
-        Self { sinks: metrics.chain(sinks).collect(), prometheus, teller: None }
+        Self { sinks: metrics.chain(sinks).collect(), prometheus, batch_dispatcher: None }
     }
 
-    /// The same, but only `sinks` hear of a request when it ends; a thread tells the metrics and
-    /// the `later` ones.
-    pub fn with_teller(
+    /// Only `sinks` receive a record when its request ends. A thread passes records in batches to
+    /// the metrics and to `batched`. Dropping the returned guard passes on the remaining records
+    /// and ends the thread.
+    pub fn with_batch_dispatcher(
         prometheus: impl Into<Option<Prometheus>>,
         sinks: Vec<Arc<dyn Sink>>,
-        later: Vec<Arc<dyn Sink>>,
-    ) -> (Self, Telling) {
-        let Self { prometheus, sinks: later, .. } = Self::new(prometheus, later);
-        let (teller, telling) = Teller::start(later);
-        (Self { prometheus, sinks, teller: Some(teller) }, telling)
+        batched: Vec<Arc<dyn Sink>>,
+    ) -> (Self, BatchDispatcherGuard) {
+        let Self { prometheus, sinks: batched, .. } = Self::new(prometheus, batched);
+        let (dispatcher, guard) = BatchDispatcher::start(batched);
+        (Self { prometheus, sinks, batch_dispatcher: Some(dispatcher) }, guard)
     }
 
-    /// The metrics page, with all requests that had ended when [`Telemetry::settle`] was called
-    /// last. `None`: nobody counts.
-    pub fn page(&self, vitals: &Vitals, format: Format) -> Option<String> {
+    /// The metrics page. It includes all requests that had ended at the last call of
+    /// [`Telemetry::settle`]. `None`: metrics are disabled.
+    pub fn page(&self, vitals: &StatusSnapshot, format: ExpositionFormat) -> Option<String> {
         self.prometheus.as_ref().map(|metrics| metrics.page(vitals, format))
     }
 
-    /// Tells what has ended and has not been told.
+    /// Waits until the batched sinks have received the records of all requests that have ended.
     pub fn settle(&self) {
-        self.teller.iter().for_each(Teller::settle);
+        self.batch_dispatcher.iter().for_each(BatchDispatcher::settle);
     }
 
-    fn all(&self) -> impl Iterator<Item = &Arc<dyn Sink>> {
-        self.sinks.iter().chain(self.teller.iter().flat_map(Teller::sinks))
+    fn all_sinks(&self) -> impl Iterator<Item = &Arc<dyn Sink>> {
+        self.sinks.iter().chain(self.batch_dispatcher.iter().flat_map(BatchDispatcher::sinks))
     }
 }
 
-/// A panic of a sink costs what the sink would have made of the record, never the request. A request
-/// ends while its future is dropped, where a second panic would end the process.
+/// A panic of a sink costs the output of that sink for this record, never the request. A request
+/// can end while its future is dropped during unwinding, where a second panic would abort the
+/// process.
 impl Sink for Telemetry {
     fn first_output(&self, record: &RequestRecord) {
-        supervise::catch(Task::RecordSink, || {
-            self.all().for_each(|sink| sink.first_output(record));
+        supervise::catch_panic(BackgroundTask::RecordSink, || {
+            self.all_sinks().for_each(|sink| sink.first_output(record));
         });
     }
 
-    fn judge(&self, record: &RequestRecord) -> Option<Kept> {
-        let judge = || self.all().find_map(|sink| sink.judge(record));
-        supervise::catch(Task::RecordSink, judge).flatten()
+    fn judge(&self, record: &RequestRecord) -> Option<SampleReason> {
+        let judge = || self.all_sinks().find_map(|sink| sink.judge(record));
+        supervise::catch_panic(BackgroundTask::RecordSink, judge).flatten()
     }
 
     fn finished(&self, record: &RequestRecord) {
-        self.take(Box::new(record.clone()));
+        self.on_finished_owned(Box::new(record.clone()));
     }
 
-    fn take(&self, record: Box<RequestRecord>) {
+    fn on_finished_owned(&self, record: Box<RequestRecord>) {
         for sink in &self.sinks {
-            supervise::catch(Task::RecordSink, || sink.finished(&record));
+            supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(&record));
         }
-        if let Some(teller) = &self.teller {
-            teller.take(record);
+        if let Some(dispatcher) = &self.batch_dispatcher {
+            dispatcher.enqueue(record);
         }
     }
 }
 
-impl Tally for Telemetry {
-    fn scraped(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>) {
+impl ScrapeObserver for Telemetry {
+    fn on_scrape(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>) {
         if let Some(metrics) = &self.prometheus {
-            metrics.scraped(&metric::Scrape { backend: backend.id.as_str(), took, error });
+            metrics.record_scrape(&metric::ScrapeResult {
+                backend: backend.id.as_str(),
+                took,
+                error,
+            });
         }
     }
 }

@@ -1,14 +1,16 @@
-//! The Prometheus sink: the catalogue's rows as series. Requests feed counters and histograms when
-//! they end; gauges are read when somebody scrapes.
+//! The Prometheus sink: the series of all metrics in the catalogue.
+//!
+//! Counters and histograms are updated when requests end. Gauges are read when the metrics page is
+//! rendered.
 
-use super::buckets::Buckets;
+use super::buckets::BucketOverrides;
 use super::catalog;
 use super::exemplar::Exemplar;
-use super::exposition::{Bars, Format, Page, bars};
-use super::metric::{Kind, Known, Label, Read, Scrape};
-use super::parted::Parted;
-use super::series::{Family, Labels, Open, Point};
-use super::vitals::Vitals;
+use super::exposition::{BucketLabels, ExpositionFormat, ExpositionWriter, bars};
+use super::metric::{KnownLabelValues, MetricKind, MetricLabel, MetricSource, ScrapeResult};
+use super::retired_backends::RetiredBackends;
+use super::series::{LockedSeries, MetricFamily, SeriesLabels, SeriesPoint};
+use super::status::StatusSnapshot;
 use crate::backend::LabelledModel;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,83 +18,93 @@ use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{ModelLabel, RequestRecord};
 use tokenweir_core::slo::Objective;
 
-/// All series.
+/// The series of all metrics.
 pub struct Prometheus {
-    /// By name.
-    families: Vec<(Family, Bars)>,
+    /// All metrics with the `le` labels of their buckets, sorted by name.
+    families: Vec<(MetricFamily, BucketLabels)>,
     objectives: Vec<Objective>,
-    /// What has its series from the start.
-    met: Mutex<Met>,
+    /// Label values that have series before their first request.
+    label_state: Mutex<KnownLabelState>,
     #[cfg(target_os = "linux")]
-    process: prometheus::process_collector::ProcessCollector,
+    process_collector: prometheus::process_collector::ProcessCollector,
 }
 
-/// The models and replicas that were met.
-struct Met {
-    known: Known,
-    parted: Parted,
+/// The models, tenants and backends that have series.
+struct KnownLabelState {
+    known: KnownLabelValues,
+    retired_backends: RetiredBackends,
     /// The models that are label values.
     labelled: HashSet<Arc<str>>,
-    /// Whether there may be series of models that are none any more: of one that is gone, a request
-    /// may still end.
+    /// Whether series of models may exist that are no longer label values: a request for a removed
+    /// model can end after the removal.
     has_forgotten_models: bool,
 }
 
-/// One value of a family.
-pub(super) enum Value<'a> {
-    /// Read just now, under these values of the row's labels.
-    Live(&'a [&'a str], f64),
-    /// What a series has come to.
-    Kept(&'a Labels, &'a Point),
+/// One value of a metric.
+pub(super) enum FamilyValue<'a> {
+    /// Read from the current state, with the values of the row's labels.
+    Current(&'a [&'a str], f64),
+    /// Accumulated in a series.
+    Recorded(&'a SeriesLabels, &'a SeriesPoint),
 }
 
-/// Room for a page of a few models and replicas.
-const PAGE: usize = 1 << 17;
+/// Initial capacity of the buffer of a metrics page: enough for a few models and backends.
+const INITIAL_PAGE_CAPACITY_BYTES: usize = 1 << 17;
 
 // === impl Prometheus ===
 
 impl Prometheus {
-    /// Series for every row, empty; those of `known` labels are there from the start. Requests are
-    /// judged by these objectives.
-    pub fn new(known: Known, buckets: &Buckets, objectives: Vec<Objective>) -> Self {
+    /// Creates empty series for every metric. Series of `known` label values exist from the start.
+    /// `objectives` are evaluated for every request.
+    pub fn new(
+        known: KnownLabelValues,
+        buckets: &BucketOverrides,
+        objectives: Vec<Objective>,
+    ) -> Self {
         let family = |row| {
-            let family = Family::new(row, buckets.of(row));
-            let bars = bars(&family.bounds);
-            (family, bars)
+            let family = MetricFamily::new(row, buckets.bounds_for(row));
+            let bucket_labels = bars(&family.bounds);
+            (family, bucket_labels)
         };
-        let mut families: Vec<(Family, Bars)> = catalog::rows().map(family).collect();
+        let mut families: Vec<(MetricFamily, BucketLabels)> = catalog::rows().map(family).collect();
         families.sort_by_key(|(family, _)| family.row.name);
         let slos = objectives.iter().map(|objective| objective.name.clone()).collect();
-        let known = Known { slos, ..known };
+        let known = KnownLabelValues { slos, ..known };
         for (family, _) in &families {
             family.seed(&known);
         }
         Self {
             families,
             objectives,
-            met: Mutex::new(Met {
+            label_state: Mutex::new(KnownLabelState {
                 known,
-                parted: Parted::default(),
+                retired_backends: RetiredBackends::default(),
                 labelled: HashSet::new(),
                 has_forgotten_models: false,
             }),
             #[cfg(target_os = "linux")]
-            process: prometheus::process_collector::ProcessCollector::for_self(),
+            process_collector: prometheus::process_collector::ProcessCollector::for_self(),
         }
     }
 
-    /// Makes the series of models, tenants and replicas that have become known, and ends those of
-    /// models and replicas that went away long ago.
-    fn learn(&self, models: &[LabelledModel], tenants: &[String], backends: Vec<String>) {
-        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
-        let Met { known, parted, labelled, has_forgotten_models } = &mut *met;
+    /// Creates the series of new models, tenants and backends, and removes those of models that are
+    /// no longer label values and of backends that were removed long ago.
+    fn update_known_labels(
+        &self,
+        models: &[LabelledModel],
+        tenants: &[String],
+        backends: Vec<String>,
+    ) {
+        let mut label_state = self.label_state.lock().unwrap_or_else(PoisonError::into_inner);
+        let KnownLabelState { known, retired_backends, labelled, has_forgotten_models } =
+            &mut *label_state;
         let seeded = models.iter().filter(|model| model.is_seeded);
         let is_same =
-            known.models.iter().map(String::as_str).eq(seeded.clone().map(|it| &*it.name))
+            known.models.iter().map(String::as_str).eq(seeded.clone().map(|model| &*model.name))
                 && known.tenants == tenants
                 && known.backends == backends;
         if !is_same {
-            parted.on_change(&known.backends, &backends);
+            retired_backends.on_change(&known.backends, &backends);
             known.models = seeded.map(|model| model.name.to_string()).collect();
             known.tenants = tenants.to_vec();
             known.backends = backends;
@@ -100,39 +112,42 @@ impl Prometheus {
                 family.seed(known);
             }
         }
-        if parted.has_forgotten() {
+        if retired_backends.has_forgotten() {
             let is_known = |name: &str| known.backends.iter().any(|known| known == name);
             for (family, _) in &self.families {
-                family.retain(Label::Backend, |name| is_known(name) || parted.has(name));
+                family.retain(MetricLabel::Backend, |name| {
+                    is_known(name) || retired_backends.has(name)
+                });
             }
         }
-        let now_labelled: HashSet<Arc<str>> = models.iter().map(|it| it.name.clone()).collect();
+        let now_labelled: HashSet<Arc<str>> =
+            models.iter().map(|model| model.name.clone()).collect();
         *has_forgotten_models |= labelled.iter().any(|name| !now_labelled.contains(name));
         *labelled = now_labelled;
         if *has_forgotten_models {
             let is_label = |name: &str| name == ModelLabel::OTHER || labelled.contains(name);
             for (family, _) in &self.families {
-                family.retain(Label::Model, is_label);
+                family.retain(MetricLabel::Model, is_label);
             }
         }
     }
 
-    /// Counts one look at a replica's metrics.
-    pub fn scraped(&self, scrape: &Scrape<'_>) {
+    /// Counts one scrape of a backend's metrics.
+    pub fn record_scrape(&self, scrape: &ScrapeResult<'_>) {
         for (family, _) in &self.families {
-            if let Read::Scrape(read) = family.row.read {
+            if let MetricSource::Scrape(read) = family.row.read {
                 let mut series = family.open();
-                read(scrape, &mut |labels, value| series.take(labels, value, None));
+                read(scrape, &mut |labels, value| series.record(labels, value, None));
             }
         }
     }
 
-    /// The page.
-    pub fn page(&self, vitals: &Vitals, format: Format) -> String {
-        let mut page = Page::new(format, PAGE);
-        self.meet(vitals);
-        for (family, bars) in &self.families {
-            self.write(family, bars, vitals, &mut page);
+    /// The metrics page.
+    pub fn page(&self, vitals: &StatusSnapshot, format: ExpositionFormat) -> String {
+        let mut page = ExpositionWriter::new(format, INITIAL_PAGE_CAPACITY_BYTES);
+        self.refresh_known_labels(vitals);
+        for (family, bucket_labels) in &self.families {
+            self.write_family(family, bucket_labels, vitals, &mut page);
         }
         self.process(&mut |name, help, kind, value| {
             page.family(name, help, kind);
@@ -141,54 +156,73 @@ impl Prometheus {
         page.end()
     }
 
-    /// All families, with the series of everything that is there now.
-    pub(super) fn families(&self, vitals: &Vitals) -> impl Iterator<Item = &Family> {
-        self.meet(vitals);
+    /// All metrics, with series for all labels known now.
+    pub(super) fn families(&self, vitals: &StatusSnapshot) -> impl Iterator<Item = &MetricFamily> {
+        self.refresh_known_labels(vitals);
         self.families.iter().map(|(family, _)| family)
     }
 
-    /// Tells every value of a family.
-    pub(super) fn values(&self, family: &Family, vitals: &Vitals, tell: &mut dyn FnMut(Value<'_>)) {
-        let live = &mut |labels: &[&str], value| tell(Value::Live(labels, value));
+    /// Calls `emit` with every value of a metric.
+    pub(super) fn values(
+        &self,
+        family: &MetricFamily,
+        vitals: &StatusSnapshot,
+        emit: &mut dyn FnMut(FamilyValue<'_>),
+    ) {
+        let emit_current = &mut |labels: &[&str], value| emit(FamilyValue::Current(labels, value));
         match family.row.read {
-            Read::Vitals(read) => read(vitals, live),
-            Read::Promise(read) => self.objectives.iter().for_each(|it| read(it, live)),
+            MetricSource::Status(read) => read(vitals, emit_current),
+            MetricSource::Objective(read) => {
+                self.objectives.iter().for_each(|objective| read(objective, emit_current));
+            }
             _ => {
-                let mut kept = |labels: &Labels, point: &Point| tell(Value::Kept(labels, point));
-                family.points().iter().for_each(|(labels, point)| kept(labels, point));
+                let mut emit_recorded = |labels: &SeriesLabels, point: &SeriesPoint| {
+                    emit(FamilyValue::Recorded(labels, point));
+                };
+                family.points().iter().for_each(|(labels, point)| emit_recorded(labels, point));
             }
         }
     }
 
-    /// Tells name, help, kind and value of the families of the process itself.
-    #[cfg_attr(not(target_os = "linux"), expect(clippy::unused_self, reason = "it is Linux's"))]
-    pub(super) fn process(&self, tell: &mut dyn FnMut(&str, &str, Kind, f64)) {
+    /// Calls `emit` with name, help, kind and value of each metric of the process.
+    #[cfg_attr(not(target_os = "linux"), expect(clippy::unused_self, reason = "only on Linux"))]
+    pub(super) fn process(&self, emit: &mut dyn FnMut(&str, &str, MetricKind, f64)) {
         #[cfg(target_os = "linux")]
-        super::process::read(&self.process, tell);
+        super::process_metrics::read(&self.process_collector, emit);
         #[cfg(not(target_os = "linux"))]
-        let _ = tell;
+        let _ = emit;
     }
 
-    /// Makes the series of the models, tenants and replicas that are there now.
-    fn meet(&self, vitals: &Vitals) {
+    /// Updates the series to the current models, tenants and backends.
+    fn refresh_known_labels(&self, vitals: &StatusSnapshot) {
         let backends = vitals.backends.iter().map(|backend| backend.backend.clone()).collect();
-        self.learn(&vitals.models, &vitals.tenants, backends);
+        self.update_known_labels(&vitals.models, &vitals.tenants, backends);
     }
 
-    fn write(&self, family: &Family, bars: &Bars, vitals: &Vitals, page: &mut Page) {
+    fn write_family(
+        &self,
+        family: &MetricFamily,
+        bucket_labels: &BucketLabels,
+        vitals: &StatusSnapshot,
+        page: &mut ExpositionWriter,
+    ) {
         let row = family.row;
-        // A family without a series has no place on a page.
-        let mut is_begun = false;
+        // A metric without series does not appear on the page.
+        let mut has_header = false;
         self.values(family, vitals, &mut |value| {
-            if !std::mem::replace(&mut is_begun, true) {
+            if !std::mem::replace(&mut has_header, true) {
                 page.family(row.name, row.help, row.kind);
             }
             match value {
-                Value::Live(labels, value) => page.number(row.name, &family.text(labels), value),
-                Value::Kept(labels, point) if point.counts.is_empty() => {
+                FamilyValue::Current(labels, value) => {
+                    page.number(row.name, &family.text(labels), value);
+                }
+                FamilyValue::Recorded(labels, point) if point.counts.is_empty() => {
                     page.number(row.name, &labels.text, point.sum);
                 }
-                Value::Kept(labels, point) => page.histogram(row.name, &labels.text, bars, point),
+                FamilyValue::Recorded(labels, point) => {
+                    page.histogram(row.name, &labels.text, bucket_labels, point);
+                }
             }
         });
     }
@@ -197,58 +231,64 @@ impl Prometheus {
 impl Sink for Prometheus {
     fn first_output(&self, record: &RequestRecord) {
         for (family, _) in &self.families {
-            if let Read::FirstOutput(read) = family.row.read {
+            if let MetricSource::FirstOutput(read) = family.row.read {
                 let mut series = family.open();
-                read(record, &mut |labels, value| series.take(labels, value, None));
+                read(record, &mut |labels, value| series.record(labels, value, None));
             }
         }
     }
 
     fn finished(&self, record: &RequestRecord) {
-        self.finished_each(&[(record, Exemplar::of(record))]);
+        self.record_finished(&[(record, Exemplar::from_record(record))]);
     }
 
     fn finished_all(&self, records: &[Box<RequestRecord>]) {
-        let each = records.iter().map(|record| (&**record, Exemplar::of(record)));
-        self.finished_each(&each.collect::<Vec<_>>());
+        let with_exemplars =
+            records.iter().map(|record| (&**record, Exemplar::from_record(record)));
+        self.record_finished(&with_exemplars.collect::<Vec<_>>());
     }
 }
 
 impl Prometheus {
-    /// Family by family, so that its series are fetched and held once for all records.
-    fn finished_each(&self, records: &[(&RequestRecord, Option<Exemplar>)]) {
+    /// Adds the values of all records, metric by metric, so that each metric is locked and its
+    /// series are loaded into the CPU cache once for all records.
+    fn record_finished(&self, records: &[(&RequestRecord, Option<Exemplar>)]) {
         for (family, _) in &self.families {
-            if !matches!(family.row.read, Read::Vitals(_) | Read::Scrape(_) | Read::Promise(_)) {
+            if !matches!(
+                family.row.read,
+                MetricSource::Status(_) | MetricSource::Scrape(_) | MetricSource::Objective(_)
+            ) {
                 let mut series = family.open();
                 for (record, exemplar) in records {
-                    self.finished_in(family.row.read, &mut series, record, *exemplar);
+                    self.record_finished_in(family.row.read, &mut series, record, *exemplar);
                 }
             }
         }
     }
 
-    fn finished_in(
+    fn record_finished_in(
         &self,
-        read: Read,
-        series: &mut Open<'_>,
+        read: MetricSource,
+        series: &mut LockedSeries<'_>,
         record: &RequestRecord,
         exemplar: Option<Exemplar>,
     ) {
-        let take = &mut |labels: &[&str], value| series.take(labels, value, exemplar);
+        let add = &mut |labels: &[&str], value| series.record(labels, value, exemplar);
         match (read, exemplar) {
-            (Read::Record(read), _) => read(record, take),
-            (Read::Judged(read), _) => {
-                self.objectives.iter().for_each(|it| read(it, record, take));
+            (MetricSource::Record(read), _) => read(record, add),
+            (MetricSource::RecordPerObjective(read), _) => {
+                self.objectives.iter().for_each(|objective| read(objective, record, add));
             }
-            // Taken when it came; only now is it known whether its trace is kept.
-            (Read::FirstOutput(read), Some(exemplar)) => {
+            // The value was counted at the first output. The exemplar follows now, because the
+            // trace is sampled only at the end of the request.
+            (MetricSource::FirstOutput(read), Some(exemplar)) => {
                 read(record, &mut |labels, value| series.show(labels, value, exemplar));
             }
-            (Read::Spread(read), _) => {
-                let parts = read(record).filter(|parts| parts.count > 0);
-                if let (Some(parts), Some(backend)) = (parts, record.backend()) {
+            (MetricSource::RecordHistogram(read), _) => {
+                let snapshot = read(record).filter(|snapshot| snapshot.count > 0);
+                if let (Some(snapshot), Some(backend)) = (snapshot, record.backend()) {
                     let labels = [record.model.as_str(), backend.as_str()];
-                    series.absorb(&labels, &parts, exemplar);
+                    series.absorb(&labels, &snapshot, exemplar);
                 }
             }
             _ => {}

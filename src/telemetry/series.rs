@@ -1,121 +1,124 @@
-//! The series of one metric: numbers or histograms under their labels. A lock is held for as long
-//! as the values of a few requests take to be added, or the numbers to be copied; nothing is
-//! written under it.
+//! The series of one metric: numbers or histograms by label values.
+//!
+//! The lock of a metric is held only while the values of a few requests are added or the numbers
+//! are copied. The page is written without the lock.
 
 use super::exemplar::Exemplar;
-use super::metric::{Known, Label, Row};
+use super::metric::{KnownLabelValues, MetricDescriptor, MetricLabel};
 use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokenweir_core::spread::{Bounds, Parts};
+use tokenweir_core::histogram::{BucketBounds, HistogramSnapshot};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// All series of one row of the catalogue.
-pub(super) struct Family {
-    /// The row.
-    pub(super) row: &'static Row,
-    /// The bounds, if its values are histograms.
-    pub(super) bounds: Bounds,
-    /// Labels in the order of their names, as indexes into those of the row.
-    order: Box<[usize]>,
-    table: Mutex<Table>,
+/// All series of one metric of the catalogue.
+pub(super) struct MetricFamily {
+    /// The metric's row in the catalogue.
+    pub(super) row: &'static MetricDescriptor,
+    /// Upper bounds of the buckets. Empty unless the metric is a histogram.
+    pub(super) bounds: BucketBounds,
+    /// Indexes into the row's labels, sorted by label name.
+    label_order: Box<[usize]>,
+    table: Mutex<SeriesTable>,
 }
 
-/// The series while nobody else can change them.
-pub(super) struct Open<'f> {
-    family: &'f Family,
-    table: MutexGuard<'f, Table>,
+/// The locked series of a metric.
+pub(super) struct LockedSeries<'f> {
+    family: &'f MetricFamily,
+    table: MutexGuard<'f, SeriesTable>,
 }
 
 #[derive(Default)]
-struct Table {
+struct SeriesTable {
     series: HashTable<Series>,
-    /// How many were ever made.
-    made: usize,
-    key: Key,
+    /// Number of series that were ever created.
+    created_count: usize,
+    key_buffer: LabelKeyBuffer,
 }
 
-/// Label values in one piece, each with its end behind it.
+/// A buffer of label values, each followed by [`LABEL_TERMINATOR`].
 #[derive(Default)]
-struct Key(Vec<u8>);
+struct LabelKeyBuffer(Vec<u8>);
 
-/// A byte that no text has.
-const END: u8 = 0xff;
+/// A byte that does not occur in UTF-8.
+const LABEL_TERMINATOR: u8 = 0xff;
 
-/// In one line of the CPU's cache, in the table itself: of many series each is in none when it is asked
-/// for, and nor is what leads to it.
+/// One series, stored in the table itself and aligned to a cache line: with many series the lookup
+/// of one is a cache miss, and a pointer to it would be a second one.
 #[repr(align(64))]
 struct Series {
-    /// Of the labels. The values themselves are not compared: they would be fetched into the cache for
-    /// each request, and of a million series two have the same hash of 64 bits once in 30 million
-    /// gateways. No client can choose values: all are of closed sets.
-    hash: u64,
-    labels: Arc<Labels>,
-    point: Point,
+    /// Hash of the label values. The values themselves are not compared, because that would cost
+    /// further cache misses for each request. With a million series the chance that two have the
+    /// same 64-bit hash is 1 in 30 million. Clients cannot choose label values, because all are
+    /// from closed sets.
+    labels_hash: u64,
+    labels: Arc<SeriesLabels>,
+    point: SeriesPoint,
 }
 
-/// What tells a series from the others of its family.
+/// The label values of a series.
 #[derive(Debug)]
-pub(super) struct Labels {
-    /// How many series were made before it. Pages keep the order.
-    number: usize,
+pub(super) struct SeriesLabels {
+    /// Number of series that were created before this one. Pages list series in this order.
+    creation_index: usize,
     values: Box<[Box<str>]>,
-    /// Names and values, as a page has them.
+    /// Names and values in the exposition format, without braces.
     pub(super) text: String,
 }
 
-/// What a series has come to.
+/// The accumulated value of a series.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Point {
-    /// Values by bucket, the open one last. Empty for a counter.
+pub(super) struct SeriesPoint {
+    /// Number of values by bucket; the last bucket has no upper bound. Empty for a counter.
     pub(super) counts: Box<[u64]>,
-    /// The sum of all values.
+    /// Sum of all values.
     pub(super) sum: f64,
-    /// The last exemplar of each bucket that has one.
+    /// The latest exemplar of each bucket that has one, with the index of the bucket.
     pub(super) exemplars: Vec<(usize, Exemplar)>,
 }
 
 // === impl Family ===
 
-impl Family {
-    /// Without any series.
-    pub(super) fn new(row: &'static Row, bounds: Bounds) -> Self {
-        let mut order: Vec<usize> = (0..row.labels.len()).collect();
-        order.sort_unstable_by_key(|index| row.labels[*index].name());
-        Self { row, bounds, order: order.into(), table: Mutex::default() }
+impl MetricFamily {
+    /// A metric without series.
+    pub(super) fn new(row: &'static MetricDescriptor, bounds: BucketBounds) -> Self {
+        let mut label_order: Vec<usize> = (0..row.labels.len()).collect();
+        label_order.sort_unstable_by_key(|index| row.labels[*index].name());
+        Self { row, bounds, label_order: label_order.into(), table: Mutex::default() }
     }
 
-    /// Makes the series of label values that are known.
-    pub(super) fn seed(&self, known: &Known) {
+    /// Creates the series of all combinations of known label values.
+    pub(super) fn seed(&self, known: &KnownLabelValues) {
         let mut series = self.open();
         for seed in self.row.seeds(known) {
             let labels: Vec<&str> = seed.iter().map(String::as_str).collect();
-            series.point(&labels);
+            series.get_or_create(&labels);
         }
     }
 
-    /// Ends the series whose value of a label is none to keep.
-    pub(super) fn retain(&self, label: Label, keeps: impl Fn(&str) -> bool) {
+    /// Removes the series whose value of `label` does not satisfy `should_retain`. Without effect
+    /// if the metric lacks the label.
+    pub(super) fn retain(&self, label: MetricLabel, should_retain: impl Fn(&str) -> bool) {
         let Some(index) = self.row.labels.iter().position(|other| *other == label) else { return };
-        self.table().series.retain(|series| keeps(&series.labels.values[index]));
+        self.lock_table().series.retain(|series| should_retain(&series.labels.values[index]));
     }
 
-    /// Holds the series, to add values to them.
-    pub(super) fn open(&self) -> Open<'_> {
-        Open { family: self, table: self.table() }
+    /// Locks the series, to add values to them.
+    pub(super) fn open(&self) -> LockedSeries<'_> {
+        LockedSeries { family: self, table: self.lock_table() }
     }
 
-    /// A copy of every series, as they were made: its labels, and what it has come to.
-    pub(super) fn points(&self) -> Vec<(Arc<Labels>, Point)> {
+    /// A copy of every series in order of creation: its labels and its accumulated value.
+    pub(super) fn points(&self) -> Vec<(Arc<SeriesLabels>, SeriesPoint)> {
         let copy = |series: &Series| (series.labels.clone(), series.point.clone());
-        let mut points: Vec<_> = self.table().series.iter().map(copy).collect();
-        points.sort_unstable_by_key(|(labels, _)| labels.number);
+        let mut points: Vec<_> = self.lock_table().series.iter().map(copy).collect();
+        points.sort_unstable_by_key(|(labels, _)| labels.creation_index);
         points
     }
 
-    /// Label values, in the order of the row, as a page has them.
+    /// Label values, given in the order of the row, in the exposition format.
     pub(super) fn text(&self, labels: &[&str]) -> String {
         let mut text = String::new();
-        for index in &self.order {
+        for index in &self.label_order {
             let (Some(label), Some(value)) = (self.row.labels.get(*index), labels.get(*index))
             else {
                 continue;
@@ -125,85 +128,91 @@ impl Family {
             }
             text.push_str(label.name());
             text.push_str("=\"");
-            escape(value, &mut text);
+            escape_label_value(value, &mut text);
             text.push('"');
         }
         text
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn lock_table(&self) -> MutexGuard<'_, SeriesTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl Open ===
 
-impl Open<'_> {
-    /// Adds to a counter, or one value to a histogram.
-    pub(super) fn take(&mut self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
-        let bucket = self.family.bounds.bucket(value);
-        let point = self.point(labels);
+impl LockedSeries<'_> {
+    /// Adds to a counter, or adds one value to a histogram.
+    pub(super) fn record(&mut self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
+        let bucket = self.family.bounds.bucket_index(value);
+        let point = self.get_or_create(labels);
         point.sum += value;
         if let Some(count) = point.counts.get_mut(bucket) {
             *count += 1;
-            point.show(bucket, value, exemplar);
+            point.set_exemplar(bucket, value, exemplar);
         }
     }
 
-    /// Adds many values to a histogram at once. The exemplar is of the largest.
+    /// Adds many values to a histogram at once. The exemplar goes to the bucket of the largest
+    /// value.
     pub(super) fn absorb(
         &mut self,
         labels: &[&str],
-        parts: &Parts<'_>,
+        snapshot: &HistogramSnapshot<'_>,
         exemplar: Option<Exemplar>,
     ) {
-        let bucket = self.family.bounds.bucket(parts.max);
-        let point = self.point(labels);
-        point.sum += parts.sum;
-        for (total, count) in point.counts.iter_mut().zip(parts.counts) {
+        let bucket = self.family.bounds.bucket_index(snapshot.max);
+        let point = self.get_or_create(labels);
+        point.sum += snapshot.sum;
+        for (total, count) in point.counts.iter_mut().zip(snapshot.bucket_counts) {
             *total += u64::from(*count);
         }
-        point.show(bucket, parts.max, exemplar);
+        point.set_exemplar(bucket, snapshot.max, exemplar);
     }
 
-    /// Gives a value of a histogram, which was taken before, its exemplar.
+    /// Attaches an exemplar to a value that a histogram has counted before.
     pub(super) fn show(&mut self, labels: &[&str], value: f64, exemplar: Exemplar) {
-        let bucket = self.family.bounds.bucket(value);
-        self.point(labels).show(bucket, value, Some(exemplar));
+        let bucket = self.family.bounds.bucket_index(value);
+        self.get_or_create(labels).set_exemplar(bucket, value, Some(exemplar));
     }
 
-    /// The series of these labels. It is made if there is none.
-    fn point(&mut self, labels: &[&str]) -> &mut Point {
-        let Table { series, made, key } = &mut *self.table;
-        let hash = key.hash(labels);
-        let entry = series.entry(hash, |it| it.hash == hash, |it| it.hash);
+    /// The series of these label values. It is created if it does not exist.
+    fn get_or_create(&mut self, labels: &[&str]) -> &mut SeriesPoint {
+        let SeriesTable { series, created_count, key_buffer } = &mut *self.table;
+        let labels_hash = key_buffer.hash_labels(labels);
+        let entry = series.entry(
+            labels_hash,
+            |series| series.labels_hash == labels_hash,
+            |series| series.labels_hash,
+        );
         let entry = entry.or_insert_with(|| {
             let values = labels.iter().map(|value| (*value).into()).collect();
-            let labels = Labels { number: *made, values, text: self.family.text(labels) }.into();
-            *made += 1;
-            Series { hash, labels, point: Point::of(&self.family.bounds) }
+            let text = self.family.text(labels);
+            let labels = SeriesLabels { creation_index: *created_count, values, text }.into();
+            *created_count += 1;
+            Series { labels_hash, labels, point: SeriesPoint::with_bounds(&self.family.bounds) }
         });
         &mut entry.into_mut().point
     }
 }
 
-// === impl Key ===
+// === impl LabelKeyBuffer ===
 
-impl Key {
-    /// Of label values. The key is made anew.
-    fn hash(&mut self, labels: &[&str]) -> u64 {
+impl LabelKeyBuffer {
+    /// Hashes label values. Overwrites the buffer.
+    fn hash_labels(&mut self, labels: &[&str]) -> u64 {
         self.0.clear();
         for label in labels {
             self.0.extend_from_slice(label.as_bytes());
-            self.0.push(END);
+            self.0.push(LABEL_TERMINATOR);
         }
         xxh3_64(&self.0)
     }
 }
 
-/// What the formats of pages ask to be escaped in the value of a label. All else is text, control
-/// characters too.
-fn escape(value: &str, into: &mut String) {
+/// Escapes a label value as both exposition formats require. Other control characters stay as they
+/// are.
+fn escape_label_value(value: &str, into: &mut String) {
     for character in value.chars() {
         match character {
             '\\' => into.push_str("\\\\"),
@@ -216,8 +225,8 @@ fn escape(value: &str, into: &mut String) {
 
 // === impl Labels ===
 
-impl Labels {
-    /// The values, in the order of the row.
+impl SeriesLabels {
+    /// The label values, in the order of the row.
     pub(super) fn values(&self) -> impl Iterator<Item = &str> {
         self.values.iter().map(AsRef::as_ref)
     }
@@ -225,14 +234,14 @@ impl Labels {
 
 // === impl Point ===
 
-impl Point {
-    /// Nothing yet. Without bounds it is a number.
-    fn of(bounds: &Bounds) -> Self {
+impl SeriesPoint {
+    /// A point without values: a histogram with these bounds, or a number if there are no bounds.
+    fn with_bounds(bounds: &BucketBounds) -> Self {
         let buckets = if bounds.is_empty() { 0 } else { bounds.len() + 1 };
         Self { counts: vec![0; buckets].into(), ..Self::default() }
     }
 
-    fn show(&mut self, bucket: usize, value: f64, exemplar: Option<Exemplar>) {
+    fn set_exemplar(&mut self, bucket: usize, value: f64, exemplar: Option<Exemplar>) {
         let Some(exemplar) = exemplar.map(|exemplar| Exemplar { value, ..exemplar }) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! What models that a replica lists cost: its memory here, and its part of a metrics page.
+//! The cost of listed models: the memory of the gateway, and the size of the metrics page.
 
 use super::{held, record};
 use std::io::{BufRead, BufReader, Write};
@@ -7,23 +7,23 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use tokenweir::admin;
-use tokenweir::backend::pool::Pool;
-use tokenweir::backend::{Backend, Keeper, watch};
-use tokenweir::server::watch_all;
+use tokenweir::backend::pool::BackendPool;
+use tokenweir::backend::{Backend, HealthCheckSupervisor, health_checker};
+use tokenweir::server::start_health_checks;
 use tokenweir::telemetry::Telemetry;
-use tokenweir::telemetry::buckets::Buckets;
-use tokenweir::telemetry::exposition::Format;
-use tokenweir::telemetry::metric::Known;
+use tokenweir::telemetry::buckets::BucketOverrides;
+use tokenweir::telemetry::exposition::ExpositionFormat;
+use tokenweir::telemetry::metric::KnownLabelValues;
 use tokenweir::telemetry::prometheus::Prometheus;
-use tokenweir::telemetry::vitals::Vitals;
-use tokenweir_core::address::Address;
+use tokenweir::telemetry::status::StatusSnapshot;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::BackendId;
 use tokenweir_core::routing::Policy;
-use tokenweir_net::client::{self, Client};
+use tokenweir_net::client::{self, HttpClient};
 
-/// A replica on a thread of its own, whose allocations are not counted here. It lists these models.
-fn replica(models: Arc<Mutex<String>>) -> SocketAddr {
+/// Starts a backend on a separate thread, whose allocations are not counted. It lists these models.
+fn start_backend(models: Arc<Mutex<String>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let answer = move |stream: TcpStream| {
@@ -52,8 +52,8 @@ fn replica(models: Arc<Mutex<String>>) -> SocketAddr {
     addr
 }
 
-/// What `/v1/models` answers: a base, and adapters on it with these numbers.
-fn listed(adapters: std::ops::Range<usize>) -> String {
+/// The response to `/v1/models`: a base model, and adapters with these numbers.
+fn model_list(adapters: std::ops::Range<usize>) -> String {
     let entry = |id: &str, parent: &str| {
         format!(
             r#"{{"id":"{id}","object":"model","created":1784000000,"owned_by":"vllm","root":"/models/{id}","parent":{parent},"max_model_len":null,"permission":[{{"id":"modelperm-{id}","object":"model_permission","allow_sampling":true,"allow_view":true,"organization":"*"}}]}}"#
@@ -64,49 +64,54 @@ fn listed(adapters: std::ops::Range<usize>) -> String {
     format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(","))
 }
 
-/// A gateway's pool and metrics, whose only replica lists models.
-struct Watched {
+/// A backend pool with metrics, whose only backend lists models.
+struct ModelFixture {
     models: Arc<Mutex<String>>,
-    pool: Arc<Pool>,
+    pool: Arc<BackendPool>,
     prometheus: Prometheus,
-    _keeper: Keeper,
+    _health_checks: HealthCheckSupervisor,
 }
 
-impl Watched {
-    async fn start(most_labels: usize) -> Self {
-        let models = Arc::new(Mutex::new(listed(0..0)));
-        let address = Address::parse(&format!("http://{}", replica(models.clone()))).unwrap();
+impl ModelFixture {
+    async fn start(max_labels: usize) -> Self {
+        let models = Arc::new(Mutex::new(model_list(0..0)));
+        let address =
+            BackendAddress::parse(&format!("http://{}", start_backend(models.clone()))).unwrap();
         let backend = Backend::new(BackendId::new("r"), address, None);
-        let pool = Pool::new(vec![backend], &[], Policy::default()).with_most_labels(most_labels);
+        let pool = BackendPool::new(vec![backend], &[], Policy::default())
+            .with_max_model_labels(max_labels);
         let pool = Arc::new(pool);
-        let prometheus = || Prometheus::new(Known::default(), &Buckets::default(), Vec::new());
+        let prometheus = || {
+            Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new())
+        };
         let telemetry = Arc::new(Telemetry::new(prometheus(), Vec::new()));
         let seconds = Duration::from_secs;
-        let limits = client::Limits {
+        let limits = client::HttpClientTimeouts {
             connect: seconds(5),
-            headers: seconds(5),
+            response_headers: seconds(5),
             first_output: None,
-            idle: seconds(3),
+            idle_connection: seconds(3),
         };
-        let every = Duration::from_millis(20);
-        let watch = watch::Settings {
-            min_interval: every,
-            max_interval: every,
-            ..watch::Settings::default()
+        let interval = Duration::from_millis(20);
+        let settings = health_checker::ScrapeSettings {
+            min_interval: interval,
+            max_interval: interval,
+            ..health_checker::ScrapeSettings::default()
         };
-        let client = Client::new(limits);
-        let keeper = watch_all(&pool, &client, watch, &telemetry, seconds(10)).await;
-        Self { models, pool, prometheus: prometheus(), _keeper: keeper }
+        let client = HttpClient::new(limits);
+        let health_checks =
+            start_health_checks(&pool, &client, settings, &telemetry, seconds(10)).await;
+        Self { models, pool, prometheus: prometheus(), _health_checks: health_checks }
     }
 
-    /// The replica lists these adapters from now on; each gets a request. The metrics page.
-    async fn lists(&self, adapters: std::ops::Range<usize>) -> String {
+    /// Changes the list of adapters, sends one request to each, and returns the metrics page.
+    async fn set_adapters(&self, adapters: std::ops::Range<usize>) -> String {
         let (count, last) = (adapters.len() + 1, format!("adapter-{:05}", adapters.end - 1));
-        *self.models.lock().unwrap() = listed(adapters.clone());
-        // Models are asked for every ten seconds.
-        pass(Duration::from_secs(10)).await;
+        *self.models.lock().unwrap() = model_list(adapters.clone());
+        // Models are refreshed every ten seconds.
+        advance(Duration::from_secs(10)).await;
         while self.pool.routes().models().len() != count
-            || self.pool.routes().of(Some(&last)).replicas.is_empty()
+            || self.pool.routes().lookup(Some(&last)).backends.is_empty()
         {
             tokio::task::yield_now().await;
         }
@@ -114,20 +119,20 @@ impl Watched {
         let mut record = record(now);
         for number in adapters {
             let name = format!("adapter-{number:05}");
-            record.model = self.pool.routes().of(Some(&name)).label.clone();
-            assert_eq!(record.model.name(), name, "each is served");
+            record.model = self.pool.routes().lookup(Some(&name)).label.clone();
+            assert_eq!(record.model.name(), name, "each adapter is served");
             self.prometheus.finished(&record);
         }
         let backends = self.pool.backends();
-        let backends = backends.iter().map(|backend| admin::vitals(backend, now)).collect();
+        let backends = backends.iter().map(|backend| admin::backend_status(backend, now)).collect();
         let models = self.pool.labelled_models(now);
-        let vitals = Vitals { backends, models, ..Vitals::default() };
-        self.prometheus.page(&vitals, Format::Text)
+        let vitals = StatusSnapshot { backends, models, ..StatusSnapshot::default() };
+        self.prometheus.page(&vitals, ExpositionFormat::Text)
     }
 }
 
-/// Lets the watcher believe that time has passed.
-async fn pass(time: Duration) {
+/// Advances the clock of the health checks.
+async fn advance(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();
@@ -136,29 +141,29 @@ async fn pass(time: Duration) {
 const MIB: i64 = 1 << 20;
 
 #[tokio::test]
-async fn ten_thousand_models_of_a_replica_cost_less_than_20_mib_and_a_page_of_2() {
-    let watched = Watched::start(200).await;
+async fn ten_thousand_models_use_less_than_20_mib_and_a_page_of_2_mib() {
+    let fixture = ModelFixture::start(200).await;
     let before = held();
-    let page = watched.lists(0..9_999).await.len();
+    let page = fixture.set_adapters(0..9_999).await.len();
     let grown = held() - before;
-    println!("10,000 models: {} KiB more, a page of {} KiB", grown >> 10, page >> 10);
+    println!("10,000 models: {} KiB of memory, a page of {} KiB", grown >> 10, page >> 10);
     assert!(grown < 20 * MIB, "{grown} bytes");
     assert!(page < 2 << 20, "a page of {page} bytes");
 }
 
 #[tokio::test]
-async fn adapters_that_change_twenty_times_cost_less_than_20_mib_and_a_page_of_2() {
-    let watched = Watched::start(200).await;
-    watched.lists(0..300).await;
+async fn twenty_changes_of_adapters_use_less_than_20_mib_and_a_page_of_2_mib() {
+    let fixture = ModelFixture::start(200).await;
+    fixture.set_adapters(0..300).await;
     let (before, mut longest) = (held(), 0);
     for turn in 1..=20 {
-        let page = watched.lists(turn * 300..(turn + 1) * 300).await;
+        let page = fixture.set_adapters(turn * 300..(turn + 1) * 300).await;
         longest = longest.max(page.len());
-        // From one change to the next some models lose their labels, and others do not yet.
-        pass(Duration::from_mins(4)).await;
+        // Between two changes, some models lose their labels and others do not yet.
+        advance(Duration::from_mins(4)).await;
     }
     let grown = held() - before;
-    println!("20 changes: {} KiB more, a page of {} KiB", grown >> 10, longest >> 10);
+    println!("20 changes: {} KiB of memory, a page of {} KiB", grown >> 10, longest >> 10);
     assert!(grown < 20 * MIB, "{grown} bytes");
     assert!(longest < 2 << 20, "a page of {longest} bytes");
 }

@@ -1,4 +1,4 @@
-"""Chromium, driven through chromedriver's HTTP interface. Nothing but Python is needed besides."""
+"""Controls Chromium by the HTTP interface of chromedriver. Needs no Python packages."""
 
 import base64
 import json
@@ -16,12 +16,12 @@ ARGUMENTS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--hide-scrollbars", "--force-color-profile=srgb",
 ]
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 KEYS = {"Enter": "\ue007", "Escape": "\ue00c", "Tab": "\ue004", "ArrowDown": "\ue015", "ArrowUp": "\ue013"}
 
 
 class Driver:
-    """One chromedriver, for as many browsers as are wanted."""
+    """One chromedriver, for any number of browsers."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -33,7 +33,7 @@ class Driver:
                 self.url = f"http://127.0.0.1:{line.rsplit(' ', 1)[1].strip().rstrip('.')}"
                 break
         if not self.url:
-            raise RuntimeError("chromedriver does not start")
+            raise RuntimeError("chromedriver did not start")
 
     def stop(self) -> None:
         self.process.terminate()
@@ -41,20 +41,20 @@ class Driver:
 
 
 class Browser:
-    """One browser with a profile of its own."""
+    """One browser with its own profile."""
 
     def __init__(self, driver: Driver, *, scripts: bool = True) -> None:
         self.profile = tempfile.TemporaryDirectory(prefix="page-")
         options: dict[str, Any] = {"args": [*ARGUMENTS, f"--user-data-dir={self.profile.name}"]}
         if not scripts:
             options["prefs"] = {"profile.managed_default_content_settings.javascript": 2}
-        wanted = {
+        capabilities = {
             "browserName": "chrome",
             "goog:chromeOptions": options,
             "goog:loggingPrefs": {"performance": "ALL", "browser": "ALL"},
         }
-        answer = call("POST", f"{driver.url}/session", {"capabilities": {"alwaysMatch": wanted}})
-        self.session = f"{driver.url}/session/{answer['sessionId']}"
+        session = call("POST", f"{driver.url}/session", {"capabilities": {"alwaysMatch": capabilities}})
+        self.session = f"{driver.url}/session/{session['sessionId']}"
 
     def __enter__(self) -> "Browser":
         return self
@@ -80,8 +80,8 @@ class Browser:
         call("POST", f"{self.session}/actions", body)
 
     def text(self, selector: str) -> str:
-        found = call("POST", f"{self.session}/element", {"using": "css selector", "value": selector})
-        return call("GET", f"{self.session}/element/{next(iter(found.values()))}/text")
+        element = call("POST", f"{self.session}/element", {"using": "css selector", "value": selector})
+        return call("GET", f"{self.session}/element/{next(iter(element.values()))}/text")
 
     def log(self, kind: str) -> list[dict[str, Any]]:
         return call("POST", f"{self.session}/se/log", {"type": kind})
@@ -92,20 +92,20 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.devtools("Emulation.setEmulatedMedia", features=features)
 
-    def picture(self, file: Path) -> None:
+    def screenshot(self, file: Path) -> None:
         file.write_bytes(base64.b64decode(call("GET", f"{self.session}/screenshot")))
 
-    def wait(self, what: str, condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
-        """Until something holds, which is looked for often."""
+    def wait(self, what: str, condition: Callable[[], Any], seconds: float = TIMEOUT_SECONDS) -> Any:
+        """Waits until the condition returns a true value, and returns the value."""
         deadline = time.monotonic() + seconds
         while True:
-            if found := condition():
-                return found
+            if value := condition():
+                return value
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what}: not within {seconds:.0f} s")
             time.sleep(0.05)
 
-    def wait_for(self, what: str, script: str, seconds: float = PATIENCE_SECONDS) -> Any:
+    def wait_for(self, what: str, script: str, seconds: float = TIMEOUT_SECONDS) -> Any:
         return self.wait(what, lambda: self.run(f"return {script}"), seconds)
 
 
@@ -113,7 +113,7 @@ def call(method: str, url: str, body: dict[str, Any] | None = None) -> Any:
     data = None if method in ("GET", "DELETE") else json.dumps(body or {}).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)["value"]
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)["value"]
     except urllib.error.HTTPError as error:
         raise RuntimeError(json.load(error)["value"]["message"]) from None

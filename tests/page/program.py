@@ -1,4 +1,4 @@
-"""The program under test, and what it answers."""
+"""The program under test, and requests to its admin listener."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Program:
-    """The program, until it is stopped."""
+    """A process of the program."""
 
     def __init__(self, binary: Path, *arguments: str, **environment: str) -> None:
         self.started = time.monotonic()
@@ -19,11 +19,11 @@ class Program:
         )
 
     def find(self, pattern: str) -> str:
-        """What the program says of itself, on its standard error."""
+        """The group of the pattern in the first line of standard error that matches."""
         for line in self.process.stderr:
-            if found := re.search(pattern, line):
-                return found.group(1)
-        raise AssertionError(f"it ended without saying {pattern}")
+            if match := re.search(pattern, line):
+                return match.group(1)
+        raise AssertionError(f"the program ended without a line that matches {pattern}")
 
     def stop(self) -> None:
         self.process.terminate()
@@ -32,5 +32,5 @@ class Program:
 
 
 def get(url: str) -> dict:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return json.load(answer)
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return json.load(response)

@@ -1,13 +1,13 @@
-"""A server that stands in for another one."""
+"""A fake HTTP server."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
-class Answering(BaseHTTPRequestHandler):
-    """Answers, and says nothing of it."""
+class SilentHandler(BaseHTTPRequestHandler):
+    """A handler without a log."""
 
-    def answer(self, media_type: str, body: bytes, status: int = 200) -> None:
+    def respond(self, media_type: str, body: bytes, status: int = 200) -> None:
         self.send_response(status)
         self.send_header("content-type", media_type)
         self.send_header("content-length", str(len(body)))
@@ -18,8 +18,8 @@ class Answering(BaseHTTPRequestHandler):
         pass
 
 
-def serve(handler: type[Answering]) -> str:
-    """Serves as long as the program runs; its URL."""
+def serve(handler: type[SilentHandler]) -> str:
+    """Starts a server that runs until this process ends. Returns its URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return f"http://127.0.0.1:{server.server_port}"

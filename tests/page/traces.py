@@ -1,5 +1,4 @@
-"""Requests that were slow lead to their traces: a collector and a viewer of traces that are only
-asked, and what the page links to."""
+"""Slow requests link to their traces. A fake collector and trace viewer receives the spans and the clicks."""
 
 import gzip
 import json
@@ -9,37 +8,37 @@ from pathlib import Path
 
 from browser import Browser, Driver
 from program import Program, get
-from server import Answering, serve
+from server import SilentHandler, serve
 
 KNOWN_TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 class Viewer:
-    """Takes spans at /v1/traces, and shows a trace at /trace/ID."""
+    """Accepts spans at /v1/traces, and serves a page at /trace/ID."""
 
     def __init__(self) -> None:
         self.spans = bytearray()
-        self.asked: list[tuple[str, str | None]] = []
+        self.requests: list[tuple[str, str | None]] = []
         viewer = self
 
-        class Handler(Answering):
+        class Handler(SilentHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                is_packed = self.headers.get("content-encoding") == "gzip"
-                viewer.spans += gzip.decompress(body) if is_packed else body
-                self.answer("application/x-protobuf", b"")
+                is_compressed = self.headers.get("content-encoding") == "gzip"
+                viewer.spans += gzip.decompress(body) if is_compressed else body
+                self.respond("application/x-protobuf", b"")
 
             def do_GET(self) -> None:
-                viewer.asked.append((self.path, self.headers.get("referer")))
-                self.answer("text/html", b"<title>a trace</title>")
+                viewer.requests.append((self.path, self.headers.get("referer")))
+                self.respond("text/html", b"<title>a trace</title>")
 
         self.url = serve(Handler)
 
     def has_shown(self, trace: str) -> bool:
-        return any(path == f"/trace/{trace}" for path, _ in self.asked)
+        return any(path == f"/trace/{trace}" for path, _ in self.requests)
 
 
-def ask(clients: str, number: int) -> None:
+def send_request(clients: str, number: int) -> None:
     headers = {"content-type": "application/json", "x-request-id": f"slow-{number}"}
     if number == 0:
         headers["traceparent"] = f"00-{KNOWN_TRACE}-00f067aa0ba902b7-01"
@@ -48,14 +47,14 @@ def ask(clients: str, number: int) -> None:
     urllib.request.urlopen(request, timeout=30).read()
 
 
-def slow_requests_link_to_their_traces(driver: Driver, binary: Path, folder: Path) -> None:
+def check_slow_requests(driver: Driver, binary: Path, folder: Path) -> None:
     viewer = Viewer()
     sim = Program(binary, "sim", "--listen", "127.0.0.1:0", "--replicas", "1")
-    replica = sim.find(r"replica on (\S+),")
+    backend = sim.find(r"replica on (\S+),")
     config = folder / "traces.yaml"
-    # Every request is slow by these limits, and none is kept for another reason but one.
+    # Every request exceeds slow.ttft. Only the first request is also head-sampled, by its traceparent.
     config.write_text(
-        f"listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{{ url: '{replica}' }}]\n"
+        f"listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{{ url: '{backend}' }}]\n"
         f"tracing: {{ endpoint: '{viewer.url}', protocol: http/protobuf, ratio: 0, ui: '{viewer.url}/trace/{{trace_id}}' }}\n"
         "slow: { ttft: 1ms }\nlog: { format: human }\n"
     )
@@ -64,7 +63,7 @@ def slow_requests_link_to_their_traces(driver: Driver, binary: Path, folder: Pat
     url = gateway.find(r"admin +(http://\S+)")
     try:
         for number in range(3):
-            ask(clients, number)
+            send_request(clients, number)
         with Browser(driver) as browser:
             browser.screen(1280, 980)
             browser.open(url)
@@ -72,31 +71,31 @@ def slow_requests_link_to_their_traces(driver: Driver, binary: Path, folder: Pat
                 (row) => [row.cells[0].textContent, row.querySelector('a')?.href]))"""
             browser.wait_for("three requests", f"Object.values({links}).filter(Boolean).length === 3")
             shown = browser.run(f"return {links}")
-            ended = get(f"{url}/live")["ended"]
-            told = {one["request_id"]: one["trace_id"] for one in ended if one["slow"]}
-            assert shown == {id: f"{viewer.url}/trace/{trace}" for id, trace in told.items()}, shown
-            assert told["slow-0"] == KNOWN_TRACE and len(set(told.values())) == 3, told
-            for trace in told.values():
+            ended = get(f"{url}/streams")["ended"]
+            traces = {entry["request_id"]: entry["trace_id"] for entry in ended if entry["slow"]}
+            assert shown == {id: f"{viewer.url}/trace/{trace}" for id, trace in traces.items()}, shown
+            assert traces["slow-0"] == KNOWN_TRACE and len(set(traces.values())) == 3, traces
+            for trace in traces.values():
                 assert re.fullmatch("[0-9a-f]{32}", trace)
                 browser.wait(f"spans of {trace}", lambda: bytes.fromhex(trace) in viewer.spans)
-            keys_reach_the_link(browser, viewer, told)
-            browser.picture(folder / "page-traces.png")
-        assert all(referer is None for path, referer in viewer.asked if path.startswith("/trace/")), viewer.asked
-        print(f"{len(told)} slow requests link to {len(set(told.values()))} traces, whose spans were sent")
+            check_link_keys(browser, viewer, traces)
+            browser.screenshot(folder / "page-traces.png")
+        assert all(referer is None for path, referer in viewer.requests if path.startswith("/trace/")), viewer.requests
+        print(f"{len(traces)} slow requests link to {len(set(traces.values()))} traces with spans")
     finally:
         gateway.stop()
         sim.stop()
 
 
-def keys_reach_the_link(browser: Browser, viewer: Viewer, told: dict[str, str]) -> None:
+def check_link_keys(browser: Browser, viewer: Viewer, traces: dict[str, str]) -> None:
     row = "document.activeElement.closest('#ended tr').cells[0].textContent"
     browser.press("3")
     browser.press("t")
-    first = told[browser.run(f"return {row}")]
+    first = traces[browser.run(f"return {row}")]
     browser.wait("t opens the trace", lambda: viewer.has_shown(first))
     browser.press("ArrowDown", "Tab")
     assert browser.run("return document.activeElement.tagName") == "A"
-    second = told[browser.run(f"return {row}")]
+    second = traces[browser.run(f"return {row}")]
     assert second != first
     browser.press("Enter")
     browser.wait("Enter on the link opens it", lambda: viewer.has_shown(second))

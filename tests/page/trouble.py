@@ -1,4 +1,4 @@
-"""What the page says when something is the matter: verdicts, and fleets of which nothing is up."""
+"""The page with verdicts, without available backends, and without backends."""
 
 import json
 import urllib.error
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from browser import Browser, Driver
 from program import Program
-from server import Answering, serve
+from server import SilentHandler, serve
 
 VERDICTS = [
     {
@@ -18,67 +18,67 @@ VERDICTS = [
             {"measure": "kv_usage", "value": 0.99, "unit": "ratio", "usual": 0.61, "window_seconds": 60.0},
             {"measure": "queue_time_mean", "value": 4.2, "unit": "s", "usual": None, "window_seconds": 60.0},
         ],
-        "remedy": "Lower --max-num-seqs to 24, or add a replica.",
-        "disproof": "Preemptions stop while the load stays.", "runbook": "docs/diagnose.md#kv_thrashing",
+        "remedy": "Lower --max-num-seqs to 24, or add a backend.",
+        "disproof": "Preemptions stop while the load stays.", "runbook": "docs/operate/diagnose.md#kv_thrashing",
     },
     {
         "verdict": "blind", "backend": "127.0.0.1:8102", "severity": "warning", "confidence": "low",
-        "meaning": "The replica is up and its metrics cannot be read.", "cause": None, "age_seconds": 5.0,
+        "meaning": "The backend is up and its metrics cannot be read.", "cause": None, "age_seconds": 5.0,
         "evidence": [], "remedy": "Start vLLM without --disable-log-stats.",
-        "disproof": "A page can be read.", "runbook": "docs/diagnose.md#blind",
+        "disproof": "A page can be read.", "runbook": "docs/operate/diagnose.md#blind",
     },
 ]
 
 
-class Doctored:
-    """A gateway's admin port, with another /live."""
+class ModifiedAdmin:
+    """A proxy in front of an admin listener that changes /streams."""
 
     def __init__(self, gateway: str, change: dict) -> None:
-        class Handler(Answering):
+        class Handler(SilentHandler):
             def do_GET(self) -> None:
                 headers = {"accept": self.headers.get("accept", "*/*")}
                 try:
-                    with urllib.request.urlopen(urllib.request.Request(gateway + self.path, headers=headers)) as answer:
-                        status, media_type, body = 200, answer.headers["content-type"], answer.read()
+                    with urllib.request.urlopen(urllib.request.Request(gateway + self.path, headers=headers)) as response:
+                        status, media_type, body = 200, response.headers["content-type"], response.read()
                 except urllib.error.HTTPError as error:
                     status, media_type, body = error.code, "text/plain", b""
-                if self.path == "/live":
+                if self.path == "/streams":
                     body = json.dumps(json.loads(body) | change).encode()
-                self.answer(media_type, body, status)
+                self.respond(media_type, body, status)
 
         self.url = f"{serve(Handler)}/"
 
 
-def verdicts_are_shown(driver: Driver, binary: Path, folder: Path) -> None:
+def check_verdicts(driver: Driver, binary: Path, folder: Path) -> None:
     arguments = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "human"]
     gateway = Program(binary, *arguments, "--backend", "http://127.0.0.1:9", "--backend", "http://127.0.0.1:10")
-    doctored = Doctored(gateway.find(r"admin +(http://[^/ ]+)"), {"verdicts": VERDICTS})
+    admin = ModifiedAdmin(gateway.find(r"admin +(http://[^/ ]+)"), {"verdicts": VERDICTS})
     try:
         with Browser(driver) as browser:
             browser.screen(1280, 980)
-            browser.open(doctored.url)
+            browser.open(admin.url)
             browser.wait_for("the verdicts", "!document.getElementById('verdicts').hidden")
-            told = browser.text("#verdicts")
-            for words in [
+            shown = browser.text("#verdicts")
+            for text in [
                 "critical", "127.0.0.1:8101: The KV cache is too small", "kv_thrashing · confidence high · for 1 min 5 s",
                 "kv_usage 99 % in 1 min 0 s, usually 61 %", "queue_time_mean 4.20 s", "→ Lower --max-num-seqs to 24",
-                "It is not so if: Preemptions stop", "→ Start vLLM without",
+                "Disproved by: Preemptions stop", "→ Start vLLM without",
             ]:
-                assert words in told, (words, told)
+                assert text in shown, (text, shown)
             assert browser.text("#state") == "not ready: 2 backends: 2 down"
-            names = "[...document.querySelectorAll('#replicas tbody td:first-child')].map((cell) => cell.textContent)"
+            names = "[...document.querySelectorAll('#backends tbody td:first-child')].map((cell) => cell.textContent)"
             assert browser.run(f"return {names}") == ["127.0.0.1:9", "127.0.0.1:10"]
             assert browser.run("return document.title").startswith("not ready")
-            browser.picture(folder / "page-all-down.png")
+            browser.screenshot(folder / "page-all-down.png")
             browser.screen(400, 1500, "dark")
             overflow = browser.run("return document.documentElement.scrollWidth - window.innerWidth")
             assert overflow <= 0, f"verdicts: {overflow} px too wide"
-            browser.picture(folder / "page-all-down-narrow.png")
+            browser.screenshot(folder / "page-all-down-narrow.png")
     finally:
         gateway.stop()
 
 
-def a_gateway_without_replicas_says_so(driver: Driver, binary: Path, folder: Path) -> None:
+def check_no_backends(driver: Driver, binary: Path, folder: Path) -> None:
     (folder / "none.yaml").write_text("[]\n")
     config = folder / "discovery.yaml"
     config.write_text(
@@ -89,8 +89,8 @@ def a_gateway_without_replicas_says_so(driver: Driver, binary: Path, folder: Pat
         with Browser(driver) as browser:
             browser.screen(1280, 980)
             browser.open(gateway.find(r"admin +(http://\S+)"))
-            browser.wait_for("the page", "document.getElementById('replicas').textContent.includes('There are no replicas.')")
-            assert browser.text("#state") == "no replicas"
-            browser.picture(folder / "page-no-replicas.png")
+            browser.wait_for("the page", "document.getElementById('backends').textContent.includes('No backends.')")
+            assert browser.text("#state") == "not ready: no backends"
+            browser.screenshot(folder / "page-no-backends.png")
     finally:
         gateway.stop()

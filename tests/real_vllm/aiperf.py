@@ -1,5 +1,5 @@
-"""A load generator that is not vLLM's: what AIPerf measured of each request against the gateway's
-line. Its time begins at the first text, so that both mean the same."""
+"""Compares AIPerf, a load generator independent of vLLM, with the gateway's access log, for each request.
+Both define TTFT by the first text."""
 
 import asyncio
 import json
@@ -20,14 +20,14 @@ FIXED = json.dumps({"ignore_eos": True, "min_tokens": TOKENS})
 
 @dataclass(frozen=True)
 class Tool:
-    """The program and what it needs."""
+    """The program and its inputs."""
 
     program: Path
     tokenizer: Path
     work: Path
 
     async def run(self, base: str) -> list[dict]:
-        """What it wrote of each request."""
+        """Runs the load. Returns the tool's record of each request."""
         folder = self.work / "aiperf"
         options = {
             "url": base, "model": MODEL, "endpoint-type": "chat", "tokenizer": self.tokenizer,
@@ -47,25 +47,25 @@ class Tool:
 
 
 async def check(fleet: Fleet, report: Report, tool: Tool) -> None:
-    """Everything of this module."""
+    """Runs all checks of this module."""
     step, before = "aiperf", await fleet.settled()
     records = await tool.run(fleet.gateway)
     counted = (await fleet.settled()).since(before)
-    found = await fleet.log.of([record["metadata"]["x_request_id"] for record in records])
-    lines = [found[record["metadata"]["x_request_id"]] for record in records]
+    by_id = await fleet.log.lines_of([record["metadata"]["x_request_id"] for record in records])
+    lines = [by_id[record["metadata"]["x_request_id"]] for record in records]
     report.equal(step, "requests", len(records), REQUESTS)
     output, engine = counted.tokens["output"], counted.engine["generation_tokens"]
-    at_tool = sum(each(records, "usage_completion_tokens"))
+    tool_output = sum(metric(records, "usage_completion_tokens"))
     report.equal(step, "output tokens, gateway = engines", output, engine)
-    report.equal(step, "output tokens, gateway = tool", output, at_tool)
-    pairs = zip(each(records, "time_to_first_token"), lines)
-    check_ttft(report, step, "tool", [theirs - line["ttft_ms"] for theirs, line in pairs])
-    times = zip((line["tpot_ms"] for line in lines), each(records, "inter_token_latency"))
-    known = [(own, theirs) for own, theirs in times if own is not None]
-    report.note(step, "requests with a time per token", f"{len(known)} of {len(lines)}")
+    report.equal(step, "output tokens, gateway = tool", output, tool_output)
+    pairs = zip(metric(records, "time_to_first_token"), lines)
+    check_ttft(report, step, "tool", [tool - line["ttft_ms"] for tool, line in pairs])
+    times = zip((line["tpot_ms"] for line in lines), metric(records, "inter_token_latency"))
+    known = [(gateway, tool) for gateway, tool in times if gateway is not None]
+    report.note(step, "requests with a TPOT", f"{len(known)} of {len(lines)}")
     check_tpot(report, step, "tool", *(fmean(side) for side in zip(*known)))
 
 
-def each(records: list[dict], name: str) -> list[float]:
-    """One number of every request."""
+def metric(records: list[dict], name: str) -> list[float]:
+    """One metric of every request."""
     return [record["metrics"][name]["value"] for record in records]

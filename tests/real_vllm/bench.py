@@ -1,5 +1,5 @@
-"""vLLM's own load generators through the gateway: what they measured of each request against the
-gateway's line, and medians against those without a gateway."""
+"""Compares vLLM's load generators with the gateway's access log for each request, and their medians with and
+without a gateway."""
 
 import asyncio
 import json
@@ -17,16 +17,16 @@ REQUESTS, TOKENS = 64, 64
 PACED = {"request-rate": 8}
 CROWDED = {"request-rate": "inf", "max-concurrency": 16}
 TPOT_TOLERANCE = 0.01
-# A tool in Python that shares the cores with the engines reads many streams late. What the one in
-# Rust sees at the same pace is what counts.
+# The tool in Python shares the cores with the engines and reads many streams late. The tool in Rust at the same
+# rate is the accurate measurement.
 PYTHON_LIMIT_MS = 40.0
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1"}
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A load generator, what it needs, and a gateway before the first replica only. The one in
-    Rust (`vllm-rs`) and the one in Python (`vllm`) are called alike."""
+    """A load generator with its inputs, and the URL of a gateway in front of the first backend only. The tools in
+    Rust (`vllm-rs`) and in Python (`vllm`) have the same command line."""
 
     program: Path
     tokenizer: Path
@@ -34,18 +34,18 @@ class Tool:
     single: str
 
     async def run(self, base: str, name: str, seed: int, pace: dict) -> dict:
-        """One run. Its requests are called `name-0`, `name-1` and so on, in the order of the
-        lists. Of some seeds the tool makes a prompt that it rejects before it sends any."""
-        for each in range(seed, seed + 5):
+        """Runs the tool. The request ids are `name-0`, `name-1` and so on, in the order of the lists in the result.
+        For some seeds the tool generates a prompt that it rejects itself; then the next seed is used."""
+        for candidate in range(seed, seed + 5):
             try:
-                return await self.run_once(base, name, each, pace)
+                return await self.run_once(base, name, candidate, pace)
             except ChildProcessError as error:
                 if "server verification failed" not in str(error):
                     raise
-        raise ChildProcessError(f"the tool makes no prompts from seed {seed} on")
+        raise ChildProcessError(f"the tool rejects its prompts for the seeds from {seed} on")
 
     async def run_once(self, base: str, name: str, seed: int, pace: dict) -> dict:
-        """One run with one seed."""
+        """Runs the tool with one seed."""
         result = self.work / f"bench-{name}.json"
         options = pace | {
             "backend": "openai-chat", "base-url": base, "endpoint": "/v1/chat/completions",
@@ -67,30 +67,29 @@ class Tool:
 
 
 async def check(fleet: Fleet, report: Report, tools: list[Tool]) -> None:
-    """Everything of this module. Each run has a seed of its own, so that none finds the cache
-    of another."""
+    """Runs all checks of this module. Each run has its own seed, so that it finds no cache of another run."""
     for number, tool in enumerate(tools):
         name, seed = tool.program.name, 1000 * number
         await check_run(fleet, report, tool, f"{name}-paced", seed + 100, PACED)
         await check_run(fleet, report, tool, f"{name}-crowded", seed + 200, CROWDED)
     tool = tools[0]
     runs = {
-        "straight": await tool.run(fleet.replicas[0], "straight", 300, PACED),
+        "direct": await tool.run(fleet.backends[0], "direct", 300, PACED),
         "gateway": await tool.run(tool.single, "gateway", 400, PACED),
     }
     for what in ("ttft", "tpot", "e2el"):
         medians = (f"{name} {run[f'median_{what}_ms']:.2f} ms" for name, run in runs.items())
-        report.note("bench", f"median {what.upper()}, one replica", ", ".join(medians))
+        report.note("bench", f"median {what.upper()}, one backend", ", ".join(medians))
 
 
 async def check_run(fleet, report, tool: Tool, name: str, seed: int, pace: dict) -> None:
-    """One run through the gateway: counts and times."""
+    """Checks counts and times of one run through the gateway."""
     step = f"bench {name}"
     before = await fleet.settled()
     result = await tool.run(fleet.gateway, name, seed, pace)
     counted = (await fleet.settled()).since(before)
     ids = [f"{name}-{number}" for number in range(REQUESTS)]
-    lines = await fleet.log.of(ids)
+    lines = await fleet.log.lines_of(ids)
     report.equal(step, "requests without error", result["completed"], REQUESTS)
     tokens, engine = counted.tokens, counted.engine
     output = tokens["output"]
@@ -104,38 +103,37 @@ async def check_run(fleet, report, tool: Tool, name: str, seed: int, pace: dict)
 def check_times(
     report: Report, step: str, result: dict, lines: list[dict], limit: float
 ) -> None:
-    """Times of each request. The tool's first token is the role event, which vLLM holds back until
-    then: the gateway's first event. A token that ends inside a character has no output yet: the
-    tool's first gap leads to the first output, where the gateway's time to first token ends."""
+    """Checks the times of each request. The tool's TTFT ends at the role event, which vLLM sends with the first
+    token: it is the gateway's time to the first event. A token that ends inside a character has no output. The
+    tool's TTFT plus its first ITL ends at the first output, as the gateway's TTFT does."""
     roles = [ttft * 1e3 for ttft in result["ttfts"]]
     waits = [gaps[0] * 1e3 for gaps in result["itls"]]
-    apart = [role - line["first_event_ms"] for role, line in zip(roles, lines)]
-    check_ttft(report, step, "tool, role event", apart, limit)
+    differences = [role - line["first_event_ms"] for role, line in zip(roles, lines)]
+    check_ttft(report, step, "tool, role event", differences, limit)
     outputs = [role + wait for role, wait in zip(roles, waits)]
-    apart = [output - line["ttft_ms"] for output, line in zip(outputs, lines)]
-    check_ttft(report, step, "tool, first output", apart, limit)
-    far = sum(wait > TTFT_TARGET_MS for wait in waits)
-    report.note(step, "first output later than the role event", f"by 2 ms and more: {far}")
+    differences = [output - line["ttft_ms"] for output, line in zip(outputs, lines)]
+    check_ttft(report, step, "tool, first output", differences, limit)
+    late = sum(wait > TTFT_TARGET_MS for wait in waits)
+    report.note(step, "first output later than the role event", f"by more than 2 ms: {late}")
     check_decode(report, step, result, lines)
     overhead = [line["overhead_us"] / 1e3 for line in lines]
-    report.note(step, "gateway overhead by its own line", spread(overhead, digits=3))
+    report.note(step, "gateway overhead in the access log", spread(overhead, digits=3))
 
 
 def check_decode(report: Report, step: str, result: dict, lines: list[dict]) -> None:
-    """Mean times per token, of requests that the tool did not hold up itself: the gateway has no
-    such time for those."""
+    """Checks the mean TPOT. The gateway has no TPOT for requests during which the tool stopped reading."""
     fields = ("latencies", "ttfts", "output_lens")
     rows = zip(lines, *(result[name] for name in fields))
     rows = [row for row in rows if row[0]["tpot_ms"] is not None]
-    report.note(step, "requests with a time per token", f"{len(rows)} of {len(lines)}")
-    own = fmean(line["tpot_ms"] for line, *_ in rows)
-    theirs = fmean((end - first) * 1e3 / (count - 1) for _, end, first, count in rows)
-    check_tpot(report, step, "tool", own, theirs)
+    report.note(step, "requests with a TPOT", f"{len(rows)} of {len(lines)}")
+    gateway = fmean(line["tpot_ms"] for line, *_ in rows)
+    tool = fmean((end - first) * 1e3 / (count - 1) for _, end, first, count in rows)
+    check_tpot(report, step, "tool", gateway, tool)
 
 
-def check_tpot(report: Report, step: str, other: str, own: float, theirs: float) -> None:
-    """Mean times per output token, in milliseconds."""
-    off, limit = own / theirs - 1, TPOT_TOLERANCE
-    seen = f"{own:.3f} and {theirs:.3f} ms, {off:+.2%}"
-    what = f"mean TPOT, gateway and {other} (limit {limit:.0%})"
-    report.check(step, what, abs(off) <= limit, seen)
+def check_tpot(report: Report, step: str, name: str, gateway: float, other: float) -> None:
+    """Compares the mean TPOT of the gateway and of another measurement, in milliseconds."""
+    difference, limit = gateway / other - 1, TPOT_TOLERANCE
+    shown = f"{gateway:.3f} and {other:.3f} ms, {difference:+.2%}"
+    what = f"mean TPOT, gateway and {name} (limit {limit:.0%})"
+    report.check(step, what, abs(difference) <= limit, shown)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks a gateway in front of two real vLLM replicas, step by step, and prints a table.
+"""Checks a gateway in front of two real vLLM servers, step by step, and prints a table.
 
-Exit code 1: something did not hold. ../real_vllm.sh starts everything that this needs.
+Exit code 1: a check failed. ../real_vllm.sh starts the processes that this script needs.
 """
 
 import argparse
@@ -27,29 +27,29 @@ from rig import Rig
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--gateway", required=True, help="where clients are served")
-    add("--admin", required=True, help="the gateway's operators' port")
-    add("--single", required=True, help="another gateway, before the first replica only")
-    add("--replica", required=True, action="append", help="may be given several times")
+    add("--gateway", required=True, help="URL of the client listener")
+    add("--admin", required=True, help="URL of the admin listener")
+    add("--single", required=True, help="URL of another gateway, in front of the first backend only")
+    add("--backend", required=True, action="append", help="URL of a backend; repeatable")
     add("--access-log", required=True, type=Path, help="the gateway's standard output")
     add("--work", required=True, type=Path, help="a folder for results")
     add("--bench", type=Path, action="append", help="a load generator: vllm-rs, vllm, or both")
-    add("--aiperf", type=Path, help="a load generator that is not vLLM's")
-    add("--tokenizer", type=Path, help="the model's folder, for load generators")
-    add("--spans", type=Path, help="where a collector writes spans, as JSON")
-    add("--program", required=True, type=Path, help="the gateway's, to start more of them")
-    add("--engine", required=True, type=Path, help="folder of serve.sh and stop.sh")
-    add("--run", required=True, type=Path, help="folder of the replicas' process ids")
-    add("--front-end", required=True, choices=FRONT_ENDS, help="the replicas' HTTP server")
-    add("--faults", action="store_true", help="start replicas and do things to them")
-    add("--kill", action="store_true", help="kill and start a replica of the fleet")
+    add("--aiperf", type=Path, help="the load generator AIPerf")
+    add("--tokenizer", type=Path, help="the folder of the model, for load generators")
+    add("--spans", type=Path, help="the JSON file to which a collector writes spans")
+    add("--program", required=True, type=Path, help="the program of the gateway, to start more gateways")
+    add("--engine", required=True, type=Path, help="the folder with serve.sh and stop.sh")
+    add("--run", required=True, type=Path, help="the folder with the process ids of the backends")
+    add("--front-end", required=True, choices=FRONT_ENDS, help="the HTTP server of the backends")
+    add("--faults", action="store_true", help="also start backends and inject faults")
+    add("--kill", action="store_true", help="also kill and restart a backend of the fleet")
     return parser.parse_args()
 
 
 async def main() -> int:
     args = arguments()
     front_end = FRONT_ENDS[args.front_end]
-    fleet = Fleet(args.gateway, args.admin, args.replica, AccessLog(args.access_log), front_end)
+    fleet = Fleet(args.gateway, args.admin, args.backend, AccessLog(args.access_log), front_end)
     rig = Rig(args.engine, args.run, args.program, args.work, front_end)
     report = Report()
     steps = [
@@ -79,14 +79,14 @@ async def main() -> int:
             await step
         except Exception:
             traceback.print_exc()
-            report.check(name, "the step ran to its end", False)
+            report.check(name, "the step completed", False)
     report.note("machine", "load average after", load_average())
     report.print()
     return int(report.failed())
 
 
 def load_average() -> str:
-    """How busy the machine was: times can only be judged with it."""
+    """The load of the machine, which affects all times."""
     return "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg())
 
 

@@ -1,6 +1,6 @@
-# Where a real vLLM is, and a folder for its replicas and for logs. Sourced by ../real_vllm.sh and
-# ../real_vllm_routing.sh, which say what REAL_VLLM and VENV are. Gives skip, engine, VENV, work and
-# RUN, and ends what was started when the script ends, however it ends.
+# Finds a real vLLM and creates a temporary folder. Sourced by ../real_vllm.sh and ../real_vllm_routing.sh, which
+# describe REAL_VLLM and VENV. Defines skip, engine, VENV, work and RUN. On exit it stops the processes that the
+# script has started.
 
 skip() { echo "skipped: $*"; exit 0; }
 
@@ -27,11 +27,11 @@ cleanup() {
   local status=$? file pid
   trap - EXIT
   for pid in $(jobs -pr); do kill -TERM "$pid" 2>/dev/null || true; done
-  for file in "$RUN"/*.pid; do # of replicas that are ours
+  for file in "$RUN"/*.pid; do # of backends that this script started
     [[ -f $file ]] && "$engine/stop.sh" "$(basename "$file" .pid)" >/dev/null 2>&1 &
   done
   wait
-  if [[ $status -eq 0 ]]; then rm -rf "$work"; else echo "logs are kept in $work" >&2; fi
+  if [[ $status -eq 0 ]]; then rm -rf "$work"; else echo "the logs are in $work" >&2; fi
   exit "$status"
 }
 trap cleanup EXIT

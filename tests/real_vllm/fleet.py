@@ -1,4 +1,4 @@
-"""What the gateway and the replicas say of themselves: the access log and the metrics pages."""
+"""The access log and the metrics pages of the gateway and the backends."""
 
 import asyncio
 import json
@@ -14,62 +14,62 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Page:
-    """One metrics page, as it was when it was fetched."""
+    """One metrics page."""
 
     def __init__(self, text: str):
         self.series = []
         for line in text.splitlines():
-            if found := SERIES.match(line):
-                name, labels, value = found.groups()
+            if match := SERIES.match(line):
+                name, labels, value = match.groups()
                 self.series.append((name, dict(LABEL.findall(labels or "")), float(value)))
 
     def by(self, name: str, label: str) -> Counter:
-        """The sums of a metric for each value of a label."""
+        """The sum of a metric for each value of a label."""
         sums = Counter()
-        for found, labels, value in self.series:
-            if found == name:
+        for series, labels, value in self.series:
+            if series == name:
                 sums[labels[label]] += value
         return sums
 
     def total(self, name: str) -> float:
-        """The sum of a metric over all its labels. A metric that is not there is an error."""
-        values = [value for found, _, value in self.series if found == name]
+        """The sum of a metric over all its labels. Raises KeyError if the metric is missing."""
+        values = [value for series, _, value in self.series if series == name]
         if not values:
             raise KeyError(f"no series {name}")
         return sum(values)
 
 
 class AccessLog:
-    """The lines that the gateway wrote for its requests."""
+    """The access log of a gateway."""
 
     def __init__(self, path: Path):
         self.path = path
 
     def lines(self) -> list[dict]:
-        """All whole lines so far."""
+        """All complete lines so far."""
         text = self.path.read_text()
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def has(self, request_ids: list[str]) -> bool:
-        """Whether the lines of these requests are there."""
+        """Whether the log has the lines of these requests."""
         return set(request_ids) <= {line["request_id"] for line in self.lines()}
 
-    async def of(self, request_ids: list[str]) -> dict[str, dict]:
-        """The lines of these requests, once all are there. Two lines for one are an error."""
+    async def lines_of(self, request_ids: list[str]) -> dict[str, dict]:
+        """Waits for the lines of these requests. Raises LookupError for a missing or a second line."""
         await until(lambda: self.has(request_ids), 5.0)
         wanted = set(request_ids)
         lines = [line for line in self.lines() if line["request_id"] in wanted]
-        found = {line["request_id"]: line for line in lines}
-        if missing := wanted - found.keys():
+        by_id = {line["request_id"]: line for line in lines}
+        if missing := wanted - by_id.keys():
             raise LookupError(f"no access-log line for {sorted(missing)[:5]}")
-        if len(lines) > len(found):
+        if len(lines) > len(by_id):
             raise LookupError("a request has more than one access-log line")
-        return found
+        return by_id
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Counters of the engines, summed, and of the gateway, at one quiet moment."""
+    """Counters of the engines, summed, and of the gateway, while no request is open."""
 
     engine: Counter
     engine_finish: Counter
@@ -78,24 +78,24 @@ class Totals:
     outcome: Counter
 
     def since(self, before: "Totals") -> "Totals":
-        """What was counted in between. Zero counts are left out."""
+        """The increase since an earlier moment. Zero counts are left out."""
         pairs = zip(vars(self).values(), vars(before).values())
-        return Totals(*(now - then for now, then in pairs))
+        return Totals(*(after - before for after, before in pairs))
 
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """What one of vLLM's HTTP servers serves. Both have chat and completions, streamed or whole."""
+    """Features of one of vLLM's HTTP servers. Both serve chat and completions, with and without streams."""
 
     has_responses: bool
     has_choices: bool
-    """More than one answer to a request."""
+    """Serves more than one choice per request."""
     has_limits: bool
-    """Refuses what is too long or too much, and tells with an answer where its time went."""
+    """Rejects requests that are too long or too many, and reports phases with a response."""
     counts_cancels: bool
-    """Its counters have requests whose clients left, as aborted ones."""
+    """Counts requests whose clients disconnected, as aborted."""
     outcome_of_death: str
-    """The gateway's word for a stream whose engine died."""
+    """The gateway's outcome of a stream whose engine died."""
 
 
 FRONT_ENDS = {
@@ -106,35 +106,35 @@ FRONT_ENDS = {
 
 @dataclass(frozen=True)
 class Fleet:
-    """Where everything is."""
+    """A gateway with its backends."""
 
     gateway: str
     admin: str
-    replicas: list[str]
+    backends: list[str]
     log: AccessLog
     front_end: FrontEnd
 
     def page(self) -> Page:
-        """The gateway's metrics."""
+        """The gateway's metrics page."""
         return fetch(self.admin)
 
     def in_flight(self) -> float:
-        """What the gateway's gauges say is in flight, at both ends."""
+        """The sum of the gateway's in-flight gauges, for clients and for backends."""
         page = self.page()
-        ends = ("tokenweir_requests_in_flight", "tokenweir_backend_requests_in_flight")
-        return sum(page.total(name) for name in ends)
+        gauges = ("tokenweir_requests_in_flight", "tokenweir_backend_requests_in_flight")
+        return sum(page.total(name) for name in gauges)
 
     def engine_load(self) -> float:
-        """Sequences that run or wait in any engine."""
-        pages = [fetch(replica) for replica in self.replicas]
+        """Sequences that run or wait in the engines."""
+        pages = [fetch(backend) for backend in self.backends]
         names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
         return sum(page.total(name) for page in pages for name in names)
 
     def totals(self) -> Totals:
-        """All counters now."""
+        """The current counters."""
         engine, engine_finish = Counter(), Counter()
-        for replica in self.replicas:
-            page = fetch(replica)
+        for backend in self.backends:
+            page = fetch(backend)
             for kind in ("prompt_tokens", "generation_tokens", "prompt_tokens_cached"):
                 engine[kind] += page.total(f"vllm:{kind}_total")
             engine_finish += page.by("vllm:request_success_total", "finished_reason")
@@ -143,12 +143,12 @@ class Fleet:
             engine,
             engine_finish,
             page.by("tokenweir_tokens_total", "type"),
-            page.by("tokenweir_finish_total", "reason"),
+            page.by("tokenweir_finish_reasons_total", "reason"),
             page.by("tokenweir_requests_total", "outcome"),
         )
 
     async def settled(self, seconds: float = 10.0) -> Totals:
-        """The counters once nothing runs and nothing changes any more."""
+        """The counters when no request is open and they no longer change."""
         deadline, last = time.monotonic() + seconds, None
         while time.monotonic() < deadline:
             now = self.totals()
@@ -161,12 +161,12 @@ class Fleet:
 
 def fetch(base: str) -> Page:
     """The metrics page of a server on this machine."""
-    with urllib.request.urlopen(f"{base}/metrics", timeout=5) as answer:
-        return Page(answer.read().decode())
+    with urllib.request.urlopen(f"{base}/metrics", timeout=5) as response:
+        return Page(response.read().decode())
 
 
 async def until(condition, seconds: float, every: float = 0.02) -> float | None:
-    """Seconds until the condition held, `None` if it did not in time."""
+    """Waits for a condition. Returns the seconds, or `None` after the timeout."""
     begin = time.monotonic()
     while time.monotonic() - begin < seconds:
         if condition():

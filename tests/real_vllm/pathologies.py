@@ -1,5 +1,5 @@
-"""What goes wrong in an engine, made to happen: it is stopped, paused, full, aborts or dies. What
-the gateway says of it must be what a client sees with its own clock."""
+"""Injects faults into an engine: stop, pause, full queue, abort and death. The gateway's records must agree with the
+observations of the client."""
 
 import asyncio
 import signal
@@ -9,18 +9,18 @@ from itertools import count
 
 from fleet import Fleet, until
 from report import Report, seconds, show
-from rig import Replica, Rig
+from rig import Backend, Rig
 from stream import USAGE, Stream
 
-# One request at a time, so that the next one waits; comments while it does.
+# One sequence at a time, so that the next request waits, and comments while it waits.
 ARGUMENTS = ("--max-num-seqs", "1", "--sse-keep-alive-interval", "1")
 QUEUE_LIMIT = 3
 LIMITS = ("--max-num-queued-reqs", str(QUEUE_LIMIT), "--enable-per-request-metrics")
 STOP_SECONDS = 3.0
 PAUSE_SECONDS = 1.5
-# Of times that last seconds, between the client's clock and the gateway's.
-AGREE_MS = 20.0
-# The gateway's names and the engine's.
+# Tolerance between the times of client and gateway, for times of seconds.
+TOLERANCE_MS = 20.0
+# The gateway's names of phases and the engine's.
 PHASES = {
     "queue": "queue_time_ms",
     "prefill": "time_to_first_token_ms",
@@ -29,173 +29,173 @@ PHASES = {
 ENDLESS = {"max_tokens": 1800, "ignore_eos": True, "temperature": 1.0} | USAGE
 
 
-class Scene:
-    """One replica, the gateway before it, and where results go."""
+class Scenario:
+    """One backend, the gateway in front of it, and the report."""
 
-    def __init__(self, fleet: Fleet, replica: Replica, report: Report):
-        self.fleet, self.replica, self.report = fleet, replica, report
+    def __init__(self, fleet: Fleet, backend: Backend, report: Report):
+        self.fleet, self.backend, self.report = fleet, backend, report
         self.ids = (f"fault-{number}" for number in count())
 
     def stream(self, prompt: str, body: dict) -> tuple[Stream, asyncio.Task]:
-        """A stream that has begun."""
+        """Starts a stream. Returns it and the task that reads it."""
         stream = Stream(self.fleet.gateway, next(self.ids), "chat", prompt, body)
         return stream, asyncio.create_task(stream.read())
 
     async def line(self, stream: Stream) -> dict:
-        """The gateway's line of a stream that is over."""
-        return (await self.fleet.log.of([stream.request_id]))[stream.request_id]
+        """The access log line of a stream that has ended."""
+        return (await self.fleet.log.lines_of([stream.request_id]))[stream.request_id]
 
     def check(self, step: str, line: dict, expected: dict) -> None:
-        """What the line must say."""
-        said = {name: line.get(name) for name in expected}
-        holds = said == expected
-        shown = show(said) if holds else f"{show(said)}, not {show(expected)}"
+        """Checks fields of an access log line."""
+        actual = {name: line.get(name) for name in expected}
+        holds = actual == expected
+        shown = show(actual) if holds else f"{show(actual)}, not {show(expected)}"
         self.report.check(step, "line", holds, shown)
 
-    def close(self, step: str, what: str, ours: float, theirs: float) -> None:
-        """Two clocks that say the same."""
-        shown = f"{ours:.1f} ms, client {theirs:.1f} ms"
-        self.report.check(step, what, abs(ours - theirs) <= AGREE_MS, shown)
+    def check_time(self, step: str, what: str, gateway: float, client: float) -> None:
+        """Compares a time of the gateway with the client's, in milliseconds."""
+        shown = f"{gateway:.1f} ms, client {client:.1f} ms"
+        self.report.check(step, what, abs(gateway - client) <= TOLERANCE_MS, shown)
 
 
 async def check(rig: Rig, report: Report) -> None:
-    """Everything of this module, on one replica. It does not survive."""
+    """Runs all checks of this module on one backend. The last check kills it."""
     limits = LIMITS if rig.front_end.has_limits else ()
     async with (
-        rig.replica(*ARGUMENTS, *limits) as replica,
-        rig.fleet("faults", [replica.url]) as fleet,
+        rig.backend(*ARGUMENTS, *limits) as backend,
+        rig.fleet("faults", [backend.url]) as fleet,
     ):
-        scene = Scene(fleet, replica, report)
-        await scene.stream("hello", {})[1]
-        await check_stop(scene)
-        await check_pause(scene)
-        await check_abort(scene)
-        await check_queue(scene)
+        scenario = Scenario(fleet, backend, report)
+        await scenario.stream("hello", {})[1]
+        await check_stop(scenario)
+        await check_pause(scenario)
+        await check_abort(scenario)
+        await check_queue(scenario)
         if rig.front_end.has_limits:
-            await check_full(scene)
-            await check_phases(scene)
+            await check_full(scenario)
+            await check_phases(scenario)
         else:
-            report.note("queue full", "skipped", "not in this front end")
-        await check_death(scene, rig.front_end.outcome_of_death)
+            report.note("queue full", "skipped", "not supported by this front end")
+        await check_death(scenario, rig.front_end.outcome_of_death)
         counted = +fleet.page().by("tokenweir_requests_total", "outcome")
         lines = Counter(line["outcome"] for line in fleet.log.lines())
         report.equal("faults", "outcomes, metrics = lines", counted, lines)
 
 
-async def flowing(stream: Stream, pieces: int = 30) -> None:
-    """The answer is on its way."""
-    if await until(lambda: len(stream.pieces) >= pieces, 20.0) is None:
-        raise TimeoutError(f"{stream.request_id} does not flow")
+async def wait_for_chunks(stream: Stream, chunks: int = 30) -> None:
+    """Waits until a stream has delivered this many chunks."""
+    if await until(lambda: len(stream.chunks) >= chunks, 20.0) is None:
+        raise TimeoutError(f"{stream.request_id}: fewer than {chunks} chunks")
 
 
-async def check_stop(scene: Scene) -> None:
-    """An engine that is stopped in the middle of a stream and goes on. Its server is well, and
-    sends comments: only the silence tells."""
-    step, stalls = "engine stopped", stall_counter(scene.fleet)
-    stream, reading = scene.stream("The", ENDLESS | {"max_tokens": 300})
-    await flowing(stream)
-    stopped = scene.replica.signal(signal.SIGSTOP)
+async def check_stop(scenario: Scenario) -> None:
+    """The engine is stopped during a stream and continued. Its HTTP server still sends comments, so only the
+    missing output shows the stall."""
+    step, stalls = "engine stopped", stall_counter(scenario.fleet)
+    stream, reading = scenario.stream("The", ENDLESS | {"max_tokens": 300})
+    await wait_for_chunks(stream)
+    stopped = scenario.backend.signal(signal.SIGSTOP)
     try:
-        seen = await until(lambda: stalled(scene.fleet) >= 1, STOP_SECONDS)
+        detected = await until(lambda: stalled(scenario.fleet) >= 1, STOP_SECONDS)
         await asyncio.sleep(stopped + STOP_SECONDS - time.perf_counter())
     finally:
-        went_on = scene.replica.signal(signal.SIGCONT)
+        continued = scenario.backend.signal(signal.SIGCONT)
     await reading
-    line = await scene.line(stream)
-    scene.check(step, line, {"outcome": "ok", "finish": ["length"], "output_tokens": 300})
-    scene.close(step, "longest gap", line["gap_max_ms"], stream.gap_max_ms())
-    stop_ms = (went_on - stopped) * 1e3
-    is_whole = line["gap_max_ms"] >= stop_ms - AGREE_MS
-    scene.report.check(step, "the gap has the stop in it", is_whole, f"{stop_ms:.1f} ms")
-    scene.report.check(step, "stalled streams meanwhile", seen is not None, seconds(seen))
-    scene.report.equal(step, "stalled streams afterwards", stalled(scene.fleet), 0)
-    counted = stall_counter(scene.fleet) - stalls
+    line = await scenario.line(stream)
+    scenario.check(step, line, {"outcome": "ok", "finish": ["length"], "output_tokens": 300})
+    scenario.check_time(step, "longest gap", line["gap_max_ms"], stream.gap_max_ms())
+    stop_ms = (continued - stopped) * 1e3
+    is_included = line["gap_max_ms"] >= stop_ms - TOLERANCE_MS
+    scenario.report.check(step, "the gap includes the stop", is_included, f"{stop_ms:.1f} ms")
+    scenario.report.check(step, "stalled streams during the stop", detected is not None, seconds(detected))
+    scenario.report.equal(step, "stalled streams afterwards", stalled(scenario.fleet), 0)
+    counted = stall_counter(scenario.fleet) - stalls
     shown = f"counter {show(counted)}, line {line.get('stalls')}"
-    is_told = counted >= 1 and (line.get("stalls") or 0) >= 1
-    scene.report.check(step, "the stall is counted", is_told, shown)
+    is_counted = counted >= 1 and (line.get("stalls") or 0) >= 1
+    scenario.report.check(step, "the stall is counted", is_counted, shown)
 
 
 def stalled(fleet: Fleet) -> float:
-    """Streams that are silent now."""
+    """Number of stalled streams now."""
     return fleet.page().by("tokenweir_streams_stalled", "backend").total()
 
 
 def stall_counter(fleet: Fleet) -> float:
-    """Stalls so far."""
+    """Number of stalls so far."""
     return fleet.page().by("tokenweir_stalls_total", "backend").total()
 
 
-async def check_pause(scene: Scene) -> None:
-    """A request that is sent while the engine is paused: the pause is part of its TTFT."""
+async def check_pause(scenario: Scenario) -> None:
+    """A request is sent while the engine is paused. The pause is part of its TTFT."""
     step = "engine paused"
-    await scene.replica.post("/pause?mode=keep")
-    stream, reading = scene.stream("hello", {"temperature": 0} | USAGE)
+    await scenario.backend.post("/pause?mode=keep")
+    stream, reading = scenario.stream("hello", {"temperature": 0} | USAGE)
     await asyncio.sleep(PAUSE_SECONDS)
-    await scene.replica.post("/resume")
+    await scenario.backend.post("/resume")
     await reading
-    line = await scene.line(stream)
+    line = await scenario.line(stream)
     tokens = stream.usage()["completion_tokens"]
-    scene.check(step, line, {"outcome": "ok", "finish": ["stop"], "output_tokens": tokens})
-    scene.close(step, "TTFT", line["ttft_ms"], stream.ttft_ms())
-    has_it = line["ttft_ms"] >= PAUSE_SECONDS * 1e3
-    scene.report.check(step, "TTFT has the pause in it", has_it, f"{PAUSE_SECONDS * 1e3:g} ms")
+    scenario.check(step, line, {"outcome": "ok", "finish": ["stop"], "output_tokens": tokens})
+    scenario.check_time(step, "TTFT", line["ttft_ms"], stream.ttft_ms())
+    is_included = line["ttft_ms"] >= PAUSE_SECONDS * 1e3
+    scenario.report.check(step, "the TTFT includes the pause", is_included, f"{PAUSE_SECONDS * 1e3:g} ms")
 
 
-async def check_abort(scene: Scene) -> None:
-    """An engine that gives up what it does, which is a whole answer on the wire."""
+async def check_abort(scenario: Scenario) -> None:
+    """The engine aborts its requests. On the wire the response is complete, with finish reason `abort`."""
     step = "engine aborts"
-    stream, reading = scene.stream("The", ENDLESS)
-    await flowing(stream)
-    await scene.replica.post("/pause?mode=abort")
-    await scene.replica.post("/resume")
+    stream, reading = scenario.stream("The", ENDLESS)
+    await wait_for_chunks(stream)
+    await scenario.backend.post("/pause?mode=abort")
+    await scenario.backend.post("/resume")
     await reading
     tokens = stream.usage()["completion_tokens"]
-    told = {"outcome": "aborted", "finish": ["abort"], "status": 200, "output_tokens": tokens}
-    scene.check(step, await scene.line(stream), told)
+    expected = {"outcome": "aborted", "finish": ["abort"], "status": 200, "output_tokens": tokens}
+    scenario.check(step, await scenario.line(stream), expected)
 
 
-async def check_queue(scene: Scene) -> None:
-    """A request that waits for the one before it. What comes meanwhile are comments."""
+async def check_queue(scenario: Scenario) -> None:
+    """A request waits in the engine's queue. Until its first output the client gets comments."""
     step = "queue"
-    first, reading = scene.stream("The", ENDLESS | {"max_tokens": 700})
-    await flowing(first)
-    second, waiting = scene.stream("hello", {"temperature": 0} | USAGE)
+    first, reading = scenario.stream("The", ENDLESS | {"max_tokens": 700})
+    await wait_for_chunks(first)
+    second, waiting = scenario.stream("hello", {"temperature": 0} | USAGE)
     await asyncio.gather(reading, waiting)
-    line, outputs = await scene.line(second), second.outputs()
+    line, outputs = await scenario.line(second), second.outputs()
     early = [at for at in second.comments() if at < outputs[0]]
     shown = f"{len(early)} before the first output"
-    scene.report.check(step, "comments pass", bool(early), shown)
-    scene.close(step, "TTFT", line["ttft_ms"], second.ttft_ms())
-    scene.check(step, line, {"outcome": "ok", "output_events": len(outputs)})
+    scenario.report.check(step, "comments are forwarded", bool(early), shown)
+    scenario.check_time(step, "TTFT", line["ttft_ms"], second.ttft_ms())
+    scenario.check(step, line, {"outcome": "ok", "output_events": len(outputs)})
 
 
-async def check_full(scene: Scene) -> None:
-    """More requests than the replica takes."""
+async def check_full(scenario: Scenario) -> None:
+    """More requests than the backend accepts."""
     step = "queue full"
-    running = [scene.stream("The", ENDLESS | {"max_tokens": 900}) for _ in range(QUEUE_LIMIT)]
-    await until(lambda: scene.fleet.engine_load() >= QUEUE_LIMIT, 10.0)
+    running = [scenario.stream("The", ENDLESS | {"max_tokens": 900}) for _ in range(QUEUE_LIMIT)]
+    await until(lambda: scenario.fleet.engine_load() >= QUEUE_LIMIT, 10.0)
     for stream in (True, False):
-        refused, reading = scene.stream("hello", {"stream": stream})
+        rejected, reading = scenario.stream("hello", {"stream": stream})
         await reading
-        told = {"status": 503, "outcome": "upstream_error", "output_tokens": None}
-        scene.report.equal(step, "status at the client", refused.status, 503)
-        scene.check(step, await scene.line(refused), told)
-    others = [await scene.line(await reading) for _, reading in running]
-    scene.report.equal(step, "the others", {line["outcome"] for line in others}, {"ok"})
+        expected = {"status": 503, "outcome": "upstream_error", "output_tokens": None}
+        scenario.report.equal(step, "status at the client", rejected.status, 503)
+        scenario.check(step, await scenario.line(rejected), expected)
+    others = [await scenario.line(await reading) for _, reading in running]
+    scenario.report.equal(step, "the others", {line["outcome"] for line in others}, {"ok"})
 
 
-async def check_phases(scene: Scene) -> None:
-    """The engine tells where the time of a request went, and the gateway's metrics say it."""
-    step, before = "phases", phases(scene.fleet)
-    stream, reading = scene.stream("count", {"temperature": 0} | USAGE)
+async def check_phases(scenario: Scenario) -> None:
+    """The engine reports the phases of a request. The gateway's metrics have the same values."""
+    step, before = "phases", phases(scenario.fleet)
+    stream, reading = scenario.stream("count", {"temperature": 0} | USAGE)
     await reading
-    told = [event.body["metrics"] for event in stream.events() if event.body.get("metrics")]
-    await scene.line(stream)
-    ours = phases(scene.fleet) - before
+    reported = [event.body["metrics"] for event in stream.events() if event.body.get("metrics")]
+    await scenario.line(stream)
+    measured = phases(scenario.fleet) - before
     for phase, name in PHASES.items():
-        own, theirs = ours[phase] * 1e3, told[-1][name]
-        shown = f"{own:.3f} ms, engine {theirs:.3f} ms"
-        scene.report.check(step, phase, abs(own - theirs) <= 0.01, shown)
+        gateway, engine = measured[phase] * 1e3, reported[-1][name]
+        shown = f"{gateway:.3f} ms, engine {engine:.3f} ms"
+        scenario.report.check(step, phase, abs(gateway - engine) <= 0.01, shown)
 
 
 def phases(fleet: Fleet) -> Counter:
@@ -203,16 +203,16 @@ def phases(fleet: Fleet) -> Counter:
     return fleet.page().by("tokenweir_phase_seconds_sum", "phase")
 
 
-async def check_death(scene: Scene, outcome: str) -> None:
-    """An engine that is killed in the middle of a stream. What it wrote is not forgotten."""
+async def check_death(scenario: Scenario, outcome: str) -> None:
+    """The engine is killed during a stream. The output until then is counted."""
     step = "engine killed"
-    stream, reading = scene.stream("The", ENDLESS)
-    await flowing(stream)
-    scene.replica.signal(signal.SIGKILL)
+    stream, reading = scenario.stream("The", ENDLESS)
+    await wait_for_chunks(stream)
+    scenario.backend.signal(signal.SIGKILL)
     await reading
-    line, outputs = await scene.line(stream), len(stream.outputs())
-    told = {"outcome": outcome, "closed_by": "backend", "output_events": outputs}
-    scene.check(step, line, told)
-    scene.report.equal(step, "cut at the client", stream.is_cut, outcome == "truncated")
+    line, outputs = await scenario.line(stream), len(stream.outputs())
+    expected = {"outcome": outcome, "closed_by": "backend", "output_events": outputs}
+    scenario.check(step, line, expected)
+    scenario.report.equal(step, "cut at the client", stream.is_cut, outcome == "truncated")
     tokens = line["output_tokens"] or 0
-    scene.report.check(step, "tokens are kept", tokens >= outputs, f"{tokens}, {outputs} events")
+    scenario.report.check(step, "tokens are counted", tokens >= outputs, f"{tokens}, {outputs} events")

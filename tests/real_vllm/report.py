@@ -1,4 +1,4 @@
-"""The table of what was checked, and whether it held."""
+"""The table of checks and their results."""
 
 from statistics import median
 
@@ -9,30 +9,30 @@ class Report:
     def __init__(self):
         self.rows = []
 
-    def check(self, step: str, what: str, holds: bool, seen: object = "") -> None:
-        """Something that must hold, and what was seen."""
-        self.row(step, what, str(seen), "ok" if holds else "FAILED")
+    def check(self, step: str, what: str, holds: bool, shown: object = "") -> None:
+        """A check with the observed value."""
+        self.row(step, what, str(shown), "ok" if holds else "FAILED")
 
-    def note(self, step: str, what: str, seen: object) -> None:
-        """A number that is of interest, without a bar."""
-        self.row(step, what, str(seen), "")
+    def note(self, step: str, what: str, shown: object) -> None:
+        """A value without a bound."""
+        self.row(step, what, str(shown), "")
 
-    def equal(self, step: str, what: str, ours: object, theirs: object) -> None:
-        """Two counts that must be the same."""
-        seen = f"{show(ours)}" if ours == theirs else f"{show(ours)}, not {show(theirs)}"
-        self.check(step, what, ours == theirs, seen)
+    def equal(self, step: str, what: str, actual: object, expected: object) -> None:
+        """A check that two values are equal."""
+        shown = f"{show(actual)}" if actual == expected else f"{show(actual)}, not {show(expected)}"
+        self.check(step, what, actual == expected, shown)
 
-    def row(self, step: str, what: str, seen: str, verdict: str) -> None:
-        """Adds a row and prints it at once, so that a long run can be followed."""
-        self.rows.append((step, what, seen, verdict))
-        print(f"  {step}: {what}: {seen} {verdict}".rstrip(), flush=True)
+    def row(self, step: str, what: str, shown: str, result: str) -> None:
+        """Adds a row and prints it at once, to show the progress of a long run."""
+        self.rows.append((step, what, shown, result))
+        print(f"  {step}: {what}: {shown} {result}".rstrip(), flush=True)
 
     def failed(self) -> bool:
-        """Whether anything did not hold."""
-        return any(verdict == "FAILED" for *_, verdict in self.rows)
+        """Whether a check failed."""
+        return any(result == "FAILED" for *_, result in self.rows)
 
     def print(self) -> None:
-        """The table."""
+        """Prints the table."""
         widths = [max(len(row[column]) for row in self.rows) for column in range(3)]
         print()
         for row in self.rows:
@@ -41,7 +41,7 @@ class Report:
 
 
 def show(value: object) -> str:
-    """Counts without the `.0` of metrics pages."""
+    """A value as text, and counts without the `.0` of metrics pages."""
     if isinstance(value, dict):
         counts = (f"{key} {show(count)}" for key, count in sorted(value.items()) if count)
         return ", ".join(counts) or "none"
@@ -49,18 +49,18 @@ def show(value: object) -> str:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The smallest value that this share of all values does not exceed."""
+    """The quantile of the values for a share from 0 to 1."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def spread(values: list[float], digits: int = 2) -> str:
-    """Median, 95th percentile and maximum, for milliseconds."""
+    """p50, p95 and maximum of milliseconds, as text."""
     marks = {"p50": median(values), "p95": percentile(values, 0.95), "max": max(values)}
     shown = ", ".join(f"{name} {value:.{digits}f}" for name, value in marks.items())
     return f"{shown} ms of {len(values)}"
 
 
-def seconds(took: float | None) -> str:
-    """A wait that may have been in vain."""
-    return "never" if took is None else f"{took:.2f} s"
+def seconds(elapsed: float | None) -> str:
+    """The time of a wait, or `never` after a timeout."""
+    return "never" if elapsed is None else f"{elapsed:.2f} s"

@@ -1,4 +1,4 @@
-"""Replicas and gateways of their own, for checks that need other arguments than the fleet has."""
+"""Starts backends and gateways with other arguments than those of the fleet."""
 
 import asyncio
 import os
@@ -18,66 +18,66 @@ READY_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Replica:
-    """A real vLLM on this machine."""
+class Backend:
+    """A real vLLM server on this machine."""
 
     port: str
     pid: int
 
     @property
     def url(self) -> str:
-        """Where it serves."""
+        """The URL of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     def processes(self) -> list[int]:
-        """All of it."""
+        """The process ids of the engine and of the HTTP server."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return [*map(int, children), self.pid]
 
     def engines(self) -> list[int]:
-        """Only its engine, without the server in front of it."""
+        """The process ids of the engine, without the HTTP server."""
         names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in self.processes()}
         return [pid for pid, name in names.items() if name.startswith("VLLM::Engine")]
 
     def signal(self, number: signal.Signals) -> float:
-        """Sends a signal to the engine, and says when."""
+        """Sends a signal to the engine. Returns the time."""
         for pid in self.engines():
             os.kill(pid, number)
         return time.perf_counter()
 
     async def post(self, path: str) -> None:
-        """One of its admin verbs, which a gateway does not forward."""
+        """Calls a control endpoint of the server. A gateway does not forward these."""
         request = urllib.request.Request(f"{self.url}{path}", data=b"{}", method="POST")
         await asyncio.to_thread(lambda: urllib.request.urlopen(request, timeout=30).close())
 
 
 @dataclass(frozen=True)
 class Rig:
-    """What replicas and gateways are made with."""
+    """Starts backends and gateways."""
 
     engine: Path
-    """The folder of serve.sh and stop.sh."""
+    """The folder with serve.sh and stop.sh."""
     run: Path
-    """Where they keep process ids."""
+    """The folder for the process ids."""
     gateway: Path
-    """The program."""
+    """The program of the gateway."""
     work: Path
-    """Where logs go."""
+    """The folder for logs."""
     front_end: FrontEnd
 
-    def running(self, url: str) -> Replica:
-        """The replica that was started at this address."""
+    def running(self, url: str) -> Backend:
+        """The backend that runs at this URL."""
         port = url.rpartition(":")[2]
-        return Replica(port, int((self.run / f"{port}.pid").read_text()))
+        return Backend(port, int((self.run / f"{port}.pid").read_text()))
 
-    async def start(self, port: str, *arguments: str) -> Replica:
-        """A replica with these arguments of vLLM, and with its admin verbs."""
+    async def start(self, port: str, *arguments: str) -> Backend:
+        """Starts a backend with these arguments of vLLM, and with its control endpoints."""
         await self._call("serve.sh", port, *arguments)
         return self.running(port)
 
     @asynccontextmanager
-    async def replica(self, *arguments: str) -> AsyncIterator[Replica]:
-        """A replica for a while."""
+    async def backend(self, *arguments: str) -> AsyncIterator[Backend]:
+        """A backend for the duration of the context."""
         port = str(free_port())
         try:
             yield await self.start(port, *arguments)
@@ -92,19 +92,19 @@ class Rig:
             raise ChildProcessError(f"{script} {' '.join(arguments)}: exit status {status}")
 
     @asynccontextmanager
-    async def fleet(self, name: str, replicas: list[str], *options: str) -> AsyncIterator[Fleet]:
-        """A gateway in front of these replicas."""
+    async def fleet(self, name: str, backends: list[str], *options: str) -> AsyncIterator[Fleet]:
+        """A gateway in front of these backends."""
         listen, admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
         command = [str(self.gateway), "serve", "--listen", listen, "--admin", admin, *options]
-        command += [part for replica in replicas for part in ("--backend", replica)]
+        command += [part for backend in backends for part in ("--backend", backend)]
         lines = self.work / f"{name}.jsonl"
-        with lines.open("wb") as log, (self.work / f"{name}.log").open("wb") as diary:
-            process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=diary)
+        with lines.open("wb") as access_log, (self.work / f"{name}.log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(*command, stdout=access_log, stderr=log)
         try:
             if await until(lambda: is_ready(admin), READY_SECONDS, 0.1) is None:
-                raise TimeoutError(Path(diary.name).read_text()[-2000:])
+                raise TimeoutError(Path(log.name).read_text()[-2000:])
             yield Fleet(
-                f"http://{listen}", f"http://{admin}", replicas, AccessLog(lines), self.front_end
+                f"http://{listen}", f"http://{admin}", backends, AccessLog(lines), self.front_end
             )
         finally:
             if process.returncode is None:
@@ -113,7 +113,7 @@ class Rig:
 
 
 def is_ready(admin: str) -> bool:
-    """Whether the gateway takes requests."""
+    """Whether the gateway is ready."""
     try:
         with urllib.request.urlopen(f"http://{admin}/readyz", timeout=2):
             return True
@@ -122,6 +122,6 @@ def is_ready(admin: str) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody has."""
+    """A free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The official OpenAI client, and what it saw of each answer."""
+"""The official OpenAI client and its observations of each response."""
 
 import time
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ MODEL = "tiny"
 
 
 @dataclass(frozen=True)
-class Ask:
+class Request:
     """One request."""
 
     api: str
@@ -21,16 +21,16 @@ class Ask:
 
     @property
     def is_known(self) -> bool:
-        """Whether the model answers it the same every time."""
+        """Whether the response has the same text every time."""
         return self.body.get("temperature") == 0 and "n" not in self.body
 
 
 @dataclass
-class Seen:
-    """What the client saw of one answer. Times are of its own clock."""
+class Response:
+    """The client's observations of one response. Times are of the client's clock."""
 
     request_id: str
-    ask: Ask
+    request: Request
     called: float | None = None
     sent: float | None = None
     first_output: float | None = None
@@ -41,13 +41,13 @@ class Seen:
     cached: int | None = None
 
     def ttft_ms(self, begin: float) -> float:
-        """From a moment to the first output."""
+        """Milliseconds from a moment to the first output."""
         return (self.first_output - begin) * 1e3
 
     def on_output(self, text: str | None) -> None:
-        """Some output came, in whatever channel."""
+        """Records output of any kind."""
         if text:
-            if self.first_output is None and self.ask.stream:
+            if self.first_output is None and self.request.stream:
                 self.first_output = time.perf_counter()
             self.text += text
 
@@ -66,118 +66,118 @@ class Sdk:
 
     async def _on_request(self, request) -> None:
         async def on_step(name: str, _about: dict) -> None:
-            # A new connection is there by now.
+            # At this step a new connection is already established.
             if name.endswith("send_request_headers.started"):
                 self._sent[request.headers["x-request-id"]] = time.perf_counter()
 
         request.extensions["trace"] = on_step
 
-    def begin(self, ask: Ask) -> Seen:
-        """A request that is about to be made."""
-        return Seen(next(self._ids), ask)
+    def begin(self, request: Request) -> Response:
+        """The response of a request that was not sent yet."""
+        return Response(next(self._ids), request)
 
-    async def ask(self, ask: Ask) -> Seen:
-        """Makes a request and reads the whole answer."""
-        seen = self.begin(ask)
-        await self.read(seen)
-        return seen
+    async def send(self, request: Request) -> Response:
+        """Sends a request and reads the whole response."""
+        response = self.begin(request)
+        await self.read(response)
+        return response
 
-    async def read(self, seen: Seen) -> None:
-        """Makes the request and reads until it is over or somebody cancels it."""
-        send, on_whole, on_event = SHAPES[seen.ask.api]
-        headers = {"x-request-id": seen.request_id}
-        seen.called = time.perf_counter()
-        answer = await send(self.client, seen.ask, headers)
-        seen.sent = self._sent.pop(seen.request_id)
-        if not seen.ask.stream:
-            on_whole(seen, answer)
+    async def read(self, response: Response) -> None:
+        """Sends the request and reads the response to its end."""
+        send, on_body, on_event = APIS[response.request.api]
+        headers = {"x-request-id": response.request_id}
+        response.called = time.perf_counter()
+        result = await send(self.client, response.request, headers)
+        response.sent = self._sent.pop(response.request_id)
+        if not response.request.stream:
+            on_body(response, result)
             return
-        async with answer:
-            async for event in answer:
-                on_event(seen, event)
+        async with result:
+            async for event in result:
+                on_event(response, event)
 
 
-def _chat(client, ask, headers):
+def _chat(client, request, headers):
     return client.chat.completions.create(
-        messages=[{"role": "user", "content": ask.prompt}], **_common(ask, headers)
+        messages=[{"role": "user", "content": request.prompt}], **_common(request, headers)
     )
 
 
-def _completion(client, ask, headers):
-    return client.completions.create(prompt=ask.prompt, **_common(ask, headers))
+def _completion(client, request, headers):
+    return client.completions.create(prompt=request.prompt, **_common(request, headers))
 
 
-def _response(client, ask, headers):
-    body = dict(ask.body)
+def _response(client, request, headers):
+    body = dict(request.body)
     if "max_tokens" in body:
         body["max_output_tokens"] = body.pop("max_tokens")
     body.pop("ignore_eos", None)
-    extra = {"model": MODEL, "stream": ask.stream, "extra_headers": headers}
-    return client.responses.create(input=ask.prompt, **extra, **body)
+    extra = {"model": MODEL, "stream": request.stream, "extra_headers": headers}
+    return client.responses.create(input=request.prompt, **extra, **body)
 
 
-def _common(ask, headers):
-    body, more = dict(ask.body), {}
+def _common(request, headers):
+    body, extra = dict(request.body), {}
     for name in ("ignore_eos", "chat_template_kwargs"):
         if name in body:
-            more[name] = body.pop(name)
-    if ask.stream and ask.wants_usage:
+            extra[name] = body.pop(name)
+    if request.stream and request.wants_usage:
         body["stream_options"] = {"include_usage": True}
-    body |= {"model": MODEL, "stream": ask.stream, "extra_headers": headers, "extra_body": more}
+    body |= {"model": MODEL, "stream": request.stream, "extra_headers": headers, "extra_body": extra}
     return body
 
 
-def _on_chat(seen, answer):
-    for choice in answer.choices:
-        part = choice.delta if seen.ask.stream else choice.message
-        seen.on_output(getattr(part, "reasoning", None))
-        seen.on_output(part.content)
+def _on_chat(response, data):
+    for choice in data.choices:
+        part = choice.delta if response.request.stream else choice.message
+        response.on_output(getattr(part, "reasoning", None))
+        response.on_output(part.content)
         for call in part.tool_calls or ():
-            seen.on_output(call.function.name)
-            seen.on_output(call.function.arguments)
-        _on_finish(seen, choice)
-    _on_usage(seen, answer.usage)
+            response.on_output(call.function.name)
+            response.on_output(call.function.arguments)
+        _on_finish(response, choice)
+    _on_usage(response, data.usage)
 
 
-def _on_completion(seen, answer):
-    for choice in answer.choices:
-        seen.on_output(choice.text)
-        _on_finish(seen, choice)
-    _on_usage(seen, answer.usage)
+def _on_completion(response, data):
+    for choice in data.choices:
+        response.on_output(choice.text)
+        _on_finish(response, choice)
+    _on_usage(response, data.usage)
 
 
-def _on_finish(seen, choice):
+def _on_finish(response, choice):
     if choice.finish_reason:
-        seen.finish[choice.index] = choice.finish_reason
+        response.finish[choice.index] = choice.finish_reason
 
 
-def _on_usage(seen, usage):
+def _on_usage(response, usage):
     if usage:
-        seen.input, seen.output = usage.prompt_tokens, usage.completion_tokens
-        seen.cached = usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens
+        response.input, response.output = usage.prompt_tokens, usage.completion_tokens
+        response.cached = usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens
 
 
-def _on_response_event(seen, event):
+def _on_response_event(response, event):
     if event.type.endswith(".delta"):
-        seen.on_output(event.delta)
+        response.on_output(event.delta)
     elif event.type in ("response.completed", "response.incomplete"):
-        _on_response_end(seen, event.response)
+        _on_response_end(response, event.response)
 
 
-def _on_response(seen, response):
-    seen.on_output(response.output_text)
-    _on_response_end(seen, response)
+def _on_response(response, data):
+    response.on_output(data.output_text)
+    _on_response_end(response, data)
 
 
-def _on_response_end(seen, response):
-    is_cut = response.status == "incomplete"
-    reason = response.incomplete_details.reason if is_cut else response.status
-    seen.finish[0] = {"completed": "stop", "max_output_tokens": "length"}.get(reason, reason)
-    seen.input, seen.output = response.usage.input_tokens, response.usage.output_tokens
-    seen.cached = response.usage.input_tokens_details.cached_tokens
+def _on_response_end(response, data):
+    is_incomplete = data.status == "incomplete"
+    reason = data.incomplete_details.reason if is_incomplete else data.status
+    response.finish[0] = {"completed": "stop", "max_output_tokens": "length"}.get(reason, reason)
+    response.input, response.output = data.usage.input_tokens, data.usage.output_tokens
+    response.cached = data.usage.input_tokens_details.cached_tokens
 
 
-SHAPES = {
+APIS = {
     "chat": (_chat, _on_chat, _on_chat),
     "completions": (_completion, _on_completion, _on_completion),
     "responses": (_response, _on_response, _on_response_event),

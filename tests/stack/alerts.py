@@ -1,4 +1,4 @@
-"""Each alert fires under its fault, is told to people, and resolves after. None fires without."""
+"""Each alert fires under its fault, is sent to its receiver, and resolves afterwards. No alert fires without a fault."""
 
 import asyncio
 import time
@@ -12,48 +12,48 @@ FIRES_SECONDS = 90.0
 RESOLVES_SECONDS = 150.0
 
 
-async def check(stand: Stand, prometheus: Prometheus, report: Report, chosen: str) -> None:
-    """All faults whose names have a text, one after the other."""
+async def check(stand: Stand, prometheus: Prometheus, report: Report, selection: str) -> None:
+    """Injects all faults whose names contain `selection`, one after the other."""
     rules = await prometheus.rules()
     broken = [rule["name"] for rule in rules if rule["health"] == "err"]
-    report.check("alerts", "no rule fails", not broken, broken or f"{len(rules)} rules")
+    report.check("alerts", "no rule has an error", not broken, broken or f"{len(rules)} rules")
     firing = await prometheus.firing()
-    report.check("alerts", "none fires without a fault", not firing, named(firing))
+    report.check("alerts", "no alert without a fault", not firing, names_of(firing))
     shipped = {rule["name"] for rule in rules if rule["type"] == "alerting"}
-    for fault in [fault for fault in FAULTS if chosen in fault.name]:
-        await provoke(stand, prometheus, report, fault)
-    provoked = frozenset().union(*(fault.alerts for fault in FAULTS))
-    unknown = provoked - shipped
-    report.check("alerts", "all that are provoked here ship", not unknown, named(unknown))
-    report.note("alerts", "left to the unit tests of rules", named(shipped - provoked))
+    for fault in [fault for fault in FAULTS if selection in fault.name]:
+        await check_fault(stand, prometheus, report, fault)
+    covered = frozenset().union(*(fault.alerts for fault in FAULTS))
+    unknown = covered - shipped
+    report.check("alerts", "all alerts of the faults exist", not unknown, names_of(unknown))
+    report.note("alerts", "only covered by the unit tests of rules", names_of(shipped - covered))
 
 
-async def provoke(stand: Stand, prometheus: Prometheus, report: Report, fault: Fault) -> None:
-    """Begins a fault, waits for its alerts, ends it, and waits until they are over."""
-    # What an earlier fault left must not pass for the work of this one.
-    await settled(fault, prometheus)
+async def check_fault(stand: Stand, prometheus: Prometheus, report: Report, fault: Fault) -> None:
+    """Injects a fault, waits for its alerts, ends it, and waits until the alerts are resolved."""
+    # Alerts of an earlier fault must not count for this one.
+    await wait_until_resolved(fault, prometheus)
     since = time.time()
     async with fault.begin(stand):
-        fired = await reached(fault, FIRES_SECONDS, prometheus.firing)
+        fired = await wait_until_fired(fault, FIRES_SECONDS, prometheus.firing)
         fired_in = time.time() - since
-        told, untold = set(), fired
-        # Alertmanager gathers before it tells.
-        while untold and time.time() - since < FIRES_SECONDS + fired_in:
-            told = {name for name in fired if stand.webhook.has(name, "firing", since)}
-            untold = fired - told - await silenced(stand)
+        sent, missing_sent = set(), fired
+        # Alertmanager groups alerts before it sends a notification.
+        while missing_sent and time.time() - since < FIRES_SECONDS + fired_in:
+            sent = {name for name in fired if stand.webhook.has(name, "firing", since)}
+            missing_sent = fired - sent - await inhibited(stand)
             await asyncio.sleep(0.5)
     ended = time.time()
     missing = fault.alerts - fired
-    seen = f"{named(fault.alerts)} in {fired_in:.0f} s" if not missing else f"not {named(missing)}"
-    report.check(fault.name, "fires", not missing, seen)
-    report.check(fault.name, "is told, or silenced by its cause", not untold, named(told or untold))
-    left = await settled(fault, prometheus)
-    seen = named(left) if left else f"in {time.time() - ended:.0f} s"
-    report.check(fault.name, "resolves", not left, seen)
+    shown = f"{names_of(fault.alerts)} in {fired_in:.0f} s" if not missing else f"not {names_of(missing)}"
+    report.check(fault.name, "fires", not missing, shown)
+    report.check(fault.name, "is sent or inhibited", not missing_sent, names_of(sent or missing_sent))
+    firing = await wait_until_resolved(fault, prometheus)
+    shown = names_of(firing) if firing else f"in {time.time() - ended:.0f} s"
+    report.check(fault.name, "resolves", not firing, shown)
 
 
-async def reached(fault: Fault, seconds: float, firing) -> set[str]:
-    """Those of its alerts that have fired, at any time in so many seconds."""
+async def wait_until_fired(fault: Fault, seconds: float, firing) -> set[str]:
+    """Waits for the alerts of a fault. Returns the alerts that fired within the timeout."""
     fired, deadline = set(), time.monotonic() + seconds
     while not fault.alerts <= fired and time.monotonic() < deadline:
         fired |= await firing() & fault.alerts
@@ -61,20 +61,20 @@ async def reached(fault: Fault, seconds: float, firing) -> set[str]:
     return fired
 
 
-async def settled(fault: Fault, prometheus: Prometheus) -> set[str]:
-    """Waits until none of its alerts fires any more. What is left of them."""
+async def wait_until_resolved(fault: Fault, prometheus: Prometheus) -> set[str]:
+    """Waits until no alert of a fault fires. Returns the alerts that still fire after the timeout."""
     deadline = time.monotonic() + RESOLVES_SECONDS
-    while (left := await prometheus.firing() & fault.alerts) and time.monotonic() < deadline:
+    while (firing := await prometheus.firing() & fault.alerts) and time.monotonic() < deadline:
         await asyncio.sleep(0.5)
-    return left
+    return firing
 
 
-async def silenced(stand: Stand) -> set[str]:
-    """Alerts about which nobody is told, because another one says it."""
+async def inhibited(stand: Stand) -> set[str]:
+    """Alerts that Alertmanager does not send because another alert inhibits them."""
     alerts = await fetch(f"{stand.url('alertmanager')}/api/v2/alerts")
-    return {each["labels"]["alertname"] for each in alerts if each["status"]["inhibitedBy"]}
+    return {alert["labels"]["alertname"] for alert in alerts if alert["status"]["inhibitedBy"]}
 
 
-def named(alerts) -> str:
-    """Names without what all have."""
+def names_of(alerts) -> str:
+    """Names of alerts without their common prefix."""
     return ", ".join(sorted(name.removeprefix("Tokenweir") for name in alerts)) or "none"

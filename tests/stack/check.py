@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Starts the whole chain, makes load and faults, and checks what an operator would see.
+"""Starts the whole observability stack, generates load and faults, and checks the telemetry.
 
-Exit code 1: something did not hold. ../stack.sh calls this.
+Exit code 1: a check failed. ../stack.sh calls this script.
 """
 
 import argparse
@@ -26,29 +26,29 @@ from stand import Stand, Tools
 
 BASELINE_CLIENTS = 8
 SLOW = "slow_first_token"
-"""Why the trace in the picture was kept."""
+"""The sampling reason of the trace in the screenshot."""
 STEPS = ("alerts", "traces", "phoenix", "dashboards", "engine")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--gateway", required=True, type=Path, help="the program")
+    add("--gateway", required=True, type=Path, help="the program of the gateway")
     add("--tools", required=True, type=Path, help="the folder of install.sh")
     add("--work", required=True, type=Path, help="a folder for logs and data")
-    add("--dashboards", required=True, type=Path, help="the folder of dashboards that ship")
-    add("--faster", type=float, default=30.0, help="what the windows of rules are divided by")
-    add("--only", default=",".join(STEPS), help="steps, with commas")
-    add("--fault", default="", help="only faults whose names have this text")
-    add("--engine", type=Path, help="folder of serve.sh and stop.sh of a real vLLM")
-    add("--screenshots", type=Path, help="a folder for pictures")
+    add("--dashboards", required=True, type=Path, help="the folder of the shipped dashboards")
+    add("--time-divisor", type=float, default=30.0, help="divisor of the windows of rules")
+    add("--only", default=",".join(STEPS), help="steps, separated by commas")
+    add("--fault", default="", help="only faults whose names contain this text")
+    add("--engine", type=Path, help="the folder with serve.sh and stop.sh of a real vLLM")
+    add("--screenshots", type=Path, help="a folder for screenshots")
     return parser.parse_args()
 
 
 async def main() -> int:
     args = arguments()
     report, only = Report(), args.only.split(",")
-    stand = Stand(Tools(args.tools, args.gateway), args.work, args.faster)
+    stand = Stand(Tools(args.tools, args.gateway), args.work, args.time_divisor)
     task = asyncio.current_task()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -59,9 +59,9 @@ async def main() -> int:
         stand.load.start(BASELINE_CLIENTS)
         stand.load.start(1, usage={"include_usage": True, "continuous_usage_stats": True})
         stand.load.start(1, stream=False)
-        # Some rules compare with an hour before.
-        await asyncio.sleep((1.2 * 3600 if "alerts" in only else 600) / args.faster)
-        picture = partial(pictures.take, stand, report, args.screenshots)
+        # Some rules compare with the values of an hour ago.
+        await asyncio.sleep((1.2 * 3600 if "alerts" in only else 600) / args.time_divisor)
+        screenshot = partial(pictures.take, stand, report, args.screenshots)
         steps = {
             "alerts": lambda: alerts.check(stand, prometheus, report, args.fault),
             "traces": lambda: traces.check(stand, prometheus, report),
@@ -76,14 +76,14 @@ async def main() -> int:
                 await steps[name]()
             except Exception:
                 traceback.print_exc()
-                report.check(name, "the step ran to its end", False)
+                report.check(name, "the step completed", False)
         report.note("machine", "load average after", os.getloadavg())
         if args.screenshots:
             minutes = round((time.time() - begin) / 60) + 1
-            await picture("alerts", pictures.alerts_page(stand, minutes))
-            slow = [each for each, why in traces.reasons(stand).items() if why == SLOW]
+            await screenshot("alerts", pictures.alerts_page(stand, minutes))
+            slow = [trace for trace, reason in traces.sampling_reasons(stand).items() if reason == SLOW]
             if stand.tools.phoenix and slow:
-                await picture("trace", pictures.trace_page(stand, slow[-1]))
+                await screenshot("trace", pictures.trace_page(stand, slow[-1]))
         await stand.load.stop()
     finally:
         stand.end()

@@ -1,13 +1,13 @@
-# The real components that tests/stack.sh runs, and their versions. Read by install.sh.
+# The components of tests/stack.sh and their versions. Sourced by install.sh.
 
-# Debian packages: what is installed or in the release that the machine runs.
+# Debian packages, in the version of the machine's release.
 DEBIAN=(prometheus prometheus-alertmanager libjs-jquery)
 BROWSER=(chromium)
 
-# Go modules. Jaeger 2.13.0: the module path has no /v2, and each release has a v1 tag as well.
+# Go modules. This is Jaeger 2.13.0: the module path has no /v2, and each release also has a v1 tag.
 JAEGER=github.com/jaegertracing/jaeger@v1.76.0
 
-# The OpenTelemetry Collector has what config/otel/ names, and no more.
+# The OpenTelemetry Collector contains exactly the components that config/otel/ uses.
 OTEL=v0.155.0
 OTEL_PROVIDERS=v1.61.0
 OTEL_CORE=go.opentelemetry.io/collector
@@ -25,5 +25,5 @@ EXPORTERS=(
 EXTENSIONS=("$OTEL_CONTRIB/extension/healthcheckextension")
 PROVIDERS=("$OTEL_CORE/confmap/provider/"{env,file,yaml}provider)
 
-# Python packages, each in an environment of its own.
+# Python packages, each in its own virtual environment.
 PHOENIX=arize-phoenix==20.26.1

@@ -1,4 +1,4 @@
-"""Every query of every dashboard has data, once everything has happened."""
+"""Every query of every dashboard has data after all faults."""
 
 import json
 import re
@@ -9,14 +9,14 @@ from pathlib import Path
 from prometheus import Prometheus
 from report import Report
 
-# What Grafana puts in place of its own variables. All others stand for everything.
+# Values of Grafana's built-in variables. All other variables are replaced by `.*`.
 KNOWN = {"__rate_interval": "15s", "__interval": "5s", "__range": "2m", "__interval_ms": "5000"}
 VARIABLE = re.compile(r"\$\{?(\w+)(?::\w+)?\}?")
 
 
 async def check(folder: Path, prometheus: Prometheus, report: Report, begin: float) -> None:
     """Evaluates the queries over the whole run."""
-    now, silent, count = time.time(), [], 0
+    now, empty, count = time.time(), [], 0
     for file in sorted(folder.rglob("*.json")):
         for title, query in queries(json.loads(file.read_text())):
             count += 1
@@ -25,14 +25,14 @@ async def check(folder: Path, prometheus: Prometheus, report: Report, begin: flo
             except LookupError as error:
                 series, title = 0, f"{title}: {error}"
             if not series:
-                silent.append(f"{file.stem}: {title}: {' '.join(query.split())[:200]}")
-    for query in silent:
+                empty.append(f"{file.stem}: {title}: {' '.join(query.split())[:200]}")
+    for query in empty:
         report.note("dashboards", "no data", query)
-    report.check("dashboards", "every query has data", count and not silent, f"{count} queries")
+    report.check("dashboards", "every query has data", count and not empty, f"{count} queries")
 
 
 def queries(part: object, title: str = "") -> Iterator[tuple[str, str]]:
-    """All queries in a dashboard, with the titles of their panels."""
+    """(title of the panel, query) for all queries of a dashboard."""
     if isinstance(part, dict):
         title = part.get("title") or title
         if isinstance(part.get("expr"), str):
@@ -43,5 +43,5 @@ def queries(part: object, title: str = "") -> Iterator[tuple[str, str]]:
 
 
 def substituted(query: str) -> str:
-    """The query as Grafana sends it with everything chosen."""
-    return VARIABLE.sub(lambda found: KNOWN.get(found[1], ".*"), query)
+    """The query as Grafana sends it if `All` is selected for every variable."""
+    return VARIABLE.sub(lambda match: KNOWN.get(match[1], ".*"), query)

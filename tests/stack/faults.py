@@ -1,4 +1,4 @@
-"""What goes wrong, and which alerts must say so."""
+"""The faults and the alerts that must fire."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +12,7 @@ Begin = Callable[[Stand], AbstractAsyncContextManager[None]]
 
 @dataclass(frozen=True)
 class Fault:
-    """It lasts as long as its context."""
+    """A fault. It lasts as long as its context."""
 
     name: str
     alerts: frozenset[str]
@@ -23,7 +23,7 @@ FAULTS: list[Fault] = []
 
 
 def causes(*alerts: str) -> Callable[[Begin], Begin]:
-    """Names the alerts of a fault. The order in the file is the order in which they happen."""
+    """Registers a fault with its alerts. Faults run in the order of this file."""
 
     def add(function: Begin) -> Begin:
         name = function.__name__.replace("_", " ")
@@ -35,9 +35,9 @@ def causes(*alerts: str) -> Callable[[Begin], Begin]:
 
 
 @asynccontextmanager
-async def more_clients(stand: Stand, clients: int, **asks) -> AsyncIterator[None]:
-    """Load beside the usual one."""
-    tasks = stand.load.start(clients, **asks)
+async def more_clients(stand: Stand, clients: int, **options) -> AsyncIterator[None]:
+    """Load in addition to the baseline."""
+    tasks = stand.load.start(clients, **options)
     try:
         yield
     finally:
@@ -48,9 +48,9 @@ async def more_clients(stand: Stand, clients: int, **asks) -> AsyncIterator[None
 async def engines_are_far_slower_than_an_hour_ago(stand: Stand) -> AsyncIterator[None]:
     for name in ("fast0", "fast1"):
         stand.process(name).kill()
-        stand.process(name).start(stand.replica(name, "--time-scale", "0.05"))
-    # So many and so short that enough answers end in each short window. Of different lengths, or
-    # they would soon end all at once.
+        stand.process(name).start(stand.backend(name, "--time-scale", "0.05"))
+    # Enough short requests that responses end in each short window. Different lengths keep them from ending all at
+    # once.
     async with (
         more_clients(stand, 40, words=60, tokens=14, spread=10.0),
         more_clients(stand, 40, words=60, tokens=20, spread=10.0),
@@ -63,17 +63,17 @@ async def engines_are_far_slower_than_an_hour_ago(stand: Stand) -> AsyncIterator
 
 
 @causes("BackendDown", "Errors")
-async def a_replica_dies_again_and_again(stand: Stand) -> AsyncIterator[None]:
-    async def dies() -> None:
+async def a_backend_fails_repeatedly(stand: Stand) -> AsyncIterator[None]:
+    async def cut_connections() -> None:
         while True:
             stand.relays[0].cut()
             await asyncio.sleep(1.0)
 
     async with more_clients(stand, 16, tokens=60):
         stand.process("fast1").kill()
-        dying = asyncio.create_task(dies())
+        cutting = asyncio.create_task(cut_connections())
         yield
-        dying.cancel()
+        cutting.cancel()
     stand.process("fast1").start()
 
 
@@ -81,11 +81,11 @@ async def a_replica_dies_again_and_again(stand: Stand) -> AsyncIterator[None]:
 async def an_engine_hangs_behind_a_server_that_answers(stand: Stand) -> AsyncIterator[None]:
     async with more_clients(stand, 16):
         await asyncio.sleep(1.0)
-        # Routing may have one of them for slow, and then it has little to hang with.
-        relay = max(stand.relays[:2], key=lambda relay: len(relay.under_way()))
-        relay.is_silent = True
+        # Routing may prefer one of the backends: stop the one with more open streams.
+        relay = max(stand.relays[:2], key=lambda relay: len(relay.active()))
+        relay.blocks_output = True
         yield
-        relay.is_silent = False
+        relay.blocks_output = False
 
 
 @causes("StaleScrape")
@@ -96,23 +96,23 @@ async def a_metrics_page_cannot_be_read(stand: Stand) -> AsyncIterator[None]:
 
 
 @causes("EngineGap")
-async def a_server_is_slow_where_its_engine_does_not_look(stand: Stand) -> AsyncIterator[None]:
+async def a_server_adds_latency_outside_its_engine(stand: Stand) -> AsyncIterator[None]:
     stand.relays[0].delay = stand.relays[1].delay = 0.6
     yield
     stand.relays[0].delay = stand.relays[1].delay = 0.0
 
 
 @causes("ClientAborts")
-async def clients_lose_patience(stand: Stand) -> AsyncIterator[None]:
+async def clients_disconnect(stand: Stand) -> AsyncIterator[None]:
     async with more_clients(stand, 8, leave_after=3):
         yield
 
 
 @causes("KvCacheNearlyFull", "KvCacheExhausted", "Preemptions")
-async def a_small_cache_gets_long_answers(stand: Stand) -> AsyncIterator[None]:
-    # Large enough that it stays full when one of many ends.
+async def a_small_cache_gets_long_responses(stand: Stand) -> AsyncIterator[None]:
+    # Large enough that the cache stays full when one of many requests ends.
     stand.process("small").kill()
-    stand.process("small").start(stand.replica("small", "--blocks", "480"))
+    stand.process("small").start(stand.backend("small", "--blocks", "480"))
     async with more_clients(stand, 60, model=SMALL_MODEL, words=30, tokens=300):
         yield
     stand.process("small").kill()
@@ -122,7 +122,7 @@ async def a_small_cache_gets_long_answers(stand: Stand) -> AsyncIterator[None]:
 @causes("EngineQueueBacklog")
 async def a_batch_is_too_small(stand: Stand) -> AsyncIterator[None]:
     stand.process("small").kill()
-    stand.process("small").start(stand.replica("small", "--max-num-seqs", "2"))
+    stand.process("small").start(stand.backend("small", "--max-num-seqs", "2"))
     async with more_clients(stand, 14, model=SMALL_MODEL, words=30, tokens=60):
         yield
     stand.process("small").kill()
@@ -130,13 +130,13 @@ async def a_batch_is_too_small(stand: Stand) -> AsyncIterator[None]:
 
 
 @causes("RequestsShed", "AdmissionBacklog", "SloFastBurn")
-async def far_more_clients_than_room(stand: Stand) -> AsyncIterator[None]:
+async def far_more_clients_than_capacity(stand: Stand) -> AsyncIterator[None]:
     async with more_clients(stand, 120, model=SMALL_MODEL, words=60, tokens=300, pause=0.3):
         yield
 
 
 @causes("SpansDropped")
-async def the_collector_is_gone(stand: Stand) -> AsyncIterator[None]:
+async def the_collector_is_down(stand: Stand) -> AsyncIterator[None]:
     stand.process("collector").kill()
     yield
     stand.process("collector").start()
@@ -144,16 +144,16 @@ async def the_collector_is_gone(stand: Stand) -> AsyncIterator[None]:
 
 @causes("ReloadFailed")
 async def the_configuration_has_a_mistake(stand: Stand) -> AsyncIterator[None]:
-    right = stand.config.read_text()
+    original = stand.config.read_text()
     stand.config.write_text("routing: { polcy: p2c }")
     stand.process("gateway").reload()
     yield
-    stand.config.write_text(right)
+    stand.config.write_text(original)
     stand.process("gateway").reload()
 
 
 @causes("NoBackend", "BackendDown")
-async def no_replica_is_left(stand: Stand) -> AsyncIterator[None]:
+async def no_backend_is_available(stand: Stand) -> AsyncIterator[None]:
     for name in ("fast0", "fast1", "small"):
         stand.process(name).kill()
     yield

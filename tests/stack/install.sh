@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Puts the components of components.sh into a folder, for tests/stack.sh. Nothing is installed
-# outside of it and no service is started. What is there already is left alone, what cannot be had
-# is skipped and said.
+# Installs the components of components.sh into a folder, for tests/stack.sh. It installs nothing outside of the
+# folder and starts no service. Installed components are not changed. A component that cannot be installed is
+# skipped with a message.
 #
 #   tests/stack/install.sh FOLDER [debian|browser|jaeger|collector|phoenix]...
 #
-# Without names: all of them. It needs apt-get and dpkg, go, python3; about 4 GB of disk and, the
-# first time, a quarter of an hour.
+# Without names it installs all. It needs apt-get, dpkg, go and python3, about 4 GB of disk and, the first time, a
+# quarter of an hour.
 set -euo pipefail
 export LC_ALL=C
 
@@ -19,7 +19,7 @@ folder=$(cd "$1" && pwd)
 shift
 export GOFLAGS="${GOFLAGS:-} -p=2 -buildvcs=false"
 
-# unpack PACKAGE...: these, and what they depend on and the machine lacks, under FOLDER/root.
+# unpack PACKAGE...: unpacks the packages and their missing dependencies to FOLDER/root.
 unpack() {
   local debs=$folder/debs/$1 deb
   mkdir -p "$debs/partial" "$folder/root"
@@ -35,7 +35,7 @@ debian() {
     ln -sf "../root/usr/bin/$program" "$folder/bin/$program"
   done
   ln -sf ../root/usr/bin/amtool "$folder/bin/amtool"
-  # It looks for its templates in /usr/share, so it gets a /usr/share of its own.
+  # Alertmanager reads its templates from /usr/share: an overlay mount provides them.
   program alertmanager <<'E'
 exec unshare --map-root-user --mount sh -c '
   mount -t overlay overlay -o "lowerdir=$0/usr/share:/usr/share" /usr/share &&
@@ -52,13 +52,13 @@ exec "$root/usr/lib/chromium/chromium" "$@"
 E
 }
 
-# program NAME <SCRIPT: a program that is started with what was unpacked beside it, in $root.
+# program NAME <SCRIPT: writes a start script. $root is the folder of the unpacked packages.
 program() {
   { printf '#!/bin/sh\nroot=$(cd "$(dirname "$0")/../root" && pwd)\n'; cat; } >"$folder/bin/$1"
   chmod +x "$folder/bin/$1"
 }
 
-# Built from its own module, whose go.sum has the checksums of all that it needs.
+# Jaeger is built from its own module: its go.sum has the checksums of all dependencies.
 jaeger() {
   local source work=$folder/build/jaeger
   mkdir -p "$folder/build"
@@ -81,7 +81,7 @@ collector() {
   rm -rf "$work"
 }
 
-# What the collector's own builder reads.
+# The manifest for the builder of the collector.
 manifest() {
   printf 'dist: { name: otelcol, version: %s, output_path: %s/out }\n' "${OTEL#v}" "$1"
   section receivers "$OTEL" "${RECEIVERS[@]}"
@@ -103,8 +103,8 @@ phoenix() {
   "$folder/phoenix/bin/pip" install -q "$PHOENIX"
 }
 
-# What must be there once a component is.
-proof() {
+# The file that exists if a component is installed.
+installed_file() {
   case $1 in
     debian) echo bin/alertmanager ;;
     browser) echo bin/chromium ;;
@@ -118,21 +118,21 @@ proof() {
 status=0
 [[ $# -gt 0 ]] || set -- debian browser jaeger collector phoenix
 for component in "$@"; do
-  file=$folder/$(proof "$component")
+  file=$folder/$(installed_file "$component")
   log=$folder/logs/$component.log
   if [[ -x $file ]]; then
-    echo "$component: there"
+    echo "$component: already installed"
     continue
   fi
   SECONDS=0
-  # A shell of its own: set -e holds in it, which it does not in a function under `if`.
+  # A subshell, because set -e has no effect in a function that is called in a condition.
   set +e
   (set -e; "$component") >"$log" 2>&1 </dev/null
   set -e
   if [[ -x $file ]]; then
     echo "$component: installed in $SECONDS s"
   else
-    echo "$component: skipped; the end of $log says why:"
+    echo "$component: skipped; the end of $log:"
     grep -v '^go: downloading' "$log" | tail -n 3
     status=1
   fi

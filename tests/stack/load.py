@@ -1,4 +1,4 @@
-"""Clients. Each asks, reads its answer to the end, and asks again."""
+"""Load: clients that send a request, read the response to its end, and repeat."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ DEADLINE_SECONDS = 120.0
 
 
 class Load:
-    """So many clients of one model at once. It runs until it is stopped."""
+    """Concurrent clients, which run until they are stopped."""
 
     def __init__(self, gateway: tuple[str, int], seed: int = 1):
         self.gateway = gateway
@@ -17,31 +17,31 @@ class Load:
         self.statuses: Counter = Counter()
         self.tasks: set[asyncio.Task] = set()
 
-    def start(self, clients: int, **asks) -> list[asyncio.Task]:
-        """Starts clients that ask the same over and over: see `ask`."""
-        tasks = [asyncio.create_task(self._client(**asks)) for _ in range(clients)]
+    def start(self, clients: int, **options) -> list[asyncio.Task]:
+        """Starts clients that repeat requests with the same options: see `send`."""
+        tasks = [asyncio.create_task(self._client(**options)) for _ in range(clients)]
         self.tasks.update(tasks)
         return tasks
 
     async def stop(self, tasks: list[asyncio.Task] | None = None) -> None:
-        """Stops some clients, or all. What they wait for is given up."""
+        """Stops some clients, or all, and cancels their requests."""
         tasks = list(tasks or self.tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.tasks.difference_update(tasks)
 
-    async def _client(self, pause: float = 0.05, spread: float = 0.0, **asks) -> None:
+    async def _client(self, pause: float = 0.05, spread: float = 0.0, **options) -> None:
         await asyncio.sleep(self.random.uniform(0, spread))
         while True:
             try:
                 async with asyncio.timeout(DEADLINE_SECONDS):
-                    self.statuses[await self.ask(**asks)] += 1
+                    self.statuses[await self.send(**options)] += 1
             except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
                 self.statuses["broken"] += 1
             await asyncio.sleep(pause * self.random.uniform(0.5, 1.5))
 
-    async def ask(
+    async def send(
         self,
         model: str = "sim-model",
         words: int = 100,
@@ -50,7 +50,7 @@ class Load:
         leave_after: int | None = None,
         usage: dict | None = None,
     ) -> int | str:
-        """One request. The status, or `left` if the client leaves after so many pieces."""
+        """Sends one request. Returns the status, or `left` if the client disconnects after this many chunks."""
         prompt = " ".join(self.random.choice(WORDS) for _ in range(words))
         body = json.dumps({
             "model": model,
@@ -67,13 +67,13 @@ class Load:
         try:
             writer.write(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + body)
             status = int((await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1])
-            pieces, last = 0, b""
-            while piece := await reader.read(1 << 16):
-                pieces, last = pieces + 1, piece
-                if leave_after is not None and pieces > leave_after:
+            chunks, last = 0, b""
+            while chunk := await reader.read(1 << 16):
+                chunks, last = chunks + 1, chunk
+                if leave_after is not None and chunks > leave_after:
                     return "left"
             if status == 200 and stream and not last.endswith(b"0\r\n\r\n"):
-                raise ConnectionError("the answer was cut")
+                raise ConnectionError("the response was cut")
             return status
         finally:
             writer.close()

@@ -1,4 +1,4 @@
-"""Pictures of what a person sees, with Chromium. Jaeger's API has no pages."""
+"""Screenshots of Prometheus and Phoenix, with Chromium. Jaeger's API serves no pages."""
 
 import asyncio
 import urllib.parse
@@ -12,21 +12,21 @@ ALERTS = 'sum by (alertname) (ALERTS{alertstate="firing"})'
 
 
 def alerts_page(stand: Stand, minutes: int) -> str:
-    """Which alerts fired when, as a graph of Prometheus."""
-    asked = {"g0.expr": ALERTS, "g0.tab": "0", "g0.stacked": "1", "g0.range_input": f"{minutes}m"}
-    return f"{stand.url('prometheus')}/classic/graph?{urllib.parse.urlencode(asked)}"
+    """The URL of a Prometheus graph of the firing alerts."""
+    parameters = {"g0.expr": ALERTS, "g0.tab": "0", "g0.stacked": "1", "g0.range_input": f"{minutes}m"}
+    return f"{stand.url('prometheus')}/classic/graph?{urllib.parse.urlencode(parameters)}"
 
 
 def trace_page(stand: Stand, trace_id: str) -> str:
-    """One trace in Phoenix."""
+    """The URL of a trace in Phoenix."""
     return f"{stand.url('phoenix')}/redirects/traces/{trace_id}"
 
 
 async def take(stand: Stand, report: Report, folder: Path, name: str, page: str) -> None:
-    """A picture of a page, once its scripts have run."""
+    """Takes a screenshot of a page after its scripts have run."""
     browser = stand.tools.path("chromium")
     if not browser.exists():
-        report.note("pictures", name, "skipped: no Chromium")
+        report.note("screenshots", name, "skipped: no Chromium")
         return
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name}.png"
@@ -42,4 +42,4 @@ async def take(stand: Stand, report: Report, folder: Path, name: str, page: str)
         except TimeoutError:
             process.kill()
             await process.wait()
-    report.note("pictures", name, f"{file.stat().st_size} bytes" if file.exists() else "none")
+    report.note("screenshots", name, f"{file.stat().st_size} bytes" if file.exists() else "none")

@@ -1,4 +1,4 @@
-"""Processes of this check, and nothing that anybody else started."""
+"""The processes that this check starts."""
 
 import asyncio
 import os
@@ -14,8 +14,7 @@ GRACE_SECONDS = 6.0
 
 
 class Process:
-    """One program. It may be stopped, killed, paused, and started again as it was. It ends with
-    this process, however that ends."""
+    """One program, which can be stopped, killed, paused and restarted. The kernel kills it when this process ends."""
 
     def __init__(self, name: str, command: list, work: Path, environment: dict | None = None):
         self.name, self.command, self.work = name, command, work
@@ -24,16 +23,16 @@ class Process:
 
     @property
     def output(self) -> Path:
-        """Its standard output."""
+        """The file of its standard output."""
         return self.work / f"{self.name}.out"
 
     @property
     def log(self) -> Path:
-        """Its standard error."""
+        """The file of its standard error."""
         return self.work / f"{self.name}.log"
 
     def start(self, command: list | None = None) -> None:
-        """Starts it, with another command if one is given."""
+        """Starts the program, optionally with another command."""
         with self.output.open("ab") as output, self.log.open("ab") as log:
             self.child = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *map(str, command or self.command)],
@@ -45,7 +44,7 @@ class Process:
             )
 
     def stop(self, grace: float = GRACE_SECONDS) -> float:
-        """Asks it to end, and says how many seconds it took. Kills it if it does not."""
+        """Sends SIGTERM, and SIGKILL after the grace period. Returns the seconds until the end."""
         if self.child is None or self.child.poll() is not None:
             return 0.0
         begin = time.monotonic()
@@ -58,24 +57,24 @@ class Process:
         return time.monotonic() - begin
 
     def kill(self) -> None:
-        """Ends it as a crash does."""
+        """Sends SIGKILL."""
         self.child.kill()
         self.child.wait()
 
     def pause(self) -> None:
-        """It hangs: its sockets stay open."""
+        """Sends SIGSTOP. The sockets stay open."""
         self.child.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """It goes on."""
+        """Sends SIGCONT."""
         self.child.send_signal(signal.SIGCONT)
 
     def reload(self) -> None:
-        """It reads its configuration again."""
+        """Sends SIGHUP, on which the gateway reloads its configuration."""
         self.child.send_signal(signal.SIGHUP)
 
     async def ready(self, url: str, seconds: float = 30.0) -> None:
-        """Waits until it answers with a 2xx. An error tells the end of its log."""
+        """Waits until the URL answers with a 2xx. The error has the end of the log."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.child.poll() is None:
             if await asyncio.to_thread(answers, url):
@@ -85,7 +84,7 @@ class Process:
 
 
 def answers(url: str) -> bool:
-    """Whether somebody serves there."""
+    """Whether a server answers at the URL with a 2xx."""
     try:
         with urllib.request.urlopen(url, timeout=2):
             return True
@@ -94,7 +93,7 @@ def answers(url: str) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has."""
+    """Free ports."""
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in listeners]
     for listener in listeners:

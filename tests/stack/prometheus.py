@@ -1,4 +1,4 @@
-"""Asks Prometheus and the others over HTTP."""
+"""Queries Prometheus and other components over HTTP."""
 
 import asyncio
 import json
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 
 async def fetch(url: str, **parameters: str) -> dict:
-    """A JSON document."""
+    """Fetches a JSON document."""
     query = f"?{urllib.parse.urlencode(parameters)}" if parameters else ""
     return await asyncio.to_thread(_fetch, url + query)
 
 
 def _fetch(url: str) -> dict:
     try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(url, timeout=20) as response:
+            return json.load(response)
     except urllib.error.HTTPError as error:
         raise LookupError(f"{url}: {error.code} {error.read()[:300]!r}") from error
 
@@ -29,27 +29,27 @@ class Prometheus:
     url: str
 
     async def value(self, query: str) -> float | None:
-        """The first value of a query now."""
+        """The first value of an instant query."""
         result = (await fetch(f"{self.url}/api/v1/query", query=query))["data"]["result"]
         return float(result[0]["value"][1]) if result else None
 
     async def series(self, query: str, begin: float, end: float, step: float) -> int:
-        """How many series a query has in a time, not counting those that are never a number."""
+        """The number of series of a range query, without series whose values are all NaN."""
         times = {"start": f"{begin}", "end": f"{end}", "step": f"{step}"}
         document = await fetch(f"{self.url}/api/v1/query_range", query=query, **times)
         result = document["data"]["result"]
         return sum(any(value != "NaN" for _, value in series["values"]) for series in result)
 
     async def exemplars(self, query: str, begin: float, end: float) -> list[dict]:
-        """The exemplars of a query's series in a time."""
+        """The exemplars of a query in a time range."""
         times = {"start": f"{begin}", "end": f"{end}"}
         document = await fetch(f"{self.url}/api/v1/query_exemplars", query=query, **times)
         return [exemplar for series in document["data"] for exemplar in series["exemplars"]]
 
     async def firing(self) -> set[str]:
-        """The names of the alerts that fire."""
+        """The names of the firing alerts."""
         alerts = (await fetch(f"{self.url}/api/v1/alerts"))["data"]["alerts"]
-        return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
+        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
     async def rules(self) -> list[dict]:
         """All rules, with their state and health."""

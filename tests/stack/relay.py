@@ -1,4 +1,4 @@
-"""Stands between the gateway and one replica, and does what networks and servers do."""
+"""A TCP relay between the gateway and one backend, which injects faults of networks and servers."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -6,26 +6,26 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Connection:
-    """What goes on between the gateway and the replica on one connection."""
+    """One connection between the gateway and the backend."""
 
     writer: asyncio.StreamWriter
     is_inference: bool = False
     is_answered: bool = False
-    """Something of the answer to the last request has come."""
+    """A part of the response to the last request has arrived."""
 
 
 @dataclass
 class Relay:
-    """Passes bytes on, unless it is told otherwise. It may be told so at any time."""
+    """Forwards bytes. The fields inject faults and can be changed at any time."""
 
-    replica: int
-    """The replica's port."""
+    backend: int
+    """The port of the backend."""
     delay: float = 0.0
-    """Seconds that the first piece of each answer to an inference request is late."""
-    is_silent: bool = False
-    """Nothing of answers to inference requests comes through; health and metrics do."""
+    """Delay in seconds of the first chunk of each response to an inference request."""
+    blocks_output: bool = False
+    """Responses to inference requests are blocked; health checks and scrapes are not."""
     hides_metrics: bool = False
-    """Requests for the metrics page end in a closed connection."""
+    """Scrapes of the metrics page get a closed connection."""
     open: dict[int, Connection] = field(default_factory=dict)
     server: asyncio.Server | None = None
 
@@ -33,56 +33,56 @@ class Relay:
         """Serves until the process ends."""
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", port)
 
-    def under_way(self) -> list[Connection]:
-        """Those on which an answer has begun. Some may have ended since their last request."""
-        return [each for each in self.open.values() if each.is_inference and each.is_answered]
+    def active(self) -> list[Connection]:
+        """Connections on which a response has begun. Some of the responses may have ended."""
+        return [one for one in self.open.values() if one.is_inference and one.is_answered]
 
     def cut(self) -> None:
-        """Closes the connections whose answers are under way."""
-        for connection in self.under_way():
+        """Resets the connections on which a response has begun."""
+        for connection in self.active():
             connection.writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(writer)
         self.open[id(connection)] = connection
         try:
-            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self.replica)
+            backend_reader, backend_writer = await asyncio.open_connection("127.0.0.1", self.backend)
         except ConnectionError:
             del self.open[id(connection)]
             writer.transport.abort()
             return
-        ways = [
-            asyncio.create_task(self._ask(connection, reader, to_writer)),
-            asyncio.create_task(self._answer(connection, to_reader, writer)),
+        directions = [
+            asyncio.create_task(self._forward_requests(connection, reader, backend_writer)),
+            asyncio.create_task(self._forward_responses(connection, backend_reader, writer)),
         ]
         try:
-            # Whichever side closes first: the other one is told at once.
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            # When one side closes its connection, the other connection is closed at once.
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            pass  # The end of the check, which asyncio would log as an error of each connection.
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-        to_writer.close()
+            pass  # The check ends. asyncio would log the exception as an error of each connection.
+        for direction in directions:
+            direction.cancel()
+        await asyncio.gather(*directions, return_exceptions=True)
+        backend_writer.close()
         writer.close()
         del self.open[id(connection)]
 
-    async def _ask(self, connection: Connection, reader, writer) -> None:
-        while piece := await reader.read(1 << 16):
-            if piece.startswith((b"GET ", b"POST ")):
-                connection.is_inference = piece.startswith(b"POST ")
+    async def _forward_requests(self, connection: Connection, reader, writer) -> None:
+        while chunk := await reader.read(1 << 16):
+            if chunk.startswith((b"GET ", b"POST ")):
+                connection.is_inference = chunk.startswith(b"POST ")
                 connection.is_answered = False
-            if self.hides_metrics and piece.startswith(b"GET /metrics"):
+            if self.hides_metrics and chunk.startswith(b"GET /metrics"):
                 return
-            writer.write(piece)
+            writer.write(chunk)
             await writer.drain()
 
-    async def _answer(self, connection: Connection, reader, writer) -> None:
-        while piece := await reader.read(1 << 16):
+    async def _forward_responses(self, connection: Connection, reader, writer) -> None:
+        while chunk := await reader.read(1 << 16):
             if connection.is_inference and not connection.is_answered and self.delay:
                 await asyncio.sleep(self.delay)
             connection.is_answered = True
-            while connection.is_inference and self.is_silent:
+            while connection.is_inference and self.blocks_output:
                 await asyncio.sleep(0.05)
-            writer.write(piece)
+            writer.write(chunk)
             await writer.drain()

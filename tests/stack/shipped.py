@@ -1,7 +1,7 @@
-"""The files that ship, with the addresses of this machine, and with shorter times.
+"""The shipped configuration files with other addresses and shorter times.
 
-`tokenweir generate` prints them for the gateway's configuration. Nothing else is changed in them,
-and a change that finds nothing to change is an error.
+`tokenweir generate` prints them for the gateway's configuration. Nothing else is changed in them. An address that
+is not in the file is an error.
 """
 
 import re
@@ -22,29 +22,29 @@ DECISIONS = [rf"(\bdecision_wait: ){TIME}()"]
 
 
 class Shipped:
-    """Prints files of the gateway's program."""
+    """Prints shipped files with the program of the gateway."""
 
-    def __init__(self, program: Path, config: Path, faster: float, neighbours: dict[str, str]):
-        self.program, self.config, self.faster = program, config, faster
-        self.neighbours = neighbours
+    def __init__(self, program: Path, config: Path, divisor: float, addresses: dict[str, str]):
+        self.program, self.config, self.divisor = program, config, divisor
+        self.addresses = addresses
 
     def text(self, what: str) -> str:
-        """A file as it ships, for this gateway."""
+        """A shipped file for the configuration of this gateway."""
         command = [str(self.program), "generate", what, "--config", str(self.config)]
-        command += [part for option in self.neighbours.items() for part in option]
+        command += [part for option in self.addresses.items() for part in option]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    def shortened(self, what: str, patterns: list[str], least: float) -> str:
-        """A file whose times are divided, but never shorter than `least` seconds."""
-        return shorten(self.text(what), patterns, self.faster, least)
+    def shortened(self, what: str, patterns: list[str], minimum: float) -> str:
+        """A file with its times divided. No time is shorter than `minimum` seconds."""
+        return shorten(self.text(what), patterns, self.divisor, minimum)
 
 
-def shorten(text: str, patterns: list[str], faster: float, least: float) -> str:
-    """Divides the times that the patterns find."""
+def shorten(text: str, patterns: list[str], divisor: float, minimum: float) -> str:
+    """Divides the times that the patterns match."""
 
-    def shorter(found: re.Match) -> str:
-        before, time, after = found.groups()
-        return f"{before}{round(max(least, seconds(time) / faster) * 1000)}ms{after}"
+    def shorter(match: re.Match) -> str:
+        before, time, after = match.groups()
+        return f"{before}{round(max(minimum, seconds(time) / divisor) * 1000)}ms{after}"
 
     for pattern in patterns:
         text = re.sub(pattern, shorter, text)
@@ -52,15 +52,15 @@ def shorten(text: str, patterns: list[str], faster: float, least: float) -> str:
 
 
 def seconds(time: str) -> float:
-    """`1h30m` in seconds."""
+    """A time such as `1h30m` in seconds."""
     parts = re.findall(r"(\d+)(ms|[smhd])", time)
     return sum(int(count) * UNITS[unit] for count, unit in parts)
 
 
-def moved(text: str, addresses: dict[str, str]) -> str:
+def replace_addresses(text: str, addresses: dict[str, str]) -> str:
     """The text with other addresses."""
-    for known, here in addresses.items():
-        if known not in text:
-            raise LookupError(f"{known} is not in the file any more")
-        text = text.replace(known, here)
+    for old, new in addresses.items():
+        if old not in text:
+            raise LookupError(f"{old} is not in the file")
+        text = text.replace(old, new)
     return text

@@ -1,27 +1,26 @@
-"""Everything that runs: simulated replicas behind relays, the gateway, and the real components.
+"""The test environment: simulated backends behind relays, the gateway, and the real components.
 
-    load ─► gateway ─► relays ─► replicas
+    load ─► gateway ─► relays ─► backends
             │     │              └ spans ─► Collector, metrics ─► Prometheus
             │     └ metrics ─► Prometheus ─► Alertmanager ─► webhook
             └ spans ─► Collector ─► Jaeger ─► Phoenix
 """
 
-import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from load import Load
-from processes import Process, answers, free_ports
+from processes import Process, free_ports
 from relay import Relay
-from shipped import DECISIONS, FLUSHES, NOTIFICATIONS, RULES, SCRAPES, Shipped, moved, shorten
+from shipped import DECISIONS, FLUSHES, NOTIFICATIONS, RULES, SCRAPES, Shipped, replace_addresses, shorten
 from webhook import Webhook
 
 MODEL, SMALL_MODEL = "sim-model", "small-model"
 OBJECTIVE = "ttft < 3s for 99 %"
 DECISION_SECONDS = 10.0
-"""How long the collector waits for the spans of a trace, at least. Exporters gather spans for
-seconds, and no faster than they ship; the mark on the last span must not come too late."""
+"""Minimum time that the collector waits for the spans of a trace. Exporters batch spans for seconds, which this
+check does not shorten, and the last span has the sampling attribute."""
 PORTS = (
     "listen admin fast0 fast1 small relay0 relay1 relay2 "
     "collector_grpc collector_http collector_metrics jaeger_grpc jaeger jaeger_query_grpc "
@@ -31,61 +30,61 @@ PORTS = (
 
 @dataclass(frozen=True)
 class Tools:
-    """Where the programs are."""
+    """The paths of the programs."""
 
     folder: Path
     gateway: Path
 
     def path(self, name: str) -> Path:
-        """One of the real components."""
+        """The path of a component."""
         return self.folder / "bin" / name
 
     @property
     def phoenix(self) -> Path | None:
-        """Arize Phoenix, if it is installed."""
+        """The path of Arize Phoenix, if it is installed."""
         path = self.folder / "phoenix/bin/phoenix"
         return path if path.exists() else None
 
 
 class Stand:
-    """All of it. `faster` divides the windows of rules; addresses are this machine's."""
+    """All processes. `divisor` divides the windows of rules. All addresses are on this machine."""
 
-    def __init__(self, tools: Tools, work: Path, faster: float):
+    def __init__(self, tools: Tools, work: Path, divisor: float):
         self.tools, self.work = tools, work
         self.port = dict(zip(PORTS, free_ports(len(PORTS))))
         self.config = work / "gateway.yaml"
-        neighbours = {
+        addresses = {
             "--alertmanager": self.at("alertmanager"),
             "--webhook": self.url("webhook"),
             "--prometheus": self.url("prometheus"),
             "--jaeger": self.url("jaeger"),
         }
-        self.shipped = Shipped(tools.gateway, self.config, faster, neighbours)
+        self.shipped = Shipped(tools.gateway, self.config, divisor, addresses)
         self.relays = [Relay(self.port[name]) for name in ("fast0", "fast1", "small")]
         self.webhook = Webhook()
         self.load = Load(("127.0.0.1", self.port["listen"]))
         self.processes: dict[str, Process] = {}
 
     def url(self, name: str) -> str:
-        """Where one of them serves."""
+        """The URL of a component."""
         return f"http://127.0.0.1:{self.port[name]}"
 
     def at(self, name: str) -> str:
-        """Its address."""
+        """The address of a component."""
         return f"127.0.0.1:{self.port[name]}"
 
     def process(self, name: str) -> Process:
-        """One of the processes that run."""
+        """A running process."""
         return self.processes[name]
 
     async def start(self) -> None:
-        """Starts everything, in an order in which nobody misses anybody."""
+        """Starts all processes, each after the ones that it depends on."""
         self._configure()
         for relay, name in zip(self.relays, ("relay0", "relay1", "relay2")):
             await relay.start(self.port[name])
         await self.webhook.start(self.port["webhook"])
         for name in ("fast0", "fast1", "small"):
-            self._add(name, self.replica(name))
+            self._add(name, self.backend(name))
         self._add("jaeger", [self.tools.path("jaeger"), "--config", self.work / "jaeger.yaml"])
         if self.tools.phoenix:
             self._add("phoenix", [self.tools.phoenix, "serve"], self._phoenix_environment())
@@ -103,12 +102,12 @@ class Stand:
             await self.process("phoenix").ready(self.url("phoenix"), 120.0)
 
     def end(self) -> None:
-        """Stops everything, the gateway first."""
+        """Stops all processes, in reverse order."""
         for process in [*reversed(self.processes.values())]:
             process.stop()
 
-    def replica(self, name: str, *options: str) -> list:
-        """The command of a replica. The small one has room for few requests."""
+    def backend(self, name: str, *options: str) -> list:
+        """The command of a backend. The cache of the small one holds few requests."""
         model = SMALL_MODEL if name == "small" else MODEL
         sizes = ["--blocks", "160"] if name == "small" and "--blocks" not in options else []
         command = [self.tools.gateway, "sim", "--replicas", "1", "--listen", self.at(name)]
@@ -121,7 +120,7 @@ class Stand:
         process.start()
 
     def _configure(self) -> None:
-        """Writes the gateway's configuration, and all that is printed for it."""
+        """Writes the gateway's configuration and the files that are generated from it."""
         names = {"relay0": "fast-0", "relay1": "fast-1", "relay2": "small"}
         backends = [{"url": self.url(port), "name": name} for port, name in names.items()]
         config = {
@@ -131,22 +130,22 @@ class Stand:
             "tracing": {
                 "endpoint": self.url("collector_grpc"),
                 "ratio": 0.2,
-                "send_all": True,
+                "export_all": True,
                 "profiles": ["openinference"],
             },
             "slos": [{"name": "interactive", "objective": OBJECTIVE}],
-            "admission": {"room": 40, "max_wait": "12s"},
+            "admission": {"queue_capacity": 40, "max_wait": "12s"},
             "routing": {"shadow": ["least_requests"]},
-            # As much shorter as the windows of rules. The webhook is the judge, too.
+            # Divided like the windows of rules. The webhook is also the judge.
             "quality": {
                 "enabled": True,
                 "sample": 0.05,
                 "judge": f"{self.url('webhook')}/score",
-                "recent": "2m",
-                "baseline": "48m",
+                "window": "2m",
+                "baseline_window": "48m",
             },
         }
-        # JSON is YAML.
+        # JSON is valid YAML.
         self.config.write_text(json.dumps(config))
         write = lambda name, text: (self.work / name).write_text(text)
         write("prometheus.yml", self.shipped.shortened("prometheus", SCRAPES, 1.0))
@@ -154,13 +153,13 @@ class Stand:
             write(f"{rules}.yml", self.shipped.shortened(rules, RULES, 1.0))
         write("alertmanager.yml", self.shipped.shortened("alertmanager", NOTIFICATIONS, 1.0))
         collector = self.shipped.shortened("collector", FLUSHES, 1.0)
-        collector = shorten(collector, DECISIONS, self.shipped.faster, DECISION_SECONDS)
-        write("collector.yaml", moved(collector, {
+        collector = shorten(collector, DECISIONS, self.shipped.divisor, DECISION_SECONDS)
+        write("collector.yaml", replace_addresses(collector, {
             "0.0.0.0:4317": self.at("collector_grpc"),
             "0.0.0.0:4318": self.at("collector_http"),
             "0.0.0.0:8889": self.at("collector_metrics"),
             "jaeger:4317": self.at("jaeger_grpc"),
-        }) + QUIET)
+        }) + NO_OWN_METRICS)
         write("jaeger.yaml", self._jaeger())
 
     def _prometheus(self) -> list:
@@ -195,7 +194,7 @@ class Stand:
         }
 
     def _jaeger(self) -> str:
-        """Jaeger in memory. What it gets it also passes to Phoenix."""
+        """The configuration of Jaeger: storage in memory, and spans are also forwarded to Phoenix."""
         grpc = {"endpoint": self.at("jaeger_grpc")}
         exporters = {"jaeger_storage_exporter": {"trace_storage": "memory"}}
         if self.tools.phoenix:
@@ -221,8 +220,8 @@ class Stand:
         })
 
 
-# The collector's metrics of itself would take a port that everybody else's collector has too.
-QUIET = """
+# Switches off the collector's own metrics, which would listen on a fixed port.
+NO_OWN_METRICS = """
   telemetry:
     metrics:
       level: none

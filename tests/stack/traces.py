@@ -1,4 +1,4 @@
-"""From a bucket of a histogram to the request: an exemplar of Prometheus is a trace of Jaeger."""
+"""Exemplars: each exemplar in Prometheus is a trace in Jaeger."""
 
 import asyncio
 import json
@@ -16,52 +16,52 @@ FOLLOWED = 20
 SLOW_SECONDS = 8.0
 WAIT_SECONDS = 30.0
 CHAIN = ["server", "client", "client"]
-"""The gateway's spans from the root to the attempt, by kind."""
+"""The kinds of the gateway's spans, from the root to the attempt."""
 
 
 async def check(stand: Stand, prometheus: Prometheus, report: Report) -> None:
-    """Makes some requests slow, and follows exemplars of each histogram. Older ones may be of
-    traces that were lost, because a fault was that the collector was gone."""
+    """Makes some requests slow and checks the exemplars of each histogram. Older exemplars do not count: a fault stopped
+    the collector, so their traces may be lost."""
     begin = time.time()
     stand.relays[0].delay = stand.relays[1].delay = 1.5
     await asyncio.sleep(SLOW_SECONDS)
     stand.relays[0].delay = stand.relays[1].delay = 0.0
-    # The next scrape, and the collector's decision.
+    # Time for the next scrape and for the sampling decision of the collector.
     await asyncio.sleep(10.0)
     for histogram in HISTOGRAMS:
-        found = await prometheus.exemplars(histogram, begin, time.time())
+        exemplars = await prometheus.exemplars(histogram, begin, time.time())
         step = histogram.removeprefix("gen_ai_server_").removesuffix("_seconds_bucket")
-        await follow(stand, report, step, list({each["labels"]["trace_id"] for each in found}))
+        await follow(stand, report, step, list({exemplar["labels"]["trace_id"] for exemplar in exemplars}))
 
 
 async def follow(stand: Stand, report: Report, step: str, ids: list[str]) -> None:
-    """Looks for the traces in Jaeger."""
-    kept = reasons(stand)
-    followed = [each for each in ids if each in kept][-FOLLOWED:]
-    report.check(step, "exemplars name traces that were kept", set(ids) <= kept.keys(), len(ids))
-    trees = await asyncio.gather(*(trace(stand, each, WAIT_SECONDS) for each in followed))
-    found = [tree for tree in trees if tree]
-    lost = {each: kept[each] for each, tree in zip(followed, trees) if not tree}
+    """Checks the traces in Jaeger."""
+    reasons = sampling_reasons(stand)
+    followed = [trace_id for trace_id in ids if trace_id in reasons][-FOLLOWED:]
+    report.check(step, "exemplars are of sampled traces", set(ids) <= reasons.keys(), len(ids))
+    trees = await asyncio.gather(*(spans_of(stand, trace_id, WAIT_SECONDS) for trace_id in followed))
+    present = [tree for tree in trees if tree]
+    missing = {trace_id: reasons[trace_id] for trace_id, tree in zip(followed, trees) if not tree}
     report.check(
         step,
-        "each is in Jaeger",
-        followed and not lost,
-        f"not {lost}" if lost else f"{len(found)}: {sorted({kept[each] for each in followed})}",
+        "each trace is in Jaeger",
+        followed and not missing,
+        f"not {missing}" if missing else f"{len(present)}: {sorted({reasons[trace_id] for trace_id in followed})}",
     )
-    wrong = [flaw for tree in found if (flaw := flaw_of(tree))]
-    whole = sum(any(is_engine(span) for span in tree) for tree in found)
-    report.check(step, "SERVER, inference, attempt", not wrong, wrong[:3] or len(found))
-    report.check(step, "and the engine's span below", whole > 0, f"in {whole}")
+    wrong = [defect for tree in present if (defect := defect_of(tree))]
+    complete = sum(any(is_engine(span) for span in tree) for tree in present)
+    report.check(step, "SERVER, inference, attempt", not wrong, wrong[:3] or len(present))
+    report.check(step, "with the engine's span below", complete > 0, f"in {complete}")
 
 
-def reasons(stand: Stand) -> dict[str, str]:
-    """Why the gateway kept each trace, by its access log."""
+def sampling_reasons(stand: Stand) -> dict[str, str]:
+    """The sampling reason of each trace, from the access log."""
     lines = map(json.loads, stand.process("gateway").output.read_text().splitlines())
     return {line["trace_id"]: line["kept"] for line in lines if line.get("kept")}
 
 
-async def trace(stand: Stand, trace_id: str, seconds: float) -> list[dict] | None:
-    """The spans of a trace, if Jaeger has it in time."""
+async def spans_of(stand: Stand, trace_id: str, seconds: float) -> list[dict] | None:
+    """Waits for a trace in Jaeger. Returns its spans, or `None` after the timeout."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -73,9 +73,8 @@ async def trace(stand: Stand, trace_id: str, seconds: float) -> list[dict] | Non
             await asyncio.sleep(1.0)
 
 
-def flaw_of(spans: list[dict]) -> str | None:
-    """What is wrong with the tree of one request, in words. The engine has no span of a request
-    that was given up."""
+def defect_of(spans: list[dict]) -> str | None:
+    """The defect of the spans of one request, as text. The engine has no span for an aborted request."""
     by_id = {span["spanID"]: span for span in spans}
     roots = [span for span in spans if parent_of(span) not in by_id]
     if [kind(root) for root in roots] != ["server"]:
@@ -89,32 +88,32 @@ def flaw_of(spans: list[dict]) -> str | None:
         while (parent := by_id.get(parent_of(chain[0]))) is not None:
             chain.insert(0, parent)
         expected = [*CHAIN, "server"] if is_engine(span) else CHAIN
-        if [kind(each) for each in chain] != expected:
+        if [kind(link) for link in chain] != expected:
             return f"{span['traceID']}: {names(chain)}"
     return None
 
 
 def is_engine(span: dict) -> bool:
-    """Whether it is vLLM's own."""
+    """Whether the span is of vLLM."""
     return span["operationName"] == "llm_request"
 
 
 def names(spans: list[dict]) -> list[str]:
-    """What the spans are called."""
+    """The names of the spans."""
     return [span["operationName"] for span in spans]
 
 
 def parent_of(span: dict) -> str | None:
-    """The id of the span that it is a child of."""
-    references = [each for each in span["references"] if each["refType"] == "CHILD_OF"]
+    """The id of the parent span."""
+    references = [reference for reference in span["references"] if reference["refType"] == "CHILD_OF"]
     return references[0]["spanID"] if references else None
 
 
 def tag(span: dict, key: str) -> object:
-    """One of its attributes."""
-    return next((each["value"] for each in span["tags"] if each["key"] == key), None)
+    """An attribute of a span."""
+    return next((entry["value"] for entry in span["tags"] if entry["key"] == key), None)
 
 
 def kind(span: dict) -> object:
-    """Which side of a call it is."""
+    """The kind of a span."""
     return tag(span, "span.kind")

@@ -1,20 +1,21 @@
-//! The door: who comes in, what of it goes on to a replica, and which doors there are.
+//! Access control of both listeners: authentication, the headers that a backend receives, and the
+//! paths that are served.
 
+mod cache_salt;
 mod control;
+mod key_lookup_timing;
 mod limits;
 mod reload;
-mod salt;
-mod timing;
 
 use crate::metrics::value;
-use crate::support::fake::{Fake, json};
-use crate::support::gateway::{Running, Setup, body, post, start, start_with, status};
+use crate::support::scripted_backend::{ScriptedBackend, json};
+use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
 use serde_json::Value;
 use std::sync::Arc;
-use tokenweir::admin::Guard;
-use tokenweir::proxy::access::Access;
+use tokenweir::admin::AdminAuthorizer;
+use tokenweir::proxy::access::AccessControl;
 use tokenweir_core::access::cors::{self, Cors};
-use tokenweir_core::access::{KeyDigest, KeyEntry, Limits, Roster, TenantEntry};
+use tokenweir_core::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
 use tokenweir_core::record::Outcome;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -23,31 +24,31 @@ pub(crate) const KEY: &str = "sk-tw-a-key-for-tests";
 
 /// A tenant `a` with one key, [`KEY`].
 pub(crate) fn tenant() -> TenantEntry {
-    let hash = KeyDigest::of(KEY.as_bytes());
+    let hash = KeyDigest::from_key(KEY.as_bytes());
     TenantEntry {
         name: "a".into(),
         tier: None,
         models: None,
         allow: Vec::new(),
-        limits: Limits::default(),
-        keys: vec![KeyEntry { name: "one".into(), hash, limits: Limits::default() }],
+        limits: UsageLimits::default(),
+        keys: vec![KeyEntry { name: "one".into(), hash, limits: UsageLimits::default() }],
     }
 }
 
-pub(crate) fn access(tenant: TenantEntry) -> Arc<Access> {
-    Arc::new(Access::new(Some(&Roster { tenants: vec![tenant] }), Cors::default()))
+pub(crate) fn access(tenant: TenantEntry) -> Arc<AccessControl> {
+    Arc::new(AccessControl::new(Some(&KeyFile { tenants: vec![tenant] }), Cors::default()))
 }
 
-async fn gated(fake: &Fake, tenant: TenantEntry) -> Running {
+async fn gated(fake: &ScriptedBackend, tenant: TenantEntry) -> Running {
     start_with(&[fake.addr], Setup { access: access(tenant), ..Setup::default() }).await
 }
 
-/// A request with these lines in its head.
+/// Adds these lines to the headers of a request.
 fn with(request: &str, lines: &str) -> String {
     request.replacen("\r\n", &format!("\r\n{lines}\r\n"), 1)
 }
 
-/// A request with the key.
+/// Adds the API key to a request.
 fn keyed(request: &str) -> String {
     with(request, &format!("authorization: Bearer {KEY}"))
 }
@@ -64,13 +65,13 @@ fn error(answer: &[u8]) -> Value {
     serde_json::from_slice::<Value>(&body(answer).0).unwrap()["error"].take()
 }
 
-async fn whole() -> Fake {
-    Fake::answering(json("200 OK", r#"{"object":"chat.completion","choices":[]}"#)).await
+async fn scripted_backend() -> ScriptedBackend {
+    ScriptedBackend::answering(json("200 OK", r#"{"object":"chat.completion","choices":[]}"#)).await
 }
 
 #[tokio::test]
-async fn without_a_known_key_nobody_comes_in_and_no_replica_hears_of_it() {
-    let fake = whole().await;
+async fn a_request_without_a_known_key_is_rejected_and_reaches_no_backend() {
+    let fake = scripted_backend().await;
     let gateway = gated(&fake, tenant()).await;
     let strangers = ["", "x: y", "authorization: Bearer sk-tw-other", "authorization: Basic YTpi"];
     for lines in strangers.iter().chain(&["x-api-key: no", "authorization: Bearer"]) {
@@ -82,7 +83,10 @@ async fn without_a_known_key_nobody_comes_in_and_no_replica_hears_of_it() {
         assert!(head.contains("www-authenticate: bearer"), "{head}");
         assert!(head.contains("x-gateway-error: invalid_api_key"), "{head}");
         assert_eq!(error(&answer)["code"], "invalid_api_key");
-        assert!(!String::from_utf8_lossy(&answer).contains("other"), "it is not told back");
+        assert!(
+            !String::from_utf8_lossy(&answer).contains("other"),
+            "the response does not quote the key"
+        );
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.caller), (Outcome::ClientError, None));
     }
@@ -92,16 +96,16 @@ async fn without_a_known_key_nobody_comes_in_and_no_replica_hears_of_it() {
     }
     assert!(fake.seen().is_empty());
     for path in ["/health", "/ping", "/version"] {
-        assert_eq!(status(&gateway.raw(get(path)).await), 200, "{path} is for everybody");
+        assert_eq!(status(&gateway.raw(get(path)).await), 200, "{path} needs no key");
     }
     let page = gateway.admin("/metrics").await;
-    let refusals = value(&page, "tokenweir_refusals_total{reason=\"invalid_api_key\"}");
+    let refusals = value(&page, "tokenweir_requests_rejected_total{reason=\"invalid_api_key\"}");
     assert!((refusals - 9.0).abs() < 0.5, "{refusals}");
 }
 
 #[tokio::test]
-async fn whoever_has_a_key_comes_in_and_the_key_stays_here() {
-    let fake = whole().await;
+async fn a_request_with_a_key_is_served_and_the_key_is_not_forwarded() {
+    let fake = scripted_backend().await;
     let gateway = gated(&fake, tenant()).await;
     for lines in [
         format!("authorization: Bearer {KEY}"),
@@ -121,8 +125,8 @@ async fn whoever_has_a_key_comes_in_and_the_key_stays_here() {
 }
 
 #[tokio::test]
-async fn headers_that_a_replica_would_obey_stay_here() {
-    let fake = whole().await;
+async fn headers_that_control_the_engine_are_not_forwarded() {
+    let fake = scripted_backend().await;
     let gateway = start(&[fake.addr]).await;
     let lines = "x-data-parallel-rank: 1\r\nX-Vllm-Priority: -9\r\nendpoint-load-metrics-format: TEXT\r\n\
                  x-amzn-sagemaker-session-id: s\r\nx-tokenweir-tenant: root\r\nX-TOKENWEIR-x: y\r\n\
@@ -134,13 +138,16 @@ async fn headers_that_a_replica_would_obey_stay_here() {
         assert!(!seen.contains(gone), "{gone} in {seen}");
     }
     assert!(seen.contains("x-mine: stays"), "{seen}");
-    assert!(seen.contains("authorization: bearer mine"), "without keys here it is the replica's");
+    assert!(
+        seen.contains("authorization: bearer mine"),
+        "without access control, the key is forwarded to the backend"
+    );
 }
 
 #[tokio::test]
-async fn a_tenant_sees_and_uses_only_its_models() {
-    let fake = whole().await;
-    // A request without a model gets the first.
+async fn a_tenant_can_list_and_use_only_its_models() {
+    let fake = scripted_backend().await;
+    // A request without a model uses the first listed model.
     fake.set_models(&["secret", "tiny", "llama-3"]);
     let models = Some(vec!["tiny".into(), "llama-*".into()]);
     let gateway = gated(&fake, TenantEntry { models, ..tenant() }).await;
@@ -167,7 +174,7 @@ async fn a_tenant_sees_and_uses_only_its_models() {
         let absent = error(&ask(refusals[1]).await);
         absent["message"].as_str().unwrap().replace("absent", "secret")
     });
-    assert_eq!(fake.seen().len(), seen, "no replica has heard of those");
+    assert_eq!(fake.seen().len(), seen, "these requests reach no backend");
     let unknown = ask(r#""model":"llama-4","#).await;
     assert_eq!(status(&unknown), 404);
     let message = error(&unknown)["message"].to_string();
@@ -175,9 +182,9 @@ async fn a_tenant_sees_and_uses_only_its_models() {
 }
 
 #[tokio::test]
-async fn the_tier_of_a_tenant_wins() {
-    let fake = whole().await;
-    let tiers = tokenweir_core::record::Tiers {
+async fn the_configured_tier_of_a_tenant_overrides_the_header() {
+    let fake = scripted_backend().await;
+    let tiers = tokenweir_core::record::TierResolver {
         header: Some("x-tier".parse().unwrap()),
         names: vec!["free".into(), "gold".into()],
         keys: Vec::new(),
@@ -189,14 +196,14 @@ async fn the_tier_of_a_tenant_wins() {
 }
 
 #[tokio::test]
-async fn a_web_page_reads_answers_only_if_it_is_named() {
-    let fake = Fake::answering(
+async fn only_configured_origins_get_cors_headers() {
+    let fake = ScriptedBackend::answering(
         b"HTTP/1.1 200 OK\r\naccess-control-allow-origin: *\r\ncontent-length: 2\r\n\r\n{}"
             .to_vec(),
     )
     .await;
-    let cors = Cors::new(&cors::Settings { origins: vec!["https://a.example".into()] });
-    let access = Arc::new(Access::new(Some(&Roster { tenants: vec![tenant()] }), cors));
+    let cors = Cors::new(&cors::CorsSettings { origins: vec!["https://a.example".into()] });
+    let access = Arc::new(AccessControl::new(Some(&KeyFile { tenants: vec![tenant()] }), cors));
     let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
     let preflight = |origin: &str| {
         format!(
@@ -206,7 +213,7 @@ async fn a_web_page_reads_answers_only_if_it_is_named() {
         )
     };
     let answer = gateway.raw(preflight("https://a.example")).await;
-    assert_eq!(status(&answer), 204, "a browser sends no key with its question");
+    assert_eq!(status(&answer), 204, "a preflight request carries no key");
     assert!(head(&answer).contains("access-control-allow-headers: authorization"));
     assert_eq!(status(&gateway.raw(preflight("https://b.example")).await), 401);
     for (origin, is_allowed) in [("https://a.example", true), ("https://b.example", false)] {
@@ -214,8 +221,15 @@ async fn a_web_page_reads_answers_only_if_it_is_named() {
             let answer = gateway.raw(with(&request, &format!("origin: {origin}"))).await;
             let head = head(&answer);
             let allowed = format!("access-control-allow-origin: {origin}");
-            assert_eq!(head.contains(&allowed), is_allowed, "also an error can be read: {head}");
-            assert!(!head.contains("access-control-allow-origin: *"), "the replica has no say");
+            assert_eq!(
+                head.contains(&allowed),
+                is_allowed,
+                "an error response has the header too: {head}"
+            );
+            assert!(
+                !head.contains("access-control-allow-origin: *"),
+                "the header of the backend is removed"
+            );
         }
     }
     let off = start(&[fake.addr]).await;
@@ -225,11 +239,14 @@ async fn a_web_page_reads_answers_only_if_it_is_named() {
 }
 
 #[tokio::test]
-async fn the_admin_port_can_be_locked_but_for_probes() {
-    let fake = whole().await;
-    for has_open_metrics in [false, true] {
-        let guard =
-            Guard { token: Some(KeyDigest::of(b"operator")), has_open_metrics, ..Guard::default() };
+async fn the_admin_listener_can_require_a_token_except_for_probes() {
+    let fake = scripted_backend().await;
+    for has_unauthenticated_metrics in [false, true] {
+        let guard = AdminAuthorizer {
+            token_digest: Some(KeyDigest::from_key(b"operator")),
+            has_unauthenticated_metrics,
+            ..AdminAuthorizer::default()
+        };
         let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
         let ask = async |path: &str, lines: &str| {
             let mut stream = tokio::net::TcpStream::connect(gateway.admin).await.unwrap();
@@ -243,8 +260,9 @@ async fn the_admin_port_can_be_locked_but_for_probes() {
             assert_eq!(status(&ask(path, "").await), 200, "{path}");
         }
         let metrics = status(&ask("/metrics", "").await);
-        assert_eq!(metrics, if has_open_metrics { 200 } else { 401 });
-        for path in ["/status", "/live", "/config", "/explain", "/explain/x", "/nothing", "/livez/"]
+        assert_eq!(metrics, if has_unauthenticated_metrics { 200 } else { 401 });
+        for path in
+            ["/status", "/streams", "/config", "/decisions", "/decisions/x", "/nothing", "/livez/"]
         {
             for lines in ["", "authorization: Bearer other", "authorization: Bearer "] {
                 let answer = ask(path, lines).await;
@@ -252,14 +270,14 @@ async fn the_admin_port_can_be_locked_but_for_probes() {
                 assert!(head(&answer).contains("www-authenticate: bearer"));
             }
         }
-        for path in ["/metrics", "/status", "/live", "/config", "/explain"] {
+        for path in ["/metrics", "/status", "/streams", "/config", "/decisions"] {
             assert_eq!(status(&ask(path, "authorization: Bearer operator").await), 200, "{path}");
         }
     }
 }
 
-/// Of vLLM: what changes or stops it, tells what it runs, or takes code.
-const ADMIN: &[&str] = &[
+/// Endpoints of vLLM that change or stop the server, describe its configuration, or execute code.
+const VLLM_ADMIN_PATHS: &[&str] = &[
     "/v1/load_lora_adapter",
     "/v1/unload_lora_adapter",
     "/adapters",
@@ -299,8 +317,8 @@ const ADMIN: &[&str] = &[
     "/static/x",
 ];
 
-/// Ways to write a path that some server or proxy takes for another one.
-const TRICKS: &[&str] = &[
+/// Spellings of a path that some servers or proxies normalize to another path.
+const PATH_SPELLINGS: &[&str] = &[
     "/v1/chat/completions/",
     "//v1/chat/completions",
     "/v1//chat/completions",
@@ -333,10 +351,10 @@ const TRICKS: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn no_way_to_write_a_path_leads_to_anything_but_inference() {
-    let fake = whole().await;
+async fn no_spelling_of_a_path_reaches_a_non_inference_endpoint() {
+    let fake = scripted_backend().await;
     let gateway = start(&[fake.addr]).await;
-    for path in ADMIN.iter().chain(TRICKS) {
+    for path in VLLM_ADMIN_PATHS.iter().chain(PATH_SPELLINGS) {
         for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "SLEEP"] {
             let request = post(path, ASK).replacen("POST", method, 1);
             let answer = gateway.raw(&request).await;
@@ -345,8 +363,8 @@ async fn no_way_to_write_a_path_leads_to_anything_but_inference() {
                 "{method} {path}: {}",
                 head(&answer)
             );
-            // In the form that proxies get, too.
-            let absolute = format!("{method} http://replica{path}");
+            // Also in absolute form, as proxies receive it.
+            let absolute = format!("{method} http://backend{path}");
             let request = request.replacen(&format!("{method} {path}"), &absolute, 1);
             let answer = gateway.raw(&request).await;
             assert!(matches!(status(&answer), 400 | 404 | 405), "{absolute}: {}", head(&answer));
@@ -362,6 +380,6 @@ async fn no_way_to_write_a_path_leads_to_anything_but_inference() {
     );
     assert!(fake.seen().is_empty(), "{}", fake.seen()[0].head);
     let query = post("/v1/chat/completions?/../sleep", ASK);
-    assert_eq!(status(&gateway.raw(query).await), 200, "a query is no part of a path");
+    assert_eq!(status(&gateway.raw(query).await), 200, "the query is not part of the path");
     assert!(fake.seen()[0].head.starts_with("POST /v1/chat/completions?/../sleep HTTP/1.1\r\n"));
 }

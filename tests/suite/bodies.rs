@@ -1,5 +1,6 @@
-//! No body that a server reads as a request for one model is read by the gateway as a request for
-//! another one, or for none.
+//! Compares the gateway's reading of request bodies with that of servers: no body that a server
+//! reads as a request for one model may be read by the gateway as a request for another model or
+//! for no model.
 //!
 //! `tests/bodies.sh` compares more bodies, with pinned versions of the Python server's packages.
 
@@ -8,19 +9,19 @@ mod json;
 mod servers;
 
 use crate::access::{access, tenant};
-use crate::support::fake::{self, Fake};
-use crate::support::gateway::{Running, Setup, body, start_with, status};
+use crate::support::scripted_backend::{self, ScriptedBackend};
+use crate::support::test_gateway::{Running, Setup, body, start_with, status};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tokenweir_core::access::TenantEntry;
 use tokenweir_core::openai::form as forms;
-use tokenweir_core::openai::request::Peek;
+use tokenweir_core::openai::request_fields::RequestFields;
 
 const SEED: u64 = 3;
-/// How many bodies are compared, unless `BODIES` says otherwise.
+/// Number of compared bodies. The variable `BODIES` overrides it.
 const COUNT: usize = 2_000;
 
-/// A body that a client may send.
+/// A body that a client can send.
 pub(crate) struct Case {
     class: &'static str,
     is_form: bool,
@@ -28,18 +29,18 @@ pub(crate) struct Case {
     body: Vec<u8>,
 }
 
-/// What somebody reads of a body.
+/// How a parser reads a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// No request.
-    Refused,
-    /// A request without a model, or with an empty one: servers take those for the same.
+    /// Not a valid request.
+    Rejected,
+    /// A request without a model or with an empty model name. Servers treat both alike.
     NoModel,
     /// A request for this model.
     Model(Vec<u8>),
 }
 
-/// How many cases of a class were read by whom.
+/// Number of cases of a class by the parsers that accepted them.
 #[derive(Default)]
 struct Tally {
     both: usize,
@@ -53,14 +54,14 @@ impl Reading {
         if model.is_empty() { Self::NoModel } else { Self::Model(model.into()) }
     }
 
-    /// The gateway's.
+    /// The reading of the gateway.
     fn by_gateway(case: &Case) -> Self {
         let peek = if case.is_form {
             forms::peek(&case.content_type, &case.body)
         } else {
-            Peek::of(&case.body)
+            RequestFields::parse(&case.body)
         };
-        peek.map_or(Self::Refused, |peek| Self::of(peek.model.unwrap_or_default().as_bytes()))
+        peek.map_or(Self::Rejected, |peek| Self::of(peek.model.unwrap_or_default().as_bytes()))
     }
 }
 
@@ -75,7 +76,7 @@ fn cases(count: usize) -> Vec<Case> {
 }
 
 #[test]
-fn the_gateway_and_servers_that_both_read_a_body_find_the_same_model() {
+fn the_gateway_and_servers_that_accept_a_body_read_the_same_model() {
     let count = std::env::var("BODIES").map_or(COUNT, |count| count.parse().unwrap());
     let cases = cases(count);
     let python = servers::python(&cases);
@@ -91,16 +92,16 @@ fn the_gateway_and_servers_that_both_read_a_body_find_the_same_model() {
             by_servers.extend([("FastAPI", fastapi), ("Starlette", starlette)]);
         }
         let tally = tallies.entry(case.class).or_default();
-        let is_read = by_servers.iter().any(|(_, by_servers)| *by_servers != Reading::Refused);
-        match (by_gateway != Reading::Refused, is_read) {
+        let is_read = by_servers.iter().any(|(_, by_servers)| *by_servers != Reading::Rejected);
+        match (by_gateway != Reading::Rejected, is_read) {
             (true, true) => tally.both += 1,
             (true, false) => tally.gateway_only += 1,
             (false, true) => tally.server_only += 1,
             (false, false) => tally.neither += 1,
         }
         for (server, by_servers) in by_servers {
-            let is_same = by_gateway == Reading::Refused
-                || by_servers == Reading::Refused
+            let is_same = by_gateway == Reading::Rejected
+                || by_servers == Reading::Rejected
                 || by_gateway == by_servers;
             let Case { class, content_type, body, .. } = case;
             let (content_type, body) = (content_type.escape_ascii(), body.escape_ascii());
@@ -119,17 +120,17 @@ fn the_gateway_and_servers_that_both_read_a_body_find_the_same_model() {
     }
     let sum = |part: fn(&Tally) -> usize| tallies.values().map(part).sum::<usize>();
     let (both, server_only) = (sum(|tally| tally.both), sum(|tally| tally.server_only));
-    println!("{count} bodies: {both} read by both, {server_only} by a server only");
-    assert!(both > count / 5, "a gateway that refuses everything agrees with everybody: {both}");
+    println!("{count} bodies: {both} accepted by both, {server_only} only by a server");
+    assert!(both > count / 5, "too few bodies accepted by both: {both}");
     for plain in ["json: plain", "form: plain"] {
         let tally = &tallies[plain];
-        assert_eq!(tally.server_only + tally.neither, 0, "{plain}: the gateway reads all");
+        assert_eq!(tally.server_only + tally.neither, 0, "{plain}: the gateway accepts all");
     }
 }
 
 // === through the gateway ===
 
-/// Paths whose bodies are JSON. The replica generates on the first five.
+/// Paths with JSON bodies. The first five generate.
 const JSON_PATHS: &[&str] = &[
     "/v1/chat/completions",
     "/v1/completions",
@@ -152,9 +153,9 @@ const JSON_PATHS: &[&str] = &[
 const AUDIO_PATHS: [&str; 2] = ["/v1/audio/transcriptions", "/v1/audio/translations"];
 const FORM: &str = "multipart/form-data; boundary=B";
 
-/// A replica with a base model and an adapter, and a gateway whose clients may use these models.
-async fn adapters(models: Option<&[&str]>) -> (Fake, Running) {
-    let fake = Fake::answering(fake::json("200 OK", "{}")).await;
+/// A backend with a base model and an adapter, and a gateway whose clients may use these models.
+async fn adapters(models: Option<&[&str]>) -> (ScriptedBackend, Running) {
+    let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", "{}")).await;
     fake.set_models(&["base", "secret-lora"]);
     let models = models.map(|models| models.iter().map(|model| (*model).to_owned()).collect());
     let access = access(TenantEntry { models, ..tenant() });
@@ -175,7 +176,7 @@ async fn send(gateway: &Running, path: &str, content_type: &str, body: &[u8]) ->
 }
 
 #[tokio::test]
-async fn no_encoding_of_a_body_reaches_a_model_that_the_key_may_not_use() {
+async fn no_encoding_of_a_body_reaches_a_model_that_the_key_does_not_permit() {
     let (fake, gateway) = adapters(Some(&["base"])).await;
     let plain = r#"{"model":"secret-lora"}"#;
     let utf16 = plain.encode_utf16();
@@ -197,15 +198,15 @@ async fn no_encoding_of_a_body_reaches_a_model_that_the_key_may_not_use() {
             assert!(message.contains(cause), "{path}: {message}");
         }
     }
-    assert!(fake.seen().is_empty(), "no replica has heard of those");
+    assert!(fake.seen().is_empty(), "these requests reach no backend");
     for body in ["{}", r#"{"model":null}"#, r#"{"model":""}"#, r#"{"model":"base"}"#] {
         let served = send(&gateway, "/tokenize", "application/json", body.as_bytes()).await.0;
-        assert_eq!(served, 200, "the base model, which the key may use: {body}");
+        assert_eq!(served, 200, "the base model, which the key permits: {body}");
     }
 }
 
 #[tokio::test]
-async fn no_form_reaches_a_model_that_the_key_may_not_use() {
+async fn no_form_reaches_a_model_that_the_key_does_not_permit() {
     let (fake, gateway) = adapters(Some(&["base"])).await;
     let form = |head: &str| format!("--B\r\n{head}\r\n\r\nsecret-lora\r\n--B--\r\n");
     let plain = form("Content-Disposition: form-data; name=\"model\"");
@@ -222,17 +223,17 @@ async fn no_form_reaches_a_model_that_the_key_may_not_use() {
             let (status, answer) = send(&gateway, path, content_type, body.as_bytes()).await;
             let message = answer["error"]["message"].as_str().unwrap();
             assert_eq!(status, 400, "{content_type} {body}");
-            assert!(message.contains("not a form that all servers read alike"), "{message}");
+            assert!(message.contains("not a form that all servers parse alike"), "{message}");
         }
     }
-    assert!(fake.seen().is_empty(), "no replica has heard of those");
+    assert!(fake.seen().is_empty(), "these requests reach no backend");
     let without =
         "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n\r\n--B--";
     assert_eq!(send(&gateway, AUDIO_PATHS[0], FORM, without.as_bytes()).await.0, 200);
 }
 
 #[tokio::test]
-async fn a_key_with_a_list_of_models_cannot_name_an_adapter_beside_the_model() {
+async fn a_key_with_a_model_list_cannot_select_an_adapter_in_another_field() {
     let fields =
         [r#""lora_path":"b""#, r#""lora":[{"id":1}]"#, r#""lora_request":{"lora_name":"b"}"#];
     let (fake, gateway) = adapters(Some(&["base"])).await;
@@ -247,7 +248,7 @@ async fn a_key_with_a_list_of_models_cannot_name_an_adapter_beside_the_model() {
 }
 
 #[tokio::test]
-async fn errors_on_the_paths_of_anthropic_have_its_envelope() {
+async fn errors_on_anthropic_paths_have_the_anthropic_format() {
     let (_fake, gateway) = adapters(Some(&["base"])).await;
     let secret = r#"{"model":"secret-lora"}"#;
     for (path, body, expected) in [

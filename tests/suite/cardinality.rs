@@ -1,50 +1,52 @@
-//! The number of series is a contract: whatever clients and replicas send, it stays within the
-//! formula of the README, and what does not fit is counted.
+//! The number of series is a contract: for any values from clients and backends it stays within the
+//! formula of the documentation, and values beyond the limits are counted.
 //!
-//! `LABEL_VALUES` sets how many requests there are, each with values of its own.
+//! `LABEL_VALUES` sets the number of requests, each with unique values.
 
 use crate::metrics::{samples, value};
-use crate::mutations::resident_kib;
-use crate::support::fake::{Fake, ROLE, Step, WORD, json, stream_of};
-use crate::support::gateway::{Setup, start_with};
+use crate::mutated_requests::resident_kib;
+use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json, stream_of};
+use crate::support::test_gateway::{Setup, start_with};
 use futures_util::future::join_all;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::telemetry::catalog;
-use tokenweir::telemetry::metric::{Kind, Known, Label};
-use tokenweir_core::record::Tiers;
+use tokenweir::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
+use tokenweir_core::record::TierResolver;
 use tokenweir_core::slo::Objective;
 
 const CHAT: &str = "/v1/chat/completions";
 const REQUESTS: usize = 3_000;
-/// Requests that are open at once.
-const AT_ONCE: usize = 50;
-/// What this process may grow by after the first tenth of many requests, in KiB.
-const MOST_GROWTH_KIB: usize = 16 << 10;
+/// Concurrent requests.
+const CONCURRENT_REQUESTS: usize = 50;
+/// Maximum memory growth of this process in KiB after the first tenth of the requests, if there are
+/// many.
+const MAX_GROWTH_KIB: usize = 16 << 10;
 
-/// The formula of the README, with these numbers of models, replicas, tiers, objectives, error types.
-fn most_series(models: usize, backends: usize, tiers: usize, slos: usize, errors: usize) -> usize {
-    let values = |label: &Label| match label {
-        Label::Model => models,
-        Label::Backend => backends,
-        Label::Tier => tiers,
-        Label::Slo => slos,
-        Label::ErrorType => errors,
-        Label::GenAiOperation => 4,
-        // Nobody needs a key here.
-        Label::Tenant => 0,
-        closed => closed.values(&Known::default()).len(),
+/// The documented formula with these numbers of models, backends, tiers, objectives and error
+/// types.
+fn max_series(models: usize, backends: usize, tiers: usize, slos: usize, errors: usize) -> usize {
+    let values = |label: &MetricLabel| match label {
+        MetricLabel::Model => models,
+        MetricLabel::Backend => backends,
+        MetricLabel::Tier => tiers,
+        MetricLabel::Slo => slos,
+        MetricLabel::ErrorType => errors,
+        MetricLabel::GenAiOperation => 4,
+        // No keys are configured.
+        MetricLabel::Tenant => 0,
+        closed => closed.values(&KnownLabelValues::default()).len(),
     };
-    let of_row = |row: &tokenweir::telemetry::metric::Row| {
+    let of_row = |row: &tokenweir::telemetry::metric::MetricDescriptor| {
         let each = match row.kind {
-            Kind::Counter | Kind::Gauge => 1,
-            Kind::Histogram(bounds) => bounds.len() + 3,
+            MetricKind::Counter | MetricKind::Gauge => 1,
+            MetricKind::Histogram(bounds) => bounds.len() + 3,
         };
         each * row.labels.iter().map(values).product::<usize>()
     };
     catalog::rows().map(of_row).sum()
 }
 
-/// An answer that no other is like: a finish reason or a status of its own.
+/// A response with a unique finish reason or status.
 fn answer(number: usize) -> Vec<u8> {
     if number.is_multiple_of(3) {
         return json(&format!("{} Odd", 400 + number % 200), r#"{"error":{"message":"no"}}"#);
@@ -55,11 +57,11 @@ fn answer(number: usize) -> Vec<u8> {
     stream_of(&[ROLE, WORD, WORD, &finish, "[DONE]"])
 }
 
-/// A request of which everything is new that a client can choose.
+/// A request in which every client-chosen value is unique.
 fn request(number: usize) -> String {
     let method = if number % 10 == 3 { format!("M{number}") } else { "POST".to_owned() };
     let path = if number % 10 == 5 { format!("/v1/p{number}?q={number}") } else { CHAT.to_owned() };
-    // Only a known model reaches a replica.
+    // Only a known model reaches a backend.
     let is_known = number.is_multiple_of(2);
     let model = if is_known { "tiny".to_owned() } else { format!("\\\"}} {number}\\n# EOF") };
     let body = format!(r#"{{"model":"{model}","stream":true,"user":"u{number}"}}"#);
@@ -74,32 +76,33 @@ fn request(number: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_flood_of_made_up_values_stays_within_the_formula_and_is_counted() {
+async fn a_flood_of_unique_values_stays_within_the_formula_and_is_counted() {
     let answered = AtomicUsize::new(0);
     let script = move |_: &_| vec![Step::Send(answer(answered.fetch_add(1, Ordering::Relaxed)))];
-    let fake = Fake::start(script).await;
-    let tiers = Tiers {
+    let fake = ScriptedBackend::start(script).await;
+    let tiers = TierResolver {
         header: Some("x-tier".parse().unwrap()),
         names: vec!["gold".into()],
         keys: Vec::new(),
     };
-    let known = Known { tiers: vec!["gold".into()], ..Known::default() };
-    let promise = "ttft < 1s for 99 %".parse().unwrap();
-    let slos = vec![Objective { name: "all".into(), model: None, tier: None, promise }];
+    let known = KnownLabelValues { tiers: vec!["gold".into()], ..KnownLabelValues::default() };
+    let definition = "ttft < 1s for 99 %".parse().unwrap();
+    let slos = vec![Objective { name: "all".into(), model: None, tier: None, definition }];
     let setup = Setup { tiers, known, slos, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let count = std::env::var("LABEL_VALUES").map_or(REQUESTS, |count| count.parse().unwrap());
     let (mut early_series, mut early_kib) = (0, 0);
-    for first in (1..=count).step_by(AT_ONCE) {
-        let requests = (first..first + AT_ONCE).map(|number| gateway.raw(request(number)));
+    for first in (1..=count).step_by(CONCURRENT_REQUESTS) {
+        let requests =
+            (first..first + CONCURRENT_REQUESTS).map(|number| gateway.raw(request(number)));
         join_all(requests).await;
-        for _ in 0..AT_ONCE {
+        for _ in 0..CONCURRENT_REQUESTS {
             gateway.record().await;
         }
-        fake.take_seen();
+        fake.take_received();
         if first <= count / 10 {
             early_kib = resident_kib();
-            if first + AT_ONCE > count / 10 {
+            if first + CONCURRENT_REQUESTS > count / 10 {
                 early_series = samples(&gateway.admin("/metrics").await).len();
             }
         }
@@ -111,10 +114,10 @@ async fn a_flood_of_made_up_values_stays_within_the_formula_and_is_counted() {
         "{count} requests: {early_series} series after the first tenth, {series} at the end, \
          {growth} KiB more"
     );
-    assert!(count <= REQUESTS || growth < MOST_GROWTH_KIB, "{growth} KiB more");
-    // One model and `_other`; none, `gold` and `_other`.
-    let most = most_series(2, 1, 3, 1, 40) + 20;
-    assert!(series <= most, "{series} series, and the formula allows {most} with process_*");
+    assert!(count <= REQUESTS || growth < MAX_GROWTH_KIB, "{growth} KiB more");
+    // One model and `_other`; no tier, `gold` and `_other`.
+    let limit = max_series(2, 1, 3, 1, 40) + 20;
+    assert!(series <= limit, "{series} series, and the formula allows {limit} with process_*");
     for made_up in ["# EOF\"", "t7", "u7", "h7", "k7", "n7", "r7", "f7", "/v1/p"] {
         let is_there = page.lines().any(|line| line.contains(&format!("=\"{made_up}")));
         assert!(!is_there, "{made_up} is a label value");

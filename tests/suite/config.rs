@@ -1,5 +1,5 @@
-//! The configuration as a whole: every value comes from where it should, and the file that
-//! documents the defaults is true.
+//! The configuration as a whole: the precedence of its sources, and the reference file with the
+//! defaults.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests may end so")]
 
@@ -9,15 +9,15 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 use tokenweir::cli::{self, Cli};
-use tokenweir::config::{Config, ConfigError, Loaded, Overrides, check};
+use tokenweir::config::{Config, ConfigError, LoadedConfig, Overrides, check};
 
 const REFERENCE: &str = include_str!("../../config/tokenweir.yaml");
 
-fn parse(text: &str) -> Result<Loaded, ConfigError> {
+fn parse(text: &str) -> Result<LoadedConfig, ConfigError> {
     Config::parse(text, Path::new("gateway.yaml"), Overrides::default())
 }
 
-/// Every path in a view, with its value and its source.
+/// Every path in a view with its value and its source.
 fn leaves(view: &Value) -> Vec<(String, Value, String)> {
     fn walk(path: &str, value: &Value, into: &mut Vec<(String, Value, String)>) {
         let below = |key: &str| format!("{path}.{key}").trim_start_matches('.').to_owned();
@@ -44,7 +44,7 @@ fn leaves(view: &Value) -> Vec<(String, Value, String)> {
 // === files ===
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn the_error_for_an_unreadable_file_names_it() {
     let folder = tempdir("unreadable");
     let latin1 = folder.join("latin1.yaml");
     std::fs::write(&latin1, b"log:\n  level: \xe9\n").unwrap();
@@ -69,7 +69,7 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_check_says_the_same_to_people_and_to_programs() {
+fn a_check_reports_the_same_as_text_and_as_json() {
     let folder = tempdir("check");
     let env = |_: &str| None;
     let good = folder.join("good.yaml");
@@ -86,28 +86,29 @@ fn a_check_says_the_same_to_people_and_to_programs() {
     let bad = check(&bad, env);
     assert!(!bad.is_ok());
     assert!(bad.to_string().contains("unknown key `polcy`"));
-    let mut found = bad.to_json();
-    found["file"] = Value::Null;
+    let mut report = bad.to_json();
+    report["file"] = Value::Null;
     let help = "did you mean `policy`?";
     let expected = json!({
         "ok": false, "file": null, "line": 2, "column": 3,
         "problem": "unknown key `polcy`", "help": help,
     });
-    assert_eq!(found, expected);
+    assert_eq!(report, expected);
 }
 
 // === precedence ===
 
 const ARGUMENTS: &str = "TEST_ARGUMENTS";
 
-/// Not a test by itself: what `serve` would load in a process with the environment of this one.
+/// Not a test by itself: prints the configuration that `serve` would load in a process with this
+/// environment.
 #[test]
 #[ignore = "runs as a child of the tests below, with an environment of its own"]
 fn child_that_prints_what_serve_loads() {
     let arguments = std::env::var(ARGUMENTS).unwrap();
     match cli::parse(arguments.split(' ').map(OsString::from)) {
         Err(error) => println!("<<<{error}>>>"),
-        Ok(Cli { command: cli::Command::Serve(serve) }) => {
+        Ok(Cli { command: cli::CliCommand::Serve(serve) }) => {
             let loaded = Config::load(serve.config.as_deref(), serve.overrides);
             match loaded {
                 Ok(loaded) => println!("<<<{}>>>", loaded.view()),
@@ -131,8 +132,7 @@ fn serve_in_a_child(arguments: &str, variables: &[(&str, &str)]) -> String {
     begun.split_once(">>>").unwrap().0.to_owned()
 }
 
-/// Source and value of every key that a flag can set: by default, from a file, by variable, by
-/// flag.
+/// Source and value of every key that a flag can set: default, file, variable and flag.
 #[test]
 fn flags_win_over_variables_over_the_file_over_defaults() {
     let file = tempdir("precedence").join("gateway.yaml");
@@ -188,7 +188,7 @@ fn flags_win_over_variables_over_the_file_over_defaults() {
 }
 
 #[test]
-fn a_bad_variable_is_named() {
+fn the_error_for_an_invalid_variable_names_it() {
     let error = serve_in_a_child("", &[("TOKENWEIR_LISTEN", "8080")]);
     assert!(error.contains("the value is that of the variable TOKENWEIR_LISTEN"), "{error}");
     let error = serve_in_a_child("--listen 8080", &[]);
@@ -210,10 +210,10 @@ fn serving_needs_a_backend() {
     assert!(parse(REFERENCE).unwrap().require_backend().is_ok());
 }
 
-// === the documented file ===
+// === the reference file ===
 
 #[test]
-fn the_documented_file_has_every_key_with_its_default() {
+fn the_reference_file_has_every_key_with_its_default() {
     let documented = parse(REFERENCE).unwrap();
     let backends = documented.config.backends.clone();
     assert_eq!(backends.len(), 1, "one example");
@@ -229,11 +229,11 @@ fn the_documented_file_has_every_key_with_its_default() {
 }
 
 #[test]
-fn every_key_of_the_documented_file_is_explained() {
+fn every_key_of_the_reference_file_has_a_comment() {
     let lines: Vec<&str> = REFERENCE.lines().map(str::trim).collect();
     let is_key = |line: &str| !line.is_empty() && !line.starts_with('#');
     for pair in lines.windows(2).filter(|pair| is_key(pair[1])) {
-        // Those of a backend are explained above the list.
+        // The keys of a backend are explained above the list.
         let is_of_backend = [
             "- url",
             "name",
@@ -250,7 +250,7 @@ fn every_key_of_the_documented_file_is_explained() {
 }
 
 #[test]
-fn the_samples_of_a_page_are_valid() {
+fn the_yaml_samples_of_the_documentation_are_valid() {
     assert_eq!(samples("text\n```yaml\nlisten: 127.0.0.1:1\n```\n```sh\nx\n```\n").len(), 1);
     for sample in samples(&format!("```yaml\n{REFERENCE}\n```\n")) {
         parse(&sample).unwrap();

@@ -1,14 +1,16 @@
-//! For a sample of streams vLLM is asked for the token count of every event, which its clients do
-//! not see; and what streams teach about events serves to estimate answers that nobody counted.
+//! Continuous usage: for a sample of streams the gateway requests the token count of every event
+//! from vLLM and removes it from the response. The observed tokens per event serve to estimate
+//! responses without usage.
 
-use crate::support::fake::{
-    FINISH, Fake, ROLE, SGLANG, Seen, Step, USAGE, VLLM, WORD, chunk, stream_head, stream_of,
-};
-use crate::support::gateway::{Running, Setup, body, post, start_with};
 use crate::support::recording;
+use crate::support::scripted_backend::{
+    FINISH, ROLE, SGLANG, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, chunk, event_stream_head,
+    stream_of,
+};
+use crate::support::test_gateway::{Running, Setup, body, post, start_with};
 use std::time::Duration;
-use tokenweir_core::access::Charge;
-use tokenweir_core::record::{Outcome, UsageEvent, UsageSource};
+use tokenweir_core::access::TokenCharge;
+use tokenweir_core::record::{Outcome, UsageEventOutcome, UsageSource};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -16,16 +18,16 @@ const PLAIN: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const AT_END: &str =
     r#"{"stream_options":{"include_usage":true},"model":"tiny","stream":true,"messages":[]}"#;
 const EVERY_EVENT: &str = r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true},"model":"tiny","stream":true,"messages":[]}"#;
-/// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of every wait.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-async fn sampling(backends: &[&Fake], continuous_usage: f64) -> Running {
+async fn sampling(backends: &[&ScriptedBackend], continuous_usage: f64) -> Running {
     let addresses: Vec<_> = backends.iter().map(|fake| fake.addr).collect();
     let setup = Setup { injects_usage: true, continuous_usage, ..Setup::default() };
     start_with(&addresses, setup).await
 }
 
-/// An event as vLLM sends it with usage, after so many tokens.
+/// An event as vLLM sends it with usage, after `tokens` tokens.
 fn with_usage(event: &str, tokens: u64) -> String {
     let usage = format!(
         r#","usage":{{"prompt_tokens":9,"total_tokens":{},"completion_tokens":{tokens},"completion_tokens_details":{{"reasoning_tokens":0}}}}}}"#,
@@ -38,8 +40,8 @@ fn usage_event(tokens: u64) -> String {
     USAGE.replace(r#""completion_tokens":3"#, &format!(r#""completion_tokens":{tokens}"#))
 }
 
-/// The events of vLLM's answer to this request: so many words of so many tokens each, with the
-/// usage that the request asks for.
+/// The events of vLLM's response to this request: `words` words of `tokens` tokens each, with the
+/// requested usage.
 fn answer(seen: &Seen, words: u64, tokens: u64) -> Vec<String> {
     let asks = |name: &str| String::from_utf8_lossy(&seen.body).contains(name);
     let usage = |event: &str, tokens| {
@@ -59,17 +61,17 @@ fn answer(seen: &Seen, words: u64, tokens: u64) -> Vec<String> {
     events
 }
 
-/// A vLLM whose events have so many tokens each. It breaks off the answers to requests that have
-/// `cut` in them, before their last events.
-async fn vllm(words: u64, tokens: u64) -> Fake {
-    Fake::start(move |seen| {
+/// A vLLM whose events have `tokens` tokens each. It breaks off the responses to requests that
+/// contain `cut` before their last events.
+async fn vllm(words: u64, tokens: u64) -> ScriptedBackend {
+    ScriptedBackend::start(move |seen| {
         let events = answer(seen, words, tokens);
         let mut events: Vec<&str> = events.iter().map(String::as_str).collect();
         if String::from_utf8_lossy(&seen.body).contains("cut") {
             events.truncate(1 + words as usize);
             let events = events.iter().flat_map(|event| chunk(event));
             return vec![
-                Step::Send(stream_head().into_iter().chain(events).collect()),
+                Step::Send(event_stream_head().into_iter().chain(events).collect()),
                 Step::Close,
             ];
         }
@@ -82,11 +84,11 @@ fn text(answer: &[u8]) -> String {
     String::from_utf8(body(answer).0).unwrap()
 }
 
-fn last_body(fake: &Fake) -> String {
+fn last_body(fake: &ScriptedBackend) -> String {
     String::from_utf8(fake.seen().pop().unwrap().body).unwrap()
 }
 
-/// What a client gets that asked for no usage.
+/// The response to a client that did not request usage.
 fn without_usage(words: usize) -> String {
     let words = std::iter::repeat_n(WORD, words);
     let events = [ROLE].into_iter().chain(words).chain([FINISH, "[DONE]"]);
@@ -94,7 +96,7 @@ fn without_usage(words: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_stream_of_the_sample_has_its_tokens_counted_and_its_client_gets_the_same_bytes() {
+async fn a_sampled_stream_has_exact_token_counts_and_its_client_gets_the_same_bytes() {
     let fake = vllm(5, 4).await;
     let gateway = sampling(&[&fake], 1.0).await;
     for (sent, source) in [(AT_END, 0), (EVERY_EVENT, 5), (EVERY_EVENT, 5)] {
@@ -104,7 +106,7 @@ async fn a_stream_of_the_sample_has_its_tokens_counted_and_its_client_gets_the_s
         let record = gateway.record().await;
         let observed = &record.observed;
         assert_eq!(record.bytes_out as usize, without_usage(5).len());
-        assert_eq!(observed.usage_event, Some(UsageEvent::Stripped));
+        assert_eq!(observed.usage_event, Some(UsageEventOutcome::Stripped));
         assert_eq!((observed.usage_source, observed.usage.output), (UsageSource::Exact, Some(21)));
         assert_eq!((observed.chunk_tokens.count(), observed.chunk_tokens.sum()), {
             (source, f64::from(source) * 4.0)
@@ -116,14 +118,14 @@ async fn a_stream_of_the_sample_has_its_tokens_counted_and_its_client_gets_the_s
 }
 
 #[tokio::test]
-async fn a_gap_is_shared_among_the_tokens_of_its_event() {
-    let fake = Fake::start(|seen| {
+async fn a_gap_is_divided_among_the_tokens_of_its_event() {
+    let fake = ScriptedBackend::start(|seen| {
         let events = answer(seen, 2, 4);
         let (begun, rest) = events.split_at(2);
         let framed = |events: &[String]| events.iter().flat_map(|event| chunk(event)).collect();
         let rest: Vec<u8> = framed(rest);
         vec![
-            Step::Send([stream_head(), framed(begun)].concat()),
+            Step::Send([event_stream_head(), framed(begun)].concat()),
             Step::Wait,
             Step::Send([rest, b"0\r\n\r\n".to_vec()].concat()),
         ]
@@ -141,26 +143,29 @@ async fn a_gap_is_shared_among_the_tokens_of_its_event() {
             fake.go();
             client.read_to_end(&mut got).await.unwrap();
         };
-        tokio::time::timeout(PATIENCE, read).await.expect("the answer comes");
+        tokio::time::timeout(WAIT_TIMEOUT, read).await.expect("a response within the timeout");
         assert_eq!(text(&got), without_usage(2));
         let observed = gateway.record().await.observed;
-        assert_eq!((observed.itl.count(), observed.gaps.count()), (tokens, 1));
+        assert_eq!(
+            (observed.inter_token_latency.count(), observed.inter_chunk_latency.count()),
+            (tokens, 1)
+        );
     }
 }
 
 #[tokio::test]
-async fn recorded_streams_become_those_of_a_client_that_asked_for_no_usage() {
+async fn recorded_streams_with_usage_become_equal_to_recorded_streams_without() {
     let all = recording::all();
     for front_end in ["python", "rust"] {
         let named = |name: &str| {
             let name = format!("{front_end}/{name}");
             all.iter().find(|recording| recording.name == name).unwrap()
         };
-        // The option without `include_usage` has no effect, but for the batches of tokens.
+        // The option has no effect without `include_usage`, except for the batching of tokens.
         let expected = String::from_utf8(named("chat-stream-continuous-only").body()).unwrap();
         let raw = |name: &str| [named(name).head.as_bytes(), &named(name).framed].concat();
         let (at_end, every) = (raw("chat-stream-usage"), raw("chat-stream-continuous-usage"));
-        let fake = Fake::start(move |seen| {
+        let fake = ScriptedBackend::start(move |seen| {
             let is_continuous = String::from_utf8_lossy(&seen.body).contains("continuous");
             vec![Step::Send(if is_continuous { &every } else { &at_end }.clone()), Step::Close]
         })
@@ -173,8 +178,8 @@ async fn recorded_streams_become_those_of_a_client_that_asked_for_no_usage() {
     }
 }
 
-/// Without what differs from one answer to the next, and without the fingerprint, which the Python
-/// front end sends in the usage event if there is one.
+/// Removes ids and times, and the fingerprint, which the Python front end sends in the usage event
+/// if there is one.
 fn normalized(answer: &str) -> Vec<String> {
     let mut events: Vec<_> = answer.split("\n\n").map(str::to_owned).collect();
     for event in &mut events {
@@ -192,7 +197,7 @@ fn normalized(answer: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn no_more_than_usage_is_asked_for_outside_of_the_sample() {
+async fn streams_outside_the_sample_request_only_usage_at_the_end() {
     let logprobs = PLAIN.replace('{', r#"{"logprobs":true,"#);
     let cases = [
         (VLLM, 0.0, PLAIN, AT_END),
@@ -201,38 +206,44 @@ async fn no_more_than_usage_is_asked_for_outside_of_the_sample() {
         (VLLM, 1.0, &logprobs, &AT_END.replace("},", r#"},"logprobs":true,"#)),
     ];
     for (kind, share, sent, expected) in cases {
-        let fake = Fake::start_as(kind, |_| {
+        let fake = ScriptedBackend::start_kind(kind, |_| {
             vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"]))]
         })
         .await;
         let gateway = sampling(&[&fake], share).await;
         for request in [PLAIN, sent] {
             gateway.post(CHAT, request).await;
-            assert!(!gateway.record().await.asked.continuous_usage_injected);
+            assert!(!gateway.record().await.options.continuous_usage_injected);
         }
         assert_eq!(last_body(&fake), expected);
     }
 }
 
 #[tokio::test]
-async fn a_server_that_forces_usage_on_every_client_is_not_asked_for_more() {
+async fn a_server_that_always_sends_usage_gets_no_further_option() {
     let finish = with_usage(FINISH, 1);
     let events = [&*with_usage(ROLE, 0), &with_usage(WORD, 1), &finish, &usage_event(1), "[DONE]"];
-    let fake = Fake::answering(stream_of(&events)).await;
+    let fake = ScriptedBackend::answering(stream_of(&events)).await;
     let gateway = sampling(&[&fake], 1.0).await;
     for _ in 0..3 {
         let answer = text(&gateway.post(CHAT, PLAIN).await);
-        assert!(answer.contains(&*finish), "the client gets it with and without the gateway");
+        assert!(
+            answer.contains(&*finish),
+            "the client gets the usage with and without the gateway"
+        );
         assert_eq!(last_body(&fake), AT_END);
-        assert_eq!(gateway.record().await.observed.usage_event, Some(UsageEvent::Forced));
+        assert_eq!(
+            gateway.record().await.observed.usage_event,
+            Some(UsageEventOutcome::AlwaysSent)
+        );
     }
 }
 
 #[tokio::test]
-async fn a_server_whose_usage_cannot_be_removed_is_asked_once() {
+async fn continuous_usage_is_disabled_for_a_server_whose_usage_cannot_be_removed() {
     let odd =
         r#"{"usage":{"completion_tokens":1},"choices":[{"index":0,"delta":{"content":"a"}}]}"#;
-    let fake = Fake::start(move |seen| {
+    let fake = ScriptedBackend::start(move |seen| {
         let is_continuous = String::from_utf8_lossy(&seen.body).contains("continuous");
         let word = if is_continuous { odd } else { WORD };
         vec![Step::Send(stream_of(&[ROLE, word, FINISH, USAGE, "[DONE]"]))]
@@ -250,7 +261,7 @@ async fn a_server_whose_usage_cannot_be_removed_is_asked_once() {
 }
 
 #[tokio::test]
-async fn a_stream_of_the_sample_that_breaks_off_is_counted() {
+async fn a_truncated_sampled_stream_has_its_tokens_counted() {
     let fake = vllm(70, 4).await;
     let gateway = sampling(&[&fake], 1.0).await;
     gateway.post(CHAT, PLAIN).await;
@@ -263,7 +274,7 @@ async fn a_stream_of_the_sample_that_breaks_off_is_counted() {
 }
 
 #[tokio::test]
-async fn the_output_of_a_stream_that_breaks_off_is_estimated_by_what_its_backend_taught() {
+async fn the_output_of_a_truncated_stream_is_estimated_from_earlier_streams_of_its_backend() {
     let (merging, single) = (vllm(70, 4).await, vllm(70, 1).await);
     merging.set_models(&["merging"]);
     single.set_models(&["single"]);
@@ -280,7 +291,7 @@ async fn the_output_of_a_stream_that_breaks_off_is_estimated_by_what_its_backend
         let tokens = record.output_tokens().unwrap();
         assert!(taught.contains(&tokens), "{model}: {tokens}");
         assert_eq!(record.wasted_tokens(), Some(tokens));
-        assert_eq!(Charge::of(&record).output, tokens);
+        assert_eq!(TokenCharge::from_record(&record).output, tokens);
         post("merging", "[]").await;
     }
 }

@@ -1,10 +1,10 @@
-//! Diagnosis: simulated pathologies must be named within a minute and nothing else, and a day of
-//! hot and healthy replicas must pass without a word.
+//! Diagnosis: every simulated pathology must be named within a minute without other verdicts, and a
+//! day of busy but healthy backends must give no verdict.
 
-mod day;
 mod engines;
 mod faults;
-mod plant;
+mod fleet_model;
+mod healthy_day;
+mod insufficient_data;
+mod precision_recall;
 mod program;
-mod score;
-mod untold;

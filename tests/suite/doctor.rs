@@ -1,22 +1,24 @@
-//! `tokenweir doctor`, as a program: simulated replicas, scripted ones with one thing wrong each, and
-//! a gateway that runs.
+//! `tokenweir doctor` as a program: simulated backends, scripted backends with one fault each, and
+//! a running gateway.
 
-use crate::support::certificates::{Authority, Files, terminator};
-use crate::support::fake::{FINISH, Fake, Page, ROLE, Step, USAGE, WORD, json, stream_of};
-use crate::support::gateway::start;
-use crate::support::process::Process;
+use crate::support::certificates::{Authority, Files, start_tls_terminator};
+use crate::support::process::GatewayProcess;
+use crate::support::scripted_backend::{
+    FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
+};
+use crate::support::test_gateway::start;
 use serde_json::Value;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
-use tokenweir_sim::{Settings, Sim};
+use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// Runs the program with these arguments, and with no other variables than these.
+/// Runs the program with these arguments and only these environment variables.
 async fn doctor(arguments: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
     command.arg("doctor").args(arguments.split(' ').filter(|it| !it.is_empty()));
@@ -24,7 +26,7 @@ async fn doctor(arguments: &str, variables: &[(&str, &str)]) -> Output {
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
 
-/// Its report, and its exit code.
+/// The report and the exit code.
 async fn report(arguments: &str, variables: &[(&str, &str)]) -> (Value, i32) {
     let output = doctor(&format!("--json {arguments}"), variables).await;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -33,7 +35,7 @@ async fn report(arguments: &str, variables: &[(&str, &str)]) -> (Value, i32) {
     (serde_json::from_str(&text).expect(&text), output.status.code().unwrap())
 }
 
-/// What one check found.
+/// The findings of one check.
 fn found<'a>(report: &'a Value, check: &str) -> Vec<&'a Value> {
     let findings = report["findings"].as_array().unwrap();
     findings.iter().filter(|finding| finding["check"] == check).collect()
@@ -46,11 +48,12 @@ fn one<'a>(report: &'a Value, check: &str) -> &'a Value {
     found[0]
 }
 
-async fn simulated(replicas: u16, keep_alive: Duration) -> (Vec<SocketAddr>, JoinHandle<()>) {
+async fn simulated(count: u16, keep_alive: Duration) -> (Vec<SocketAddr>, JoinHandle<()>) {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let keep_alive = keep_alive.into();
-    let settings = Settings { listen, replicas, keep_alive, ..Settings::default() };
-    let sim = Sim::bind(&settings).await.unwrap();
+    let settings =
+        SimulatorSettings { listen, replicas: count, keep_alive, ..SimulatorSettings::default() };
+    let sim = Simulator::bind(&settings).await.unwrap();
     let addrs = sim.addrs().to_vec();
     (addrs, tokio::spawn(sim.run(std::future::pending())))
 }
@@ -66,7 +69,7 @@ fn nothing() -> Vec<Step> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_that_are_well_pass_and_say_which_signals_they_have() {
+async fn healthy_backends_pass_and_the_report_lists_their_metrics() {
     let (addrs, _serving) = simulated(2, Duration::from_secs(5)).await;
     let backends = addrs.iter().map(|addr| format!("--backend {addr} "));
     let arguments = format!("{}--probe --idle 0s", backends.collect::<String>());
@@ -76,19 +79,19 @@ async fn replicas_that_are_well_pass_and_say_which_signals_they_have() {
         (0, &0.into(), &0.into()),
         "{report:#}"
     );
-    let replicas = report["replicas"].as_array().unwrap();
-    assert_eq!(replicas.len(), 2);
-    for (replica, addr) in replicas.iter().zip(&addrs) {
-        assert_eq!(replica["name"], addr.to_string(), "in the order of the flags");
-        assert_eq!(replica["server"], "vllm");
-        assert_eq!(replica["signals"]["kv_usage"], serde_json::json!(["vllm:kv_cache_usage_perc"]));
-        assert_eq!(replica["probe"]["output_tokens"], 16);
+    let backends = report["replicas"].as_array().unwrap();
+    assert_eq!(backends.len(), 2);
+    for (backend, addr) in backends.iter().zip(&addrs) {
+        assert_eq!(backend["name"], addr.to_string(), "in the order of the flags");
+        assert_eq!(backend["server"], "vllm");
+        assert_eq!(backend["signals"]["kv_usage"], serde_json::json!(["vllm:kv_cache_usage_perc"]));
+        assert_eq!(backend["probe"]["output_tokens"], 16);
     }
-    assert!(found(&report, "exposed").is_empty(), "a simulator has no such paths: {report:#}");
+    assert!(found(&report, "exposed").is_empty(), "the simulator has no such paths: {report:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_connection_that_is_closed_too_soon_is_measured() {
+async fn a_short_keep_alive_timeout_is_measured() {
     let (addrs, _serving) = simulated(1, Duration::from_millis(500)).await;
     let (report, code) = report(&format!("--backend {} --idle 20s", addrs[0]), &[]).await;
     assert_eq!(code, 1);
@@ -98,7 +101,7 @@ async fn an_idle_connection_that_is_closed_too_soon_is_measured() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_does_not_answer_gets_a_clear_statement() {
+async fn every_unreachable_target_gets_a_clear_finding() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let refused = closed.local_addr().unwrap();
     drop(closed);
@@ -115,8 +118,8 @@ async fn whoever_does_not_answer_gets_a_clear_statement() {
     });
     let pair = Authority::new().signs("localhost", 2040);
     let believed = Files::new("doctor").write("other.pem", &Authority::new().pem());
-    let tls = terminator(speaks, &pair, None, &["http/1.1"]).await;
-    let html = Fake::start(|_| nothing()).await;
+    let tls = start_tls_terminator(speaks, &pair, None, &["http/1.1"]).await;
+    let html = ScriptedBackend::start(|_| nothing()).await;
     html.set_metrics(Some(Page::of("<html>hello</html>")));
     for (url, check, words) in [
         (format!("http://{refused}"), "reachable", "refused"),
@@ -137,8 +140,8 @@ async fn whoever_does_not_answer_gets_a_clear_statement() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_taken_from_the_variable_that_vllm_reads_and_never_shown() {
-    let fake = Fake::start(|_| nothing()).await;
+async fn the_key_is_read_from_the_variable_of_vllm_and_never_shown() {
+    let fake = ScriptedBackend::start(|_| nothing()).await;
     fake.set_models_status("401 Unauthorized");
     let arguments = format!("--backend http://{} --idle 0s", fake.addr);
     let (without, code) = report(&arguments, &[]).await;
@@ -150,8 +153,8 @@ async fn a_key_is_taken_from_the_variable_that_vllm_reads_and_never_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn paths_that_act_are_asked_for_with_a_method_that_cannot() {
-    let fake = Fake::start(|seen| {
+async fn paths_with_side_effects_are_probed_with_a_harmless_method() {
+    let fake = ScriptedBackend::start(|seen| {
         let is_sleep = seen.head.starts_with("OPTIONS /sleep ");
         let status = if is_sleep { "405 Method Not Allowed" } else { "404 Not Found" };
         vec![Step::Send(json(status, "{}"))]
@@ -170,8 +173,8 @@ async fn paths_that_act_are_asked_for_with_a_method_that_cannot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_a_probe_makes_an_engine_work_and_sees_tokens_that_were_collected() {
-    let fake = Fake::start(|seen| {
+async fn only_a_probe_generates_tokens_and_detects_batched_output() {
+    let fake = ScriptedBackend::start(|seen| {
         if !seen.head.starts_with("POST ") {
             return nothing();
         }
@@ -183,17 +186,17 @@ async fn only_a_probe_makes_an_engine_work_and_sees_tokens_that_were_collected()
     assert_eq!(code, 1);
     assert!(one(&report, "stream")["seen"].as_str().unwrap().contains("together"), "{report:#}");
     assert!(one(&report, "cached_tokens")["change"].as_str().unwrap().contains("prompt-tokens"));
-    let asked = fake.seen();
-    let asked: Vec<_> = asked.iter().filter(|seen| seen.head.starts_with("POST ")).collect();
-    assert_eq!(asked.len(), 3, "once might be chance");
-    let body: Value = serde_json::from_slice(&asked[0].body).unwrap();
+    let requests = fake.seen();
+    let requests: Vec<_> = requests.iter().filter(|seen| seen.head.starts_with("POST ")).collect();
+    assert_eq!(requests.len(), 3, "a single probe could be a coincidence");
+    let body: Value = serde_json::from_slice(&requests[0].body).unwrap();
     assert_eq!((&body["model"], &body["max_tokens"]), (&"tiny".into(), &16.into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_configuration_is_looked_at_beside_its_replicas_and_its_collector() {
+async fn a_configuration_is_checked_with_its_backends_and_its_collector() {
     let (addrs, _serving) = simulated(1, Duration::from_secs(5)).await;
-    let collector = Fake::start(|seen| {
+    let collector = ScriptedBackend::start(|seen| {
         assert!(seen.head.starts_with("POST /v1/traces "), "{}", seen.head);
         vec![Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec())]
     })
@@ -222,7 +225,7 @@ async fn a_configuration_is_looked_at_beside_its_replicas_and_its_collector() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_runs_is_asked_for_its_replicas_and_its_configuration() {
+async fn the_backends_and_the_configuration_of_a_running_gateway_are_checked() {
     let (addrs, _serving) = simulated(2, Duration::from_secs(5)).await;
     let text = format!(
         "listen: 127.0.0.1:0\nbackends:\n  - {{ url: 'http://{}', name: gpu-0 }}\n  \
@@ -230,7 +233,8 @@ async fn a_gateway_that_runs_is_asked_for_its_replicas_and_its_configuration() {
          access: {{ admin_token: {{ env: TOKEN }} }}\n",
         addrs[0], addrs[1]
     );
-    let gateway = Process::start_with(&file("running", &text), &[("TOKEN", "letmein")]).await;
+    let gateway =
+        GatewayProcess::start_with(&file("running", &text), &[("TOKEN", "letmein")]).await;
     let arguments = format!("--admin http://{} --idle 0s", gateway.admin);
     let (refused, code) = report(&arguments, &[]).await;
     assert_eq!(code, 1);
@@ -245,7 +249,7 @@ async fn a_gateway_that_runs_is_asked_for_its_replicas_and_its_configuration() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_it_cannot_run_is_told_apart_from_what_it_finds() {
+async fn errors_of_the_program_and_findings_have_different_exit_codes() {
     assert_eq!(doctor("", &[]).await.status.code(), Some(2));
     assert_eq!(doctor("--backend http://a/v1", &[]).await.status.code(), Some(2));
     assert_eq!(doctor("--config /absent.yaml", &[]).await.status.code(), Some(64));
@@ -257,7 +261,7 @@ async fn what_it_cannot_run_is_told_apart_from_what_it_finds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn colours_are_for_terminals_and_pipelines_say_what_they_end_at() {
+async fn output_without_a_terminal_has_no_colours() {
     let refused = "--backend http://127.0.0.1:9";
     let plain = doctor(refused, &[]).await;
     assert_eq!(plain.status.code(), Some(1));
@@ -268,27 +272,27 @@ async fn colours_are_for_terminals_and_pipelines_say_what_they_end_at() {
     );
     let forced = doctor(refused, &[("CLICOLOR_FORCE", "1")]).await;
     assert!(String::from_utf8(forced.stdout).unwrap().contains('\x1b'));
-    // Half of its metrics are a warning.
-    let half = Fake::start(|_| nothing()).await;
+    // Half of the metrics gives a warning.
+    let half = ScriptedBackend::start(|_| nothing()).await;
     half.set_metrics(Some(Page::of("vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n")));
     let arguments = format!("--backend {} --idle 0s", half.addr);
     assert_eq!(doctor(&arguments, &[]).await.status.code(), Some(1));
     assert_eq!(doctor(&format!("{arguments} --fail-on error"), &[]).await.status.code(), Some(0));
 }
 
-/// The words of all that was found.
+/// The `seen` texts of all findings.
 fn seen(report: &Value) -> Vec<&str> {
     let findings = report["findings"].as_array().unwrap();
     findings.iter().map(|finding| finding["seen"].as_str().unwrap()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_of_a_gateway_is_named_and_not_judged_as_a_replica() {
-    let fake = Fake::start(|_| nothing()).await;
+async fn a_listener_of_a_gateway_is_named_and_not_checked_as_a_backend() {
+    let fake = ScriptedBackend::start(|_| nothing()).await;
     let gateway = start(&[fake.addr]).await;
     let admin = format!("tokenweir doctor --admin http://{}", gateway.admin);
     for (addr, words, change) in [
-        (gateway.addr, "this is the port for clients of a tokenweir gateway", "give --admin"),
+        (gateway.addr, "this is the client port of a tokenweir gateway", "give --admin"),
         (gateway.admin, "this is the admin port of a tokenweir gateway", admin.as_str()),
     ] {
         let (report, code) = report(&format!("--backend {addr} --idle 0s"), &[]).await;
@@ -299,7 +303,7 @@ async fn a_port_of_a_gateway_is_named_and_not_judged_as_a_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_web_server_is_said_to_be_no_engine_and_not_to_be_one_that_is_ill() {
+async fn a_web_server_is_reported_as_no_engine() {
     let web = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = web.local_addr().unwrap();
     let _serving = tokio::spawn(async move {
@@ -312,13 +316,13 @@ async fn a_web_server_is_said_to_be_no_engine_and_not_to_be_one_that_is_ill() {
     let (report, code) = report(&format!("--backend {addr} --idle 0s"), &[]).await;
     let found = seen(&report);
     assert_eq!((code, found.len()), (1, 1), "{report:#}");
-    assert!(found[0].starts_with("is not known for an inference server"), "{found:?}");
+    assert!(found[0].starts_with("is not recognised as an inference server"), "{found:?}");
     assert!(found[0].ends_with("/health answers 404 Not Found"), "{found:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_gateway_that_does_not_tell_it_is_not_known_whether_it_has_replicas() {
-    let fake = Fake::start(|_| nothing()).await;
+async fn without_access_to_its_status_the_backends_of_a_gateway_are_unknown() {
+    let fake = ScriptedBackend::start(|_| nothing()).await;
     for admin in ["127.0.0.1:9".to_owned(), fake.addr.to_string()] {
         let (report, code) = report(&format!("--admin http://{admin} --idle 0s"), &[]).await;
         assert_eq!((code, found(&report, "fleet").len()), (1, 0), "{report:#}");

@@ -1,52 +1,52 @@
-//! Until an answer has output, a replica that fails is replaced by another and the client never
-//! knows. After that, what breaks stays broken.
+//! Failover: before the first output, a failing backend is replaced by another without the client
+//! noticing. After it, a broken stream stays broken.
 
-use crate::support::fake::{
-    FINISH, Fake, ROLE, Step, WORD, chunk, framed, json, stream_head, stream_of,
+use crate::support::http2_client;
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, stream_of,
 };
-use crate::support::gateway::{Running, Setup, body, post, start, start_with, status};
-use crate::support::http2;
+use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokenweir::backend::routes::{Named, Terms};
-use tokenweir::proxy::access::Access;
+use tokenweir::backend::routes::{ModelConfig, RoutePolicy};
+use tokenweir::proxy::access::AccessControl;
 use tokenweir::proxy::retry;
 use tokenweir_core::observe::{self, OnTruncation, StreamRules};
-use tokenweir_core::openai::control::{Permission, Permissions};
-use tokenweir_core::record::{NotRetried, Outcome};
+use tokenweir_core::openai::engine_control::{Permission, Permissions};
+use tokenweir_core::record::{FailoverDenialReason, Outcome};
 use tokenweir_core::resilience;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const CHAT: &str = "/v1/chat/completions";
-const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
-const ASK_WHOLE: &str = r#"{"model":"tiny","messages":[]}"#;
+const CHAT_STREAM_BODY: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
+const CHAT_BODY: &str = r#"{"model":"tiny","messages":[]}"#;
 const GOOD: [&str; 4] = [ROLE, WORD, FINISH, "[DONE]"];
 const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
 const DEAD: &str = r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"InternalServerError","code":500}}"#;
 const UNKNOWN: &str = r#"{"error":{"message":"The model `tiny` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;
 const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 
-/// Two replicas: whichever is asked first follows the script, and the other one is well.
+/// Two backends: the one that gets the first request follows the script, the other one is healthy.
 async fn first_of_two(
     script: impl Fn() -> Vec<Step> + Send + Sync + 'static,
     good: Vec<u8>,
-) -> [Fake; 2] {
-    let (script, asked) = (Arc::new(script), Arc::new(AtomicUsize::new(0)));
-    let replica = || {
-        let (script, asked, good) = (script.clone(), asked.clone(), good.clone());
-        Fake::start(move |_| match asked.fetch_add(1, Ordering::SeqCst) {
+) -> [ScriptedBackend; 2] {
+    let (script, request_count) = (Arc::new(script), Arc::new(AtomicUsize::new(0)));
+    let start_backend = || {
+        let (script, request_count, good) = (script.clone(), request_count.clone(), good.clone());
+        ScriptedBackend::start(move |_| match request_count.fetch_add(1, Ordering::SeqCst) {
             0 => script(),
             _ => vec![Step::Send(good.clone())],
         })
     };
-    [replica().await, replica().await]
+    [start_backend().await, start_backend().await]
 }
 
-async fn gateway_of(fakes: &[Fake]) -> Running {
+async fn gateway_for(fakes: &[ScriptedBackend]) -> Running {
     start(&fakes.iter().map(|fake| fake.addr).collect::<Vec<_>>()).await
 }
 
@@ -55,10 +55,10 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_replica_that_fails_before_its_first_output_is_replaced_and_the_client_never_knows() {
+async fn a_backend_that_fails_before_the_first_output_is_replaced_unnoticed() {
     let cut = |events: &[&str]| {
         let begun = events.iter().flat_map(|event| chunk(event));
-        stream_head().into_iter().chain(begun).collect::<Vec<u8>>()
+        event_stream_head().into_iter().chain(begun).collect::<Vec<u8>>()
     };
     let abort = FINISH.replace("stop", "abort");
     let paused = r#"{"error":{"message":"Generation is paused.","type":"ServiceUnavailableError","code":503}}"#;
@@ -81,12 +81,12 @@ async fn a_replica_that_fails_before_its_first_output_is_replaced_and_the_client
         ("empty", stream_of(&[])),
         ("empty", stream_of(&[ROLE])),
     ];
-    for (failure, said) in cases {
-        let name = text(&said);
-        let script = move || vec![Step::Send(said.clone()), Step::Close];
+    for (failure, response) in cases {
+        let name = text(&response);
+        let script = move || vec![Step::Send(response.clone()), Step::Close];
         let fakes = first_of_two(script, stream_of(&GOOD)).await;
-        let gateway = gateway_of(&fakes).await;
-        let answer = gateway.post(CHAT, ASK).await;
+        let gateway = gateway_for(&fakes).await;
+        let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
         assert_eq!(status(&answer), 200, "{name}");
         let good = GOOD.map(|event| format!("data: {event}\n\n")).concat();
         assert_eq!(body(&answer), (good.into_bytes(), true), "{name}");
@@ -95,21 +95,22 @@ async fn a_replica_that_fails_before_its_first_output_is_replaced_and_the_client
         let failures: Vec<_> = record.attempts.iter().map(|one| one.failure).collect();
         assert_eq!(failures, [Some(failure), None], "{name}");
         assert_ne!(record.attempts[0].backend, record.attempts[1].backend, "{name}");
-        assert_eq!(record.observed.output_events, 1, "what was thrown away is not counted: {name}");
+        assert_eq!(record.observed.output_events, 1, "discarded output is not counted: {name}");
         assert_eq!(record.not_retried, None);
     }
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_stream_is_replaced_if_it_breaks_off_or_was_given_up() {
+async fn a_truncated_or_aborted_plain_response_is_replaced() {
     let cut = json("200 OK", WHOLE);
     let cut = cut[..cut.len() - 1].to_vec();
     let given_up = WHOLE.replace(r#""content":"Hi""#, r#""content":"""#).replace("stop", "abort");
-    for (failure, said) in [("connection_reset", cut), ("draining", json("200 OK", &given_up))] {
-        let script = move || vec![Step::Send(said.clone()), Step::Close];
+    for (failure, response) in [("connection_reset", cut), ("draining", json("200 OK", &given_up))]
+    {
+        let script = move || vec![Step::Send(response.clone()), Step::Close];
         let fakes = first_of_two(script, json("200 OK", WHOLE)).await;
-        let gateway = gateway_of(&fakes).await;
-        let answer = gateway.post(CHAT, ASK_WHOLE).await;
+        let gateway = gateway_for(&fakes).await;
+        let answer = gateway.post(CHAT, CHAT_BODY).await;
         assert_eq!((status(&answer), body(&answer)), (200, (WHOLE.into(), true)));
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.attempts[0].failure), (Outcome::Ok, Some(failure)));
@@ -118,19 +119,19 @@ async fn an_answer_that_is_no_stream_is_replaced_if_it_breaks_off_or_was_given_u
 
 #[tokio::test]
 async fn after_the_first_output_a_broken_stream_stays_broken() {
-    let begun = [stream_head(), chunk(ROLE), chunk(WORD)].concat();
+    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
     let script = move || vec![Step::Send(begun.clone()), Step::Close];
     let fakes = first_of_two(script, stream_of(&GOOD)).await;
-    let gateway = gateway_of(&fakes).await;
-    let (bytes, is_whole) = body(&gateway.post(CHAT, ASK).await);
+    let gateway = gateway_for(&fakes).await;
+    let (bytes, is_whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
     assert_eq!(text(&bytes), format!("data: {ROLE}\n\ndata: {WORD}\n\n"));
-    assert!(!is_whole, "a cut, and no clean end");
+    assert!(!is_whole, "a truncated response");
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.attempts.len()), (Outcome::Truncated, 1));
 }
 
 #[tokio::test]
-async fn a_request_with_effects_beyond_its_answer_is_sent_once() {
+async fn a_request_with_side_effects_is_not_retried() {
     let bodies = [
         r#"{"model":"tiny","stream":true,"store":true,"messages":[]}"#,
         r#"{"model":"tiny","stream":true,"messages":[],"tools":[{"type":"mcp"}]}"#,
@@ -140,81 +141,90 @@ async fn a_request_with_effects_beyond_its_answer_is_sent_once() {
         let script = || vec![Step::Send(json("500 Internal Server Error", ERROR))];
         let fakes = first_of_two(script, stream_of(&GOOD)).await;
         let allowed = Permissions::new(&[Permission::KvTransfer]);
-        let access = Arc::new(Access::default().with_allowed(allowed));
+        let access = Arc::new(AccessControl::default().with_permissions(allowed));
         let addresses = fakes.each_ref().map(|fake| fake.addr);
         let gateway = start_with(&addresses, Setup { access, ..Setup::default() }).await;
         let answer = gateway.post(CHAT, ask).await;
         assert_eq!((status(&answer), body(&answer)), (500, (ERROR.into(), true)), "{ask}");
-        assert_eq!(gateway.record().await.not_retried, Some(NotRetried::Effects), "{ask}");
+        assert_eq!(
+            gateway.record().await.not_retried,
+            Some(FailoverDenialReason::SideEffects),
+            "{ask}"
+        );
     }
 }
 
 #[tokio::test]
-async fn what_every_replica_would_answer_the_same_is_asked_once() {
+async fn a_client_error_is_not_retried() {
     for code in
         ["400 Bad Request", "401 Unauthorized", "422 Unprocessable", "429 Too Many", "501 No"]
     {
         let script = move || vec![Step::Send(json(code, "{}"))];
         let fakes = first_of_two(script, stream_of(&GOOD)).await;
-        let gateway = gateway_of(&fakes).await;
-        let answer = gateway.post(CHAT, ASK).await;
+        let gateway = gateway_for(&fakes).await;
+        let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
         assert!(text(&answer).starts_with(&format!("HTTP/1.1 {}", &code[..3])), "{code}");
         assert_eq!(gateway.record().await.attempts.len(), 1, "{code}");
     }
     let refused = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
     let script = move || vec![Step::Send(stream_of(&[refused, "[DONE]"]))];
     let fakes = first_of_two(script, stream_of(&GOOD)).await;
-    let gateway = gateway_of(&fakes).await;
-    assert!(text(&gateway.post(CHAT, ASK).await).contains("too long"));
+    let gateway = gateway_for(&fakes).await;
+    assert!(text(&gateway.post(CHAT, CHAT_STREAM_BODY).await).contains("too long"));
     assert_eq!(gateway.record().await.attempts.len(), 1);
 }
 
 #[tokio::test]
-async fn if_all_replicas_are_busy_the_client_gets_what_the_last_one_said_and_when_to_retry() {
+async fn if_all_backends_are_busy_the_client_gets_the_last_response_and_a_retry_time() {
     let busy = r#"{"error":{"message":"The engine is currently busy","code":503}}"#;
     let fakes = [
-        Fake::answering(json("503 Service Unavailable", busy)).await,
-        Fake::answering(json("503 Service Unavailable", busy)).await,
+        ScriptedBackend::answering(json("503 Service Unavailable", busy)).await,
+        ScriptedBackend::answering(json("503 Service Unavailable", busy)).await,
     ];
-    let gateway = gateway_of(&fakes).await;
-    let answer = gateway.post(CHAT, ASK).await;
+    let gateway = gateway_for(&fakes).await;
+    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
     assert_eq!((status(&answer), body(&answer)), (503, (busy.into(), true)));
     assert!(text(&answer).contains("retry-after: 1\r\n"));
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.attempts.len()), (Outcome::UpstreamError, 2));
-    assert_eq!(record.not_retried, Some(NotRetried::Nowhere));
+    assert_eq!(record.not_retried, Some(FailoverDenialReason::NoOtherBackend));
 }
 
 #[tokio::test]
-async fn a_request_that_two_replicas_died_of_is_not_sent_to_a_third() {
+async fn a_request_after_which_two_backends_crashed_is_not_sent_to_a_third() {
     let mut fakes = Vec::new();
     for _ in 0..3 {
-        fakes.push(Fake::start(|_| vec![Step::Close]).await);
+        fakes.push(ScriptedBackend::start(|_| vec![Step::Close]).await);
     }
-    let gateway = gateway_of(&fakes).await;
-    let answer = gateway.post(CHAT, ASK).await;
+    let gateway = gateway_for(&fakes).await;
+    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
     assert_eq!(status(&answer), 502);
     assert!(text(&answer).contains("x-should-retry: false\r\n"));
     let error: Value = serde_json::from_slice(&body(&answer).0).unwrap();
-    assert!(error["error"]["message"].as_str().unwrap().contains("failed while they had"));
+    assert!(error["error"]["message"].as_str().unwrap().contains("crashed while they processed"));
     let record = gateway.record().await;
-    assert_eq!((record.attempts.len(), record.not_retried), (2, Some(NotRetried::Poison)));
+    assert_eq!(
+        (record.attempts.len(), record.not_retried),
+        (2, Some(FailoverDenialReason::PoisonRequest))
+    );
     let seen: usize = fakes.iter().map(|fake| fake.seen().len()).sum();
     assert_eq!(seen, 2);
 }
 
 #[tokio::test]
-async fn an_answer_without_output_goes_on_when_it_has_been_held_for_long_enough() {
-    let head = [stream_head(), chunk(ROLE)].concat();
+async fn a_response_without_output_is_passed_on_after_the_buffer_timeout() {
+    let head = [event_stream_head(), chunk(ROLE)].concat();
     let rest = [chunk(WORD), chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
-    let fake =
-        Fake::start(move |_| vec![Step::Send(head.clone()), Step::Wait, Step::Send(rest.clone())])
-            .await;
-    let max_hold = Duration::from_millis(20);
-    let retry = retry::Settings { max_hold, ..retry::Settings::default() };
+    let fake = ScriptedBackend::start(move |_| {
+        vec![Step::Send(head.clone()), Step::Wait, Step::Send(rest.clone())]
+    })
+    .await;
+    let first_output_buffer_timeout = Duration::from_millis(20);
+    let retry =
+        retry::RetrySettings { first_output_buffer_timeout, ..retry::RetrySettings::default() };
     let gateway = start_with(&[fake.addr], Setup { retry, ..Setup::default() }).await;
     let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     while !text(&answer).contains("assistant") {
         assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
@@ -227,12 +237,14 @@ async fn an_answer_without_output_goes_on_when_it_has_been_held_for_long_enough(
 }
 
 #[tokio::test]
-async fn a_first_output_that_does_not_come_in_time_is_a_504_and_the_replica_is_told() {
-    for begun in [Vec::new(), [stream_head(), chunk(ROLE)].concat()] {
-        let fake = Fake::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
+async fn a_first_output_timeout_is_a_504_and_aborts_the_request_at_the_backend() {
+    for begun in [Vec::new(), [event_stream_head(), chunk(ROLE)].concat()] {
+        let fake =
+            ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose])
+                .await;
         let setup = Setup { first_output: Some(Duration::from_millis(50)), ..Setup::default() };
         let gateway = start_with(&[fake.addr], setup).await;
-        let answer = gateway.post(CHAT, ASK).await;
+        let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
         assert_eq!(status(&answer), 504, "{}", text(&answer));
         fake.closed().await;
         let record = gateway.record().await;
@@ -241,83 +253,94 @@ async fn a_first_output_that_does_not_come_in_time_is_a_504_and_the_replica_is_t
 }
 
 #[tokio::test]
-async fn a_clients_own_timeout_ends_the_wait_and_does_the_replica_no_harm() {
-    let fake = Fake::start(|_| vec![Step::AwaitClose]).await;
+async fn a_client_timeout_ends_the_wait_and_does_not_count_against_the_backend() {
+    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let gateway = start(&[fake.addr]).await;
     for _ in 0..6 {
-        let ask = post(CHAT, ASK).replacen("\r\n", "\r\nx-stainless-read-timeout: 0.02\r\n", 1);
+        let ask = post(CHAT, CHAT_STREAM_BODY).replacen(
+            "\r\n",
+            "\r\nx-stainless-read-timeout: 0.02\r\n",
+            1,
+        );
         assert_eq!(status(&gateway.raw(ask).await), 504);
         fake.closed().await;
     }
-    assert_eq!(gateway.pool.backends()[0].breaker.standing(), resilience::Standing::Closed);
+    assert_eq!(gateway.pool.backends()[0].breaker.state(), resilience::BreakerState::Closed);
 }
 
 #[tokio::test]
-async fn a_replica_that_fails_again_and_again_gets_nothing_more() {
-    let ill = Fake::answering(json("500 Internal Server Error", ERROR)).await;
-    let well = [Fake::answering(stream_of(&GOOD)).await, Fake::answering(stream_of(&GOOD)).await];
+async fn a_backend_with_consecutive_failures_is_ejected() {
+    let ill = ScriptedBackend::answering(json("500 Internal Server Error", ERROR)).await;
+    let well = [
+        ScriptedBackend::answering(stream_of(&GOOD)).await,
+        ScriptedBackend::answering(stream_of(&GOOD)).await,
+    ];
     let gateway = start(&[ill.addr, well[0].addr, well[1].addr]).await;
     for _ in 0..60 {
-        assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+        assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 200);
     }
-    assert_eq!(ill.seen().len(), 5, "five failures in a row");
+    assert_eq!(ill.seen().len(), 5, "five consecutive failures");
 }
 
 #[tokio::test]
-async fn what_clients_can_cause_never_ejects_a_replica() {
+async fn failures_that_clients_can_cause_never_eject_a_backend() {
     for code in ["400 Bad Request", "404 Not Found", "413 Too Large", "422 No", "429 Too Many"] {
-        let fakes =
-            [Fake::answering(json(code, "{}")).await, Fake::answering(json(code, "{}")).await];
-        let gateway = gateway_of(&fakes).await;
+        let fakes = [
+            ScriptedBackend::answering(json(code, "{}")).await,
+            ScriptedBackend::answering(json(code, "{}")).await,
+        ];
+        let gateway = gateway_for(&fakes).await;
         for _ in 0..40 {
-            gateway.post(CHAT, ASK).await;
+            gateway.post(CHAT, CHAT_STREAM_BODY).await;
         }
         for backend in gateway.pool.backends().iter() {
-            assert_eq!(backend.breaker.standing(), resilience::Standing::Closed, "{code}");
+            assert_eq!(backend.breaker.state(), resilience::BreakerState::Closed, "{code}");
         }
     }
 }
 
 #[tokio::test]
-async fn if_most_replicas_are_ejected_all_of_them_are_asked() {
-    let ill = Fake::answering(json("500 Internal Server Error", ERROR)).await;
+async fn if_most_backends_are_ejected_all_of_them_are_used() {
+    let ill = ScriptedBackend::answering(json("500 Internal Server Error", ERROR)).await;
     let gateway = start(&[ill.addr]).await;
     for _ in 0..20 {
         assert_eq!(
-            status(&gateway.post(CHAT, ASK).await),
+            status(&gateway.post(CHAT, CHAT_STREAM_BODY).await),
             500,
-            "its own answer, and no 503 of ours"
+            "the response of the backend, and no 503 of the gateway"
         );
     }
-    assert_eq!(gateway.pool.backends()[0].breaker.standing(), resilience::Standing::Open);
+    assert_eq!(gateway.pool.backends()[0].breaker.state(), resilience::BreakerState::Open);
     assert_eq!(ill.seen().len(), 20);
 }
 
 #[tokio::test]
-async fn with_a_threshold_of_zero_a_fleet_that_is_ejected_is_not_asked() {
-    let ill = Fake::answering(json("500 Internal Server Error", ERROR)).await;
-    let health = resilience::Settings { panic_threshold: 0.0, ..Setup::default().health };
+async fn with_a_panic_threshold_of_zero_ejected_backends_are_not_used() {
+    let ill = ScriptedBackend::answering(json("500 Internal Server Error", ERROR)).await;
+    let health =
+        resilience::CircuitBreakerSettings { panic_threshold: 0.0, ..Setup::default().health };
     let gateway = start_with(&[ill.addr], Setup { health, ..Setup::default() }).await;
     for _ in 0..20 {
-        gateway.post(CHAT, ASK).await;
+        gateway.post(CHAT, CHAT_STREAM_BODY).await;
     }
     assert_eq!(ill.seen().len(), 5);
-    assert_eq!(status(&gateway.post(CHAT, ASK).await), 503);
+    assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 503);
 }
 
 fn rules(streams: StreamRules) -> Setup {
-    let observation = observe::Settings { streams, ..observe::Settings::default() };
+    let observation =
+        observe::ObservationSettings { streams, ..observe::ObservationSettings::default() };
     Setup { observation, ..Setup::default() }
 }
 
-/// What a client of this shape gets of a stream that breaks off after these bytes.
+/// The response of a client of this API to a stream that breaks off after these bytes.
 async fn broken_off(path: &str, sent: &'static [&'static str]) -> (String, bool) {
-    let begun = [stream_head(), framed(sent)].concat();
-    let fake = Fake::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
+    let begun = [event_stream_head(), framed(sent)].concat();
+    let fake = ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
     let on_truncation = OnTruncation::ErrorEvent;
     let setup = rules(StreamRules { on_truncation, ..StreamRules::default() });
     let gateway = start_with(&[fake.addr], setup).await;
-    let (bytes, is_whole) = body(&gateway.post(path, ASK).await);
+    let (bytes, is_whole) = body(&gateway.post(path, CHAT_STREAM_BODY).await);
     assert_eq!(gateway.record().await.outcome, Outcome::Truncated);
     (text(&bytes), is_whole)
 }
@@ -327,28 +350,32 @@ const MESSAGE: &str = "event: content_block_delta\ndata: {\"type\":\"content_blo
     \"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Hi\"}}\n\n";
 
 #[tokio::test]
-async fn a_client_can_be_told_of_a_stream_that_breaks_off_and_no_end_is_made_up() {
-    let (told, is_whole) = broken_off(CHAT, &[CHAT_WORD]).await;
-    let event = told.strip_prefix(CHAT_WORD).unwrap().strip_prefix("data: ").unwrap();
+async fn an_error_event_can_mark_a_truncated_stream_and_no_complete_end_is_invented() {
+    let (received, is_whole) = broken_off(CHAT, &[CHAT_WORD]).await;
+    let event = received.strip_prefix(CHAT_WORD).unwrap().strip_prefix("data: ").unwrap();
     let event: Value = serde_json::from_str(event.trim_end()).unwrap();
     assert_eq!((&event["error"]["code"], is_whole), (&502.into(), false));
-    let (told, is_whole) = broken_off(CHAT, &[CHAT_WORD, "data: {\"cho"]).await;
-    assert_eq!((told, is_whole), (format!("{CHAT_WORD}data: {{\"cho"), false), "inside an event");
-    let (told, _) = broken_off("/v1/messages", &[MESSAGE]).await;
-    assert!(told.contains("event: error\ndata: {"), "{told}");
+    let (received, is_whole) = broken_off(CHAT, &[CHAT_WORD, "data: {\"cho"]).await;
+    assert_eq!(
+        (received, is_whole),
+        (format!("{CHAT_WORD}data: {{\"cho"), false),
+        "no error event inside another event"
+    );
+    let (received, _) = broken_off("/v1/messages", &[MESSAGE]).await;
+    assert!(received.contains("event: error\ndata: {"), "{received}");
 }
 
 #[tokio::test]
-async fn comments_keep_a_silent_stream_alive_between_events_and_count_for_nothing() {
-    let begun = [stream_head(), chunk(ROLE), chunk(WORD)].concat();
+async fn keep_alive_comments_are_sent_between_events_and_are_no_output() {
+    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
     let rest = [chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
     let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
-    let fake = Fake::start(script).await;
+    let fake = ScriptedBackend::start(script).await;
     let keep_alive = Some(Duration::from_millis(20));
     let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
     let gateway = start_with(&[fake.addr], setup).await;
     let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     while text(&answer).matches(": keep-alive\n\n").count() < 3 {
         assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
@@ -361,7 +388,8 @@ async fn comments_keep_a_silent_stream_alive_between_events_and_count_for_nothin
     assert_eq!((record.outcome, record.observed.comments), (Outcome::Ok, 0));
 }
 
-/// An event stream that declares its length, in pieces with a [`Step::Wait`] between them.
+/// An event stream with a `content-length`, in two pieces that the script separates with a
+/// [`Step::Wait`].
 fn stream_with_length(events: &[&str], rest: &[&str]) -> [Vec<u8>; 2] {
     let text = |events: &[&str]| -> String {
         events.iter().flat_map(|event| ["data: ", event, "\n\n"]).collect()
@@ -375,16 +403,16 @@ fn stream_with_length(events: &[&str], rest: &[&str]) -> [Vec<u8>; 2] {
 }
 
 #[tokio::test]
-async fn comments_do_not_break_a_stream_that_declares_its_length() {
+async fn comments_do_not_break_a_stream_with_a_content_length() {
     let [begun, rest] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
     let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
-    let fake = Fake::start(script).await;
+    let fake = ScriptedBackend::start(script).await;
     let keep_alive = Some(Duration::from_millis(20));
     let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
     let gateway = start_with(&[fake.addr], setup).await;
     // HTTP/1.1.
     let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     while !text(&answer).contains(": keep-alive\n\n") {
         assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
@@ -395,8 +423,8 @@ async fn comments_do_not_break_a_stream_that_declares_its_length() {
     let (bytes, is_whole) = body(&answer);
     assert!(is_whole && bytes.ends_with(b"data: [DONE]\n\n"), "{}", text(&bytes));
     // HTTP/2.
-    let mut sender = http2::handshake(gateway.connect().await).await;
-    let mut answer = http2::post(&mut sender, CHAT, ASK).await;
+    let mut sender = http2_client::handshake(gateway.connect().await).await;
+    let mut answer = http2_client::post(&mut sender, CHAT, CHAT_STREAM_BODY).await;
     assert!(!answer.headers().contains_key("content-length"));
     let mut bytes = Vec::new();
     while !text(&bytes).contains(": keep-alive\n\n") {
@@ -404,33 +432,33 @@ async fn comments_do_not_break_a_stream_that_declares_its_length() {
         bytes.extend_from_slice(&frame.into_data().unwrap());
     }
     fake.go();
-    bytes.extend_from_slice(&http2::whole(answer).await.1);
+    bytes.extend_from_slice(&http2_client::whole(answer).await.1);
     assert!(bytes.ends_with(b"data: [DONE]\n\n"), "{}", text(&bytes));
 }
 
 #[tokio::test]
-async fn the_error_event_of_a_stream_that_declared_its_length_reaches_the_client() {
+async fn the_error_event_of_a_stream_with_a_content_length_reaches_the_client() {
     let [begun, _] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
-    let fake = Fake::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
+    let fake = ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
     let on_truncation = OnTruncation::ErrorEvent;
     let setup = rules(StreamRules { on_truncation, ..StreamRules::default() });
     let gateway = start_with(&[fake.addr], setup).await;
-    let (bytes, is_whole) = body(&gateway.post(CHAT, ASK).await);
+    let (bytes, is_whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
     assert!(text(&bytes).contains("\"error\":{") && !is_whole, "{}", text(&bytes));
 }
 
 #[tokio::test]
-async fn a_stream_to_which_nothing_is_added_keeps_its_length() {
+async fn an_unchanged_stream_keeps_its_content_length() {
     let [begun, rest] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
-    let fake = Fake::answering([begun, rest].concat()).await;
+    let fake = ScriptedBackend::answering([begun, rest].concat()).await;
     let gateway = start(&[fake.addr]).await;
-    let answer = text(&gateway.post(CHAT, ASK).await).to_ascii_lowercase();
+    let answer = text(&gateway.post(CHAT, CHAT_STREAM_BODY).await).to_ascii_lowercase();
     assert!(answer.contains("content-length: "), "{answer}");
 }
 
 const COMMENT: &str = ": keep-alive\n\n";
 
-/// Reads an answer until it contains `wanted`.
+/// Reads a response until it contains `wanted`.
 async fn read_until(client: &mut TcpStream, answer: &mut Vec<u8>, wanted: &str) {
     while !text(answer).contains(wanted) {
         assert_ne!(client.read_buf(answer).await.unwrap(), 0, "{}", text(answer));
@@ -439,14 +467,14 @@ async fn read_until(client: &mut TcpStream, answer: &mut Vec<u8>, wanted: &str) 
 
 #[tokio::test]
 async fn the_comments_of_a_backend_reach_the_client_before_the_first_output() {
-    let begun = [stream_head(), framed(&[COMMENT])].concat();
+    let begun = [event_stream_head(), framed(&[COMMENT])].concat();
     let rest = [chunk(ROLE), chunk(WORD), chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()];
     let rest = rest.concat();
     let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
-    let fake = Fake::start(script).await;
+    let fake = ScriptedBackend::start(script).await;
     let gateway = start(&[fake.addr]).await;
     let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     read_until(&mut client, &mut answer, COMMENT).await;
     fake.go();
@@ -459,13 +487,14 @@ async fn the_comments_of_a_backend_reach_the_client_before_the_first_output() {
 async fn the_gateways_own_comments_reach_the_client_before_the_first_output() {
     let rest = [chunk(ROLE), chunk(WORD), chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()];
     let rest = rest.concat();
-    let script = move |_: &_| vec![Step::Send(stream_head()), Step::Wait, Step::Send(rest.clone())];
-    let fake = Fake::start(script).await;
+    let script =
+        move |_: &_| vec![Step::Send(event_stream_head()), Step::Wait, Step::Send(rest.clone())];
+    let fake = ScriptedBackend::start(script).await;
     let keep_alive = Some(Duration::from_millis(20));
     let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
     let gateway = start_with(&[fake.addr], setup).await;
     let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     read_until(&mut client, &mut answer, COMMENT).await;
     fake.go();
@@ -474,38 +503,43 @@ async fn the_gateways_own_comments_reach_the_client_before_the_first_output() {
 }
 
 #[tokio::test]
-async fn after_a_comment_has_gone_to_the_client_no_other_backend_gets_the_request() {
-    let begun = [stream_head(), framed(&[COMMENT])].concat();
+async fn there_is_no_failover_after_a_comment_was_sent_to_the_client() {
+    let begun = [event_stream_head(), framed(&[COMMENT])].concat();
     let script = move || vec![Step::Send(begun.clone()), Step::Close];
     let fakes = first_of_two(script, stream_of(&GOOD)).await;
-    let gateway = gateway_of(&fakes).await;
-    let (bytes, is_whole) = body(&gateway.post(CHAT, ASK).await);
+    let gateway = gateway_for(&fakes).await;
+    let (bytes, is_whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
     assert_eq!((text(&bytes).as_str(), is_whole), (COMMENT, false));
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.attempts.len()), (Outcome::Truncated, 1));
 }
 
 #[tokio::test]
-async fn a_model_of_the_configuration_can_have_terms_of_its_own() {
-    let fake = Fake::start(|_| vec![Step::Send(stream_head()), Step::AwaitClose]).await;
+async fn a_configured_model_can_have_its_own_stream_policy() {
+    let fake =
+        ScriptedBackend::start(|_| vec![Step::Send(event_stream_head()), Step::AwaitClose]).await;
     let first_output = Some(Duration::from_millis(30));
-    let strict = Named {
+    let strict = ModelConfig {
         name: "strict".into(),
         served_as: Some("tiny".into()),
-        terms: Terms { first_output, ..Terms::default() },
-        ..Named::default()
+        policy: RoutePolicy { first_output, ..RoutePolicy::default() },
+        ..ModelConfig::default()
     };
     let setup = Setup { models: vec![strict], ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
-    assert_eq!(status(&gateway.post(CHAT, &ASK.replace("tiny", "strict")).await), 504);
+    assert_eq!(status(&gateway.post(CHAT, &CHAT_STREAM_BODY.replace("tiny", "strict")).await), 504);
     fake.closed().await;
     let mut other = gateway.connect().await;
-    other.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    other.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     while fake.seen().len() < 2 {
         tokio::task::yield_now().await;
     }
     drop(other);
     fake.closed().await;
     gateway.record().await;
-    assert_eq!(gateway.record().await.outcome, Outcome::Cancelled, "it was waited for");
+    assert_eq!(
+        gateway.record().await.outcome,
+        Outcome::Cancelled,
+        "the request waits for its output"
+    );
 }

@@ -1,55 +1,59 @@
-//! Replicas that Kubernetes tells of: what is heard of its API server, whatever it does, and what
-//! clients notice of pods that come and go.
+//! Discovery from Kubernetes: the backends reported for every behaviour of the API server, and the
+//! effect of pod changes on clients.
 
-use crate::restart::{Port, fleet, folder, model, replicas};
-use crate::support::api_server::{ApiServer, listed, slice, status};
-use crate::support::process::{Load, Outcomes, Process};
+use crate::restart::{Port, fleet, folder, model, start_backends};
+use crate::support::kubernetes_api_server::{KubernetesApiServer, listed, slice, status};
+use crate::support::process::{GatewayProcess, Load, Outcomes};
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
-use tokenweir::discovery::Source;
-use tokenweir::discovery::kubernetes::{self, Service, WatchedService};
+use tokenweir::discovery::DiscoverySource;
+use tokenweir::discovery::kubernetes::{self, KubernetesService, ServiceWatcher};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// What a gateway would hear.
-struct Heard {
-    news: mpsc::UnboundedReceiver<Vec<String>>,
+/// Receives the address lists that a gateway would receive.
+struct AddressUpdates {
+    received: mpsc::UnboundedReceiver<Vec<String>>,
     listening: JoinHandle<()>,
 }
 
-impl Heard {
-    async fn of(server: &ApiServer) -> Self {
-        let port = Some(kubernetes::Port::Name("http".to_owned()));
-        let service = Service { name: "vllm".into(), namespace: Some("ai".into()), port };
+impl AddressUpdates {
+    async fn watch(server: &KubernetesApiServer) -> Self {
+        let port = Some(kubernetes::ServicePort::Name("http".to_owned()));
+        let service = KubernetesService { name: "vllm".into(), namespace: Some("ai".into()), port };
         let url = format!("http://{}", server.addr).parse().unwrap();
-        let mut service = WatchedService::new(service, Some(url)).await.unwrap();
-        let (sender, news) = mpsc::unbounded_channel();
+        let mut service = ServiceWatcher::new(service, Some(url)).await.unwrap();
+        let (sender, received) = mpsc::unbounded_channel();
         let listening = tokio::spawn(async move {
             loop {
-                let found = service.changed().await;
-                let found = found.iter().map(|address| address.authority().to_owned()).collect();
-                if sender.send(found).is_err() {
+                let addresses = service.changed().await;
+                let addresses =
+                    addresses.iter().map(|address| address.authority().to_owned()).collect();
+                if sender.send(addresses).is_err() {
                     return;
                 }
             }
         });
-        Self { news, listening }
+        Self { received, listening }
     }
 
-    /// The ports of the replicas that are told next.
+    /// The ports of the backends in the next update.
     async fn ports(&mut self) -> Vec<u16> {
-        let next = tokio::time::timeout(Duration::from_secs(20), self.news.recv()).await;
-        let found = next.expect("news").unwrap();
-        found.iter().map(|host| host.strip_prefix("127.0.0.1:").unwrap().parse().unwrap()).collect()
+        let next = tokio::time::timeout(Duration::from_secs(20), self.received.recv()).await;
+        let addresses = next.expect("an update within the timeout").unwrap();
+        addresses
+            .iter()
+            .map(|host| host.strip_prefix("127.0.0.1:").unwrap().parse().unwrap())
+            .collect()
     }
 
-    fn is_silent(&mut self) -> bool {
-        self.news.try_recv().is_err()
+    fn has_no_update(&mut self) -> bool {
+        self.received.try_recv().is_err()
     }
 }
 
-impl Drop for Heard {
+impl Drop for AddressUpdates {
     fn drop(&mut self) {
         self.listening.abort();
     }
@@ -57,109 +61,117 @@ impl Drop for Heard {
 
 #[tokio::test]
 async fn the_slices_of_a_service_are_listed_and_then_watched() {
-    let mut server = ApiServer::start().await;
-    let mut heard = Heard::of(&server).await;
-    let asked = server.asked().await;
+    let mut server = KubernetesApiServer::start().await;
+    let mut updates = AddressUpdates::watch(&server).await;
+    let request = server.asked().await;
     let path = "/apis/discovery.k8s.io/v1/namespaces/ai/endpointslices?";
-    assert!(asked.target.starts_with(path), "{}", asked.target);
-    assert_eq!(asked.query("labelSelector"), Some("kubernetes.io%2Fservice-name%3Dvllm"));
+    assert!(request.target.starts_with(path), "{}", request.target);
+    assert_eq!(request.query("labelSelector"), Some("kubernetes.io%2Fservice-name%3Dvllm"));
     let slices = [slice("a", 3, 1, Some(true)), slice("b", 4, 2, Some(true))];
-    asked.answer(200, &listed(10, &slices)).await;
-    assert_eq!(heard.ports().await, [1, 2]);
-    let asked = server.asked().await;
-    assert_eq!((asked.is_watch(), asked.version()), (true, Some(10)));
-    assert_eq!(asked.query("allowWatchBookmarks"), Some("true"));
-    let mut watch = asked.go_on().await;
+    request.answer(200, &listed(10, &slices)).await;
+    assert_eq!(updates.ports().await, [1, 2]);
+    let request = server.asked().await;
+    assert_eq!((request.is_watch(), request.version()), (true, Some(10)));
+    assert_eq!(request.query("allowWatchBookmarks"), Some("true"));
+    let mut watch = request.start_stream().await;
     watch.tell("ADDED", &slice("c", 11, 3, Some(true))).await;
-    assert_eq!(heard.ports().await, [1, 2, 3]);
+    assert_eq!(updates.ports().await, [1, 2, 3]);
     watch.tell("MODIFIED", &slice("a", 12, 1, Some(false))).await;
-    assert_eq!(heard.ports().await, [2, 3], "not ready");
+    assert_eq!(updates.ports().await, [2, 3], "not ready");
     watch.tell("MODIFIED", &slice("b", 13, 2, None)).await;
-    assert_eq!(heard.ports().await, [3], "terminating");
+    assert_eq!(updates.ports().await, [3], "terminating");
     watch.tell("MODIFIED", &slice("a", 14, 1, Some(true))).await;
-    assert_eq!(heard.ports().await, [1, 3]);
+    assert_eq!(updates.ports().await, [1, 3]);
     watch.tell("DELETED", &slice("b", 15, 2, None)).await;
     watch.tell("DELETED", &slice("c", 16, 3, Some(true))).await;
-    assert_eq!(heard.ports().await, [1], "that one that ended is gone is no news");
+    assert_eq!(updates.ports().await, [1], "the removal of a terminating pod is no update");
     watch.tell("DELETED", &slice("a", 17, 1, Some(true))).await;
-    assert_eq!(heard.ports().await, [0; 0], "no pods, no replicas");
+    assert_eq!(updates.ports().await, [0; 0], "no pods, no backends");
 }
 
-/// A list may come in parts.
+/// A list can have several pages.
 #[tokio::test]
-async fn a_list_is_news_when_all_of_it_is_there() {
-    let mut server = ApiServer::start().await;
-    let mut heard = Heard::of(&server).await;
+async fn a_list_is_applied_when_all_its_pages_have_arrived() {
+    let mut server = KubernetesApiServer::start().await;
+    let mut updates = AddressUpdates::watch(&server).await;
     let mut first = listed(10, &[slice("a", 3, 1, Some(true))]);
     first["metadata"]["continue"] = "more".into();
     server.asked().await.answer(200, &first).await;
-    let asked = server.asked().await;
-    assert_eq!(asked.query("continue"), Some("more"));
-    assert!(heard.is_silent());
-    asked.answer(200, &listed(10, &[slice("b", 4, 2, Some(true))])).await;
-    assert_eq!(heard.ports().await, [1, 2]);
+    let request = server.asked().await;
+    assert_eq!(request.query("continue"), Some("more"));
+    assert!(updates.has_no_update());
+    request.answer(200, &listed(10, &[slice("b", 4, 2, Some(true))])).await;
+    assert_eq!(updates.ports().await, [1, 2]);
 }
 
 #[tokio::test]
-async fn a_service_without_pods_is_known_to_have_none() {
-    let mut server = ApiServer::start().await;
-    let mut heard = Heard::of(&server).await;
+async fn a_service_without_pods_gives_an_empty_list() {
+    let mut server = KubernetesApiServer::start().await;
+    let mut updates = AddressUpdates::watch(&server).await;
     server.list(10, &[]).await;
-    assert_eq!(heard.ports().await, [0; 0]);
+    assert_eq!(updates.ports().await, [0; 0]);
 }
 
 #[tokio::test]
-async fn a_watch_that_breaks_goes_on_from_where_it_was() {
-    let mut server = ApiServer::start().await;
-    let mut heard = Heard::of(&server).await;
+async fn a_broken_watch_resumes_at_the_last_resource_version() {
+    let mut server = KubernetesApiServer::start().await;
+    let mut updates = AddressUpdates::watch(&server).await;
     server.list(10, &[slice("a", 3, 1, Some(true))]).await;
-    assert_eq!(heard.ports().await, [1]);
-    // It ends, as all do after a while; a bookmark says how far it was.
+    assert_eq!(updates.ports().await, [1]);
+    // Every watch ends after a while. A bookmark carries the resource version.
     let mut watch = server.watch(10).await;
-    watch.bookmark(20).await;
+    watch.send_bookmark(20).await;
     watch.end().await;
-    // It is cut in the middle of an event.
+    // The stream is cut in the middle of an event.
     let mut watch = server.watch(20).await;
     watch.tell("ADDED", &slice("b", 21, 2, Some(true))).await;
-    assert_eq!(heard.ports().await, [1, 2]);
+    assert_eq!(updates.ports().await, [1, 2]);
     watch.send("{\"type\":\"DELETED\",\"object\":{\"kind\":\"Endp").await;
     drop(watch);
-    // What cannot be understood is no event.
+    // Malformed lines are ignored.
     let mut watch = server.watch(21).await;
     watch.send("<html>busy</html>\n").await;
     watch.end().await;
     let mut watch = server.watch(21).await;
     watch.tell("DELETED", &slice("a", 22, 1, Some(true))).await;
-    assert_eq!(heard.ports().await, [2], "nothing was told in between");
+    assert_eq!(updates.ports().await, [2], "no update in between");
 }
 
 #[tokio::test]
-async fn a_watch_whose_place_is_forgotten_begins_with_a_list() {
-    let mut server = ApiServer::start().await;
-    let mut heard = Heard::of(&server).await;
+async fn an_expired_watch_restarts_with_a_list() {
+    let mut server = KubernetesApiServer::start().await;
+    let mut updates = AddressUpdates::watch(&server).await;
     let slices = [slice("a", 3, 1, Some(true)), slice("b", 4, 2, Some(true))];
     server.list(10, &slices).await;
-    assert_eq!(heard.ports().await, [1, 2]);
-    // As servers say it: in the stream, or as the status of the answer.
+    assert_eq!(updates.ports().await, [1, 2]);
+    // Servers report the expiry in the stream, or as the status of the response.
     let mut watch = server.watch(10).await;
     watch.tell("ERROR", &status(410, "Expired")).await;
-    let asked = server.asked().await;
-    assert!(!asked.is_watch() && heard.is_silent(), "what is known stays: {}", asked.target);
-    asked.answer(200, &listed(30, &slices)).await;
-    let asked = server.asked().await;
-    assert_eq!((asked.version(), heard.is_silent()), (Some(30), true), "the same is no news");
-    asked.answer(410, &status(410, "Expired")).await;
+    let request = server.asked().await;
+    assert!(
+        !request.is_watch() && updates.has_no_update(),
+        "the known backends stay: {}",
+        request.target
+    );
+    request.answer(200, &listed(30, &slices)).await;
+    let request = server.asked().await;
+    assert_eq!(
+        (request.version(), updates.has_no_update()),
+        (Some(30), true),
+        "an equal list is no update"
+    );
+    request.answer(410, &status(410, "Expired")).await;
     server.list(40, &slices[1..]).await;
-    assert_eq!(heard.ports().await, [2]);
+    assert_eq!(updates.ports().await, [2]);
     server.watch(40).await;
 }
 
 #[tokio::test]
-async fn while_the_api_server_is_away_or_refuses_what_is_known_stays() {
-    let mut server = ApiServer::start().await;
-    let mut heard = Heard::of(&server).await;
+async fn the_known_backends_stay_while_the_api_server_fails() {
+    let mut server = KubernetesApiServer::start().await;
+    let mut updates = AddressUpdates::watch(&server).await;
     server.list(10, &[slice("a", 3, 1, Some(true))]).await;
-    assert_eq!(heard.ports().await, [1]);
+    assert_eq!(updates.ports().await, [1]);
     let watch = server.watch(10).await;
     server.stop().await;
     drop(watch);
@@ -167,27 +179,27 @@ async fn while_the_api_server_is_away_or_refuses_what_is_known_stays() {
     drop(server.asked().await);
     server.asked().await.answer(403, &status(403, "Forbidden")).await;
     let mut watch = server.watch(10).await;
-    assert!(heard.is_silent());
+    assert!(updates.has_no_update());
     watch.tell("ADDED", &slice("b", 50, 2, Some(true))).await;
-    assert_eq!(heard.ports().await, [1, 2]);
+    assert_eq!(updates.ports().await, [1, 2]);
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_not_there_at_first_is_waited_for() {
-    let mut server = ApiServer::start().await;
+async fn an_initially_unavailable_api_server_is_retried() {
+    let mut server = KubernetesApiServer::start().await;
     server.stop().await;
-    let mut heard = Heard::of(&server).await;
+    let mut updates = AddressUpdates::watch(&server).await;
     server.restart().await;
     server.asked().await.answer(401, &status(401, "Unauthorized")).await;
     server.list(10, &[slice("a", 3, 1, Some(true))]).await;
-    assert_eq!(heard.ports().await, [1]);
+    assert_eq!(updates.ports().await, [1]);
 }
 
-/// A proxy before the API server may not let watches through.
+/// A proxy in front of the API server may block watches.
 #[tokio::test]
-async fn a_server_that_ends_each_watch_at_once_is_asked_five_times_a_second_at_most() {
-    let mut server = ApiServer::start().await;
-    let _heard = Heard::of(&server).await;
+async fn watches_that_end_at_once_are_retried_at_most_five_times_per_second() {
+    let mut server = KubernetesApiServer::start().await;
+    let _updates = AddressUpdates::watch(&server).await;
     server.list(10, &[]).await;
     let began = Instant::now();
     for _ in 0..16 {
@@ -198,10 +210,10 @@ async fn a_server_that_ends_each_watch_at_once_is_asked_five_times_a_second_at_m
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_come_and_go_and_no_request_is_lost() {
-    let (port, backends) = (Port::reserve(), replicas(3).await);
+async fn pod_changes_lose_no_request() {
+    let (port, backends) = (Port::reserve(), start_backends(3).await);
     let file = folder("kubernetes").join("gateway.yaml");
-    let mut server = ApiServer::start().await;
+    let mut server = KubernetesApiServer::start().await;
     let source = format!(
         "discovery: [{{ kubernetes: {{ service: vllm, namespace: ai, url: 'http://{}' }} }}]\n",
         server.addr
@@ -212,7 +224,7 @@ async fn pods_come_and_go_and_no_request_is_lost() {
     };
     let starting = tokio::spawn({
         let file = file.clone();
-        async move { Process::start(&file).await }
+        async move { GatewayProcess::start(&file).await }
     });
     server.list(10, &[pod(0, 1, Some(true)), pod(1, 2, Some(true))]).await;
     let mut watch = server.watch(10).await;
@@ -239,6 +251,6 @@ async fn pods_come_and_go_and_no_request_is_lost() {
     drop(watch);
     load.goes_on(100).await;
     let Outcomes { served, failed } = load.end().await;
-    eprintln!("pods came and went: {served} requests served, {} failed", failed.len());
+    eprintln!("pods were replaced: {served} requests served, {} failed", failed.len());
     assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
 }

@@ -1,84 +1,84 @@
-//! The integration tests, in one program so that they link once.
+//! The integration tests. They form one program, so that they link once.
 
 #![cfg(feature = "tools")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
-#![expect(clippy::disallowed_methods, reason = "tests may look at the real clock")]
+#![expect(clippy::disallowed_methods, reason = "tests may use the real clock")]
 
+mod abusive_requests;
 mod access;
 mod admission;
-mod answers;
 mod architecture;
+mod backend_crashes;
 mod bench;
 mod bodies;
-mod bombs;
-mod canary;
-mod capture;
 mod cardinality;
 mod chaos;
-mod clients;
-mod collectors;
+mod client_disconnects;
+mod collector_tls;
 mod config;
 mod continuous_usage;
-mod descriptors;
 mod diagnose;
 mod doctor;
-mod documents;
-mod endings;
+mod documentation;
+mod engine_progress;
 mod exemplars;
-mod explain;
 mod failover;
-mod faults;
-mod frozen;
-mod generated;
-mod http2;
+mod file_descriptors;
+mod generated_streams;
+mod http2_client;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
-mod labels;
-mod leaving;
-mod live;
+mod live_view;
 mod metrics;
+mod metrics_pages;
+mod metrics_push;
+mod model_labels;
 mod models;
-mod mutations;
+mod mutated_requests;
 mod operations;
 mod packages;
-mod pages;
 mod proxy;
-mod push;
 mod quality;
 mod readiness;
+mod recorded_streams;
 mod replay;
-mod replayed;
-mod requests;
+mod request_parsing;
+mod response_parsing;
+mod response_shapes;
 mod restart;
+mod retry_safety;
+mod routing_decisions;
 mod scraping;
-mod servers;
-mod shapes;
-mod simulated;
+mod secret_leaks;
+mod server_dialects;
+mod simulated_backends;
+mod slow_clients;
 mod smuggling;
 mod stalls;
-mod standstill;
-mod streams;
+mod stuck_engines;
+mod terminations;
 mod tls;
 mod top;
-mod traces;
+mod trace_capture;
+mod trace_propagation;
 mod tune;
-mod usage;
+mod usage_injection;
 
 mod support {
-    #[cfg(feature = "kubernetes")]
-    pub(crate) mod api_server;
     pub(crate) mod certificates;
-    pub(crate) mod facts;
-    pub(crate) mod fake;
-    pub(crate) mod fleet;
-    pub(crate) mod gateway;
-    pub(crate) mod http2;
-    pub(crate) mod imp;
+    pub(crate) mod fault_injection_proxy;
+    pub(crate) mod http2_client;
+    #[cfg(feature = "kubernetes")]
+    pub(crate) mod kubernetes_api_server;
     pub(crate) mod mortal;
     pub(crate) mod process;
     pub(crate) mod promql;
     pub(crate) mod raw_http2;
+    pub(crate) mod record_facts;
     pub(crate) mod recording;
+    pub(crate) mod scripted_backend;
+    pub(crate) mod simulated_fleet;
     pub(crate) mod spoilt;
     pub(crate) mod strict;
+    pub(crate) mod test_gateway;
 }

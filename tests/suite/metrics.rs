@@ -1,16 +1,23 @@
-//! The metrics page: lawful names, a form that Prometheus reads, every series from the start, and
-//! none that a client could make.
+//! The metrics page: valid names, a format that Prometheus parses, every series from the start, and
+//! no series that clients can create.
 
-use crate::support::fake::{FINISH, Fake, ROLE, USAGE, WORD, json, stream_of};
-use crate::support::gateway::{Setup, start, start_with};
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, USAGE, WORD, json, stream_of,
+};
+use crate::support::test_gateway::{Setup, start, start_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tokenweir::telemetry::catalog;
-use tokenweir::telemetry::metric::{Kind, Known, Label};
+use tokenweir::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
 use tokenweir::telemetry::quality;
 use tokenweir_core::slo::Objective;
 
 const CHAT: &str = "/v1/chat/completions";
+
+/// A page of the documentation, by its path from the top of the repository.
+fn document(path: &str) -> String {
+    std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
 
 /// The samples of a page as (series, value); fails on a line that is not lawful.
 pub(crate) fn samples(page: &str) -> Vec<(String, f64)> {
@@ -35,76 +42,81 @@ pub(crate) fn samples(page: &str) -> Vec<(String, f64)> {
         samples.push((series.to_owned(), value.parse().unwrap()));
     }
     let distinct: BTreeSet<&String> = samples.iter().map(|(series, _)| series).collect();
-    assert_eq!(distinct.len(), samples.len(), "a series stands twice");
+    assert_eq!(distinct.len(), samples.len(), "a duplicate series");
     samples
 }
 
 pub(crate) fn value(page: &str, series: &str) -> f64 {
     let samples = samples(page);
-    let found = samples.iter().find(|(known, _)| known == series);
-    assert!(found.is_some(), "no {series} in\n{page}");
-    found.unwrap().1
+    let sample = samples.iter().find(|(known, _)| known == series);
+    assert!(sample.is_some(), "no {series} in\n{page}");
+    sample.unwrap().1
 }
 
 #[test]
-fn names_units_and_helps_are_lawful() {
+fn names_units_and_help_texts_follow_the_conventions() {
     let mut names = BTreeSet::new();
     for row in catalog::rows() {
         assert!(names.insert(row.name), "{} stands twice", row.name);
-        let is_counter = row.kind == Kind::Counter;
+        let is_counter = row.kind == MetricKind::Counter;
         assert_eq!(row.name.ends_with("_total"), is_counter, "{}", row.name);
-        if matches!(row.kind, Kind::Histogram(_)) {
+        if matches!(row.kind, MetricKind::Histogram(_)) {
             let units = ["_seconds", "_tokens", "_ratio"];
             assert!(units.iter().any(|unit| row.name.ends_with(unit)), "{}", row.name);
         }
         assert!(row.help.ends_with('.') && row.help.len() > 10, "{}", row.name);
         let labels: BTreeSet<&str> = row.labels.iter().map(|label| label.name()).collect();
-        assert_eq!(labels.len(), row.labels.len(), "{} has a label twice", row.name);
-        if let Kind::Histogram(bounds) = row.kind {
+        assert_eq!(labels.len(), row.labels.len(), "{} has a duplicate label", row.name);
+        if let MetricKind::Histogram(bounds) = row.kind {
             assert!(bounds.windows(2).all(|pair| pair[0] < pair[1]), "{}", row.name);
         }
     }
 }
 
 #[test]
-fn the_table_in_the_readme_is_the_catalogue() {
-    let readme = include_str!("../../README.md");
-    let mut table = String::from("| metric | kind | labels | what |\n|---|---|---|---|\n");
+fn the_metrics_reference_has_a_row_for_each_metric_of_the_catalogue_and_no_other() {
+    let path = "docs/reference/metrics.md";
+    let page = document(path);
+    let (table, _) = page.split_once("\n## Labels\n").unwrap();
+    let mut lines = table.lines().filter(|line| line.starts_with("| `"));
     for row in catalog::rows() {
         let kind = match row.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram(_) => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram(_) => "histogram",
         };
         let labels: Vec<String> =
             row.labels.iter().map(|label| format!("`{}`", label.name())).collect();
-        let line = format!("| `{}` | {kind} | {} | {} |\n", row.name, labels.join(" "), row.help);
-        table.push_str(&line);
+        let start = format!("| `{}` | {kind} | ", row.name);
+        let end = format!(" | {} | {} |", labels.join(" "), row.help.replace('|', "\\|"));
+        let line = lines.next().unwrap_or_default();
+        let is_its_row = line.starts_with(&start) && line.ends_with(&end);
+        assert!(is_its_row, "{path}: expected {start}…{end}\nfound {line}");
     }
-    assert!(readme.contains(&table), "put this table into README.md:\n\n{table}");
+    assert_eq!(lines.next(), None, "{path} has a metric that there is not");
 }
 
-/// How many series a row can have, by the labels whose values depend on the fleet.
-fn most_series() -> BTreeMap<String, usize> {
+/// Maximum number of series per row, by the labels whose values depend on the fleet.
+fn max_series() -> BTreeMap<String, usize> {
     let open = [
-        (Label::Model, "M"),
-        (Label::Backend, "B"),
-        (Label::Tier, "T"),
-        (Label::ErrorType, "E"),
-        (Label::GenAiOperation, "O"),
-        (Label::Slo, "S"),
-        (Label::Tenant, "N"),
+        (MetricLabel::Model, "M"),
+        (MetricLabel::Backend, "B"),
+        (MetricLabel::Tier, "T"),
+        (MetricLabel::ErrorType, "E"),
+        (MetricLabel::GenAiOperation, "O"),
+        (MetricLabel::Slo, "S"),
+        (MetricLabel::Tenant, "N"),
     ];
     let mut most = BTreeMap::new();
     for row in catalog::rows() {
-        let is_open = |label: &Label| open.iter().any(|(other, _)| other == label);
+        let is_open = |label: &MetricLabel| open.iter().any(|(other, _)| other == label);
         let closed = row.labels.iter().filter(|label| !is_open(label));
         let combinations: usize =
-            closed.map(|label| label.values(&Known::default()).len()).product();
+            closed.map(|label| label.values(&KnownLabelValues::default()).len()).product();
         let each = match row.kind {
-            Kind::Counter | Kind::Gauge => 1,
-            // And the bucket without a bound, the sum and the count.
-            Kind::Histogram(bounds) => bounds.len() + 3,
+            MetricKind::Counter | MetricKind::Gauge => 1,
+            // Plus the `+Inf` bucket, the sum and the count.
+            MetricKind::Histogram(bounds) => bounds.len() + 3,
         };
         let factors = open.iter().filter(|(label, _)| row.labels.contains(label));
         let factors = factors.map(|(_, name)| format!("·{name}")).collect::<Vec<_>>().concat();
@@ -114,23 +126,24 @@ fn most_series() -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn the_formula_of_series_in_the_readme_is_that_of_the_catalogue() {
-    let most = most_series();
+fn the_formula_of_series_in_the_docs_is_that_of_the_catalogue() {
+    let most = max_series();
     let known = ["·M", "·M·T", "·M·B", "·M·B·T", "·M·B·E·O", "·M·S", "·B", "·T", "·S", "·N", ""];
     assert!(most.keys().all(|factors| known.contains(&factors.as_str())), "{most:?}");
     let terms = known.map(|factors| format!("{}{factors}", most[factors]));
     let formula = terms.join(" + ");
-    let readme = include_str!("../../README.md");
-    assert!(readme.contains(&format!("```text\n{formula}\n```")), "put into README.md: {formula}");
+    let page = "docs/operate/metrics.md";
+    let block = format!("```text\n{formula}\n```");
+    assert!(document(page).contains(&block), "put into {page}: {formula}");
 }
 
 #[tokio::test]
-async fn every_row_has_its_series_from_the_start_although_no_replica_is_up() {
+async fn every_row_has_series_from_the_start_without_any_backend_up() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
-    let promise = "ttft < 1s for 99 %".parse().unwrap();
-    let slos = vec![Objective { name: "all".into(), model: None, tier: None, promise }];
+    let definition = "ttft < 1s for 99 %".parse().unwrap();
+    let slos = vec![Objective { name: "all".into(), model: None, tier: None, definition }];
     let access = crate::access::access(crate::access::tenant());
-    let quality = quality::Settings { enabled: true, ..quality::Settings::default() };
+    let quality = quality::QualitySettings { enabled: true, ..quality::QualitySettings::default() };
     let gateway = start_with(&[nobody], Setup { access, slos, quality, ..Setup::default() }).await;
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
@@ -146,8 +159,9 @@ async fn every_row_has_its_series_from_the_start_although_no_replica_is_up() {
 }
 
 #[tokio::test]
-async fn a_request_is_told_once_in_every_row_that_it_concerns() {
-    let fake = Fake::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
+async fn a_request_is_counted_once_in_every_row_that_applies() {
+    let fake =
+        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
     let gateway = start(&[fake.addr]).await;
     gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
     gateway.record().await;
@@ -162,11 +176,11 @@ async fn a_request_is_told_once_in_every_row_that_it_concerns() {
             ),
             1.0,
         ),
-        (format!("tokenweir_finish_total{{{model},reason=\"stop\"}}"), 1.0),
+        (format!("tokenweir_finish_reasons_total{{{model},reason=\"stop\"}}"), 1.0),
         (format!("tokenweir_tokens_total{{{model},{exact},type=\"input\"}}"), 9.0),
         (format!("tokenweir_tokens_total{{{model},{exact},type=\"output\"}}"), 3.0),
         (format!("tokenweir_attempts_total{{{backend},result=\"ok\"}}"), 1.0),
-        (format!("tokenweir_inter_chunk_seconds_count{{{backend},{model}}}"), 1.0),
+        (format!("tokenweir_inter_chunk_latency_seconds_count{{{backend},{model}}}"), 1.0),
         (
             format!(
                 "gen_ai_server_time_to_first_token_seconds_count{{{backend},{model},tier=\"\"}}"
@@ -181,14 +195,18 @@ async fn a_request_is_told_once_in_every_row_that_it_concerns() {
     for (series, expected) in expected {
         // Labels are written in the order of their names.
         let other = series.replace(&format!("{backend},{model}"), &format!("{model},{backend}"));
-        let found = if page.contains(&series) { series } else { other };
-        assert!((value(&page, &found) - expected).abs() < 1e-9, "{found} {}", value(&page, &found));
+        let sample = if page.contains(&series) { series } else { other };
+        assert!(
+            (value(&page, &sample) - expected).abs() < 1e-9,
+            "{sample} {}",
+            value(&page, &sample)
+        );
     }
 }
 
 #[tokio::test]
-async fn the_time_of_a_request_that_generates_nothing_is_apart_from_that_of_chats() {
-    let fake = Fake::answering(json("200 OK", r#"{"count":1,"tokens":[1]}"#)).await;
+async fn requests_without_generation_have_separate_durations() {
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"count":1,"tokens":[1]}"#)).await;
     let gateway = start(&[fake.addr]).await;
     for path in [CHAT, "/tokenize", "/tokenize", "/v1/embeddings"] {
         gateway.post(path, r#"{"model":"tiny"}"#).await;
@@ -207,8 +225,9 @@ async fn the_time_of_a_request_that_generates_nothing_is_apart_from_that_of_chat
 }
 
 #[tokio::test]
-async fn no_client_can_make_a_series() {
-    let fake = Fake::answering(json("404 Not Found", r#"{"error":{"message":"no"}}"#)).await;
+async fn clients_cannot_create_series() {
+    let fake =
+        ScriptedBackend::answering(json("404 Not Found", r#"{"error":{"message":"no"}}"#)).await;
     let gateway = start(&[fake.addr]).await;
     let mut counts = BTreeSet::new();
     for round in 0..3 {
@@ -221,7 +240,7 @@ async fn no_client_can_make_a_series() {
         }
         counts.insert(samples(&gateway.admin("/metrics").await).len());
     }
-    assert_eq!(counts.len(), 1, "series grow with what clients send: {counts:?}");
+    assert_eq!(counts.len(), 1, "clients created series: {counts:?}");
     let page = gateway.admin("/metrics").await;
     assert!(
         (value(&page, "tokenweir_label_overflow_total{label=\"gen_ai_request_model\"}") - 75.0)
@@ -232,8 +251,8 @@ async fn no_client_can_make_a_series() {
 }
 
 #[tokio::test]
-async fn the_admin_port_tells_the_state_of_the_replicas() {
-    let fake = Fake::answering(json("200 OK", "{}")).await;
+async fn the_admin_listener_reports_the_state_of_the_backends() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = start(&[fake.addr]).await;
     let page = gateway.admin("/status").await;
     let status: serde_json::Value =

@@ -1,35 +1,37 @@
-//! Several models behind one gateway, over real sockets: names of the configuration, replicas that
-//! serve different models, adapters that come and go.
+//! Several models behind one gateway over real sockets: configured aliases, backends with different
+//! models, and adapters that are loaded and unloaded.
 
-use crate::support::fake::{
-    FINISH, Fake, LLAMA_CPP, ROLE, Seen, Step, VLLM, WORD, json, stream_of,
+use crate::support::scripted_backend::{
+    FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, VLLM, WORD, json, stream_of,
 };
-use crate::support::gateway::{Running, Setup, body, pass_time, post, start, start_with, status};
+use crate::support::test_gateway::{
+    Running, Setup, advance_time, body, post, start, start_with, status,
+};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokenweir::backend::routes::Named;
+use tokenweir::backend::routes::ModelConfig;
 use tokenweir_core::record::Outcome;
 
 const CHAT: &str = "/v1/chat/completions";
-/// Shapes whose requests are JSON.
+/// APIs with JSON requests.
 const PATHS: &[&str] = &[CHAT, "/v1/embeddings", "/v1/messages", "/tokenize", "/v2/rerank"];
 const MODELS: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
 
-/// A replica that serves these models and answers everything with `{}`.
-async fn serving(models: &[&str]) -> Fake {
-    let fake = Fake::answering(json("200 OK", "{}")).await;
+/// A backend that serves these models and answers every request with `{}`.
+async fn serving(models: &[&str]) -> ScriptedBackend {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_models(models);
     fake
 }
 
-fn alias(name: &str, served_as: &str) -> Named {
-    Named { name: name.into(), served_as: Some(served_as.into()), ..Named::default() }
+fn alias(name: &str, served_as: &str) -> ModelConfig {
+    ModelConfig { name: name.into(), served_as: Some(served_as.into()), ..ModelConfig::default() }
 }
 
-async fn named(backends: &[SocketAddr], models: Vec<Named>) -> Running {
+async fn named(backends: &[SocketAddr], models: Vec<ModelConfig>) -> Running {
     start_with(backends, Setup { models, injects_usage: true, ..Setup::default() }).await
 }
 
@@ -56,7 +58,7 @@ fn has_length(seen: &Seen) -> bool {
 }
 
 #[tokio::test]
-async fn requests_go_to_the_replicas_that_serve_their_model() {
+async fn requests_go_to_backends_that_serve_their_model() {
     let (one, two) = (serving(&["a", "both"]).await, serving(&["b", "both"]).await);
     let gateway = start(&[one.addr, two.addr]).await;
     for model in ["a", "b", "a", "b"] {
@@ -71,17 +73,17 @@ async fn requests_go_to_the_replicas_that_serve_their_model() {
 }
 
 #[tokio::test]
-async fn a_name_may_be_served_by_some_replicas_only() {
+async fn a_model_can_be_served_by_some_backends_only() {
     let (one, two) = (serving(&["a"]).await, serving(&["a"]).await);
     let backends = Some(vec![two.addr.to_string()]);
     let models = vec![
-        Named {
+        ModelConfig {
             name: "gpt".into(),
             served_as: Some("a".into()),
             backends: backends.clone(),
-            ..Named::default()
+            ..ModelConfig::default()
         },
-        Named { name: "a".into(), backends, ..Named::default() },
+        ModelConfig { name: "a".into(), backends, ..ModelConfig::default() },
     ];
     let gateway = named(&[one.addr, two.addr], models).await;
     for model in ["a", "gpt", "a", "gpt"] {
@@ -106,11 +108,11 @@ async fn an_alias_is_listed_with_the_entry_of_its_target() {
     );
 }
 
-// === the bytes ===
+// === model name replacement ===
 
 type Members = Vec<(String, Value)>;
 
-/// The members of a body before its model and those behind, as their client may write them.
+/// Random members of a body before and after its model, in the order of the client.
 fn members() -> impl Strategy<Value = (Members, Members)> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -127,7 +129,7 @@ fn members() -> impl Strategy<Value = (Members, Members)> {
                 .prop_map(|members| Value::Object(members.into_iter().collect())),
         ]
     });
-    // Members that mean something to the gateway are made by the test.
+    // Members that the gateway interprets are created by the test.
     let name = "x[a-z\"\\\\\u{e9}]{0,6}";
     let some = || proptest::collection::btree_map(name, value.clone(), 0..4);
     (some(), some()).prop_map(|(before, behind)| {
@@ -143,7 +145,7 @@ fn written(members: &[(String, Value)], colon: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_name_is_replaced_and_no_other_byte() {
+fn the_model_name_in_json_is_replaced_and_no_other_byte() {
     const SERVED: &str = "org/\"served\"\\é";
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (fake, gateway) = runtime.block_on(async {
@@ -172,9 +174,9 @@ fn the_name_is_replaced_and_no_other_byte() {
             let mut expected: Map<String, Value> = serde_json::from_str(&sent).unwrap();
             expected.insert("model".into(), SERVED.into());
             let mut parsed: Map<String, Value> = serde_json::from_str(&got).unwrap();
-            // A stream of chat is made to tell its usage as well.
-            let is_asked = is_stream && path == CHAT;
-            prop_assert_eq!(parsed.remove("stream_options").is_some(), is_asked);
+            // The gateway also adds the usage request to a chat stream.
+            let is_usage_requested = is_stream && path == CHAT;
+            prop_assert_eq!(parsed.remove("stream_options").is_some(), is_usage_requested);
             prop_assert_eq!(parsed, expected);
             let usage = r#""stream_options":{"include_usage":true},"#;
             prop_assert_eq!(got.replacen(usage, "", 1), ask(&Value::from(SERVED).to_string()));
@@ -185,11 +187,11 @@ fn the_name_is_replaced_and_no_other_byte() {
 }
 
 #[tokio::test]
-async fn each_kind_of_replica_gets_the_name_and_only_some_the_question_for_usage() {
+async fn every_server_type_gets_the_served_name_and_only_some_get_the_usage_request() {
     let script = |_: &_| vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))];
     for (kind, options) in [(VLLM, r#""stream_options":{"include_usage":true},"#), (LLAMA_CPP, "")]
     {
-        let fake = Fake::start_as(kind, script).await;
+        let fake = ScriptedBackend::start_kind(kind, script).await;
         let gateway = named(&[fake.addr], vec![alias("gpt", "tiny")]).await;
         let answer = gateway.post(CHAT, r#"{"stream":true, "model":"gpt"}"#).await;
         assert!(body(&answer).1);
@@ -198,7 +200,7 @@ async fn each_kind_of_replica_gets_the_name_and_only_some_the_question_for_usage
         assert_eq!(String::from_utf8_lossy(&seen.body), expected);
         let record = gateway.record().await;
         assert_eq!((record.model.as_str(), record.outcome), ("gpt", Outcome::Ok));
-        assert_eq!(record.asked.usage_injected, !options.is_empty());
+        assert_eq!(record.options.usage_injected, !options.is_empty());
     }
 }
 
@@ -218,7 +220,7 @@ fn form(model: &str, around: &str) -> (String, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn the_name_in_a_form_is_replaced_and_no_other_byte() {
+async fn the_model_name_in_a_form_is_replaced_and_no_other_byte() {
     let fake = serving(&["openai/whisper"]).await;
     let gateway = named(&[fake.addr], vec![alias("whisper", "openai/whisper")]).await;
     for around in ["", "whisper", "\r\n\r\nwhisper\r\n", "name=\"model\"\r\n\r\nwhisper\r\n--b-"] {
@@ -231,11 +233,11 @@ async fn the_name_in_a_form_is_replaced_and_no_other_byte() {
     }
     let twice =
         form("whisper", "x\r\n--b-1\r\nContent-Disposition: form-data; name=model\r\n\r\nx");
-    assert_eq!(status(&gateway.raw(twice.0).await), 400, "which one counts?");
+    assert_eq!(status(&gateway.raw(twice.0).await), 400, "a duplicate model is ambiguous");
 }
 
 #[tokio::test]
-async fn a_signed_body_passes_under_its_own_name_and_is_refused_under_another() {
+async fn a_body_with_a_digest_passes_with_the_served_name_and_is_rejected_with_an_alias() {
     let fake = serving(&["a"]).await;
     let gateway = named(&[fake.addr], vec![alias("gpt", "a")]).await;
     let signed = |model: &str| {
@@ -246,7 +248,7 @@ async fn a_signed_body_passes_under_its_own_name_and_is_refused_under_another() 
     gateway.record().await;
     let answer = gateway.raw(signed("gpt")).await;
     assert_eq!(status(&answer), 400);
-    assert!(message(&answer).ends_with("ask for `a`"), "{}", message(&answer));
+    assert!(message(&answer).ends_with("request `a` instead"), "{}", message(&answer));
     let record = gateway.record().await;
     assert_eq!((record.refusal, record.outcome), (Some("signed_body"), Outcome::ClientError));
     assert_eq!(record.model.as_str(), "gpt");
@@ -254,7 +256,7 @@ async fn a_signed_body_passes_under_its_own_name_and_is_refused_under_another() 
 }
 
 #[tokio::test]
-async fn a_name_that_stands_twice_is_refused_whatever_the_shape() {
+async fn a_duplicate_model_is_rejected_in_every_api() {
     let fake = serving(&["a"]).await;
     let gateway = named(&[fake.addr], vec![alias("gpt", "a")]).await;
     for path in PATHS {
@@ -262,14 +264,14 @@ async fn a_name_that_stands_twice_is_refused_whatever_the_shape() {
         assert_eq!(status(&answer), 400, "{path}");
     }
     let unread = gateway.post("/pooling", "no json").await;
-    assert_eq!(status(&unread), 400, "a model that cannot be read cannot be checked");
+    assert_eq!(status(&unread), 400, "an unreadable model cannot be checked");
     assert!(fake.seen().is_empty());
 }
 
-// === unknown, gone ===
+// === unknown and removed models ===
 
 #[tokio::test]
-async fn an_unknown_model_is_told_the_names_and_never_becomes_a_label() {
+async fn an_error_for_an_unknown_model_lists_the_models_and_creates_no_label() {
     let ids: Vec<String> = (10..40).map(|number| format!("m{number}")).collect();
     let fake = serving(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let gateway = named(&[fake.addr], vec![alias("alias", "m10")]).await;
@@ -277,7 +279,7 @@ async fn an_unknown_model_is_told_the_names_and_never_becomes_a_label() {
         let answer = gateway.post(CHAT, &format!(r#"{{"model":"{model}"}}"#)).await;
         assert_eq!(status(&answer), 404);
         let message = message(&answer);
-        assert!(message.contains("Models here: `alias`, `m10`, `m11`"), "{message}");
+        assert!(message.contains("available models: `alias`, `m10`, `m11`"), "{message}");
         assert!(message.ends_with("`m28` and 11 more"), "{message}");
     }
     gateway.post(CHAT, r#"{"model":"alias"}"#).await;
@@ -293,8 +295,8 @@ async fn an_unknown_model_is_told_the_names_and_never_becomes_a_label() {
 }
 
 #[tokio::test]
-async fn a_replica_that_has_not_said_what_it_serves_gets_the_name_that_it_would_know() {
-    let silent = Fake::answering(json("200 OK", "{}")).await;
+async fn a_backend_without_a_model_list_gets_the_configured_served_name() {
+    let silent = ScriptedBackend::answering(json("200 OK", "{}")).await;
     silent.set_models_status("404 Not Found");
     let gateway = named(&[silent.addr], vec![alias("gpt", "a")]).await;
     for (model, expected) in [("gpt", "a"), ("other", "other")] {
@@ -308,13 +310,13 @@ async fn a_replica_that_has_not_said_what_it_serves_gets_the_name_that_it_would_
 }
 
 #[tokio::test]
-async fn a_model_that_vanishes_leaves_its_streams_alone_and_new_requests_go_elsewhere() {
+async fn a_removed_model_keeps_its_streams_and_new_requests_go_to_other_backends() {
     let script = |_: &_| {
         let all = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
         let (begun, rest) = all.split_at(all.len() / 2);
         vec![Step::Send(begun.to_vec()), Step::Wait, Step::Send(rest.to_vec())]
     };
-    let (one, two) = (Fake::start(script).await, Fake::start(script).await);
+    let (one, two) = (ScriptedBackend::start(script).await, ScriptedBackend::start(script).await);
     two.set_models(&["b"]);
     let gateway = named(&[one.addr, two.addr], vec![alias("gpt", "tiny")]).await;
     let ask = r#"{"model":"gpt","stream":true}"#;
@@ -325,8 +327,8 @@ async fn a_model_that_vanishes_leaves_its_streams_alone_and_new_requests_go_else
         }
         one.set_models(&["b"]);
         two.set_models(&["tiny"]);
-        pass_time(Duration::from_secs(11)).await;
-        while gateway.pool.routes().of(Some("gpt")).replicas[..] != [1] {
+        advance_time(Duration::from_secs(11)).await;
+        while gateway.pool.routes().lookup(Some("gpt")).backends[..] != [1] {
             tokio::task::yield_now().await;
         }
         one.go();
@@ -339,35 +341,35 @@ async fn a_model_that_vanishes_leaves_its_streams_alone_and_new_requests_go_else
     assert_eq!(status(&gateway.post(CHAT, ask).await), 200);
     assert_eq!((one.seen().len(), two.seen().len()), (1, 1));
     two.set_models(&["b"]);
-    pass_time(Duration::from_secs(11)).await;
+    advance_time(Duration::from_secs(11)).await;
     while ids(&gateway).await != ["b"] {
         tokio::task::yield_now().await;
     }
-    assert_eq!(status(&gateway.post(CHAT, ask).await), 404, "all have said what they serve");
+    assert_eq!(status(&gateway.post(CHAT, ask).await), 404, "every backend has listed its models");
 }
 
 #[tokio::test]
-async fn a_replica_that_does_not_know_its_adapter_is_asked_again_soon() {
+async fn the_models_of_a_backend_that_rejects_its_adapter_are_refreshed_soon() {
     let not_found = r#"{"error":{"message":"The model `sql` does not exist.","code":404}}"#;
-    let one = Fake::answering(json("404 Not Found", not_found)).await;
+    let one = ScriptedBackend::answering(json("404 Not Found", not_found)).await;
     one.set_models(&["base", "base:sql"]);
     let gateway = start(&[one.addr]).await;
     let adapter = |gateway: &Running| {
-        let parent = |model: &tokenweir_core::model::Model| model.parent.clone();
+        let parent = |model: &tokenweir_core::model::ServedModel| model.parent.clone();
         gateway.pool.routes().models().iter().map(parent).collect::<Vec<_>>()
     };
     assert_eq!(adapter(&gateway), [None, Some("base".into())]);
     one.set_models(&["base"]);
-    let asked = one.models_asked();
-    // A second is much less than the time to the next ordinary question.
-    pass_time(Duration::from_secs(1)).await;
+    let models_requests = one.models_asked();
+    // A second is much less than the time to the next regular refresh.
+    advance_time(Duration::from_secs(1)).await;
     let answer = gateway.post(CHAT, r#"{"model":"sql"}"#).await;
     assert_eq!((status(&answer), body(&answer).0), (404, not_found.as_bytes().to_vec()));
     while adapter(&gateway) != [None] {
         tokio::task::yield_now().await;
     }
-    assert_eq!(one.models_asked(), asked + 1);
+    assert_eq!(one.models_asked(), models_requests + 1);
     let answer = gateway.post(CHAT, r#"{"model":"sql"}"#).await;
-    assert!(message(&answer).contains("Models here: `base`"));
-    assert_eq!(one.seen().len(), 1, "the gateway knows now");
+    assert!(message(&answer).contains("available models: `base`"));
+    assert_eq!(one.seen().len(), 1, "the gateway has the new model list");
 }

@@ -1,22 +1,22 @@
-//! What is installed around the gateway: every query names what exists, every alert is tested and
-//! has a runbook, and the files that are kept are those that the command prints.
+//! The generated operations files: every query uses existing metrics, every alert is tested and has
+//! a runbook, and the committed files equal the output of the command.
 
 use crate::support::promql::{self, Named};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir::commands::generate::run::{metrics, tables, usual_surroundings};
-use tokenweir::config::{Config, Loaded, Overrides};
+use tokenweir::commands::generate::run::{default_surroundings, metrics, tables};
+use tokenweir::config::{Config, LoadedConfig, Overrides};
 use tokenweir::telemetry::catalog;
-use tokenweir::telemetry::metric::{Kind, Known, Label};
-use tokenweir_operations::{Artifact, alerts, dashboards, recording, runbooks};
+use tokenweir::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
+use tokenweir_operations::{Artifact, alerts, dashboards, recording_rules, runbooks};
 
-/// Metrics that Prometheus makes, and those of the process.
-const OTHERS: [&str; 4] =
+/// Metrics that Prometheus creates, and process metrics.
+const EXTERNAL_METRICS: [&str; 4] =
     ["up", "ALERTS", "process_cpu_seconds_total", "process_resident_memory_bytes"];
-/// Labels that Prometheus makes.
-const OTHER_LABELS: [&str; 5] = ["le", "job", "instance", "alertname", "alertstate"];
+/// Labels that Prometheus creates.
+const EXTERNAL_LABELS: [&str; 5] = ["le", "job", "instance", "alertname", "alertstate"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -26,20 +26,22 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_default()
 }
 
-pub(crate) fn composed() -> Loaded {
+pub(crate) fn composed() -> LoadedConfig {
     Config::load(Some(&root().join("docker/tokenweir.yaml")), Overrides::default()).unwrap()
 }
 
-/// Every query that is printed, with where it stands.
+/// Every generated query with its location.
 fn queries() -> Vec<(String, String)> {
     let mut queries = Vec::new();
     for alert in alerts::all() {
         queries.push((alert.name.to_owned(), alert.expr.into_owned()));
     }
-    for rule in recording::groups().into_iter().flat_map(|group| group.rules) {
+    for rule in recording_rules::groups().into_iter().flat_map(|group| group.rules) {
         queries.push((rule.record, rule.expr));
     }
-    for dashboard in [dashboards::overview(&metrics()), dashboards::replica(&metrics())] {
+    for dashboard in
+        [dashboards::overview_dashboard(&metrics()), dashboards::backend_dashboard(&metrics())]
+    {
         for panel in dashboard.panels() {
             let title = panel.title();
             queries.extend(panel.queries().map(|query| (title.to_owned(), query.to_owned())));
@@ -49,7 +51,7 @@ fn queries() -> Vec<(String, String)> {
     queries
 }
 
-/// The metrics of vLLM that its recorded pages have.
+/// The metrics of vLLM on its recorded pages.
 fn metrics_of_vllm() -> BTreeSet<String> {
     let page = read("tests/wire/metrics/python-metrics-after-load.http");
     let names = page.lines().filter_map(|line| line.split(['{', ' ']).next());
@@ -59,39 +61,40 @@ fn metrics_of_vllm() -> BTreeSet<String> {
     names
 }
 
-/// Every metric that a query may name, with the labels that it may be chosen by. `None`: any.
-fn known_metrics() -> BTreeMap<String, Option<Vec<Label>>> {
+/// Every metric that a query may use, with its allowed matcher labels. `None`: any label.
+fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
     let mut known = BTreeMap::new();
     for row in catalog::rows() {
         let ends: &[&str] = match row.kind {
-            Kind::Histogram(_) => &["_bucket", "_sum", "_count"],
-            Kind::Counter | Kind::Gauge => &[""],
+            MetricKind::Histogram(_) => &["_bucket", "_sum", "_count"],
+            MetricKind::Counter | MetricKind::Gauge => &[""],
         };
         for end in ends {
             known.insert(format!("{}{end}", row.name), Some(row.labels.to_vec()));
         }
     }
-    let recorded = recording::groups().into_iter().flat_map(|group| group.rules);
-    let others = OTHERS.map(str::to_owned).into_iter();
-    let free = recorded.map(|rule| rule.record).chain(others).chain(metrics_of_vllm());
+    let recorded = recording_rules::groups().into_iter().flat_map(|group| group.rules);
+    let external_metrics = EXTERNAL_METRICS.map(str::to_owned).into_iter();
+    let free = recorded.map(|rule| rule.record).chain(external_metrics).chain(metrics_of_vllm());
     known.extend(free.map(|name| (name, None)));
     known
 }
 
-/// Whether a label can have what a matcher asks for: `a|b`, `a.*`, or a variable.
-fn can_be(label: Label, asked: &str) -> bool {
-    let is_open = matches!(label, Label::Model | Label::Backend | Label::Tier);
-    // Of its values only one has series from the start.
-    let of = if label == Label::GenAiOperation { Label::Operation } else { label };
-    let values = of.values(&Known::default());
+/// Whether a label can have the value of a matcher: `a|b`, `a.*` or a variable.
+fn can_be(label: MetricLabel, pattern: &str) -> bool {
+    let is_open = matches!(label, MetricLabel::Model | MetricLabel::Backend | MetricLabel::Tier);
+    // Only one of its values has series from the start.
+    let label_with_values =
+        if label == MetricLabel::GenAiOperation { MetricLabel::Operation } else { label };
+    let values = label_with_values.values(&KnownLabelValues::default());
     let can_be_one = |one: &str| match one.strip_suffix(".*") {
         Some(prefix) => values.iter().any(|value| value.starts_with(prefix)),
         None => values.iter().any(|value| value == one),
     };
-    is_open || asked.starts_with('$') || asked.split('|').all(can_be_one)
+    is_open || pattern.starts_with('$') || pattern.split('|').all(can_be_one)
 }
 
-fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<Label>>>) -> Vec<String> {
+fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<MetricLabel>>>) -> Vec<String> {
     let Named { metric, matchers } = named;
     let Some(labels) = known.get(metric) else { return vec![format!("no metric {metric}")] };
     let Some(labels) = labels else { return Vec::new() };
@@ -100,7 +103,7 @@ fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<Label>>>) -> Vec<St
         match labels.iter().find(|known| known.name() == label) {
             Some(known) if can_be(*known, value) => {}
             Some(_) => faults.push(format!("{metric}: {label} is never {value}")),
-            None if OTHER_LABELS.contains(&label.as_str()) => {}
+            None if EXTERNAL_LABELS.contains(&label.as_str()) => {}
             None => faults.push(format!("{metric} has no label {label}")),
         }
     }
@@ -111,16 +114,16 @@ fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<Label>>>) -> Vec<St
 fn every_query_names_metrics_labels_and_values_that_exist() {
     let known = known_metrics();
     let rows = catalog::rows().flat_map(|row| row.labels).map(|label| label.name());
-    let labels: BTreeSet<&str> = rows.chain(OTHER_LABELS).collect();
+    let labels: BTreeSet<&str> = rows.chain(EXTERNAL_LABELS).collect();
     let mut wrong = Vec::new();
-    for (place, query) in queries() {
+    for (location, query) in queries() {
         let names = promql::names(&query);
-        assert!(!names.metrics.is_empty(), "{place} asks for nothing");
+        assert!(!names.metrics.is_empty(), "{location} uses no metric");
         for fault in names.metrics.iter().flat_map(|named| faults(named, &known)) {
-            wrong.push(format!("{place}: {fault}"));
+            wrong.push(format!("{location}: {fault}"));
         }
         for label in names.labels.iter().filter(|label| !labels.contains(label.as_str())) {
-            wrong.push(format!("{place}: no label {label}"));
+            wrong.push(format!("{location}: no label {label}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -128,7 +131,9 @@ fn every_query_names_metrics_labels_and_values_that_exist() {
 
 #[test]
 fn variables_of_dashboards_name_labels_that_exist() {
-    for dashboard in [dashboards::overview(&metrics()), dashboards::replica(&metrics())] {
+    for dashboard in
+        [dashboards::overview_dashboard(&metrics()), dashboards::backend_dashboard(&metrics())]
+    {
         for query in dashboard.variable_queries() {
             let inner = query.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
             let (metric, label) = inner.split_once(", ").unwrap();
@@ -139,7 +144,7 @@ fn variables_of_dashboards_name_labels_that_exist() {
 }
 
 #[test]
-fn a_query_of_something_that_does_not_exist_is_found() {
+fn a_query_of_an_unknown_metric_is_detected() {
     let known = known_metrics();
     let fault =
         |query: &str| promql::names(query).metrics.iter().flat_map(|it| faults(it, &known)).count();
@@ -151,8 +156,8 @@ fn a_query_of_something_that_does_not_exist_is_found() {
 }
 
 #[test]
-fn the_files_that_are_kept_are_those_that_are_printed() {
-    let around = usual_surroundings(&composed().config);
+fn the_committed_files_equal_the_generated_ones() {
+    let around = default_surroundings(&composed().config);
     let mut stale = Vec::new();
     for artifact in Artifact::ALL {
         let text = artifact.print(&tables(), &around).unwrap();
@@ -169,7 +174,7 @@ fn the_files_that_are_kept_are_those_that_are_printed() {
 }
 
 #[test]
-fn every_alert_is_seen_to_fire_and_not_to_fire() {
+fn every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() {
     let files = fs::read_dir(root().join("tests/operations")).unwrap();
     let cases: String =
         files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap_or_default()).collect();
@@ -177,13 +182,13 @@ fn every_alert_is_seen_to_fire_and_not_to_fire() {
         let name = format!("alertname=\"{}\"", alert.name);
         let of_alert: Vec<&str> = cases.lines().filter(|line| line.contains(&name)).collect();
         let silent = of_alert.iter().filter(|line| line.contains("exp_samples: []")).count();
-        assert!(silent > 0, "{} is never silent", alert.name);
+        assert!(silent > 0, "{} has no test in which it does not fire", alert.name);
         assert!(silent < of_alert.len(), "{} never fires", alert.name);
     }
 }
 
 #[test]
-fn alerts_have_distinct_names_and_silence_ones_that_exist() {
+fn alerts_have_unique_names_and_inhibit_existing_alerts() {
     let alerts = alerts::all();
     let names: BTreeSet<&str> = alerts.iter().map(|alert| alert.name).collect();
     assert_eq!(names.len(), alerts.len());
@@ -192,7 +197,7 @@ fn alerts_have_distinct_names_and_silence_ones_that_exist() {
             assert!(names.contains(silence.alert), "{} silences {}", alert.name, silence.alert);
             assert_ne!(silence.alert, alert.name);
         }
-        // A runbook may send the reader to another one.
+        // A runbook can refer to another one.
         for text in [alert.meaning, alert.confirm, alert.action] {
             assert!(text.ends_with(['.', '?']), "{}: {text}", alert.name);
             let words = text.split(|c: char| !c.is_alphanumeric());
@@ -204,23 +209,26 @@ fn alerts_have_distinct_names_and_silence_ones_that_exist() {
 }
 
 #[test]
-fn the_table_of_alerts_in_the_readme_is_the_one_of_the_alerts() {
-    let table = runbooks::table("docs/runbooks.md", &alerts::all());
-    assert!(read("README.md").contains(&table), "put this table into README.md:\n\n{table}");
+fn the_table_of_alerts_in_the_docs_is_the_one_of_the_alerts() {
+    let table = runbooks::table("runbooks.md", &alerts::all());
+    let page = "docs/operate/alerts.md";
+    assert!(read(page).contains(&table), "put this table into {page}:\n\n{table}");
 }
 
 #[test]
-fn panels_stand_beside_each_other_and_each_says_what_it_shows() {
-    for dashboard in [dashboards::overview(&metrics()), dashboards::replica(&metrics())] {
+fn panels_do_not_overlap_and_each_has_a_description() {
+    for dashboard in
+        [dashboards::overview_dashboard(&metrics()), dashboards::backend_dashboard(&metrics())]
+    {
         let board: serde_json::Value = serde_json::from_str(&dashboard.print()).unwrap();
         let mut taken = BTreeSet::new();
         let mut ids = BTreeSet::new();
         for panel in board["panels"].as_array().unwrap() {
             assert!(ids.insert(panel["id"].as_u64()), "{panel}");
-            let place = |side: &str| panel["gridPos"][side].as_u64().unwrap();
-            assert!(place("x") + place("w") <= 24, "{panel}");
-            for x in place("x")..place("x") + place("w") {
-                for y in place("y")..place("y") + place("h") {
+            let grid = |side: &str| panel["gridPos"][side].as_u64().unwrap();
+            assert!(grid("x") + grid("w") <= 24, "{panel}");
+            for x in grid("x")..grid("x") + grid("w") {
+                for y in grid("y")..grid("y") + grid("h") {
                     assert!(taken.insert((x, y)), "{} overlaps", panel["title"]);
                 }
             }
@@ -233,15 +241,17 @@ fn panels_stand_beside_each_other_and_each_says_what_it_shows() {
 }
 
 #[test]
-fn both_dashboards_show_over_time_which_condition_holds_where() {
-    for dashboard in [dashboards::overview(&metrics()), dashboards::replica(&metrics())] {
+fn both_dashboards_show_the_diagnosis_over_time() {
+    for dashboard in
+        [dashboards::overview_dashboard(&metrics()), dashboards::backend_dashboard(&metrics())]
+    {
         let board: serde_json::Value = serde_json::from_str(&dashboard.print()).unwrap();
         let mut panels = board["panels"].as_array().unwrap().iter();
         let panel = panels.find(|panel| panel["type"] == "state-timeline").unwrap();
         let target = &panel["targets"][0];
         let names = promql::names(target["expr"].as_str().unwrap());
-        assert_eq!(names.metrics[0].metric, "tokenweir_verdict");
-        // What a bar is about must be known from its name.
+        assert_eq!(names.metrics[0].metric, "tokenweir_diagnosis_active");
+        // The name of a bar must contain all its labels.
         for label in &names.labels {
             let name = target["legendFormat"].as_str().unwrap();
             assert!(name.contains(&format!("{{{{{label}}}}}")), "{label} is not in {name}");
@@ -249,15 +259,15 @@ fn both_dashboards_show_over_time_which_condition_holds_where() {
         let mappings = &panel["fieldConfig"]["defaults"]["mappings"];
         assert_eq!(mappings[0]["options"]["1"]["text"], "found");
         assert_eq!(mappings[0]["options"]["0"]["text"], "no");
-        assert_eq!(mappings[1]["options"]["result"]["text"], "cannot tell");
+        assert_eq!(mappings[1]["options"]["result"]["text"], "undetermined");
     }
 }
 
 #[test]
-fn every_metric_of_quality_is_on_the_main_dashboard_and_watched_by_an_alert() {
+fn every_quality_metric_is_on_the_main_dashboard_and_in_an_alert() {
     let alerts = alerts::all().into_iter().map(|alert| alert.expr.into_owned());
     let alerts: Vec<String> = alerts.collect();
-    let board = dashboards::overview(&metrics());
+    let board = dashboards::overview_dashboard(&metrics());
     let panels: Vec<&str> = board.panels().flat_map(dashboards::Panel::queries).collect();
     let rows = catalog::rows().filter(|row| row.name.starts_with("tokenweir_quality_"));
     let mut seen = 0;
@@ -269,7 +279,7 @@ fn every_metric_of_quality_is_on_the_main_dashboard_and_watched_by_an_alert() {
     assert_eq!(seen, 4);
 }
 
-/// The values of a key of the composition that stand on lines of their own or in a list.
+/// The values of a key of the compose file, on separate lines or in a list.
 fn mounts(composition: &str) -> Vec<PathBuf> {
     let words = composition.split([' ', '"', '[', ']', '\n']);
     let paths = words.filter(|word| word.starts_with("./") || word.starts_with("../"));
@@ -277,7 +287,7 @@ fn mounts(composition: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_the_composition_mounts_exists() {
+fn the_mounts_of_the_compose_file_exist() {
     let composition = read("docker/compose.yml");
     let mounts = mounts(&composition);
     assert!(mounts.len() > 6, "{mounts:?}");
@@ -292,12 +302,12 @@ fn what_the_composition_mounts_exists() {
 }
 
 #[test]
-fn the_composition_starts_us_with_flags_that_exist() {
+fn the_compose_file_uses_existing_flags() {
     let composition = read("docker/compose.yml");
     let commands = composition.lines().filter_map(|line| line.trim().strip_prefix("command: ["));
     let own = ["serve", "sim", "replay"];
     let mut seen = 0;
-    for command in commands.filter(|command| own.iter().any(|it| command.starts_with(it))) {
+    for command in commands.filter(|command| own.iter().any(|name| command.starts_with(name))) {
         let words =
             command.trim_end_matches(']').split(',').map(|word| word.trim().trim_matches('"'));
         let words = ["tokenweir"].into_iter().chain(words).map(OsString::from);

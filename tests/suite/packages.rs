@@ -1,12 +1,12 @@
-//! What packages are made of: the chart carries what is printed, its values are described, and the
-//! image is made of files that are there. `packaging/check.sh` renders and builds them.
+//! The packages: the Helm chart contains the generated files, its values are in the schema, and the
+//! image is built from existing files. `packaging/check.sh` renders and builds them.
 
 use crate::operations::composed;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir::commands::generate::run::{tables, usual_surroundings};
+use tokenweir::commands::generate::run::{default_surroundings, tables};
 use tokenweir_operations::Artifact;
 
 const CHART: &str = "packaging/helm/tokenweir";
@@ -16,25 +16,25 @@ fn at(path: &str) -> PathBuf {
 }
 
 fn read(path: &str) -> String {
-    assert!(at(path).exists(), "{path} is not there");
+    assert!(at(path).exists(), "{path} does not exist");
     fs::read_to_string(at(path)).unwrap()
 }
 
-/// The values that templates read, as `a.b`.
+/// The values that the templates read, in the form `a.b`.
 fn read_by_templates() -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
+    let mut paths = BTreeSet::new();
     for file in fs::read_dir(at(CHART).join("templates")).unwrap() {
         let text = fs::read_to_string(file.unwrap().path()).unwrap();
         for after in text.split(".Values.").skip(1) {
             let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '.');
-            found.insert(after[..end.unwrap_or(after.len())].trim_end_matches('.').to_owned());
+            paths.insert(after[..end.unwrap_or(after.len())].trim_end_matches('.').to_owned());
         }
     }
-    assert!(found.len() > 20, "{found:?}");
-    found
+    assert!(paths.len() > 20, "{paths:?}");
+    paths
 }
 
-/// What a path leads to, through `between` at each step.
+/// Follows a path in a document, through `between` at each step.
 fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a Value> {
     path.split('.').try_fold(root, |value, key| {
         let value = between.map_or(Some(value), |between| value.get(between))?;
@@ -42,11 +42,11 @@ fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a 
     })
 }
 
-/// The chart has copies: links do not survive every way that sources are handed on, and what is then
-/// rendered is the path that they led to.
+/// The chart contains copies. Symbolic links do not survive every way of distributing sources; then
+/// a file contains only the target path.
 #[test]
-fn the_chart_carries_the_rules_and_dashboards_that_are_printed() {
-    let around = usual_surroundings(&composed().config);
+fn the_chart_contains_the_generated_rules_and_dashboards() {
+    let around = default_surroundings(&composed().config);
     let mut stale = Vec::new();
     for (carried, artifact) in [
         ("alert-rules.yml", Artifact::AlertRules),
@@ -67,7 +67,7 @@ fn the_chart_carries_the_rules_and_dashboards_that_are_printed() {
 }
 
 #[test]
-fn every_value_that_a_template_reads_is_there_and_in_the_schema() {
+fn every_value_that_a_template_reads_is_in_the_values_file_and_the_schema() {
     let values: Value = serde_saphyr::from_str(&read(&format!("{CHART}/values.yaml"))).unwrap();
     let schema: Value =
         serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).unwrap();
@@ -82,7 +82,7 @@ fn every_value_that_a_template_reads_is_there_and_in_the_schema() {
 }
 
 #[test]
-fn the_image_is_made_of_files_that_are_there_and_not_left_out() {
+fn the_image_is_built_from_existing_files_that_are_not_ignored() {
     let file = read("docker/Dockerfile");
     let ignored = read(".dockerignore");
     let copies = file.lines().filter_map(|line| line.strip_prefix("COPY "));
@@ -90,9 +90,9 @@ fn the_image_is_made_of_files_that_are_there_and_not_left_out() {
     for copy in copies.filter(|copy| !copy.starts_with("--from=")) {
         let words: Vec<&str> = copy.split_whitespace().collect();
         for source in &words[..words.len() - 1] {
-            assert!(at(source).exists(), "{source} is not there");
+            assert!(at(source).exists(), "{source} does not exist");
             let is_out = ignored.lines().any(|line| source.split('/').next() == Some(line));
-            assert!(!is_out, "{source} is left out by .dockerignore");
+            assert!(!is_out, "{source} is excluded by .dockerignore");
             seen += 1;
         }
     }
@@ -100,7 +100,7 @@ fn the_image_is_made_of_files_that_are_there_and_not_left_out() {
 }
 
 #[test]
-fn the_image_brings_authorities_for_servers_behind_https() {
+fn the_image_contains_ca_certificates() {
     let file = read("docker/Dockerfile");
     let (_, last) = file.split_once("FROM scratch\n").unwrap();
     assert!(last.contains("/etc/ssl/certs/ca-certificates.crt"), "{last}");

@@ -1,63 +1,66 @@
-//! The story of a request over real sockets, against a scripted replica: whole, refused, broken
-//! and left.
+//! The life of a request over real sockets against a scripted backend: complete, rejected, broken
+//! and abandoned.
 
-use crate::support::fake::{
-    FINISH, Fake, ROLE, Step, USAGE, WORD, chunk, json, stream_head, stream_of,
-};
-use crate::support::gateway::{Setup, at_one_moment, body, post, start, start_with, status};
 use crate::support::recording;
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, json, stream_of,
+};
+use crate::support::test_gateway::{
+    Setup, body, post, start, start_with, status, with_paused_time,
+};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir::proxy::access::Access;
-use tokenweir_core::openai::Finish;
-use tokenweir_core::openai::control::{Permission, Permissions};
+use tokenweir::proxy::access::AccessControl;
+use tokenweir_core::openai::FinishReason;
+use tokenweir_core::openai::engine_control::{Permission, Permissions};
 use tokenweir_core::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const CHAT: &str = "/v1/chat/completions";
-const ASK: &str =
+const CHAT_STREAM_BODY: &str =
     r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
 
 fn envelope(answer: &[u8]) -> Value {
     let (body, whole) = body(answer);
-    assert!(whole, "an error is a whole answer");
-    let value: Value = serde_json::from_slice(&body).expect("an error is JSON");
-    assert!(value["error"]["message"].is_string(), "in the envelope of OpenAI: {value}");
+    assert!(whole, "a complete error response");
+    let value: Value = serde_json::from_slice(&body).expect("a JSON error body");
+    assert!(value["error"]["message"].is_string(), "in OpenAI's error format: {value}");
     value["error"].clone()
 }
 
 #[tokio::test]
-async fn a_stream_passes_byte_for_byte_and_leaves_one_record() {
+async fn a_stream_passes_unchanged_and_is_recorded_once() {
     let events = [ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
-    let fake = Fake::answering(stream_of(&events)).await;
+    let fake = ScriptedBackend::answering(stream_of(&events)).await;
     let gateway = start(&[fake.addr]).await;
-    let answer = gateway.post(CHAT, ASK).await;
+    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
     let expected = events.map(|event| format!("data: {event}\n\n")).concat();
     assert_eq!(body(&answer), (expected.into_bytes(), true));
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.status), (Outcome::Ok, Some(200)));
     assert_eq!(record.observed.output_events, 2);
-    assert_eq!(record.observed.finish_reasons, [Some(Finish::Stop)]);
+    assert_eq!(record.observed.finish_reasons, [Some(FinishReason::Stop)]);
     assert_eq!((record.observed.usage.input, record.observed.usage.output), (Some(9), Some(3)));
     assert!(record.ttft().is_some() && record.tpot().is_some());
     gateway.assert_no_more_records().await;
 }
 
 #[tokio::test]
-async fn every_recorded_answer_passes_with_the_same_sha256() {
+async fn every_recorded_response_passes_unchanged() {
     let digest = |bytes: &[u8]| Sha256::digest(bytes).to_vec();
     let mut replayed = 0;
     for recording in recording::all() {
-        // The head of a recording is replayed without its own `connection: close`.
+        // The recorded headers are replayed without their `connection: close`.
         let head = recording.head.replace("connection: close\r\n", "");
         let raw = [head.as_bytes(), &recording.framed].concat();
-        let fake = Fake::start(move |_| vec![Step::Send(raw.clone()), Step::Close]).await;
+        let fake =
+            ScriptedBackend::start(move |_| vec![Step::Send(raw.clone()), Step::Close]).await;
         // Three of the recorded requests have a priority.
         let allowed = Permissions::new(&[Permission::Priority]);
-        let access = Arc::new(Access::default().with_allowed(allowed));
+        let access = Arc::new(AccessControl::default().with_permissions(allowed));
         let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
         let ask = recording.request.as_deref().unwrap_or("{}");
         let ask = if ask.starts_with('{') { ask } else { "{}" };
@@ -65,7 +68,7 @@ async fn every_recorded_answer_passes_with_the_same_sha256() {
             gateway.post(CHAT, &ask.replace("\"model\": \"none\"", "\"model\": \"tiny\"")).await;
         let record = gateway.record().await;
         if record.refusal.is_some() {
-            continue; // A request that the gateway refuses never meets the recorded answer.
+            continue; // The gateway rejects this request, so it does not reach the recorded response.
         }
         replayed += 1;
         let (bytes, whole) = body(&answer);
@@ -79,12 +82,12 @@ async fn every_recorded_answer_passes_with_the_same_sha256() {
         );
         gateway.assert_no_more_records().await;
     }
-    assert_eq!(replayed, 239, "all but the ten that answer a request that is refused");
+    assert_eq!(replayed, 239, "all except the ten responses to rejected requests");
 }
 
 #[tokio::test]
-async fn the_request_reaches_the_replica_as_it_came_with_headers_for_the_next_hop() {
-    let fake = Fake::answering(json("200 OK", "{}")).await;
+async fn the_request_reaches_the_backend_unchanged_except_hop_by_hop_headers() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = start(&[fake.addr]).await;
     let body = "{ \"model\" : \"tiny\",\t\"x\": 1.0e5, \"é\": \"\\u00e9\" }";
     let request = format!(
@@ -115,15 +118,15 @@ async fn the_request_reaches_the_replica_as_it_came_with_headers_for_the_next_ho
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_mid_stream_closes_the_replica_and_keeps_its_tokens() {
-    let fake = Fake::start(|_| {
-        let begun = [stream_head(), chunk(ROLE), chunk(WORD), chunk(WORD)].concat();
+async fn a_client_disconnect_during_a_stream_reaches_the_backend_and_its_tokens_are_recorded() {
+    let fake = ScriptedBackend::start(|_| {
+        let begun = [event_stream_head(), chunk(ROLE), chunk(WORD), chunk(WORD)].concat();
         vec![Step::Send(begun), Step::AwaitClose]
     })
     .await;
     let gateway = start(&[fake.addr]).await;
     let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     read_until_times(&mut client, "Hi", 2).await;
     drop(client);
     fake.closed().await;
@@ -134,12 +137,12 @@ async fn a_client_that_leaves_mid_stream_closes_the_replica_and_keeps_its_tokens
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_before_the_head_closes_the_replica() {
-    let fake = Fake::start(|_| vec![Step::AwaitClose]).await;
+async fn a_client_disconnect_before_the_headers_closes_the_backend_connection() {
+    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let gateway = start(&[fake.addr]).await;
     for (earlier, half_close) in [false, true].into_iter().enumerate() {
         let mut client = gateway.connect().await;
-        client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+        client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
         while fake.seen().len() <= earlier {
             tokio::task::yield_now().await;
         }
@@ -156,11 +159,11 @@ async fn a_client_that_leaves_before_the_head_closes_the_replica() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_during_its_upload_is_recorded_and_no_replica_is_bothered() {
-    let fake = Fake::answering(json("200 OK", "{}")).await;
+async fn a_client_disconnect_during_the_upload_is_recorded_and_reaches_no_backend() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = start(&[fake.addr]).await;
     let mut client = gateway.connect().await;
-    let half = post(CHAT, ASK);
+    let half = post(CHAT, CHAT_STREAM_BODY);
     client.write_all(&half.as_bytes()[..half.len() - 10]).await.unwrap();
     drop(client);
     let record = gateway.record().await;
@@ -169,8 +172,8 @@ async fn a_client_that_leaves_during_its_upload_is_recorded_and_no_replica_is_bo
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_on_the_last_event_succeeded() {
-    let fake = Fake::start(|_| {
+async fn a_client_disconnect_after_the_last_event_is_a_success() {
+    let fake = ScriptedBackend::start(|_| {
         let all = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
         let without_end = all[..all.len() - 5].to_vec();
         vec![Step::Send(without_end), Step::AwaitClose]
@@ -178,27 +181,31 @@ async fn a_client_that_hangs_up_on_the_last_event_succeeded() {
     .await;
     let gateway = start(&[fake.addr]).await;
     let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     read_until(&mut client, "[DONE]").await;
     drop(client);
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
 #[tokio::test]
-async fn a_replica_that_dies_mid_stream_is_a_cut_and_never_a_clean_end() {
+async fn a_backend_crash_during_a_stream_is_a_truncated_response() {
     for end in [|| Step::Close, || Step::Reset] {
-        let fake = Fake::start(move |_| {
-            vec![Step::Send([stream_head(), chunk(ROLE), chunk(WORD)].concat()), Step::Wait, end()]
+        let fake = ScriptedBackend::start(move |_| {
+            vec![
+                Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()),
+                Step::Wait,
+                end(),
+            ]
         })
         .await;
         let gateway = start(&[fake.addr]).await;
         let mut client = gateway.connect().await;
-        client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+        client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
         let mut answer = read_until(&mut client, "Hi").await;
         fake.go();
         let _ = client.read_to_end(&mut answer).await;
         let (_, whole) = body(&answer);
-        assert!(!whole, "a broken stream must not end cleanly");
+        assert!(!whole, "a truncated stream must not end completely");
         assert!(!String::from_utf8_lossy(&answer).contains("[DONE]"));
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.observed.output_events), (Outcome::Truncated, 1));
@@ -207,43 +214,43 @@ async fn a_replica_that_dies_mid_stream_is_a_cut_and_never_a_clean_end() {
 }
 
 #[tokio::test]
-async fn a_stream_without_its_last_event_is_truncated_although_http_ended() {
-    let fake = Fake::answering(stream_of(&[ROLE, WORD])).await;
+async fn a_stream_without_its_last_event_is_truncated_even_if_http_is_complete() {
+    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD])).await;
     let gateway = start(&[fake.addr]).await;
-    let (_, whole) = body(&gateway.post(CHAT, ASK).await);
+    let (_, whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
     assert!(whole);
     assert_eq!(gateway.record().await.outcome, Outcome::Truncated);
 }
 
 #[tokio::test]
-async fn an_error_event_in_a_200_is_no_success() {
+async fn a_stream_with_an_error_event_is_no_success() {
     let error = r#"{"error": {"message": "boom", "type": "InternalServerError", "code": 500}}"#;
-    let fake = Fake::answering(stream_of(&[ROLE, error, "[DONE]"])).await;
+    let fake = ScriptedBackend::answering(stream_of(&[ROLE, error, "[DONE]"])).await;
     let gateway = start(&[fake.addr]).await;
-    gateway.post(CHAT, ASK).await;
+    gateway.post(CHAT, CHAT_STREAM_BODY).await;
     let record = gateway.record().await;
     assert_eq!(record.outcome, Outcome::StreamError);
-    assert_eq!(record.ttft(), None, "no output, no time to it");
+    assert_eq!(record.ttft(), None, "no output, so no TTFT");
 }
 
 #[tokio::test]
-async fn an_abort_by_the_engine_is_no_success() {
+async fn an_abort_by_the_engine_is_not_a_success() {
     let abort = FINISH.replace("stop", "abort");
-    let fake = Fake::answering(stream_of(&[ROLE, &abort, "[DONE]"])).await;
+    let fake = ScriptedBackend::answering(stream_of(&[ROLE, &abort, "[DONE]"])).await;
     let gateway = start(&[fake.addr]).await;
-    gateway.post(CHAT, ASK).await;
+    gateway.post(CHAT, CHAT_STREAM_BODY).await;
     assert_eq!(gateway.record().await.outcome, Outcome::Aborted);
 }
 
 #[tokio::test]
-async fn the_replicas_own_errors_pass_as_they_are() {
+async fn error_responses_of_the_backend_pass_unchanged() {
     for (line, outcome) in [
         ("400 Bad Request", Outcome::ClientError),
         ("503 Service Unavailable", Outcome::UpstreamError),
     ] {
-        let fake = Fake::answering(json(line, r#"{"error":"its own words"}"#)).await;
+        let fake = ScriptedBackend::answering(json(line, r#"{"error":"its own words"}"#)).await;
         let gateway = start(&[fake.addr]).await;
-        let answer = gateway.post(CHAT, ASK).await;
+        let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
         assert_eq!(body(&answer).0, br#"{"error":"its own words"}"#);
         assert!(!String::from_utf8_lossy(&answer).contains("x-gateway-error"));
         assert_eq!(gateway.record().await.outcome, outcome);
@@ -251,9 +258,9 @@ async fn the_replicas_own_errors_pass_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_replica_that_refuses_connections_is_left_out_and_the_next_one_answers() {
-    let dead = Fake::answering(json("200 OK", "{}")).await;
-    let alive = Fake::answering(json("200 OK", "{\"id\":\"alive\"}")).await;
+async fn a_backend_that_refuses_connections_is_replaced_by_another() {
+    let dead = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let alive = ScriptedBackend::answering(json("200 OK", "{\"id\":\"alive\"}")).await;
     let gateway = start(&[dead.addr, alive.addr]).await;
     drop(dead);
     for _ in 0..4 {
@@ -265,11 +272,11 @@ async fn a_replica_that_refuses_connections_is_left_out_and_the_next_one_answers
 }
 
 #[tokio::test]
-async fn with_no_replica_left_the_answer_says_when_to_retry() {
-    let fake = Fake::answering(json("200 OK", "{}")).await;
+async fn without_an_available_backend_the_response_has_a_retry_time() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = start(&[fake.addr]).await;
     drop(fake);
-    let answer = gateway.post(CHAT, ASK).await;
+    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
     let head = String::from_utf8_lossy(&answer).to_ascii_lowercase();
     assert_eq!(status(&answer), 503);
     assert!(head.contains("retry-after: 1\r\n") && head.contains("x-gateway-error: no_backend"));
@@ -279,32 +286,33 @@ async fn with_no_replica_left_the_answer_says_when_to_retry() {
 }
 
 #[tokio::test]
-async fn a_sick_replica_is_left_out_and_comes_back_by_itself() {
-    let fake = Fake::answering(json("200 OK", "{}")).await;
+async fn an_unhealthy_backend_is_not_used_until_it_recovers() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = start(&[fake.addr]).await;
     fake.set_healthy(false);
     while gateway.pool.is_ready() {
         tokio::task::yield_now().await;
     }
-    assert_eq!(status(&gateway.post(CHAT, ASK).await), 503);
+    assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 503);
     fake.set_healthy(true);
     while !gateway.pool.is_ready() {
         tokio::task::yield_now().await;
     }
-    assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+    assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 200);
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_had_died_is_replayed_and_nobody_is_blamed() {
-    // Answers once on a connection, then closes it when the next request has come.
-    let fake = Fake::start(|seen| match seen.earlier {
+async fn a_stale_idle_connection_is_retried_and_no_backend_is_marked_down() {
+    // Answers one request per connection, and closes the connection when the next request has
+    // arrived.
+    let fake = ScriptedBackend::start(|seen| match seen.earlier {
         0 => vec![Step::Send(json("200 OK", "{}"))],
         _ => vec![Step::Close],
     })
     .await;
     let gateway = start(&[fake.addr]).await;
     for _ in 0..3 {
-        let answer = at_one_moment(gateway.post(CHAT, r#"{"model":"tiny"}"#)).await;
+        let answer = with_paused_time(gateway.post(CHAT, r#"{"model":"tiny"}"#)).await;
         assert_eq!(status(&answer), 200);
         assert_eq!(gateway.record().await.outcome, Outcome::Ok);
     }
@@ -313,7 +321,7 @@ async fn a_kept_connection_that_had_died_is_replayed_and_nobody_is_blamed() {
 }
 
 #[tokio::test]
-async fn a_replica_that_closes_resets_or_talks_garbage_before_the_head_is_a_502() {
+async fn a_close_a_reset_or_invalid_http_before_the_headers_is_a_502() {
     type Script = fn() -> Vec<Step>;
     let cases: [(Script, &str); 3] = [
         (|| vec![Step::Close], "connection_reset"),
@@ -321,9 +329,9 @@ async fn a_replica_that_closes_resets_or_talks_garbage_before_the_head_is_a_502(
         (|| vec![Step::Send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec()), Step::Close], "bad_response"),
     ];
     for (script, reason) in cases {
-        let fake = Fake::start(move |_| script()).await;
+        let fake = ScriptedBackend::start(move |_| script()).await;
         let gateway = start(&[fake.addr]).await;
-        let answer = gateway.post(CHAT, ASK).await;
+        let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
         assert_eq!(status(&answer), 502);
         envelope(&answer);
         let record = gateway.record().await;
@@ -334,11 +342,11 @@ async fn a_replica_that_closes_resets_or_talks_garbage_before_the_head_is_a_502(
 }
 
 #[tokio::test]
-async fn a_replica_that_hangs_is_a_504_and_its_connection_is_closed() {
-    let fake = Fake::start(|_| vec![Step::AwaitClose]).await;
+async fn a_backend_that_hangs_gives_a_504_and_its_connection_is_closed() {
+    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let setup = Setup { header_timeout: Duration::from_millis(50), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
-    let answer = gateway.post(CHAT, ASK).await;
+    let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
     assert_eq!(
         (status(&answer), envelope(&answer)["type"].as_str()),
         (504, Some("GatewayTimeoutError"))
@@ -348,8 +356,8 @@ async fn a_replica_that_hangs_is_a_504_and_its_connection_is_closed() {
 }
 
 #[tokio::test]
-async fn bad_requests_get_a_clear_error_and_no_replica_sees_them() {
-    let fake = Fake::answering(json("200 OK", "{}")).await;
+async fn bad_requests_get_a_clear_error_and_reach_no_backend() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let setup = Setup { max_body: 1_000, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let long = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(1_000));
@@ -389,7 +397,7 @@ async fn bad_requests_get_a_clear_error_and_no_replica_sees_them() {
 
 #[tokio::test]
 async fn smuggling_attempts_never_become_two_requests() {
-    let fake = Fake::answering(json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = start(&[fake.addr]).await;
     let second = format!("GET {CHAT} HTTP/1.1\r\nhost: g\r\n\r\n");
     let head = format!("POST {CHAT} HTTP/1.1\r\nhost: g\r\n");
@@ -418,31 +426,33 @@ async fn smuggling_attempts_never_become_two_requests() {
 
 #[tokio::test]
 async fn the_gateway_answers_health_version_and_models_itself() {
-    let fakes =
-        [Fake::answering(json("200 OK", "{}")).await, Fake::answering(json("200 OK", "{}")).await];
+    let fakes = [
+        ScriptedBackend::answering(json("200 OK", "{}")).await,
+        ScriptedBackend::answering(json("200 OK", "{}")).await,
+    ];
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n");
     assert_eq!(status(&gateway.raw(get("/health")).await), 200);
     assert_eq!(status(&gateway.raw(get("/ping")).await), 200);
     let models = gateway.raw(get("/v1/models")).await;
     let models: Value = serde_json::from_slice(&body(&models).0).unwrap();
-    assert_eq!(models["data"].as_array().map(Vec::len), Some(1), "one entry for an id: {models}");
+    assert_eq!(models["data"].as_array().map(Vec::len), Some(1), "one entry per id: {models}");
     assert_eq!(models["data"][0]["owned_by"], "vllm");
     let version = gateway.raw(get("/version")).await;
     assert!(String::from_utf8_lossy(&version).contains(env!("CARGO_PKG_VERSION")));
 }
 
 #[tokio::test]
-async fn draining_lets_streams_end_and_refuses_new_connections() {
-    let fake = Fake::start(|_| {
+async fn draining_finishes_streams_and_refuses_new_connections() {
+    let fake = ScriptedBackend::start(|_| {
         let all = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
-        let begun = stream_head().len() + chunk(ROLE).len() + chunk(WORD).len();
+        let begun = event_stream_head().len() + chunk(ROLE).len() + chunk(WORD).len();
         vec![Step::Send(all[..begun].to_vec()), Step::Wait, Step::Send(all[begun..].to_vec())]
     })
     .await;
     let mut gateway = start(&[fake.addr]).await;
     let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     let mut answer = read_until(&mut client, "Hi").await;
     gateway.begin_stop();
     while TcpStream::connect(gateway.addr).await.is_ok() {
@@ -450,21 +460,22 @@ async fn draining_lets_streams_end_and_refuses_new_connections() {
     }
     fake.go();
     client.read_to_end(&mut answer).await.unwrap();
-    assert!(body(&answer).1, "the stream ended whole");
-    assert_eq!(gateway.stop().await, tokenweir::server::Drained::Whole);
+    assert!(body(&answer).1, "the stream is complete");
+    assert_eq!(gateway.stop().await, tokenweir::server::DrainOutcome::Whole);
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
 #[tokio::test]
-async fn the_drain_deadline_cuts_what_does_not_end_and_its_record_goes_out() {
-    let begun = [stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let fake = Fake::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
+async fn the_drain_timeout_aborts_open_streams_and_records_them() {
+    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
+    let fake =
+        ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
     let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
     let mut gateway = start_with(&[fake.addr], setup).await;
     let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     let mut answer = read_until(&mut client, "Hi").await;
-    assert_eq!(gateway.stop().await, tokenweir::server::Drained::Cut);
+    assert_eq!(gateway.stop().await, tokenweir::server::DrainOutcome::DeadlineExceeded);
     let _ = client.read_to_end(&mut answer).await;
     assert!(!body(&answer).1);
     fake.closed().await;
@@ -484,25 +495,25 @@ async fn read_until_times(client: &mut TcpStream, wanted: &str, times: usize) ->
 }
 
 #[tokio::test]
-async fn the_callers_trace_goes_on_upstream_under_the_span_of_the_attempt() {
-    let propagation = Some(tokenweir::telemetry::otel::Settings::default().propagation);
-    let fake = Fake::answering(json("200 OK", "{}")).await;
+async fn the_client_trace_continues_at_the_backend_under_the_span_of_the_attempt() {
+    let propagation = Some(tokenweir::telemetry::otel::TracingSettings::default().propagation);
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = start_with(&[fake.addr], Setup { propagation, ..Setup::default() }).await;
     let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let request = post(CHAT, r#"{"model":"tiny"}"#)
         .replace("host: gateway", &format!("host: g\r\ntraceparent: {theirs}\r\ntracestate: a=1"));
     gateway.raw(request).await;
     let record = gateway.record().await;
-    let span = record.attempts[0].span;
+    let span = record.attempts[0].span_id;
     let head = fake.seen()[0].head.clone();
     let ours = format!("traceparent: 00-0af7651916cd43dd8448eb211c80319c-{span:016x}-01\r\n");
     assert!(head.contains(&ours) && head.contains("tracestate: a=1\r\n"), "{head}");
-    assert_eq!(record.trace.unwrap().parent, Some(0xb7ad_6b71_6920_3331));
+    assert_eq!(record.trace.unwrap().parent_span_id, Some(0xb7ad_6b71_6920_3331));
 }
 
 #[tokio::test]
-async fn without_traces_the_callers_context_passes_through() {
-    let fake = Fake::answering(json("200 OK", "{}")).await;
+async fn without_tracing_the_client_trace_context_passes_unchanged() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = start(&[fake.addr]).await;
     let theirs = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
     let request = post(CHAT, r#"{"model":"tiny"}"#)
@@ -512,8 +523,8 @@ async fn without_traces_the_callers_context_passes_through() {
 }
 
 #[tokio::test]
-async fn requests_one_after_the_other_and_pipelined_share_a_connection() {
-    let fake = Fake::start(|seen| {
+async fn sequential_and_pipelined_requests_share_a_connection() {
+    let fake = ScriptedBackend::start(|seen| {
         let body = String::from_utf8_lossy(&seen.body).into_owned();
         vec![Step::Send(json("200 OK", &body))]
     })
@@ -533,14 +544,14 @@ async fn requests_one_after_the_other_and_pipelined_share_a_connection() {
     for _ in 0..5 {
         assert_eq!(gateway.record().await.outcome, Outcome::Ok);
     }
-    assert_eq!(fake.connections(), 1, "and so do they towards the replica");
+    assert_eq!(fake.connections(), 1, "they share a backend connection too");
 }
 
 #[tokio::test]
 async fn an_http_1_0_client_gets_the_stream_until_the_connection_closes() {
-    let fake = Fake::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let gateway = start(&[fake.addr]).await;
-    let request = post(CHAT, ASK).replace("HTTP/1.1", "HTTP/1.0");
+    let request = post(CHAT, CHAT_STREAM_BODY).replace("HTTP/1.1", "HTTP/1.0");
     let answer = gateway.raw(request).await;
     let text = String::from_utf8_lossy(&answer);
     assert!(!text.contains("transfer-encoding") && text.ends_with("data: [DONE]\n\n"), "{text}");
@@ -548,10 +559,11 @@ async fn an_http_1_0_client_gets_the_stream_until_the_connection_closes() {
 }
 
 #[tokio::test]
-async fn a_client_that_expects_100_continue_is_told_to_go_on() {
-    let fake = Fake::answering(json("200 OK", "{}")).await;
+async fn a_client_that_expects_100_continue_gets_it() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = start(&[fake.addr]).await;
-    let request = post(CHAT, ASK).replace("host: gateway", "host: g\r\nexpect: 100-continue");
+    let request =
+        post(CHAT, CHAT_STREAM_BODY).replace("host: gateway", "host: g\r\nexpect: 100-continue");
     let (head, rest) = request.split_at(request.find("\r\n\r\n").unwrap() + 4);
     let mut client = gateway.connect().await;
     client.write_all(head.as_bytes()).await.unwrap();
@@ -562,9 +574,9 @@ async fn a_client_that_expects_100_continue_is_told_to_go_on() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_stops_the_replica_and_not_the_gateway() {
+async fn a_slow_client_stops_the_backend_and_not_the_gateway() {
     const FLOOD: usize = 64 << 20;
-    let fake = Fake::start(|_| {
+    let fake = ScriptedBackend::start(|_| {
         let flood = vec![b'x'; FLOOD];
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {FLOOD}\r\n\r\n");
         vec![Step::Send([head.as_bytes(), &flood].concat()), Step::AwaitClose]
@@ -572,7 +584,7 @@ async fn a_reader_that_stops_stops_the_replica_and_not_the_gateway() {
     .await;
     let gateway = start(&[fake.addr]).await;
     let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     read_until(&mut client, "xxxx").await;
     // Another client is served although this one does not read.
     assert_eq!(status(&gateway.post("/v1/nothing", "{}").await), 404);
@@ -581,13 +593,13 @@ async fn a_reader_that_stops_stops_the_replica_and_not_the_gateway() {
     fake.closed().await;
     let record = gateway.record().await;
     assert_eq!(record.outcome, Outcome::Cancelled);
-    // What had passed is what sockets and buffers hold, not what the replica had to say.
+    // Sockets and buffers hold a part of the stream. The gateway must not read the rest ahead.
     assert!(record.bytes_out < 16 << 20, "{} bytes were read ahead", record.bytes_out);
 }
 
 #[tokio::test]
-async fn a_body_of_many_megabytes_reaches_the_replica_whole() {
-    let fake = Fake::answering(json("200 OK", "{}")).await;
+async fn a_body_of_many_megabytes_reaches_the_backend_complete() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let body = format!(r#"{{"messages":"{}","model":"tiny"}}"#, "image ".repeat(4 << 20));
@@ -597,43 +609,46 @@ async fn a_body_of_many_megabytes_reaches_the_replica_whole() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_compressed_all_the_same_passes_unread_and_is_counted() {
+async fn an_unrequested_compressed_response_passes_uninspected_and_is_counted() {
     let answer =
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n\
         content-length: 4\r\n\r\n\x1f\x8b\x08\x00";
-    let fake = Fake::answering(*answer).await;
+    let fake = ScriptedBackend::answering(*answer).await;
     let gateway = start(&[fake.addr]).await;
-    let (bytes, whole) = body(&gateway.post(CHAT, ASK).await);
+    let (bytes, whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
     assert_eq!((bytes, whole), (b"\x1f\x8b\x08\x00".to_vec(), true));
     let record = gateway.record().await;
     assert_eq!(record.outcome, Outcome::Ok);
-    assert_eq!(record.observed.lost, Some(tokenweir_core::record::Lost::Uninspectable));
+    assert_eq!(
+        record.observed.uninspected_reason,
+        Some(tokenweir_core::record::UninspectedReason::ContentEncoded)
+    );
 }
 
 #[tokio::test]
 async fn an_endless_response_head_is_a_502() {
-    let fake = Fake::start(|_| {
+    let fake = ScriptedBackend::start(|_| {
         let head = format!("HTTP/1.1 200 OK\r\nx: {}\r\n", "a".repeat(1 << 20));
         vec![Step::Send(head.into_bytes()), Step::AwaitClose]
     })
     .await;
     let gateway = start(&[fake.addr]).await;
-    assert_eq!(status(&gateway.post(CHAT, ASK).await), 502);
+    assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 502);
     fake.closed().await;
     assert_eq!(gateway.record().await.outcome, Outcome::UpstreamError);
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_on_an_error_event_did_not_cancel() {
+async fn a_client_disconnect_after_an_error_event_is_no_cancellation() {
     let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
-    let fake = Fake::start(move |_| {
-        let begun = [stream_head(), chunk(ROLE), chunk(WORD), chunk(error)].concat();
+    let fake = ScriptedBackend::start(move |_| {
+        let begun = [event_stream_head(), chunk(ROLE), chunk(WORD), chunk(error)].concat();
         vec![Step::Send(begun), Step::AwaitClose]
     })
     .await;
     let gateway = start(&[fake.addr]).await;
     let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     read_until(&mut client, "boom").await;
     drop(client);
     assert_eq!(gateway.record().await.outcome, Outcome::StreamError);

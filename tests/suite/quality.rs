@@ -1,18 +1,20 @@
-//! The look at quality, over real sockets: what a judge gets of requests, and what becomes of
-//! requests if it is ill.
+//! The quality monitor over real sockets: the requests that a judge receives, and the effect of a
+//! faulty judge on requests.
 
 use crate::metrics::samples;
-use crate::support::fake::{Fake, Seen, Step, chunk, json as whole, stream_head, stream_of};
-use crate::support::gateway::{Running, Setup, body, post, start_with, status};
+use crate::support::scripted_backend::{
+    ScriptedBackend, Seen, Step, chunk, event_stream_head, json as whole, stream_of,
+};
+use crate::support::test_gateway::{Running, Setup, body, post, start_with, status};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir::telemetry::quality::Settings;
+use tokenweir::telemetry::quality::QualitySettings;
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// What nobody may get, in every place where it can be.
+/// Secrets in every part of a request. No judge, file or page may contain them.
 const SECRETS: [&str; 5] = [
     "bob@example.com",
     "+1 415 555 0123",
@@ -29,26 +31,26 @@ fn file(name: &str) -> PathBuf {
     file
 }
 
-/// All requests are in the sample.
-fn setup(judge: &Fake, file: PathBuf, judge_timeout: Duration) -> Setup {
-    let quality = Settings {
+/// A setup in which every request is sampled.
+fn setup(judge: &ScriptedBackend, file: PathBuf, judge_timeout: Duration) -> Setup {
+    let quality = QualitySettings {
         enabled: true,
         sample: 1.0,
         file: Some(file),
         judge: Some(format!("http://{}/score", judge.addr)),
         judge_timeout,
-        ..Settings::default()
+        ..QualitySettings::default()
     };
     Setup { quality, injects_usage: true, ..Setup::default() }
 }
 
-/// What the counters whose series begin so come to.
+/// The sum of the counters whose series begin with this prefix.
 fn count(page: &str, series: &str) -> u64 {
     let all = samples(page).into_iter();
     all.filter(|(name, _)| name.starts_with(series)).map(|(_, count)| count as u64).sum()
 }
 
-/// Waits until so many samples have come to an end.
+/// Waits until this many samples have been processed.
 async fn settled(gateway: &Running, count: u64) -> String {
     loop {
         let page = gateway.admin("/metrics").await;
@@ -59,34 +61,38 @@ async fn settled(gateway: &Running, count: u64) -> String {
 }
 
 #[tokio::test]
-async fn a_judge_and_the_file_get_prompts_and_answers_and_nothing_that_is_secret() {
+async fn the_judge_and_the_file_get_redacted_prompts_and_responses() {
     let secret = SECRETS[..4].join(" and ");
     let answer = json!({ "id": "c", "model": "tiny", "choices": [{ "index": 0,
         "message": { "content": format!("You wrote {secret}"), "reasoning": "a-thought" },
         "finish_reason": "stop" }], "usage": { "prompt_tokens": 9, "completion_tokens": 3 } });
     let answer = whole("200 OK", &answer.to_string());
-    let fake = Fake::answering(answer.clone()).await;
-    let judge = Fake::answering(whole("200 OK", r#"{"score":0.75}"#)).await;
+    let fake = ScriptedBackend::answering(answer.clone()).await;
+    let judge = ScriptedBackend::answering(whole("200 OK", r#"{"score":0.75}"#)).await;
     let file = file("secrets");
     let gateway =
         start_with(&[fake.addr], setup(&judge, file.clone(), Duration::from_secs(20))).await;
-    let asked = json!({ "model": "tiny", "user": "user-secret",
+    let request_body = json!({ "model": "tiny", "user": "user-secret",
         "messages": [{ "role": "user", "content": format!("I am {secret}") }] });
-    let request = post(CHAT, &asked.to_string()).replacen(
+    let request = post(CHAT, &request_body.to_string()).replacen(
         "\r\n",
         "\r\nauthorization: Bearer header-secret\r\nx-api-key: header-secret\r\n",
         1,
     );
     let got = gateway.raw(&request).await;
-    assert!(String::from_utf8_lossy(&got).contains(&secret), "the client gets all of it");
+    assert!(
+        String::from_utf8_lossy(&got).contains(&secret),
+        "the client gets the unredacted response"
+    );
     let page = settled(&gateway, 1).await;
     assert_eq!(count(&page, "tokenweir_quality_samples_total{result=\"done\"}"), 1);
     let seen: Vec<Seen> = judge.seen();
     let line = fs::read_to_string(&file).unwrap();
-    let told = String::from_utf8([seen[0].head.as_bytes(), &seen[0].body].concat()).unwrap();
+    let judge_request =
+        String::from_utf8([seen[0].head.as_bytes(), &seen[0].body].concat()).unwrap();
     let status = gateway.admin("/status").await;
     for (place, text) in
-        [("judge", &told), ("file", &line), ("/metrics", &page), ("/status", &status)]
+        [("judge", &judge_request), ("file", &line), ("/metrics", &page), ("/status", &status)]
     {
         for secret in SECRETS.iter().chain(&["user-secret", "a-thought"]) {
             assert!(!text.contains(secret), "{place} has {secret}: {text}");
@@ -100,11 +106,11 @@ async fn a_judge_and_the_file_get_prompts_and_answers_and_nothing_that_is_secret
 }
 
 #[tokio::test]
-async fn a_judge_that_hangs_or_babbles_holds_up_no_request_and_no_line_is_lost() {
+async fn a_judge_that_hangs_or_sends_invalid_responses_delays_no_request_and_loses_no_line() {
     let word = r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}"#;
-    let fake = Fake::answering(stream_of(&[word, "[DONE]"])).await;
-    let judge = Fake::start(|seen| {
-        // Each request has another fate; those that hang do so until the end.
+    let fake = ScriptedBackend::answering(stream_of(&[word, "[DONE]"])).await;
+    let judge = ScriptedBackend::start(|seen| {
+        // The requests alternate between an invalid response and no response until the end.
         match seen.body.len() % 2 {
             0 => vec![Step::AwaitClose],
             _ => vec![Step::Send(b"nonsense\r\n\r\n".to_vec()), Step::Close],
@@ -116,8 +122,9 @@ async fn a_judge_that_hangs_or_babbles_holds_up_no_request_and_no_line_is_lost()
         start_with(&[fake.addr], setup(&judge, file.clone(), Duration::from_millis(200))).await;
     for number in 0..12 {
         let prompt = "a".repeat(number);
-        let asked = json!({ "model": "tiny", "stream": true, "messages": [{ "content": prompt }] });
-        let answer = gateway.post(CHAT, &asked.to_string()).await;
+        let request_body =
+            json!({ "model": "tiny", "stream": true, "messages": [{ "content": prompt }] });
+        let answer = gateway.post(CHAT, &request_body.to_string()).await;
         assert_eq!((status(&answer), body(&answer).1), (200, true));
     }
     let page = settled(&gateway, 12).await;
@@ -126,7 +133,7 @@ async fn a_judge_that_hangs_or_babbles_holds_up_no_request_and_no_line_is_lost()
 }
 
 #[tokio::test]
-async fn refusals_are_what_the_wire_tells_in_every_shape_and_not_what_a_text_looks_like() {
+async fn model_refusals_are_detected_by_response_fields_in_every_api_and_not_by_text() {
     let chat = |message: Value, finish: &str| json!({ "choices": [{ "index": 0, "message": message, "finish_reason": finish }] });
     let block = |kind: &str, key: &str| {
         json!({ "status": "completed", "output": [
@@ -155,25 +162,30 @@ async fn refusals_are_what_the_wire_tells_in_every_shape_and_not_what_a_text_loo
         ("/v1/responses", vec![event("response.output_text.delta"), completed.clone()], false),
         ("/v1/responses", vec![event("response.refusal.delta"), completed], true),
     ];
-    let streamed = streams.into_iter().map(|(path, events, is_refused)| {
+    let streamed = streams.into_iter().map(|(path, events, is_rejected)| {
         let events = events.iter().flat_map(|event| chunk(&event.to_string()));
         let done = [chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
-        (path, [stream_head(), events.collect(), done].concat(), is_refused)
+        (path, [event_stream_head(), events.collect(), done].concat(), is_rejected)
     });
-    let answers = documents.into_iter().map(|(path, document, is_refused)| {
-        (path, whole("200 OK", &document.to_string()), is_refused)
+    let answers = documents.into_iter().map(|(path, document, is_rejected)| {
+        (path, whole("200 OK", &document.to_string()), is_rejected)
     });
     let mut refused = 0;
-    for (path, answer, is_refused) in answers.chain(streamed) {
-        let told = String::from_utf8_lossy(&answer).into_owned();
-        let fake = Fake::answering(answer).await;
+    for (path, answer, is_rejected) in answers.chain(streamed) {
+        let response_text = String::from_utf8_lossy(&answer).into_owned();
+        let fake = ScriptedBackend::answering(answer).await;
         let gateway = start_with(&[fake.addr], Setup::default()).await;
-        let asked = json!({ "model": "tiny", "stream": told.contains("event-stream") });
-        gateway.post(path, &asked.to_string()).await;
-        assert_eq!(gateway.record().await.is_refused_answer(), is_refused, "{path} {told}");
+        let request_body =
+            json!({ "model": "tiny", "stream": response_text.contains("event-stream") });
+        gateway.post(path, &request_body.to_string()).await;
+        assert_eq!(
+            gateway.record().await.is_model_refusal(),
+            is_rejected,
+            "{path} {response_text}"
+        );
         let page = gateway.admin("/metrics").await;
-        refused += count(&page, "tokenweir_refused_answers_total");
-        assert!(!page.contains("tokenweir_quality_"), "and quality is off");
+        refused += count(&page, "tokenweir_model_refusals_total");
+        assert!(!page.contains("tokenweir_quality_"), "the quality monitor is off");
     }
     assert_eq!(refused, 6);
 }

@@ -1,22 +1,22 @@
-//! Whether requests can be served now, as the probes, the metrics, `/status` and the live view tell
-//! it: all the same, whatever keeps requests from the backends.
+//! Readiness: the probes, the metrics, `/status` and the live view agree, whatever makes backends
+//! unavailable.
 
 use crate::metrics::value;
-use crate::support::fake::{Fake, Page, json};
-use crate::support::gateway::{Running, Setup, start_with, status};
+use crate::support::scripted_backend::{Page, ScriptedBackend, json};
+use crate::support::test_gateway::{Running, Setup, start_with, status};
 use serde_json::Value;
 use tokenweir::backend::Availability;
 use tokenweir_core::resilience;
 
 const CHAT: &str = "/v1/chat/completions";
-const ASK: &str = r#"{"model":"tiny"}"#;
+const BODY: &str = r#"{"model":"tiny"}"#;
 const HEALTH: &str = "GET /health HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
 const ASLEEP: &str = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
                       vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0\n";
 
-async fn start(fakes: &[Fake], panic_threshold: f64) -> Running {
+async fn start(fakes: &[ScriptedBackend], panic_threshold: f64) -> Running {
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
-    let health = resilience::Settings { panic_threshold, ..Setup::default().health };
+    let health = resilience::CircuitBreakerSettings { panic_threshold, ..Setup::default().health };
     start_with(&addresses, Setup { health, ..Setup::default() }).await
 }
 
@@ -35,89 +35,95 @@ async fn until_state(gateway: &Running, wanted: Availability) {
     }
 }
 
-/// Asserts that all places say that the gateway is ready, or why it is not: these backends up, these
-/// states, in the order of the backends.
-async fn assert_told(gateway: &Running, states: &[&str], up: &[bool], why: Option<&str>) {
+/// Asserts that all sources report that the gateway is ready, or why it is not, which backends are
+/// up, and these states, in the order of the backends.
+async fn assert_reported(gateway: &Running, states: &[&str], up: &[bool], why: Option<&str>) {
     let is_ready = why.is_none();
     let ready = gateway.admin("/readyz").await;
     let (code, body) = if is_ready { (200, "ok\n") } else { (503, why.unwrap()) };
     assert_eq!(status(ready.as_bytes()), code, "{ready}");
     assert!(ready.contains(body), "{ready}");
     assert_eq!(status(&gateway.raw(HEALTH).await), code);
-    let (told, live) = (document(gateway, "/status").await, document(gateway, "/live").await);
-    assert_eq!((&told["ready"], &live["ready"]), (&is_ready.into(), &is_ready.into()));
-    for because in [&told["not_ready_because"], &live["unready"]] {
-        assert_eq!(because.as_str().is_some(), !is_ready, "{because}");
-        assert!(because.as_str().is_none_or(|it| why.unwrap().contains(it)), "{because}");
+    let (status_page, live) =
+        (document(gateway, "/status").await, document(gateway, "/streams").await);
+    assert_eq!((&status_page["ready"], &live["ready"]), (&is_ready.into(), &is_ready.into()));
+    for reason in [&status_page["not_ready_because"], &live["unready"]] {
+        assert_eq!(reason.as_str().is_some(), !is_ready, "{reason}");
+        assert!(reason.as_str().is_none_or(|it| why.unwrap().contains(it)), "{reason}");
     }
     let page = gateway.admin("/metrics").await;
-    let is = |name: &str, wanted: bool| {
-        let is_it = value(&page, name) > 0.5;
-        assert_eq!(is_it, wanted, "{name}");
+    let assert_metric = |name: &str, wanted: bool| {
+        let is_set = value(&page, name) > 0.5;
+        assert_eq!(is_set, wanted, "{name}");
     };
-    is("tokenweir_ready", is_ready);
+    assert_metric("tokenweir_ready", is_ready);
     for (number, (state, is_up)) in states.iter().zip(up).enumerate() {
-        let (of_status, of_live) = (&told["backends"][number], &live["replicas"][number]);
+        let (of_status, of_live) = (&status_page["backends"][number], &live["replicas"][number]);
         assert_eq!((&of_status["state"], &of_live["state"]), (&(*state).into(), &(*state).into()));
         assert_eq!((&of_status["up"], &of_live["up"]), (&(*is_up).into(), &(*is_up).into()));
         let name = of_status["backend"].as_str().unwrap();
-        is(&format!("tokenweir_backend_up{{backend=\"{name}\"}}"), *is_up);
+        assert_metric(&format!("tokenweir_backend_up{{backend=\"{name}\"}}"), *is_up);
         for other in Availability::ALL.map(Availability::as_str) {
             let series = format!("tokenweir_backend_state{{backend=\"{name}\",state=\"{other}\"}}");
-            is(&series, other == *state);
+            assert_metric(&series, other == *state);
         }
     }
 }
 
 #[tokio::test]
-async fn backends_that_are_asleep_or_drained_or_down_make_no_gateway_ready() {
-    let fakes =
-        [Fake::answering(json("200 OK", "{}")).await, Fake::answering(json("200 OK", "{}")).await];
+async fn a_gateway_with_only_asleep_drained_or_down_backends_is_not_ready() {
+    let fakes = [
+        ScriptedBackend::answering(json("200 OK", "{}")).await,
+        ScriptedBackend::answering(json("200 OK", "{}")).await,
+    ];
     let gateway = start(&fakes, 0.5).await;
-    assert_told(&gateway, &["available", "available"], &[true, true], None).await;
+    assert_reported(&gateway, &["available", "available"], &[true, true], None).await;
     for fake in &fakes {
         fake.set_metrics(Some(Page::of(ASLEEP)));
     }
     until_state(&gateway, Availability::Asleep).await;
-    let why = "no replica may be sent requests (2 backends: 2 asleep)";
-    assert_told(&gateway, &["asleep", "asleep"], &[false, false], Some(why)).await;
-    assert_eq!(status(&gateway.post(CHAT, ASK).await), 503);
-    gateway.pool.drain(&fakes[0].addr.to_string(), true);
-    let why = "no replica may be sent requests (2 backends: 1 asleep, 1 drained)";
-    assert_told(&gateway, &["drained", "asleep"], &[false, false], Some(why)).await;
-    gateway.pool.drain(&fakes[0].addr.to_string(), false);
+    let why = "no backend is available (2 backends: 2 asleep)";
+    assert_reported(&gateway, &["asleep", "asleep"], &[false, false], Some(why)).await;
+    assert_eq!(status(&gateway.post(CHAT, BODY).await), 503);
+    gateway.pool.set_drained(&fakes[0].addr.to_string(), true);
+    let why = "no backend is available (2 backends: 1 asleep, 1 drained)";
+    assert_reported(&gateway, &["drained", "asleep"], &[false, false], Some(why)).await;
+    gateway.pool.set_drained(&fakes[0].addr.to_string(), false);
     for fake in &fakes {
         fake.set_metrics(None);
         fake.set_healthy(false);
     }
-    gateway.pool.backends().iter().for_each(|backend| backend.suspect("refused"));
+    gateway.pool.backends().iter().for_each(|backend| backend.mark_down("refused"));
     until_state(&gateway, Availability::Down).await;
-    let why = "no replica may be sent requests (2 backends: 2 down)";
-    assert_told(&gateway, &["down", "down"], &[false, false], Some(why)).await;
+    let why = "no backend is available (2 backends: 2 down)";
+    assert_reported(&gateway, &["down", "down"], &[false, false], Some(why)).await;
 }
 
 #[tokio::test]
-async fn a_fleet_that_is_ejected_is_ready_in_panic_mode_only_and_panic_mode_is_told() {
+async fn a_gateway_with_only_ejected_backends_is_ready_only_in_panic_mode() {
     for (threshold, is_panic) in [(0.5, true), (0.0, false)] {
-        let ill = Fake::answering(json("500 Internal Server Error", "{}")).await;
+        let ill = ScriptedBackend::answering(json("500 Internal Server Error", "{}")).await;
         let gateway = start(std::slice::from_ref(&ill), threshold).await;
         for _ in 0..6 {
-            gateway.post(CHAT, ASK).await;
+            gateway.post(CHAT, BODY).await;
         }
-        let why = "no replica may be sent requests (1 backend: 1 ejected)";
+        let why = "no backend is available (1 backend: 1 ejected)";
         let why = (!is_panic).then_some(why);
-        assert_told(&gateway, &["ejected"], &[is_panic], why).await;
-        let told = document(&gateway, "/status").await;
-        let live = document(&gateway, "/live").await;
-        assert_eq!((&told["panic_mode"], &live["panic"]), (&is_panic.into(), &is_panic.into()));
+        assert_reported(&gateway, &["ejected"], &[is_panic], why).await;
+        let status_page = document(&gateway, "/status").await;
+        let live = document(&gateway, "/streams").await;
+        assert_eq!(
+            (&status_page["panic_mode"], &live["panic"]),
+            (&is_panic.into(), &is_panic.into())
+        );
         let page = gateway.admin("/metrics").await;
         let routed = format!(
-            "tokenweir_route_decisions_total{{backend=\"{}\",reason=\"panic_mode\"}}",
+            "tokenweir_routing_decisions_total{{backend=\"{}\",reason=\"panic_mode\"}}",
             ill.addr
         );
         let (mode, routed) = (value(&page, "tokenweir_panic_mode"), value(&page, &routed));
         assert_eq!((mode > 0.5, routed > 0.5), (is_panic, is_panic), "{mode} {routed}");
-        let explained = document(&gateway, "/explain").await;
+        let explained = document(&gateway, "/decisions").await;
         let newest = &explained["newest"][0]["reason"];
         assert_eq!(newest == "panic_mode", is_panic, "{newest}");
     }

@@ -1,22 +1,22 @@
-//! `tokenweir replay`, as a program: in virtual time and in real time.
+//! `tokenweir replay` as a program, in virtual and in real time.
 
-use crate::support::fake::{Fake, json};
-use crate::support::fleet::Fleet;
-use crate::support::gateway::Setup;
+use crate::support::scripted_backend::{ScriptedBackend, json};
+use crate::support::simulated_fleet::Fleet;
+use crate::support::test_gateway::Setup;
 use serde_json::Value;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Runs the program with these arguments and without any variables.
+/// Runs the program with these arguments and no environment variables.
 async fn tokenweir(arguments: Vec<String>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
     command.args(arguments).env_clear();
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
 
-/// Its report on a trace.
+/// The report on a trace.
 async fn replay(trace: &Path, arguments: &str) -> Value {
     let mut all = vec!["replay".to_owned(), trace.display().to_string(), "--json".to_owned()];
     all.extend(arguments.split(' ').map(str::to_owned));
@@ -38,8 +38,8 @@ fn line(at: u64, input: u32, output: u32, ids: &[u64], more: &str) -> String {
     )
 }
 
-/// Twenty requests of 1,040 tokens that share their first 1,024, of which every fourth client
-/// leaves after 3 tokens.
+/// Twenty requests of 1,040 tokens that share their first 1,024 tokens. Every fourth client
+/// disconnects after 3 tokens.
 fn trace(name: &str) -> PathBuf {
     let lines: Vec<String> = (0..20)
         .map(|number| {
@@ -51,24 +51,31 @@ fn trace(name: &str) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_real_time_a_trace_arrives_as_it_says() {
+async fn a_trace_is_replayed_in_real_time_as_recorded() {
     let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
     let url = format!("http://{}", fleet.gateway.addr);
     let report = replay(&trace("real"), &format!("--real {url} --speed 4")).await;
     assert_eq!((&report["requests"], &report["served"]), (&20.into(), &20.into()));
     assert_eq!((&report["failed"], &report["unfinished"]), (&0.into(), &0.into()));
     assert_eq!((&report["left"], &report["model"]), (&5.into(), &"sim-model".into()));
-    // The engine says the same: 15 whole answers, and what was made for those who left.
+    // The engine counts the same: 15 complete responses, and the tokens generated for disconnected
+    // clients.
     while fleet.aborts() < 5 {
         tokio::task::yield_now().await;
     }
-    let stats = fleet.replicas[0].stats();
+    let stats = fleet.backends[0].stats();
     assert_eq!((stats.requests, stats.finished, stats.aborts), (20, 15, 5));
     assert_eq!(fleet.prompt_tokens(), 20 * 1_040);
-    // Those who left were told nothing of what was cached.
-    let told = (report["cached"].as_f64().unwrap() * 20.0 * 1_040.0).round() as u64;
-    assert!(told > 0 && told.is_multiple_of(16), "{told}: whole blocks of the engine");
-    assert!((told..=told + 5 * 1_024).contains(&stats.prefix_hits), "{told}: {stats:?}");
+    // Disconnected clients have received no cached-token count.
+    let cached_tokens = (report["cached"].as_f64().unwrap() * 20.0 * 1_040.0).round() as u64;
+    assert!(
+        cached_tokens > 0 && cached_tokens.is_multiple_of(16),
+        "{cached_tokens}: whole blocks of the engine"
+    );
+    assert!(
+        (cached_tokens..=cached_tokens + 5 * 1_024).contains(&stats.prefix_hits),
+        "{cached_tokens}: {stats:?}"
+    );
     assert!(report["seconds"].as_f64().unwrap() >= 1.9 / 4.0, "{report}");
     assert!(
         report["ttft_p50"].as_f64().unwrap() > 0.0 && report["tpot_p50"].as_f64().unwrap() > 0.0
@@ -79,24 +86,25 @@ async fn in_real_time_a_trace_arrives_as_it_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_finds_no_place_waits_and_its_latency_counts_from_when_it_was_due() {
+async fn requests_over_the_limit_in_flight_wait_and_latency_counts_from_the_due_time() {
     let fleet = Fleet::start_with(1, Setup::default()).await;
     let lines: Vec<String> = (0..4).map(|number| line(number, 16, 20, &[], "")).collect();
-    let url = format!("http://{}", fleet.replica_addrs[0]);
-    let arguments = format!("--real {url} --concurrency 1 --ttft 1ms --spread 0s");
+    let url = format!("http://{}", fleet.backend_addrs[0]);
+    let arguments = format!("--real {url} --concurrency 1 --ttft 1ms --jitter 0s");
     let report = replay(&file("places", &lines), &arguments).await;
     assert_eq!((&report["served"], &report["waited"]), (&4.into(), &3.into()));
     assert_eq!(report["goodput"], 0.0);
-    // The last one waited for three answers of 20 tokens, two of them no faster than the median.
+    // The last request waited for three responses of 20 tokens, at least two of them not faster
+    // than the median.
     let (last, each) = (report["ttft_p99"].as_f64().unwrap(), report["tpot_p50"].as_f64().unwrap());
     assert!(last > 1.5 * 19.0 * each, "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_fails_is_told_by_its_kind() {
+async fn failures_are_reported_by_kind() {
     let fleet = Fleet::start(1).await;
     let lines = [line(0, 16, 4, &[], ""), line(1, 50_000, 4, &[], ""), line(2, 60_000, 4, &[], "")];
-    let url = format!("http://{}", fleet.replica_addrs[0]);
+    let url = format!("http://{}", fleet.backend_addrs[0]);
     let report = replay(&file("kinds", &lines), &format!("--real {url}")).await;
     assert_eq!(
         (&report["served"], &report["failures"]),
@@ -107,14 +115,14 @@ async fn what_fails_is_told_by_its_kind() {
     let mut arguments: Vec<String> = arguments.map(str::to_owned).to_vec();
     arguments.push(file("nobody", &lines).display().to_string());
     let output = tokenweir(arguments).await;
-    assert!(!output.status.success(), "nothing was served");
+    assert!(!output.status.success(), "no request was served");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["failures"], serde_json::json!({ "connect_error": 3 }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_token_of_openai_clients_is_sent_if_there_is_one_and_never_shown() {
-    let fake = Fake::answering(json("401 Unauthorized", "{}")).await;
+async fn the_openai_api_key_variable_is_used_and_never_shown() {
+    let fake = ScriptedBackend::answering(json("401 Unauthorized", "{}")).await;
     let url = format!("http://{}", fake.addr);
     for key in [Some("sk-replayed"), None] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
@@ -131,9 +139,9 @@ async fn the_token_of_openai_clients_is_sent_if_there_is_one_and_never_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_ends_a_replay_with_what_there_is() {
+async fn a_signal_ends_a_replay_with_partial_results() {
     let fleet = Fleet::start(1).await;
-    // The second comes tomorrow.
+    // The second request is due a day later.
     let lines = [line(0, 16, 4, &[], ""), line(86_400_000, 16, 4, &[], "")];
     let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
     let url = format!("http://{}", fleet.gateway.addr);
@@ -171,12 +179,17 @@ async fn a_capture_is_a_trace_in_virtual_and_in_real_time() {
     let before = fleet.prompt_tokens();
     let report = replay(&captured, &format!("--real {url} --speed 4 --salt 1")).await;
     assert_eq!((&report["served"], &report["left"]), (&20.into(), &5.into()));
-    // Those who left were told no count. Theirs is estimated, and the quotes of a text are bytes.
-    assert_eq!(fleet.prompt_tokens() - before, 20 * 1_040 + 5, "the lengths went around twice");
+    // Disconnected clients got no token count, so it is estimated. A JSON-escaped quote counts as
+    // one byte of text.
+    assert_eq!(
+        fleet.prompt_tokens() - before,
+        20 * 1_040 + 5,
+        "the token counts of the capture are replayed"
+    );
 }
 
 #[tokio::test]
-async fn flags_that_mean_nothing_in_real_time_are_refused() {
+async fn flags_for_virtual_time_are_rejected_in_real_time() {
     let arguments = ["replay", "trace.jsonl", "--real", "http://a:1", "--policy", "p2c"];
     let output = tokenweir(arguments.map(str::to_owned).to_vec()).await;
     let error = String::from_utf8(output.stderr).unwrap();

@@ -1,17 +1,18 @@
-//! The life of a gateway as its clients see it: it is configured anew and replaced by another, and
-//! they never notice.
+//! Reloads and restarts of a gateway under load: the configuration changes and processes replace
+//! each other, and clients notice nothing.
 
-use crate::support::process::{Load, Outcomes, Process};
+use crate::support::process::{GatewayProcess, Load, Outcomes};
 use socket2::{Domain, Socket, Type};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use tokenweir_sim::{Settings, Sim};
+use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::net::UnixDatagram;
 
-/// A port that gateways may share, and nobody else gets while this lives.
+/// A port that several gateway processes can share. No other program gets it while this value
+/// lives.
 pub(crate) struct Port {
     pub(crate) addr: SocketAddr,
     _reserved: Socket,
@@ -28,21 +29,21 @@ impl Port {
     }
 }
 
-/// Replicas for as long as the test runs.
-pub(crate) async fn replicas(count: u16) -> Vec<SocketAddr> {
-    let settings = Settings {
+/// Starts simulated backends for the duration of the test.
+pub(crate) async fn start_backends(count: u16) -> Vec<SocketAddr> {
+    let settings = SimulatorSettings {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         replicas: count,
-        ..Settings::default()
+        ..SimulatorSettings::default()
     };
-    let sim = Sim::bind(&settings).await.unwrap();
+    let sim = Simulator::bind(&settings).await.unwrap();
     let addrs = sim.addrs().to_vec();
     tokio::spawn(sim.run(std::future::pending()));
     addrs
 }
 
 pub(crate) fn model() -> String {
-    Settings::default().models[0].clone()
+    SimulatorSettings::default().models[0].clone()
 }
 
 pub(crate) fn folder(name: &str) -> PathBuf {
@@ -60,16 +61,16 @@ fn listed(backends: &[SocketAddr]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gateways_behind_one_port_replace_each_other_and_no_request_is_lost() {
-    let (port, backends) = (Port::reserve(), replicas(2).await);
+async fn gateways_on_one_port_replace_each_other_without_losing_a_request() {
+    let (port, backends) = (Port::reserve(), start_backends(2).await);
     let file = folder("rolling").join("gateway.yaml");
     let rest = "listen_reuse_port: true\ndrain: { delay: 500ms }\n";
     fs::write(&file, format!("listen: {}\n{rest}{}", port.addr, listed(&backends))).unwrap();
-    let mut running = Process::start(&file).await;
+    let mut running = GatewayProcess::start(&file).await;
     let mut load = Load::start(port.addr, &model(), 8);
     for _ in 0..5 {
         load.goes_on(50).await;
-        let next = Process::start(&file).await;
+        let next = GatewayProcess::start(&file).await;
         let mut before = std::mem::replace(&mut running, next);
         before.signal("TERM").await;
         while before.get("/readyz").await.starts_with("HTTP/1.1 200") {
@@ -83,23 +84,24 @@ async fn gateways_behind_one_port_replace_each_other_and_no_request_is_lost() {
     assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
 }
 
-/// What a configuration is changed to, step by step.
+/// The configuration of each reload step.
 fn changes(port: &Port, backends: &[SocketAddr], step: usize) -> String {
     let (first, policy) = (step % 2, ["kv_aware", "least_requests", "round_robin"][step % 3]);
     let mut text = format!("listen: {}\nrouting: {{ policy: {policy} }}\n", port.addr);
     writeln!(text, "timeouts: {{ response_headers: {}s }}", 60 + step % 4).unwrap();
-    writeln!(text, "admission: {{ room: {}, classes: [default] }}", 1_000 + step).unwrap();
-    writeln!(text, "watch: {{ max_interval: {}ms }}", 1_000 + step % 5).unwrap();
+    writeln!(text, "admission: {{ queue_capacity: {}, classes: [default] }}", 1_000 + step)
+        .unwrap();
+    writeln!(text, "scrape: {{ max_interval: {}ms }}", 1_000 + step % 5).unwrap();
     text.push_str(&listed(&backends[first..first + 2]));
     text
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_reloads_under_load_lose_no_request() {
-    let (port, backends) = (Port::reserve(), replicas(3).await);
+    let (port, backends) = (Port::reserve(), start_backends(3).await);
     let file = folder("reloads").join("gateway.yaml");
     fs::write(&file, format!("listen_reuse_port: true\n{}", changes(&port, &backends, 0))).unwrap();
-    let gateway = Process::start(&file).await;
+    let gateway = GatewayProcess::start(&file).await;
     let mut load = Load::start(port.addr, &model(), 8);
     let mut valid = 0;
     let count = |result: &str| format!("tokenweir_config_reloads_total{{result=\"{result}\"}}");
@@ -134,11 +136,11 @@ async fn a_hundred_reloads_under_load_lose_no_request() {
     assert!((gateway.value(&count("ok")).await - 90.0).abs() < 0.5);
     assert!((gateway.value(&count("failed")).await - 10.0).abs() < 0.5);
     let up = page.lines().filter(|line| line.starts_with("tokenweir_backend_up{")).count();
-    assert_eq!(up, 2, "only those of the last configuration are in the fleet:\n{page}");
+    assert_eq!(up, 2, "only the backends of the last configuration remain:\n{page}");
 }
 
-/// The replicas of the fleet now.
-pub(crate) async fn fleet(gateway: &Process) -> BTreeSet<String> {
+/// The current backends of the gateway.
+pub(crate) async fn fleet(gateway: &GatewayProcess) -> BTreeSet<String> {
     let page = gateway.get("/metrics").await;
     let names =
         page.lines().filter_map(|line| line.strip_prefix("tokenweir_backend_up{backend=\""));
@@ -146,8 +148,8 @@ pub(crate) async fn fleet(gateway: &Process) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_that_a_file_lists_come_and_go_and_no_request_is_lost() {
-    let (port, backends, folder) = (Port::reserve(), replicas(3).await, folder("found"));
+async fn changes_of_a_discovery_file_lose_no_request() {
+    let (port, backends, folder) = (Port::reserve(), start_backends(3).await, folder("found"));
     let (file, list) = (folder.join("gateway.yaml"), folder.join("replicas.yaml"));
     let write = |backends: &[SocketAddr]| {
         let text = listed(backends);
@@ -156,7 +158,7 @@ async fn replicas_that_a_file_lists_come_and_go_and_no_request_is_lost() {
     write(&backends[..2]);
     let source = format!("discovery: [{{ file: {} }}]\n", list.display());
     fs::write(&file, format!("listen: {}\nlisten_reuse_port: true\n{source}", port.addr)).unwrap();
-    let gateway = Process::start(&file).await;
+    let gateway = GatewayProcess::start(&file).await;
     let mut load = Load::start(port.addr, &model(), 4);
     for wanted in [1..3, 0..1, 0..3] {
         let wanted = &backends[wanted];
@@ -171,10 +173,10 @@ async fn replicas_that_a_file_lists_come_and_go_and_no_request_is_lost() {
     assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
 }
 
-/// The name is reserved so that it is never found (RFC 6761, section 6.4).
+/// The domain name is reserved and never resolves (RFC 6761, section 6.4).
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_keeps_what_sources_have_found_and_what_they_replace_until_they_answer() {
-    let (port, backends, folder) = (Port::reserve(), replicas(2).await, folder("kept"));
+async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered() {
+    let (port, backends, folder) = (Port::reserve(), start_backends(2).await, folder("kept"));
     let (file, list) = (folder.join("gateway.yaml"), folder.join("replicas.yaml"));
     let text = listed(&backends);
     fs::write(&list, text.strip_prefix("backends:\n").unwrap()).unwrap();
@@ -185,7 +187,7 @@ async fn a_reload_keeps_what_sources_have_found_and_what_they_replace_until_they
     };
     let of_file = format!("file: {}", list.display());
     configure(&of_file);
-    let gateway = Process::start(&file).await;
+    let gateway = GatewayProcess::start(&file).await;
     let both = fleet(&gateway).await;
     assert_eq!(both.len(), 2);
     let mut load = Load::start(port.addr, &model(), 4);
@@ -208,15 +210,15 @@ async fn a_reload_keeps_what_sources_have_found_and_what_they_replace_until_they
     assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
 }
 
-/// A process that still has requests says how it ends, and a second signal does not wait.
+/// A process with open requests logs its shutdown. A second signal ends it without waiting.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_the_process_at_once() {
-    let (port, backends) = (Port::reserve(), replicas(1).await);
+    let (port, backends) = (Port::reserve(), start_backends(1).await);
     let file = folder("twice").join("gateway.yaml");
     let rest = "listen_reuse_port: true\ndrain: { delay: 1m }\n";
     fs::write(&file, format!("listen: {}\n{rest}{}", port.addr, listed(&backends))).unwrap();
     for (signal, code) in [("TERM", 143), ("INT", 130)] {
-        let mut gateway = Process::start(&file).await;
+        let mut gateway = GatewayProcess::start(&file).await;
         gateway.signal("TERM").await;
         while !gateway.get("/readyz").await.starts_with("HTTP/1.1 503") {
             tokio::task::yield_now().await;
@@ -228,8 +230,8 @@ async fn a_second_signal_ends_the_process_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_configuration_that_is_watched_is_read_when_it_has_changed() {
-    let (port, backends) = (Port::reserve(), replicas(2).await);
+async fn a_watched_configuration_file_is_reloaded_when_it_changes() {
+    let (port, backends) = (Port::reserve(), start_backends(2).await);
     let file = folder("watched").join("gateway.yaml");
     let write = |count: usize| {
         let rest = "listen_reuse_port: true\nreload: { watch: true }\n";
@@ -237,7 +239,7 @@ async fn a_configuration_that_is_watched_is_read_when_it_has_changed() {
         fs::write(&file, format!("listen: {}\n{rest}{list}", port.addr)).unwrap();
     };
     write(1);
-    let gateway = Process::start(&file).await;
+    let gateway = GatewayProcess::start(&file).await;
     write(2);
     while fleet(&gateway).await.len() < 2 {
         tokio::task::yield_now().await;
@@ -246,36 +248,37 @@ async fn a_configuration_that_is_watched_is_read_when_it_has_changed() {
     assert!((reloads - 1.0).abs() < 0.5, "{reloads}");
 }
 
-/// What systemd is told, by a socket that stands for it.
+/// Records the notifications to systemd with a socket in its place.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_manager_hears_of_the_start_of_reloads_of_the_end_and_that_it_lives() {
-    let (port, backends, folder) = (Port::reserve(), replicas(1).await, folder("manager"));
+async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
+    let (port, backends, folder) = (Port::reserve(), start_backends(1).await, folder("manager"));
     let (file, socket) = (folder.join("gateway.yaml"), folder.join("notify"));
     let text = format!("listen: {}\nlisten_reuse_port: true\n{}", port.addr, listed(&backends));
     fs::write(&file, text).unwrap();
     let _ = fs::remove_file(&socket);
     let manager = UnixDatagram::bind(&socket).unwrap();
     let variables = [("NOTIFY_SOCKET", socket.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];
-    let mut gateway = Process::start_with(&file, &variables).await;
+    let mut gateway = GatewayProcess::start_with(&file, &variables).await;
     let mut message = [0; 256];
-    let mut told = Vec::new();
+    let mut notifications = Vec::new();
     let (mut beats, mut signals) = (0, ["TERM", "HUP"].to_vec());
-    while !told.iter().any(|line| line == "STOPPING=1") {
+    while !notifications.iter().any(|line| line == "STOPPING=1") {
         let length = manager.recv(&mut message).await.unwrap();
         let text = String::from_utf8_lossy(&message[..length]).into_owned();
         for line in text.lines().map(|line| line.split("_USEC=").next().unwrap().to_owned()) {
             match line.as_str() {
                 "WATCHDOG=1" => beats += 1,
-                _ => told.push(line),
+                _ => notifications.push(line),
             }
         }
-        // It is ready after what it was told last, and lives: on to the next.
-        let ready = told.iter().filter(|line| *line == "READY=1").count();
+        // Continue when the gateway has reported that it is ready after its last step, and a
+        // watchdog notification.
+        let ready = notifications.iter().filter(|line| *line == "READY=1").count();
         if beats > 1 && ready + signals.len() == 3 {
             beats = 0;
             gateway.signal(signals.pop().unwrap()).await;
         }
     }
-    assert_eq!(told, ["READY=1", "RELOADING=1", "MONOTONIC", "READY=1", "STOPPING=1"]);
+    assert_eq!(notifications, ["READY=1", "RELOADING=1", "MONOTONIC", "READY=1", "STOPPING=1"]);
     assert_eq!(gateway.ended().await.code(), Some(0));
 }

@@ -1,23 +1,24 @@
-//! Watching replicas over real sockets: pages that cannot be used, replicas that sleep, and how
-//! often they are asked.
+//! Scrapes over real sockets: unusable pages, sleeping backends, and intervals.
 
-use crate::support::fake::{FINISH, Fake, Page, ROLE, TENSORRT_LLM, WORD, stream_of};
-use crate::support::gateway::{Running, start, status};
+use crate::support::scripted_backend::{
+    FINISH, Page, ROLE, ScriptedBackend, TENSORRT_LLM, WORD, stream_of,
+};
+use crate::support::test_gateway::{Running, start, status};
 use serde_json::Value;
 use std::time::Instant;
-use tokenweir::backend::{Health, State};
+use tokenweir::backend::{BackendState, Health};
 
 const CHAT: &str = "/v1/chat/completions";
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 
-/// The state of the only replica.
-fn state(gateway: &Running) -> std::sync::Arc<State> {
+/// The state of the only backend.
+fn state(gateway: &Running) -> std::sync::Arc<BackendState> {
     gateway.pool.backends()[0].state()
 }
 
-/// When the page was asked for that was understood last.
+/// The time of the request for the last valid page.
 fn sampled(gateway: &Running) -> Instant {
-    state(gateway).sample.unwrap().at
+    state(gateway).sample.unwrap().scraped_at
 }
 
 async fn errors(gateway: &Running, kind: &str) -> u64 {
@@ -30,11 +31,11 @@ async fn errors(gateway: &Running, kind: &str) -> u64 {
     counts.map(|count| count.parse::<u64>().unwrap()).sum()
 }
 
-/// Waits until pages that were asked for after this have come to their end. A look may ask twice: at
+/// Waits until scrapes that started after this call have ended. A scrape can send two requests: to
 /// another path, or over a new connection.
-async fn until_looked(fake: &Fake) {
-    let asked = fake.looks()[1];
-    while fake.looks()[1] < asked + 5 {
+async fn until_scraped(fake: &ScriptedBackend) {
+    let requests_before = fake.looks()[1];
+    while fake.looks()[1] < requests_before + 5 {
         tokio::task::yield_now().await;
     }
 }
@@ -56,7 +57,7 @@ fn values(value: &str) -> Vec<u8> {
     ok("", names.map(|name| format!("vllm:{name}{{engine=\"0\"}} {value}\n")).concat())
 }
 
-/// A name, what the replica answers, and the kind of error that it is.
+/// A name, the response of the backend, and the expected error kind.
 fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
     let noise: Vec<u8> =
         (0..9_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -80,7 +81,7 @@ fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
         ("cut off", Page::Cut(length(400).into()), "truncated"),
         ("cut chunk", Page::Cut(format!("{chunked}ffff\r\n{half}").into()), "truncated"),
         ("no chunk", Page::Cut(format!("{chunked}zz\r\n{half}").into()), "truncated"),
-        ("50 MB told", Page::Cut(length(50 << 20).into()), "too_large"),
+        ("50 MB announced", Page::Cut(length(50 << 20).into()), "too_large"),
         ("endless", Page::Endless(unbounded), "too_large"),
         ("slow", Page::Drip(length(400).into()), "timeout"),
         ("silent", Page::Drip(Vec::new()), "timeout"),
@@ -95,9 +96,9 @@ fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
 }
 
 #[tokio::test]
-async fn a_page_that_cannot_be_used_is_counted_and_harms_nothing_but_its_own_age() {
+async fn an_unusable_page_is_counted_and_only_the_last_sample_ages() {
     for (name, page, kind) in bad_pages() {
-        let fake = Fake::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+        let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
         let gateway = start(&[fake.addr]).await;
         assert_eq!(errors(&gateway, kind).await, 0, "{name}");
         fake.set_metrics(Some(page));
@@ -106,7 +107,7 @@ async fn a_page_that_cannot_be_used_is_counted_and_harms_nothing_but_its_own_age
         }
         let (at, counted) = (sampled(&gateway), errors(&gateway, kind).await);
         assert!(counted >= 1, "{name} is counted as {kind}");
-        until_looked(&fake).await;
+        until_scraped(&fake).await;
         assert!(errors(&gateway, kind).await > counted, "{name} is counted each time");
         assert_eq!(sampled(&gateway), at, "{name}: the old sample ages");
         assert_eq!(state(&gateway).health, Health::Up, "{name}");
@@ -121,8 +122,8 @@ async fn a_page_that_cannot_be_used_is_counted_and_harms_nothing_but_its_own_age
 }
 
 #[tokio::test]
-async fn health_is_asked_every_five_seconds_while_metrics_answer() {
-    let fake = Fake::answering("").await;
+async fn health_is_checked_every_five_seconds_while_scrapes_succeed() {
+    let fake = ScriptedBackend::answering("").await;
     let _gateway = start(&[fake.addr]).await;
     let begun = Instant::now();
     while fake.looks()[1] < 60 {
@@ -134,8 +135,8 @@ async fn health_is_asked_every_five_seconds_while_metrics_answer() {
 }
 
 #[tokio::test]
-async fn a_replica_whose_health_fails_is_down_although_its_metrics_answer() {
-    let fake = Fake::answering("").await;
+async fn a_backend_with_failing_health_checks_is_down_although_scrapes_succeed() {
+    let fake = ScriptedBackend::answering("").await;
     let gateway = start(&[fake.addr]).await;
     fake.set_healthy(false);
     while state(&gateway).health == Health::Up {
@@ -146,22 +147,22 @@ async fn a_replica_whose_health_fails_is_down_although_its_metrics_answer() {
 }
 
 #[tokio::test]
-async fn a_page_at_another_path_is_found() {
-    let fake = Fake::start_as(TENSORRT_LLM, |_| Vec::new()).await;
+async fn a_metrics_page_at_another_path_is_found() {
+    let fake = ScriptedBackend::start_kind(TENSORRT_LLM, |_| Vec::new()).await;
     let gateway = start(&[fake.addr]).await;
-    let found = backend_status(&gateway).await;
-    assert_eq!(found["dialect"], "tensorrt_llm");
-    assert_eq!((&found["waiting"], &found["kv_usage"]), (&3.0.into(), &0.62.into()));
-    let asked = fake.looks()[1];
+    let backend_json = backend_status(&gateway).await;
+    assert_eq!(backend_json["dialect"], "tensorrt_llm");
+    assert_eq!((&backend_json["waiting"], &backend_json["kv_usage"]), (&3.0.into(), &0.62.into()));
+    let requests_before = fake.looks()[1];
     let at = sampled(&gateway);
     while sampled(&gateway) == at {
         tokio::task::yield_now().await;
     }
-    assert_eq!(fake.looks()[1], asked, "the usual path is not asked for again");
+    assert_eq!(fake.looks()[1], requests_before, "the default path is not requested again");
 }
 
 #[tokio::test]
-async fn a_replica_that_sleeps_says_so_and_is_not_down() {
+async fn a_sleeping_backend_is_asleep_and_not_down() {
     let page = |awake: u8| {
         let page = format!(
             "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
@@ -169,16 +170,16 @@ async fn a_replica_that_sleeps_says_so_and_is_not_down() {
         );
         Page::Whole(ok("", page))
     };
-    let fake = Fake::answering("").await;
+    let fake = ScriptedBackend::answering("").await;
     let gateway = start(&[fake.addr]).await;
     assert_eq!(backend_status(&gateway).await["asleep"], Value::Null);
     fake.set_metrics(Some(page(0)));
     while !state(&gateway).is_asleep() {
         tokio::task::yield_now().await;
     }
-    let found = backend_status(&gateway).await;
-    assert_eq!((&found["health"], &found["asleep"]), (&"up".into(), &true.into()));
-    assert_eq!(found["reason"], "its engine sleeps");
+    let backend_json = backend_status(&gateway).await;
+    assert_eq!((&backend_json["health"], &backend_json["asleep"]), (&"up".into(), &true.into()));
+    assert_eq!(backend_json["reason"], "the engine is asleep");
     fake.set_metrics(Some(page(1)));
     while state(&gateway).is_asleep() {
         tokio::task::yield_now().await;
@@ -187,17 +188,17 @@ async fn a_replica_that_sleeps_says_so_and_is_not_down() {
 }
 
 #[tokio::test]
-async fn what_a_replica_does_not_tell_is_in_its_status_and_in_the_metrics() {
-    let fake = Fake::answering("").await;
+async fn missing_metrics_of_a_backend_are_in_its_status_and_in_the_metrics() {
+    let fake = ScriptedBackend::answering("").await;
     let gateway = start(&[fake.addr]).await;
-    let found = backend_status(&gateway).await;
-    assert_eq!(found["dialect"], "vllm");
-    assert_eq!(found["signals"]["offered"], serde_json::json!(["queue", "kv_usage"]));
-    assert_eq!(found["signals"]["missing"].as_array().unwrap().len(), 9);
+    let backend_json = backend_status(&gateway).await;
+    assert_eq!(backend_json["dialect"], "vllm");
+    assert_eq!(backend_json["signals"]["offered"], serde_json::json!(["queue", "kv_usage"]));
+    assert_eq!(backend_json["signals"]["missing"].as_array().unwrap().len(), 9);
     let page = gateway.admin("/metrics").await;
     for (signal, value) in [("queue", 1), ("kv_usage", 1), ("kv_capacity", 0), ("lora", 0)] {
         let series = format!(
-            "tokenweir_backend_signal{{backend=\"{}\",signal=\"{signal}\"}} {value}",
+            "tokenweir_backend_metric_available{{backend=\"{}\",signal=\"{signal}\"}} {value}",
             fake.addr
         );
         assert!(page.contains(&series), "no {series}");

@@ -1,62 +1,65 @@
-//! Requests that servers have read in different ways, as raw bytes. Each is refused before a replica
-//! hears of it, or becomes exactly one request that can be read in one way only; and whoever comes
-//! next, on the same connections, gets his own answer.
+//! Requests that servers have parsed in different ways, as raw bytes. Each is rejected before it
+//! reaches a backend, or becomes exactly one unambiguous request. The next client on the same
+//! connections gets its own response.
 
 pub(crate) mod requests;
 
-use crate::support::fake::{Fake, Step, json};
-use crate::support::gateway::{Running, post, start};
-use crate::support::strict::{Answered, answers, unsound};
+use crate::support::scripted_backend::{ScriptedBackend, Step, json};
+use crate::support::strict::{Answered, answers, check_forwarded_request};
+use crate::support::test_gateway::{Running, post, start};
 use requests::{Case, Verdict};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
-/// No case takes as long.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of every case.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A replica that answers with the body of the request.
-pub(crate) async fn echo() -> Fake {
-    Fake::start(|seen| vec![Step::Send(json("200 OK", &String::from_utf8_lossy(&seen.body)))]).await
+/// A backend that responds with the body of the request.
+pub(crate) async fn echo() -> ScriptedBackend {
+    ScriptedBackend::start(|received| {
+        vec![Step::Send(json("200 OK", &String::from_utf8_lossy(&received.body)))]
+    })
+    .await
 }
 
-/// An honest request, known by its name.
+/// A valid request with an identifying name, and its response.
 pub(crate) fn victim(name: &str) -> (String, Answered) {
     let body = format!(r#"{{"model":"tiny","user":"{name}"}}"#);
     (post(CHAT, &body), Answered { status: 200, body })
 }
 
-/// Writes bytes on a connection of their own, and reads until it closes.
+/// Writes bytes on a new connection and reads until it closes.
 async fn converse(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
     let mut stream = gateway.connect().await;
-    // One that has been refused may close before all of it is written, and end in a reset.
+    // The gateway can reject the request before it is written completely, and reset the connection.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
     let reading = stream.read_to_end(&mut answer);
-    let is_closed = tokio::time::timeout(PATIENCE, reading).await.is_ok();
+    let is_closed = tokio::time::timeout(WAIT_TIMEOUT, reading).await.is_ok();
     assert!(is_closed, "it hangs: {:?}", String::from_utf8_lossy(bytes));
     answer
 }
 
-/// Sends it with a victim behind it, and another one on a connection of his own.
-async fn judge(gateway: &Running, fake: &Fake, case: &Case) {
+/// Sends a case followed by a valid request, and another valid request on a new connection.
+async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
     let name = case.name;
-    fake.take_seen();
+    fake.take_received();
     let (after, expected) = victim("after");
     let answer = converse(gateway, &[&case.bytes[..], after.as_bytes()].concat()).await;
     let answers = answers(&answer).expect(name);
     let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
-    let mut seen = fake.take_seen();
-    for seen in &seen {
-        assert_eq!(unsound(seen), Ok(()), "{name}");
-        // Nobody but the configuration says where a request goes.
-        assert!(seen.head.contains(&format!("\r\nhost: {}\r\n", fake.addr)), "{name}");
+    let mut received = fake.take_received();
+    for received in &received {
+        assert_eq!(check_forwarded_request(received), Ok(()), "{name}");
+        // Only the configuration determines the destination of a request.
+        assert!(received.head.contains(&format!("\r\nhost: {}\r\n", fake.addr)), "{name}");
     }
     let victims = answers.iter().filter(|answer| **answer == expected).count();
-    assert_eq!(seen.len(), case.verdict.requests() + victims, "{name}: {statuses:?}");
+    assert_eq!(received.len(), case.verdict.requests() + victims, "{name}: {statuses:?}");
     match case.verdict {
         Verdict::Refused(status) => {
-            // The connection may go on where it is clear where the next request begins.
+            // The connection can stay open where the beginning of the next request is unambiguous.
             assert_eq!(statuses[0], status, "{name}: {answers:?}");
             assert_eq!(answers.len(), 1 + victims, "{name}: {statuses:?}");
             let error: serde_json::Value = serde_json::from_str(&answers[0].body).unwrap();
@@ -64,18 +67,18 @@ async fn judge(gateway: &Running, fake: &Fake, case: &Case) {
         }
         Verdict::Served => {
             assert_eq!((statuses, victims), (vec![200, 200], 1), "{name}");
-            seen.pop();
+            received.pop();
         }
         Verdict::ServedLast => assert_eq!((statuses, victims), (vec![200], 0), "{name}"),
         Verdict::ServedThenRefused => {
             assert_eq!((statuses, victims), (vec![200, 400], 0), "{name}");
         }
     }
-    if let Some(seen) = seen.first().filter(|_| case.verdict.requests() > 0) {
-        assert_eq!(String::from_utf8_lossy(&seen.body), requests::BODY, "{name}");
-        assert!(seen.head.starts_with(&format!("POST {CHAT}")), "{name}: {}", seen.head);
-        let leaked = case.gone.iter().find(|gone| seen.head.to_lowercase().contains(*gone));
-        assert_eq!(leaked, None, "{name}: {}", seen.head);
+    if let Some(received) = received.first().filter(|_| case.verdict.requests() > 0) {
+        assert_eq!(String::from_utf8_lossy(&received.body), requests::BODY, "{name}");
+        assert!(received.head.starts_with(&format!("POST {CHAT}")), "{name}: {}", received.head);
+        let leaked = case.gone.iter().find(|gone| received.head.to_lowercase().contains(*gone));
+        assert_eq!(leaked, None, "{name}: {}", received.head);
     }
     let (other, expected) = victim("other");
     let answer = converse(gateway, other.as_bytes()).await;
@@ -83,46 +86,46 @@ async fn judge(gateway: &Running, fake: &Fake, case: &Case) {
 }
 
 #[tokio::test]
-async fn a_request_is_refused_or_becomes_exactly_one_and_the_next_gets_its_own_answer() {
+async fn a_request_is_rejected_or_becomes_exactly_one_and_the_next_gets_its_own_response() {
     let fake = echo().await;
     let gateway = start(&[fake.addr]).await;
     let cases = requests::all();
     for case in &cases {
         judge(&gateway, &fake, case).await;
     }
-    assert!(gateway.pool.is_ready(), "and no replica was blamed");
-    // One that was not used for a while is not used again.
+    assert!(gateway.pool.is_ready(), "no backend was marked down");
+    // A pooled connection that was idle for a while is not reused.
     let connections = fake.connections();
-    assert!(connections < 10, "all came over few connections to the replica, not {connections}");
+    assert!(connections < 10, "{connections} backend connections instead of a few");
     let refused = cases.iter().filter(|case| matches!(case.verdict, Verdict::Refused(_))).count();
-    println!("{} requests, {refused} of them refused", cases.len());
+    println!("{} requests, {refused} of them rejected", cases.len());
 }
 
-/// The second request must be read as carefully as the first, wherever it begins.
+/// The second request on a connection is checked like the first, wherever it begins.
 #[tokio::test]
-async fn a_request_behind_another_one_is_read_as_carefully() {
+async fn a_pipelined_request_is_checked_like_the_first() {
     let fake = echo().await;
     let gateway = start(&[fake.addr]).await;
     let (first, expected) = victim("first");
     let first = first.replace("connection: close\r\n", "");
     for case in requests::all() {
         let Verdict::Refused(status @ (400 | 405)) = case.verdict else { continue };
-        fake.take_seen();
+        fake.take_received();
         let (after, _) = victim("after");
         let all = [first.as_bytes(), &case.bytes, after.as_bytes()].concat();
         let answer = converse(&gateway, &all).await;
         let name = case.name;
         let answers = answers(&answer).expect(name);
         assert_eq!((&answers[0], answers[1].status), (&expected, status), "{name}");
-        // Where it is clear where the refused one ends, the connection goes on.
-        assert_eq!(fake.take_seen().len(), answers.len() - 1, "{name}: {answers:?}");
+        // Where the end of the rejected request is unambiguous, the connection stays open.
+        assert_eq!(fake.take_received().len(), answers.len() - 1, "{name}: {answers:?}");
     }
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_asked_for_reaches_nobody() {
-    let fake = Fake::start(|seen| {
-        let own = json("200 OK", &String::from_utf8_lossy(&seen.body));
+async fn an_unsolicited_response_reaches_no_client() {
+    let fake = ScriptedBackend::start(|received| {
+        let own = json("200 OK", &String::from_utf8_lossy(&received.body));
         vec![Step::Send([own, json("200 OK", r#"{"user":"poison"}"#)].concat())]
     })
     .await;

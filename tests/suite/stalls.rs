@@ -1,50 +1,55 @@
-//! Streams that fall silent, seen while they are silent: whose silence it is, what is told of it,
-//! and how it ends.
+//! Stalled streams: their detection while they are silent, the party that causes the stall, the
+//! reports about it, and its end.
 
-use crate::support::fake::{
-    FINISH, Fake, ROLE, Step, USAGE, WORD, chunk, framed, stream_head, stream_of,
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, framed, stream_of,
 };
-use crate::support::gateway::{Running, Setup, body, post, start_with};
+use crate::support::test_gateway::{Running, Setup, body, post, start_with};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use std::time::{Duration, Instant};
-use tokenweir_core::observe::{self, Observer, StallLimits};
+use tokenweir_core::observe::{self, ResponseObserver, StallLimits};
 use tokenweir_core::openai::Api;
-use tokenweir_core::record::{EndedBy, Outcome, Stall, Timings};
+use tokenweir_core::record::{Outcome, Stall, TerminationInitiator, Timings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
-const FLOOR: Duration = Duration::from_millis(50);
+const MIN_GAP: Duration = Duration::from_millis(50);
 
-/// A gateway to which a silence of [`FLOOR`] is a stall.
-async fn watching(fake: &Fake) -> Running {
-    watching_with(fake, StallLimits::default(), false).await
+/// A gateway that treats a silence of [`MIN_GAP`] as a stall.
+async fn stall_gateway(fake: &ScriptedBackend) -> Running {
+    stall_gateway_with(fake, StallLimits::default(), false).await
 }
 
-async fn watching_with(fake: &Fake, limits: StallLimits, injects_usage: bool) -> Running {
-    let stalls = StallLimits { floor: FLOOR, ..limits };
-    let observation = observe::Settings { stalls, ..observe::Settings::default() };
+async fn stall_gateway_with(
+    fake: &ScriptedBackend,
+    limits: StallLimits,
+    injects_usage: bool,
+) -> Running {
+    let stalls = StallLimits { min_gap: MIN_GAP, ..limits };
+    let observation =
+        observe::ObservationSettings { stalls, ..observe::ObservationSettings::default() };
     start_with(&[fake.addr], Setup { injects_usage, observation, ..Setup::default() }).await
 }
 
-/// A stream that has begun, waits for the test, and ends.
+/// A stream that begins, waits for the test, and ends.
 fn paused(begun: &[&str], rest: &[&str]) -> Vec<Step> {
     let begun = begun.iter().flat_map(|event| chunk(event));
     let rest = rest.iter().flat_map(|event| chunk(event));
     let end = b"0\r\n\r\n".to_vec();
     vec![
-        Step::Send(stream_head().into_iter().chain(begun).collect()),
+        Step::Send(event_stream_head().into_iter().chain(begun).collect()),
         Step::Wait,
         Step::Send(rest.chain(end).collect()),
     ]
 }
 
-/// A request that says what its stream is to be.
+/// A request that selects the behaviour of its stream.
 fn ask(user: &str) -> String {
     post(CHAT, &format!(r#"{{"model":"tiny","stream":true,"user":"{user}"}}"#))
 }
@@ -52,20 +57,20 @@ fn ask(user: &str) -> String {
 async fn value(gateway: &Running, name: &str) -> u64 {
     let page = gateway.admin("/metrics").await;
     let is_sample = |line: &&str| line.starts_with(&format!("{name}{{"));
-    let line = page.lines().find(is_sample).expect("the series is there");
+    let line = page.lines().find(is_sample).expect("the series exists");
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Streams that are silent now, and silences since the start.
+/// Number of stalled streams, and number of stalls since the start.
 async fn stalls(gateway: &Running) -> [u64; 2] {
     let silent = value(gateway, "tokenweir_streams_stalled").await;
     [silent, value(gateway, "tokenweir_stalls_total").await]
 }
 
-/// Waits until as many streams are silent.
-async fn until_silent(gateway: &Running, count: u64) {
-    let seen = async { while stalls(gateway).await[0] < count {} };
-    tokio::time::timeout(Duration::from_secs(20), seen).await.expect("the silence is seen");
+/// Waits until this many streams are stalled.
+async fn until_stalled(gateway: &Running, count: u64) {
+    let detected = async { while stalls(gateway).await[0] < count {} };
+    tokio::time::timeout(Duration::from_secs(20), detected).await.expect("the stall is detected");
 }
 
 async fn send(gateway: &Running, request: &str) -> TcpStream {
@@ -82,91 +87,101 @@ async fn read_until(client: &mut TcpStream, wanted: &str) -> Vec<u8> {
     answer
 }
 
-fn is_told(stall: &Stall) {
-    assert!(stall.seen - stall.since >= FLOOR);
-    assert!(stall.until.is_some_and(|until| until >= stall.seen));
+fn assert_reported(stall: &Stall) {
+    assert!(stall.detected_at - stall.last_output_at >= MIN_GAP);
+    assert!(stall.ended_at.is_some_and(|until| until >= stall.detected_at));
     let condition = stall.condition;
     assert_eq!((condition.running, condition.waiting), (Some(1), Some(0)));
     assert_eq!(condition.kv_usage, Some(0.25));
 }
 
 #[tokio::test]
-async fn a_silence_is_told_while_it_lasts_and_is_over_when_the_stream_goes_on() {
-    let fake = Fake::start(|_| paused(&[ROLE, WORD], &[WORD, FINISH, USAGE, "[DONE]"])).await;
-    let gateway = watching(&fake).await;
+async fn a_stall_is_reported_while_it_lasts_and_ends_with_the_next_output() {
+    let fake =
+        ScriptedBackend::start(|_| paused(&[ROLE, WORD], &[WORD, FINISH, USAGE, "[DONE]"])).await;
+    let gateway = stall_gateway(&fake).await;
     let mut client = send(&gateway, &post(CHAT, ASK)).await;
-    until_silent(&gateway, 1).await;
+    until_stalled(&gateway, 1).await;
     assert_eq!(stalls(&gateway).await, [1, 1]);
     fake.go();
     client.read_to_end(&mut Vec::new()).await.unwrap();
     let record = gateway.record().await;
     assert_eq!(record.outcome, Outcome::Ok);
     let [stall] = &record.observed.stalls[..] else { panic!("{:?}", record.observed.stalls) };
-    is_told(stall);
-    assert_eq!(Some(stall.since), record.timings.first_output);
-    assert_eq!(stall.until, record.timings.last_output);
-    assert_eq!(stalls(&gateway).await, [0, 1], "silent no more, and counted once");
+    assert_reported(stall);
+    assert_eq!(Some(stall.last_output_at), record.timings.first_output);
+    assert_eq!(stall.ended_at, record.timings.last_output);
+    assert_eq!(stalls(&gateway).await, [0, 1], "the stall is over and counted once");
 }
 
 #[tokio::test]
-async fn a_silence_that_no_more_output_ends_is_on_the_record_too() {
+async fn a_stall_that_ends_without_further_output_is_recorded() {
     for rest in [&[FINISH, "[DONE]"][..], &[r#"{"error":{"message":"dead"}}"#, "[DONE]"]] {
-        let fake = Fake::start(|_| paused(&[ROLE, WORD], rest)).await;
-        let gateway = watching(&fake).await;
+        let fake = ScriptedBackend::start(|_| paused(&[ROLE, WORD], rest)).await;
+        let gateway = stall_gateway(&fake).await;
         let mut client = send(&gateway, &post(CHAT, ASK)).await;
-        until_silent(&gateway, 1).await;
+        until_stalled(&gateway, 1).await;
         fake.go();
         client.read_to_end(&mut Vec::new()).await.unwrap();
         let record = gateway.record().await;
         let [stall] = &record.observed.stalls[..] else { panic!("{:?}", record.observed.stalls) };
-        is_told(stall);
-        assert_eq!(stall.until, record.timings.terminal);
+        assert_reported(stall);
+        assert_eq!(stall.ended_at, record.timings.terminal);
         assert_eq!(stalls(&gateway).await, [0, 1]);
     }
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_during_a_silence_ends_it() {
-    let begun = [stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let fake = Fake::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
-    let gateway = watching(&fake).await;
+async fn a_client_disconnect_ends_a_stall() {
+    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
+    let fake =
+        ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
+    let gateway = stall_gateway(&fake).await;
     let client = send(&gateway, &post(CHAT, ASK)).await;
-    until_silent(&gateway, 1).await;
+    until_stalled(&gateway, 1).await;
     drop(client);
     fake.closed().await;
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.end.by()), (Outcome::Cancelled, EndedBy::Client));
+    assert_eq!(
+        (record.outcome, record.end.initiator()),
+        (Outcome::Cancelled, TerminationInitiator::Client)
+    );
     assert_eq!(record.observed.stalls.len(), 1);
-    is_told(&record.observed.stalls[0]);
+    assert_reported(&record.observed.stalls[0]);
     assert_eq!(stalls(&gateway).await, [0, 1]);
 }
 
 #[tokio::test]
-async fn a_silence_that_lasts_too_long_cuts_the_stream_on_both_sides() {
-    let begun = [stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let fake = Fake::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
-    let limits = StallLimits { abort_after: Some(2 * FLOOR), ..StallLimits::default() };
-    let gateway = watching_with(&fake, limits, false).await;
+async fn a_stall_over_the_limit_aborts_the_stream_on_both_sides() {
+    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
+    let fake =
+        ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
+    let limits = StallLimits { abort_after: Some(2 * MIN_GAP), ..StallLimits::default() };
+    let gateway = stall_gateway_with(&fake, limits, false).await;
     let answer = gateway.post(CHAT, ASK).await;
     let (bytes, is_whole) = body(&answer);
     assert_eq!(String::from_utf8(bytes).unwrap(), format!("data: {ROLE}\n\ndata: {WORD}\n\n"));
-    assert!(!is_whole, "a cut stream must not end cleanly");
+    assert!(!is_whole, "an aborted stream must not end completely");
     fake.closed().await;
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.ending()), (Outcome::Timeout, "timeout_idle"));
-    assert_eq!((record.end.by(), record.error_type()), (EndedBy::Gateway, Some("timeout")));
+    assert_eq!(
+        (record.end.initiator(), record.error_type()),
+        (TerminationInitiator::Gateway, Some("timeout"))
+    );
     assert_eq!(record.observed.stalls.len(), 1);
     assert_eq!(stalls(&gateway).await, [0, 1]);
     assert_eq!(gateway.pool.backends()[0].in_flight(), 0);
 }
 
 #[tokio::test]
-async fn a_cut_loses_no_byte_that_was_kept_back() {
+async fn an_abort_loses_no_buffered_byte() {
     let (begun, part) = (format!("data: {WORD}\n\n"), "data: {\"choices\":[],");
-    let sent = [stream_head(), framed(&[&begun, part])].concat();
-    let fake = Fake::start(move |_| vec![Step::Send(sent.clone()), Step::AwaitClose]).await;
-    let limits = StallLimits { abort_after: Some(FLOOR), ..StallLimits::default() };
-    let gateway = watching_with(&fake, limits, true).await;
+    let sent = [event_stream_head(), framed(&[&begun, part])].concat();
+    let fake =
+        ScriptedBackend::start(move |_| vec![Step::Send(sent.clone()), Step::AwaitClose]).await;
+    let limits = StallLimits { abort_after: Some(MIN_GAP), ..StallLimits::default() };
+    let gateway = stall_gateway_with(&fake, limits, true).await;
     let (bytes, is_whole) = body(&gateway.post(CHAT, ASK).await);
     assert_eq!(String::from_utf8(bytes).unwrap(), format!("{begun}{part}"));
     assert!(!is_whole);
@@ -174,35 +189,36 @@ async fn a_cut_loses_no_byte_that_was_kept_back() {
 }
 
 #[tokio::test]
-async fn what_the_gateway_keeps_back_is_no_slowness_of_the_client() {
+async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     let usage = format!("data: {USAGE}\n\n");
     let begun = format!("data: {WORD}\n\n");
-    let sent = [stream_head(), framed(&[&begun, &usage[..20]])].concat();
+    let sent = [event_stream_head(), framed(&[&begun, &usage[..20]])].concat();
     let rest = [framed(&[&usage[20..]]), chunk(WORD), chunk(FINISH), chunk("[DONE]")].concat();
     let rest = [rest, b"0\r\n\r\n".to_vec()].concat();
-    let fake =
-        Fake::start(move |_| vec![Step::Send(sent.clone()), Step::Wait, Step::Send(rest.clone())])
-            .await;
-    let gateway = watching_with(&fake, StallLimits::default(), true).await;
-    // A body of HTTP/2 is asked once and then left alone until it has more.
+    let fake = ScriptedBackend::start(move |_| {
+        vec![Step::Send(sent.clone()), Step::Wait, Step::Send(rest.clone())]
+    })
+    .await;
+    let gateway = stall_gateway_with(&fake, StallLimits::default(), true).await;
+    // hyper polls an HTTP/2 body once and then only when it is woken.
     let client: Client<_, Full<Bytes>> =
         Client::builder(TokioExecutor::new()).http2_only(true).build_http();
     let request = Request::post(format!("http://{}{CHAT}", gateway.addr));
     let answer = client.request(request.body(Full::from(ASK)).unwrap()).await.unwrap();
-    // The replica owes the rest, so its silence is a stall.
-    until_silent(&gateway, 1).await;
+    // The backend has not sent the rest, so the silence is a stall.
+    until_stalled(&gateway, 1).await;
     fake.go();
     answer.into_body().collect().await.unwrap();
     let record = gateway.record().await;
     assert_eq!(record.observed.stalls.len(), 1);
-    assert!(record.observed.write_stall < FLOOR, "{:?}", record.observed.write_stall);
-    assert_eq!(record.observed.gaps.count(), 1);
+    assert!(record.observed.write_stall < MIN_GAP, "{:?}", record.observed.write_stall);
+    assert_eq!(record.observed.inter_chunk_latency.count(), 1);
 }
 
 #[tokio::test]
-async fn silence_before_the_first_output_and_after_the_last_event_is_no_stall() {
-    let fake = Fake::start(|seen| {
-        let is_asked = |user: &str| String::from_utf8_lossy(&seen.body).contains(user);
+async fn silence_before_the_first_output_or_after_the_last_event_is_no_stall() {
+    let fake = ScriptedBackend::start(|request| {
+        let is_asked = |user: &str| String::from_utf8_lossy(&request.body).contains(user);
         let begun: &[&str] = match () {
             () if is_asked("before") => &[ROLE],
             () if is_asked("after") => &[ROLE, WORD, FINISH, "[DONE]"],
@@ -214,16 +230,16 @@ async fn silence_before_the_first_output_and_after_the_last_event_is_no_stall() 
         steps
     })
     .await;
-    let gateway = watching(&fake).await;
+    let gateway = stall_gateway(&fake).await;
     let before = send(&gateway, &ask("before")).await;
     while fake.seen().is_empty() {
         tokio::task::yield_now().await;
     }
     let mut after = send(&gateway, &ask("after")).await;
     read_until(&mut after, "[DONE]").await;
-    // It is silent last of the three, so they have all been looked at when its silence is seen.
+    // This stream stalls last of the three, so all have been checked when its stall is detected.
     let _between = send(&gateway, &ask("between")).await;
-    until_silent(&gateway, 1).await;
+    until_stalled(&gateway, 1).await;
     assert_eq!(stalls(&gateway).await, [1, 1]);
     drop(before);
     drop(after);
@@ -232,13 +248,13 @@ async fn silence_before_the_first_output_and_after_the_last_event_is_no_stall() 
     }
 }
 
-/// A replica with one stream that is more than sockets hold, and others that fall silent.
-async fn flooding() -> Fake {
+/// A backend with one stream that is larger than socket buffers, and other streams that stall.
+async fn flooding() -> ScriptedBackend {
     let long = WORD.replace("Hi", &"x".repeat(64 << 10));
     let flood: Vec<&str> = std::iter::repeat_n(&*long, 512).collect();
     let flood = stream_of(&[&flood[..], &[FINISH, USAGE, "[DONE]"]].concat());
-    Fake::start(move |seen| {
-        if String::from_utf8_lossy(&seen.body).contains("flood") {
+    ScriptedBackend::start(move |request| {
+        if String::from_utf8_lossy(&request.body).contains("flood") {
             return vec![Step::Send(flood.clone())];
         }
         paused(&[ROLE, WORD], &[FINISH, "[DONE]"])
@@ -246,17 +262,17 @@ async fn flooding() -> Fake {
     .await
 }
 
-/// A client that asks for the flood and does not read it, until another stream has been silent for
-/// long enough to be seen.
-async fn hold_up(fake: &Fake, gateway: &Running) -> TcpStream {
+/// Starts a client that requests the large stream and does not read it, until another stream has
+/// been detected as stalled.
+async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
     let mut slow = socket.connect(gateway.addr).await.unwrap();
     slow.write_all(ask("flood").as_bytes()).await.unwrap();
     slow.readable().await.unwrap();
     let mut other = send(gateway, &ask("other")).await;
-    until_silent(gateway, 1).await;
-    assert_eq!(stalls(gateway).await, [1, 1], "the other one only");
+    until_stalled(gateway, 1).await;
+    assert_eq!(stalls(gateway).await, [1, 1], "only the other stream");
     fake.go();
     other.read_to_end(&mut Vec::new()).await.unwrap();
     assert_eq!(gateway.record().await.observed.stalls.len(), 1);
@@ -264,10 +280,10 @@ async fn hold_up(fake: &Fake, gateway: &Running) -> TcpStream {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_no_stall_and_its_slowness_is_not_the_replicas() {
+async fn a_slow_client_is_no_stall_and_does_not_count_against_the_backend() {
     let fake = flooding().await;
-    let gateway = watching(&fake).await;
-    let mut slow = hold_up(&fake, &gateway).await;
+    let gateway = stall_gateway(&fake).await;
+    let mut slow = start_slow_client(&fake, &gateway).await;
     let mut answer = Vec::new();
     slow.read_to_end(&mut answer).await.unwrap();
     assert!(body(&answer).1);
@@ -276,39 +292,46 @@ async fn a_client_that_does_not_read_is_no_stall_and_its_slowness_is_not_the_rep
     assert_eq!((record.outcome, observed.output_events), (Outcome::Ok, 512));
     assert!(observed.stalls.is_empty());
     assert!(observed.write_stall > Duration::ZERO);
-    let gaps = Duration::from_secs_f64(observed.gaps.sum());
+    let gaps = Duration::from_secs_f64(observed.inter_chunk_latency.sum());
     assert!(gaps + observed.write_stall <= record.duration(), "no time is counted twice");
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_and_then_leaves_was_slow_until_it_left() {
+async fn a_slow_client_that_disconnects_is_recorded_as_slow_until_the_disconnect() {
     let fake = flooding().await;
-    let gateway = watching(&fake).await;
-    drop(hold_up(&fake, &gateway).await);
+    let gateway = stall_gateway(&fake).await;
+    drop(start_slow_client(&fake, &gateway).await);
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.end.by()), (Outcome::Cancelled, EndedBy::Client));
+    assert_eq!(
+        (record.outcome, record.end.initiator()),
+        (Outcome::Cancelled, TerminationInitiator::Client)
+    );
     assert!(record.observed.stalls.is_empty());
     assert!(record.observed.write_stall > Duration::ZERO);
 }
 
 #[test]
-fn a_gap_in_which_the_client_held_the_stream_up_is_no_gap_of_the_replica() {
+fn a_gap_caused_by_a_slow_client_is_no_gap_of_the_backend() {
     let begin = Instant::now();
     let at = |millis| begin + Duration::from_millis(millis);
     let mut timings = Timings::begin(begin);
-    let mut observer = Observer::new(Api::Chat);
+    let mut observer = ResponseObserver::new(Api::Chat);
     observer.on_head("text/event-stream", false);
     let word = format!("data: {WORD}\n\n");
-    let mut word_at = |observer: &mut Observer, millis| {
+    let mut word_at = |observer: &mut ResponseObserver, millis| {
         observer.on_data(word.as_bytes(), at(millis), &mut timings);
     };
     word_at(&mut observer, 10);
     word_at(&mut observer, 20);
-    observer.on_held_up(at(20), at(520));
+    observer.on_write_stall(at(20), at(520));
     word_at(&mut observer, 521);
     word_at(&mut observer, 531);
     let observed = observer.into_observed();
     assert_eq!(observed.write_stall, Duration::from_millis(500));
-    assert_eq!(observed.gaps.count(), 2);
-    assert!((observed.gaps.sum() - 0.020).abs() < 1e-9, "{:?}", observed.gaps);
+    assert_eq!(observed.inter_chunk_latency.count(), 2);
+    assert!(
+        (observed.inter_chunk_latency.sum() - 0.020).abs() < 1e-9,
+        "{:?}",
+        observed.inter_chunk_latency
+    );
 }

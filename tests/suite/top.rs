@@ -1,9 +1,9 @@
-//! `tokenweir top` where there is no terminal: one frame as text, or a clear statement.
+//! `tokenweir top` without a terminal: one frame as text, or a clear error.
 
-use crate::support::fake::{FINISH, Fake, ROLE, WORD, stream_of};
-use crate::support::gateway::{Setup, start, start_with};
+use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
+use crate::support::test_gateway::{Setup, start, start_with};
 use std::process::{Output, Stdio};
-use tokenweir::admin::Guard;
+use tokenweir::admin::AdminAuthorizer;
 use tokenweir_core::access::KeyDigest;
 use tokio::process::Command;
 
@@ -19,8 +19,8 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn for_a_pipe_there_is_one_frame_of_text_without_colours() {
-    let fake = Fake::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+async fn a_pipe_gets_one_frame_of_text_without_colours() {
+    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let gateway = start(&[fake.addr]).await;
     let body = r#"{"model":"tiny","stream":true,"messages":[]}"#;
     gateway.post("/v1/chat/completions", body).await;
@@ -35,19 +35,25 @@ async fn for_a_pipe_there_is_one_frame_of_text_without_colours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_gateway_or_its_token_it_says_what_to_do() {
+async fn without_a_gateway_or_its_token_the_error_names_the_remedy() {
     let nobody = top("127.0.0.1:9", &[], &["--once"]).await;
-    let said = text(&nobody.stderr);
+    let message = text(&nobody.stderr);
     assert_eq!(nobody.status.code(), Some(1));
-    assert!(said.contains("the gateway does not answer"), "{said}");
-    let fake = Fake::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
-    let guard = Guard { token: Some(KeyDigest::of(b"operator")), ..Guard::default() };
+    assert!(message.contains("the gateway does not answer"), "{message}");
+    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+    let guard = AdminAuthorizer {
+        token_digest: Some(KeyDigest::from_key(b"operator")),
+        ..AdminAuthorizer::default()
+    };
     let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
     let admin = gateway.admin.to_string();
     let refused = top(&admin, &[], &["--once"]).await;
-    let said = text(&refused.stderr);
+    let message = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(said.contains("TOKENWEIR_ADMIN_TOKEN") && said.contains("--token-file"), "{said}");
+    assert!(
+        message.contains("TOKENWEIR_ADMIN_TOKEN") && message.contains("--token-file"),
+        "{message}"
+    );
     let known = top(&admin, &[("TOKENWEIR_ADMIN_TOKEN", "operator")], &["--once"]).await;
     assert!(known.status.success(), "{}", text(&known.stderr));
     let clients = top(&gateway.addr.to_string(), &[], &["--once"]).await;
@@ -58,8 +64,8 @@ async fn without_a_gateway_or_its_token_it_says_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipe_gets_lines_as_long_as_columns_says() {
-    let fake = Fake::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+async fn a_pipe_gets_lines_of_the_width_in_columns() {
+    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let gateway = start(&[fake.addr]).await;
     let admin = gateway.admin.to_string();
     for (columns, most) in [("40", 40), ("9", 30), ("many", 120)] {

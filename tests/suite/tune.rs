@@ -1,7 +1,7 @@
-//! `tokenweir tune`, as a program.
+//! `tokenweir tune` as a program.
 
-use crate::support::fleet::Fleet;
-use crate::support::gateway::Setup;
+use crate::support::simulated_fleet::Fleet;
+use crate::support::test_gateway::Setup;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,21 +17,21 @@ async fn tokenweir(command: &str, arguments: String) -> Output {
     tokio::task::spawn_blocking(move || program.output().unwrap()).await.unwrap()
 }
 
-/// Its report on a model.
+/// The report on a model.
 async fn tune(model: &Path, arguments: &str) -> Value {
     let output = tokenweir("tune", format!("{} --json {arguments}", model.display())).await;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What is said of a model that cannot be used.
+/// The error message for an unusable model.
 async fn error(model: &Path, arguments: &str) -> String {
     let output = tokenweir("tune", format!("{} {arguments}", model.display())).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A folder with a `config.json`.
+/// A directory with a `config.json`.
 fn model(name: &str, config: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("tune-{name}"));
     fs::create_dir_all(&folder).unwrap();
@@ -46,7 +46,7 @@ fn number(report: &Value, what: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn the_size_of_stored_weights_goes_before_that_of_the_shape() {
+async fn the_size_of_the_weight_files_takes_precedence_over_the_computed_size() {
     let folder = model("index", LLAMA);
     let shape = tune(&folder, "--gpu-memory 80GiB").await;
     assert_eq!(number(&shape, "weights"), 2 * 8_029_995_008);
@@ -58,19 +58,19 @@ async fn the_size_of_stored_weights_goes_before_that_of_the_shape() {
 }
 
 #[tokio::test]
-async fn a_config_that_lacks_something_and_a_gpu_that_is_too_small_are_said_to_be() {
+async fn an_incomplete_model_config_and_a_gpu_that_is_too_small_are_reported() {
     let lacking = model("lacking", &LLAMA.replace("num_hidden_layers", "layers"));
-    let said = error(&lacking, "--gpu-memory 80GiB").await;
-    assert!(said.contains("config.json does not describe a model"), "{said}");
-    assert!(said.contains("it has no num_hidden_layers"), "{said}");
-    let said = error(&model("small", LLAMA), "--gpu-memory 1GiB").await;
-    assert!(said.contains("of weights and one request do not fit into 8 GPUs of"), "{said}");
-    let said = error(Path::new("no/such/config.json"), "--gpu-memory 1GiB").await;
-    assert!(said.contains("no/such/config.json cannot be read"), "{said}");
+    let message = error(&lacking, "--gpu-memory 80GiB").await;
+    assert!(message.contains("config.json does not describe a model"), "{message}");
+    assert!(message.contains("it has no num_hidden_layers"), "{message}");
+    let message = error(&model("small", LLAMA), "--gpu-memory 1GiB").await;
+    assert!(message.contains("of weights and one request do not fit into 8 GPUs of"), "{message}");
+    let message = error(Path::new("no/such/config.json"), "--gpu-memory 1GiB").await;
+    assert!(message.contains("no/such/config.json cannot be read"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lengths_and_speeds_come_from_a_gateway_and_from_a_report_of_bench() {
+async fn token_counts_and_speeds_come_from_a_gateway_and_from_a_bench_report() {
     let folder = model("observed", LLAMA);
     let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
     let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
@@ -89,8 +89,8 @@ async fn lengths_and_speeds_come_from_a_gateway_and_from_a_report_of_bench() {
     let reports = [tune(&folder, &by_gateway).await, tune(&folder, &by_bench).await];
     for report in &reports {
         let tokens = report["kv_tokens"].as_f64().unwrap();
-        let fit = number(report, "requests at once") as f64;
-        // The simulator counts the prompts: 100 words, and 5 for half of an answer.
+        let fit = number(report, "concurrent requests") as f64;
+        // The simulator counts the prompts: 100 words, and 5 for half of a response.
         assert!((tokens / fit - 105.0).abs() < 1.0, "{report:#}");
     }
     assert!(reports[0]["cost"].is_null() && reports[1]["cost"].as_f64().unwrap() > 0.0);

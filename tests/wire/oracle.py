@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Computes what an observer must report about each recorded exchange.
 
-For every line of python/index.jsonl and rust/index.jsonl this reads NAME.http
-(the response, byte for byte) and writes NAME.expected.json beside it. It shares
-no code with the observer and is written to be checked by eye: whole files in
+For every line of python/index.jsonl and rust/index.jsonl it reads NAME.http (the
+response, byte for byte) and writes NAME.expected.json next to it. It shares no
+code with the observer and is simple enough to verify by reading: whole files in
 memory, the WHATWG event stream rules one by one, json.loads. README.md defines
 every field.
 
@@ -124,7 +124,7 @@ def parse_events(body):
     """([(type, data)], number of comment lines). An event without its blank line is dropped."""
     text = body.decode("utf-8", errors="replace").removeprefix("\ufeff")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    lines = text.split("\n")[:-1]  # what follows the last line end is no line
+    lines = text.split("\n")[:-1]  # text after the last line end is not a line
     events, comments = [], 0
     event_type, data = "", []
     for line in lines:
@@ -148,7 +148,7 @@ def parse_events(body):
 
 
 def event_output(api, kind, doc):
-    """None, "answer", "reasoning", or "unspecified": tokens passed, but nothing tells which."""
+    """None, "answer", "reasoning", or "unspecified" (the event has tokens of unknown kind)."""
     if api == "chat":
         kinds = [chat_output(as_dict(c)) for c in as_list(doc.get("choices"))]
     elif api == "completions":
@@ -200,15 +200,15 @@ def messages_output(kind, doc):
         return None
     delta_type = as_dict(doc.get("delta")).get("type")
     if delta_type == "signature_delta":
-        return None  # it signs what was thought and carries no token
+        return None  # a signature of the reasoning, without tokens
     return "reasoning" if delta_type == "thinking_delta" else "answer"
 
 
 def tokens_of_event(doc, seen):
     """Exact number of tokens in this event or None.
 
-    `seen` holds the last completion_tokens of each choice index (continuous
-    usage) and must be shown every event, with output or not.
+    `seen` has the last completion_tokens of each choice index (continuous
+    usage). The function must be called for every event, with output or not.
     """
     choices = [as_dict(c) for c in as_list(doc.get("choices"))]
     total = int_or_none(as_dict(doc.get("usage")).get("completion_tokens"))
@@ -286,14 +286,14 @@ def responses_reason(response):
 
 
 def response_of(doc):
-    """The response object: inside an event, or the whole answer."""
+    """The response object: inside an event, or the whole body."""
     if doc.get("object") == "response":
         return doc
     return as_dict(doc.get("response"))
 
 
 def message_of(doc):
-    """The message, or the part of it that this event has."""
+    """The message, or its part in this event."""
     if doc.get("type") == "message_start":
         return as_dict(doc.get("message"))
     if doc.get("type") == "message_delta":
@@ -302,7 +302,7 @@ def message_of(doc):
 
 
 def usage_of(api, docs):
-    """The last usage."""
+    """The last usage of the exchange."""
     if api == "responses":
         usages = [as_dict(response_of(d).get("usage")) for d in docs]
     elif api == "messages":
@@ -331,7 +331,7 @@ def usage_of(api, docs):
 
 
 def messages_usage(usages):
-    """Anthropic's input_tokens leaves out what the cache gave; the total does not."""
+    """Anthropic's input_tokens does not include cached tokens; the total does."""
     prompt = [u for u in usages if int_or_none(u.get("input_tokens")) is not None]
     outputs = [u["output_tokens"] for u in usages if int_or_none(u.get("output_tokens")) is not None]
     total, cached = None, None
@@ -428,7 +428,7 @@ def expected(entry, raw):
 
 
 def render(facts):
-    """One field a line, so that differences read well."""
+    """One field per line, so that diffs are readable."""
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -1,4 +1,4 @@
-//! The parts of the hot path, each as a piece of work that can be done again and again.
+//! The parts of the hot path as repeatable work.
 
 mod routing;
 mod sinks;
@@ -8,19 +8,19 @@ pub(crate) use wire::chunks;
 
 /// A part and its work.
 pub(crate) struct Part {
-    /// What is done to one item, and to what.
+    /// The operation and its input.
     pub(crate) name: String,
-    /// Items of one piece of work.
+    /// Number of items per iteration.
     pub(crate) items: u64,
-    /// Bytes of them. 0: none are read or written.
+    /// Number of bytes per iteration. 0 if no bytes are read or written.
     pub(crate) bytes: u64,
-    /// Does it once.
+    /// Executes one iteration.
     pub(crate) work: Box<dyn FnMut()>,
 }
 
-/// All of them; routing in fleets of these sizes.
+/// All parts, with routing in fleets of these sizes.
 pub(crate) fn all(fleets: &[usize]) -> Vec<Part> {
-    let routing = fleets.iter().flat_map(|replicas| routing::decisions(*replicas));
+    let routing = fleets.iter().flat_map(|backends| routing::decisions(*backends));
     wire::parts()
         .into_iter()
         .chain(routing)

@@ -1,4 +1,4 @@
-//! What chooses a replica.
+//! The selection of a backend.
 
 use super::Part;
 use std::hint::black_box;
@@ -6,34 +6,36 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
-use tokenweir_core::record::{BackendId, Condition, Decision};
-use tokenweir_core::routing::prefix::PrefixTable;
+use tokenweir_core::record::{BackendCondition, BackendId, RoutingDecision};
+use tokenweir_core::routing::prefix_table::PrefixTable;
 use tokenweir_core::routing::{
-    Ask, Candidate, Ledger, Policy, PolicyKind, Prompt, Question, Report, Shortlist,
+    Candidate, CandidateSampler, LoadEstimator, LoadReport, Policy, PolicyKind, PromptFingerprint,
+    RoutingContext, RoutingRequest,
 };
 
-/// Bytes of a prompt of 32k tokens.
-const LONG: usize = 4 * 32_768;
+/// Size in bytes of a prompt of 32k tokens.
+const LONG_PROMPT_BYTES: usize = 4 * 32_768;
 
-/// Replicas that have had some prompts, each others.
+/// Backends that have each received different prompts.
 struct Fleet {
-    ledgers: Vec<Ledger>,
+    load_estimators: Vec<LoadEstimator>,
     all: Vec<usize>,
-    shortlist: Shortlist,
+    candidate_sampler: CandidateSampler,
     policy: Policy,
     now: Instant,
 }
 
-/// Decisions among so many replicas, and what is kept of them.
-pub(super) fn decisions(replicas: usize) -> Vec<Part> {
-    let fleet = Rc::new(Fleet::new(replicas));
-    let prompts = [("no prompt", Prompt::default()), ("32k tokens", prompt(LONG, 9))];
+/// Decisions among this many backends, and their recording.
+pub(super) fn decisions(backend_count: usize) -> Vec<Part> {
+    let fleet = Rc::new(Fleet::new(backend_count));
+    let prompts =
+        [("no prompt", PromptFingerprint::default()), ("32k tokens", prompt(LONG_PROMPT_BYTES, 9))];
     let deciding = prompts.map(|(what, prompt)| {
-        let (fleet, mut ask) = (fleet.clone(), ask());
-        Part::new(format!("decide among {replicas}, {what}"), 1, 0, move || {
-            ask.seed += 1;
-            let candidates = fleet.candidates(black_box(&prompt), &ask);
-            black_box(fleet.policy.pick(&candidates, &ask));
+        let (fleet, mut request) = (fleet.clone(), request());
+        Part::new(format!("decide among {backend_count}, {what}"), 1, 0, move || {
+            request.seed += 1;
+            let candidates = fleet.candidates(black_box(&prompt), &request);
+            black_box(fleet.policy.pick(&candidates, &request));
         })
     });
     let shadow = [PolicyKind::LeastRequests, PolicyKind::PrefixAffinity, PolicyKind::Session];
@@ -41,91 +43,93 @@ pub(super) fn decisions(replicas: usize) -> Vec<Part> {
         let policies: Vec<Policy> =
             shadow.iter().map(|kind| Policy { kind: *kind, ..fleet.policy }).collect();
         let fleet = fleet.clone();
-        let ids: Arc<[BackendId]> = (0..replicas).map(|_| BackendId::new("vllm-0")).collect();
-        let (ask, prompt) = (ask(), Prompt::default());
-        let candidates = fleet.candidates(&prompt, &ask);
-        Part::new(format!("explain{what} among {replicas}"), 1, 0, move || {
-            let question = Question::new(fleet.policy, black_box(&candidates).clone(), ask);
+        let ids: Arc<[BackendId]> = (0..backend_count).map(|_| BackendId::new("vllm-0")).collect();
+        let (request, prompt) = (request(), PromptFingerprint::default());
+        let candidates = fleet.candidates(&prompt, &request);
+        Part::new(format!("explain{what} among {backend_count}"), 1, 0, move || {
+            let question =
+                RoutingContext::new(fleet.policy, black_box(&candidates).clone(), request);
             let choice = question.pick().unwrap();
-            let condition = Condition::default();
-            black_box(Decision::new(question, choice, condition, &ids, &policies));
+            let condition = BackendCondition::default();
+            black_box(RoutingDecision::new(question, choice, condition, &ids, &policies));
         })
     });
     deciding.into_iter().chain(explaining).collect()
 }
 
-/// What is done to a prompt of 32k tokens.
+/// The processing of a prompt of 32k tokens.
 pub(super) fn prompts() -> [Part; 2] {
-    let body = vec![b'x'; LONG];
-    let blocks = Prompt::new(1, std::iter::once(&body[..])).blocks;
+    let body = vec![b'x'; LONG_PROMPT_BYTES];
+    let blocks = PromptFingerprint::new(1, std::iter::once(&body[..])).blocks;
     let table = PrefixTable::new(4_000);
     [
-        Part::new("hash 32k tokens", 1, LONG, move || {
-            black_box(Prompt::new(1, std::iter::once(black_box(&body[..]))));
+        Part::new("hash 32k tokens", 1, LONG_PROMPT_BYTES, move || {
+            black_box(PromptFingerprint::new(1, std::iter::once(black_box(&body[..]))));
         }),
-        Part::new("remember 32k tokens", 1, LONG, move || {
+        Part::new("remember 32k tokens", 1, LONG_PROMPT_BYTES, move || {
             table.touch(black_box(&blocks));
         }),
     ]
 }
 
-fn ask() -> Ask {
-    Ask { sequence: 5, seed: 7, session: None }
+fn request() -> RoutingRequest {
+    RoutingRequest { sequence: 5, seed: 7, session: None }
 }
 
-/// A prompt of this many bytes, whose first half is the same for all seeds.
-fn prompt(bytes: usize, seed: u8) -> Prompt {
+/// A prompt of this many bytes. Its first half is the same for all seeds.
+fn prompt(bytes: usize, seed: u8) -> PromptFingerprint {
     let (head, tail) = (vec![b'h'; bytes / 2], vec![seed; bytes / 2]);
-    Prompt::new(1, [&head[..], &tail[..]].into_iter())
+    PromptFingerprint::new(1, [&head[..], &tail[..]].into_iter())
 }
 
-/// The prompts that a replica was sent.
-fn sent(replica: usize) -> impl Iterator<Item = Prompt> {
-    (0..4).map(move |seed| prompt(32_768, (replica * 4 + seed) as u8))
+/// The prompts that a backend has received.
+fn sent(backend: usize) -> impl Iterator<Item = PromptFingerprint> {
+    (0..4).map(move |seed| prompt(32_768, (backend * 4 + seed) as u8))
 }
 
 impl Fleet {
-    fn new(replicas: usize) -> Self {
+    fn new(backend_count: usize) -> Self {
         let now = clock::now();
-        let shortlist = Shortlist::new(now, replicas);
-        let ledgers: Vec<Ledger> = (0..replicas).map(|replica| ledger(replica, now)).collect();
-        for (replica, ledger) in ledgers.iter().enumerate() {
-            sent(replica).for_each(|prompt| shortlist.sent(&prompt, replica));
-            let candidate = || Some(ledger.candidate(&Prompt::default(), now));
-            shortlist.show(replica, now, candidate);
+        let candidate_sampler = CandidateSampler::new(now, backend_count);
+        let load_estimators: Vec<LoadEstimator> =
+            (0..backend_count).map(|backend| load_estimator(backend, now)).collect();
+        for (backend, load_estimator) in load_estimators.iter().enumerate() {
+            sent(backend).for_each(|prompt| candidate_sampler.sent(&prompt, backend));
+            let candidate = || Some(load_estimator.candidate(&PromptFingerprint::default(), now));
+            candidate_sampler.show(backend, now, candidate);
         }
         Self {
-            ledgers,
-            all: (0..replicas).collect(),
-            shortlist,
+            load_estimators,
+            all: (0..backend_count).collect(),
+            candidate_sampler,
             policy: Policy { kind: PolicyKind::KvAware, ..Policy::default() },
             now,
         }
     }
 
-    fn candidates(&self, prompt: &Prompt, ask: &Ask) -> Vec<Candidate> {
-        let short = self.shortlist.of(self.policy.kind, &self.all, prompt, ask);
+    fn candidates(&self, prompt: &PromptFingerprint, request: &RoutingRequest) -> Vec<Candidate> {
+        let short = self.candidate_sampler.sample(self.policy.kind, &self.all, prompt, request);
         let positions = short.as_deref().unwrap_or(&self.all);
         let candidate = |place: &usize| Candidate {
-            place: *place,
-            ..self.ledgers[*place].candidate(prompt, self.now)
+            position: *place,
+            ..self.load_estimators[*place].candidate(prompt, self.now)
         };
         positions.iter().map(candidate).collect()
     }
 }
 
-fn ledger(replica: usize, now: Instant) -> Ledger {
-    let ledger = Ledger::new(now, Duration::from_secs(5));
-    let report = Report {
-        kv_usage: Some((replica % 100) as f64 / 100.0),
-        waiting: (replica % 3) as f64,
-        running: (replica % 40) as f64,
+fn load_estimator(backend: usize, now: Instant) -> LoadEstimator {
+    let load_estimator = LoadEstimator::new(now, Duration::from_secs(5));
+    let report = LoadReport {
+        kv_usage: Some((backend % 100) as f64 / 100.0),
+        waiting: (backend % 3) as f64,
+        running: (backend % 40) as f64,
         capacity: Some(400_000),
         tokens: Some(f64::from(u32::MAX)),
     };
-    ledger.on_report(&report, &ledger.own(), now);
-    for prompt in sent(replica) {
-        ledger.promise(&ledger.candidate(&prompt, now), &prompt, true, now);
+    load_estimator.on_report(&report, &load_estimator.local_load(), now);
+    for prompt in sent(backend) {
+        load_estimator.reserve(&load_estimator.candidate(&prompt, now), &prompt, true, now);
     }
-    ledger
+    load_estimator
 }

@@ -1,16 +1,16 @@
-//! What is read: streams, requests and pages of metrics.
+//! The parsing of streams, requests and metrics pages.
 
 use super::Part;
 use std::fs;
 use std::hint::black_box;
 use std::path::Path;
 use tokenweir_core::clock;
-use tokenweir_core::dialect::Load;
-use tokenweir_core::observe::Observer;
+use tokenweir_core::dialect::EngineLoad;
+use tokenweir_core::observe::ResponseObserver;
 use tokenweir_core::openai::Api;
-use tokenweir_core::openai::request::Peek;
+use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::record::Timings;
-use tokenweir_core::sse::Decoder;
+use tokenweir_core::sse::SseDecoder;
 
 const STREAMS: [(&str, &str); 2] = [
     ("Python front end", "python/chat-stream-long.http"),
@@ -35,14 +35,14 @@ pub(super) fn parts() -> Vec<Part> {
     let peeks = BODIES.into_iter().map(|(size, bytes)| {
         let body = body(bytes);
         Part::new(format!("peek at {size}"), 1, body.len(), move || {
-            let peek = Peek::of(black_box(body.as_bytes()));
+            let peek = RequestFields::parse(black_box(body.as_bytes()));
             assert!(black_box(peek).is_ok());
         })
     });
     let pages = PAGES.into_iter().map(|(from, name)| {
         let page = recorded(name);
         Part::new(format!("read a page of metrics, {from}"), 1, page.len(), move || {
-            black_box(Load::read(black_box(&page)));
+            black_box(EngineLoad::read(black_box(&page)));
         })
     });
     streams.chain(peeks).chain(pages).collect()
@@ -53,7 +53,7 @@ fn recorded(name: &str) -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
-/// The HTTP chunks of a recorded stream: one event each, as a gateway receives them.
+/// The HTTP chunks of a recorded stream, one event each, as a gateway receives them.
 pub(crate) fn chunks(name: &str) -> Vec<Vec<u8>> {
     let raw = recorded(name);
     let head = raw.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
@@ -70,7 +70,7 @@ pub(crate) fn chunks(name: &str) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// A request of about so many bytes.
+/// A request of about this many bytes.
 fn body(bytes: usize) -> String {
     format!(
         r#"{{"model":"m","messages":[{{"role":"user","content":"{}"}}],"stream":true}}"#,
@@ -79,7 +79,7 @@ fn body(bytes: usize) -> String {
 }
 
 fn decode(chunks: &[Vec<u8>]) {
-    let mut decoder = Decoder::new();
+    let mut decoder = SseDecoder::new();
     for chunk in chunks {
         let mut rest = &chunk[..];
         while let Some(piece) = decoder.next(&mut rest) {
@@ -90,7 +90,7 @@ fn decode(chunks: &[Vec<u8>]) {
 
 fn observe(chunks: &[Vec<u8>]) {
     let now = clock::now();
-    let mut observer = Observer::new(Api::Chat);
+    let mut observer = ResponseObserver::new(Api::Chat);
     observer.on_head("text/event-stream", false);
     let mut timings = Timings::begin(now);
     for chunk in chunks {

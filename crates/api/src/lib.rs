@@ -7,134 +7,138 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokenweir_diagnose::Verdict;
 
-/// One moment of the gateway. What another version leaves out is empty.
+/// The document of `GET /streams`: the state of the gateway at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Document {
-    /// The gateway's version.
+pub struct GatewaySnapshot {
+    /// Version of the gateway.
     pub version: String,
-    /// The policy that chooses replicas.
+    /// Name of the routing policy.
     pub policy: String,
-    /// Whether it takes requests.
+    /// Whether the gateway is ready: a backend is available and no drain is in progress.
     pub ready: bool,
-    /// Why no replica may be sent requests: the states of all. `None`: one may.
+    /// Why no backend is available: a summary of the states of all backends. `None`: at least one
+    /// backend is available.
     pub unready: Option<String>,
-    /// Whether so many replicas are ejected that ejections are ignored.
+    /// Whether the gateway is in panic mode: so many backends are ejected that ejections are
+    /// ignored.
     pub panic: bool,
-    /// Whether it is shutting down.
+    /// Whether the gateway drains because of a shutdown.
     pub draining: bool,
-    /// Seconds since its start. Rates are what a total grew by, over what this did.
+    /// Seconds since the start of the gateway. The rate between two documents is the increase of a
+    /// total divided by the increase of this value.
     pub uptime_seconds: f64,
-    /// Requests between their first byte and their last.
+    /// Requests in progress, from the first byte of the request to the last byte of the response.
     pub requests_in_flight: usize,
-    /// Requests that wait for a replica with room, by class.
-    pub queue: Vec<Waiting>,
-    /// Each replica.
-    pub replicas: Vec<Replica>,
-    /// The streams that are open.
-    pub streams: Streams,
-    /// All since the start; the tokens of streams that are open are among them.
-    pub totals: Totals,
-    /// What ended in the last minute.
+    /// Requests in the admission queue, by class.
+    pub queue: Vec<QueueSummary>,
+    /// All backends.
+    pub replicas: Vec<BackendSummary>,
+    /// The open streams.
+    pub streams: StreamsSummary,
+    /// Totals since the start. They include the tokens of open streams.
+    pub totals: RequestTotals,
+    /// The requests that ended in the last minute.
     pub last_minute: LastMinute,
-    /// The last requests that ended and the last slow ones, the newest first.
+    /// The last requests that ended and the last slow requests, newest first.
     pub ended: Vec<EndedRequest>,
-    /// What is wrong, as `/status` says it.
+    /// The active verdicts, as in `/status`.
     pub verdicts: Vec<Verdict>,
-    /// Where a trace can be looked at: a URL with `{trace_id}` in it.
+    /// URL template of the trace UI, with the placeholder `{trace_id}`.
     pub trace_ui: Option<String>,
 }
 
-/// A class of the waiting room.
+/// One class of the admission queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Waiting {
-    /// Its name.
+pub struct QueueSummary {
+    /// Name of the class.
     pub class: String,
-    /// How many wait.
+    /// Number of requests that wait.
     pub waiting: usize,
 }
 
-/// One replica.
+/// The state of one backend.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Replica {
-    /// Its name.
+pub struct BackendSummary {
+    /// Name of the backend.
     pub name: String,
-    /// Where it is.
+    /// URL of the backend.
     pub url: String,
     /// `up`, `down`, `unknown` or `leaving`.
     pub health: String,
-    /// How it stands with its circuit breaker.
+    /// State of the circuit breaker.
     pub breaker: String,
-    /// Whether it may be sent new requests, and if not, why: `available`, `ejected`, `asleep`,
-    /// `zero_weight`, `drained`, `down`, `unknown` or `leaving`.
+    /// Availability for new requests: `available`, `ejected`, `asleep`, `zero_weight`, `drained`,
+    /// `down`, `unknown` or `leaving`.
     pub state: String,
-    /// Whether it is sent new requests now: in panic mode also one that is ejected.
+    /// Whether the backend gets new requests now. In panic mode an ejected backend does.
     pub up: bool,
-    /// Why it is sent nothing.
+    /// Why the backend gets no new requests.
     pub reason: Option<String>,
-    /// Whether an operator wants it to get nothing new.
+    /// Whether an operator drained the backend.
     pub drained: bool,
-    /// Its share of the work, relative to the others', as configured; 0 while it is drained.
+    /// Configured weight relative to the other backends; 0 while the backend is drained.
     pub weight: u32,
-    /// Its models.
+    /// Names of the models that the backend serves.
     pub models: Vec<String>,
-    /// How full its KV cache is, from 0 to 1.
+    /// KV-cache usage, from 0 to 1.
     pub kv_usage: Option<f64>,
-    /// Tokens that its KV cache holds.
+    /// Capacity of the KV cache, in tokens.
     pub kv_capacity_tokens: Option<u64>,
-    /// Requests that wait in its engine.
+    /// Requests that wait in the engine.
     pub waiting: Option<f64>,
-    /// Requests that run in its engine.
+    /// Requests that run in the engine.
     pub running: Option<f64>,
-    /// Requests of this gateway at it.
+    /// Open requests of this gateway on the backend.
     pub in_flight: u32,
-    /// Its streams that are silent for too long.
+    /// Stalled streams of the backend.
     pub stalled: u32,
-    /// Its part, from 0 to 1, of the requests that ended in the last minute or are in flight.
+    /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are
+    /// open.
     pub share: Option<f64>,
-    /// Mean time to a first output lately, in seconds.
+    /// Recent mean TTFT, in seconds.
     pub ttft_seconds: Option<f64>,
-    /// How old is what it says of itself.
+    /// Age of the last scraped load, in seconds.
     pub sample_age_seconds: Option<f64>,
-    /// Why the last look at its metrics failed.
+    /// Why the last scrape failed. `None`: it did not.
     pub metrics_error: Option<String>,
 }
 
-/// The streams that are open: those whose answer's head has come.
+/// The open streams: requests whose response head was received from the backend.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Streams {
-    /// How many there are.
+pub struct StreamsSummary {
+    /// Number of open streams.
     pub count: usize,
-    /// How many are in each phase.
+    /// Number of streams in each phase.
     pub phases: BTreeMap<String, usize>,
-    /// Those that have been open longest, up to 200.
-    pub oldest: Vec<Stream>,
+    /// The streams that have been open longest, at most 200.
+    pub oldest: Vec<StreamSummary>,
 }
 
-/// One stream.
+/// One open stream.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Stream {
-    /// How many had been opened before.
+pub struct StreamSummary {
+    /// Sequence number: the number of streams opened before this one.
     pub number: u64,
     /// The `x-request-id`.
     pub request_id: String,
-    /// The model as a label.
+    /// Model, as in the metric labels.
     pub model: String,
-    /// The replica.
+    /// Name of the backend.
     pub replica: Option<String>,
-    /// The tenant as a label.
+    /// Tenant, as in the metric labels.
     pub tenant: Option<String>,
-    /// `prefill`, `decode`, `stalled`, `held` by its client, or `ending`.
+    /// `prefill`, `decode`, `stalled`, `held` (the client does not read) or `ending`.
     pub phase: String,
-    /// Since the request head was read.
+    /// Seconds since the request head was read.
     pub age_seconds: f64,
-    /// Tokens so far, by the number of events where they do not tell.
+    /// Output tokens so far. Without usage in the events: the number of events.
     pub tokens: u64,
-    /// Since the last output came.
+    /// Seconds since the last output.
     pub silence_seconds: Option<f64>,
 }
 
@@ -142,81 +146,82 @@ pub struct Stream {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EndedRequest {
-    /// How many had ended before.
+    /// Sequence number: the number of requests that ended before this one.
     pub number: u64,
     /// The `x-request-id`.
     pub request_id: String,
-    /// When it began.
+    /// Start time, RFC 3339 with milliseconds.
     pub started: String,
-    /// Since it ended.
+    /// Seconds since the request ended.
     pub age_seconds: f64,
-    /// The model as a label.
+    /// Model, as in the metric labels.
     pub model: String,
-    /// The replica that was asked last.
+    /// Backend of the last attempt.
     pub replica: Option<String>,
-    /// The tenant as a label.
+    /// Tenant, as in the metric labels.
     pub tenant: Option<String>,
-    /// How it ended.
+    /// Outcome of the request.
     pub outcome: String,
-    /// Time to first token, in the client's view.
+    /// TTFT as the client observes it, in seconds.
     pub ttft_seconds: Option<f64>,
-    /// How long it took.
+    /// Duration of the request, in seconds.
     pub duration_seconds: f64,
-    /// Tokens of its answer.
+    /// Output tokens of the response.
     pub output_tokens: Option<u64>,
-    /// Why it was slow, if it was.
+    /// Cause of the slowness. `None`: the request was not slow.
     pub slow: Option<String>,
-    /// Its trace, if it is kept.
+    /// Trace id, if the trace was sampled.
     pub trace_id: Option<String>,
 }
 
-/// The last minute.
+/// Counts and latencies of the requests that ended in the last minute.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LastMinute {
-    /// How long it is: less than 60 at the start, and up to a window more.
+    /// Length of the interval in seconds: less than 60 after the start, else 60 plus up to one
+    /// window.
     pub seconds: f64,
     /// Requests that ended.
     pub requests: u64,
-    /// Those of them that failed, for whatever reason. A client that left is no failure.
+    /// Failed requests, for any reason. A disconnect of the client is not a failure.
     pub failed: u64,
-    /// Those of them whose client left.
+    /// Requests whose client disconnected.
     pub left: u64,
-    /// Tokens in their answers.
+    /// Output tokens of the responses.
     pub output_tokens: u64,
-    /// Time to first token of their streams, in the clients' view, in seconds.
-    pub ttft: Option<Quantiles>,
-    /// Inter-token latency of their streams, in seconds: of one whose events do not tell how many
-    /// tokens they bring, the time between events.
-    pub itl: Option<Quantiles>,
-    /// Duration of those that went well, in seconds.
-    pub e2e: Option<Quantiles>,
-    /// Those of them that each replica answered.
+    /// TTFT of streams as the clients observe it, in seconds.
+    pub ttft: Option<LatencyQuantiles>,
+    /// Inter-token latency of streams, in seconds. For a stream whose events do not report token
+    /// counts: the time between events.
+    pub itl: Option<LatencyQuantiles>,
+    /// Duration of successful requests, in seconds.
+    pub e2e: Option<LatencyQuantiles>,
+    /// Ended requests by the backend that responded.
     pub by_replica: BTreeMap<String, u64>,
 }
 
-/// All since the start.
+/// Totals since the start of the gateway.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Totals {
+pub struct RequestTotals {
     /// Requests that ended.
     pub requests: u64,
     /// Output tokens.
     pub output_tokens: u64,
 }
 
-/// Where the times of many requests lie, in seconds.
+/// Quantiles of a latency, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Quantiles {
-    /// How many there were.
+pub struct LatencyQuantiles {
+    /// Number of samples.
     pub count: u64,
-    /// Half of them are not above.
+    /// 50th percentile.
     pub p50: f64,
-    /// 95 of 100.
+    /// 95th percentile.
     pub p95: f64,
-    /// 99 of 100.
+    /// 99th percentile.
     pub p99: f64,
-    /// The longest.
+    /// Maximum.
     pub max: f64,
 }

@@ -1,88 +1,89 @@
-//! Many durations in fixed memory: a histogram whose buckets grow with the value, so that every
-//! quantile is off by 0.2 % at most, from nanoseconds to an hour.
+//! A histogram of durations in fixed memory. Bucket widths grow with the value, so every quantile
+//! has an error of at most 0.2 %, from nanoseconds to two hours.
 
 use serde::{Deserialize, Serialize};
 
-/// Durations, counted.
+/// A histogram of durations.
 #[derive(Debug, Clone, Default)]
-pub struct Histogram {
-    /// As long as the largest value needs, 9,216 buckets at most.
+pub struct LatencyHistogram {
+    /// As long as the largest value needs, at most 9,216 buckets.
     counts: Vec<u64>,
     count: u64,
     sum: f64,
     max: f64,
 }
 
-/// What is shown of one. All in seconds; `None`s of an empty one are left out.
+/// Summary of a histogram in seconds. All fields of an empty histogram are 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
-    /// How many values there were.
+pub struct LatencySummary {
+    /// Number of values.
     pub count: u64,
-    /// Their mean.
+    /// Mean.
     pub mean: f64,
-    /// The median.
+    /// Median.
     pub p50: f64,
-    /// The 90th percentile.
+    /// 90th percentile.
     pub p90: f64,
-    /// The 95th percentile.
+    /// 95th percentile.
     pub p95: f64,
-    /// The 99th percentile.
+    /// 99th percentile.
     pub p99: f64,
-    /// The largest.
+    /// Maximum.
     pub max: f64,
 }
 
-/// Buckets for each doubling of the value, as a power of two.
-const BITS: u32 = 8;
-/// Longest time that is told from longer ones: 2^43 ns, over two hours.
-const MOST: u64 = (1 << 43) - 1;
+/// Number of buckets per doubling of the value, as a power of two.
+const SUB_BUCKET_BITS: u32 = 8;
+/// Values above this limit share the last bucket: 2^43 ns, over two hours.
+const MAX_NANOSECONDS: u64 = (1 << 43) - 1;
 
 // === impl Histogram ===
 
-impl Histogram {
-    /// Adds a duration in seconds.
+impl LatencyHistogram {
+    /// Records a duration in seconds.
     pub fn add(&mut self, seconds: f64) {
-        let bucket = bucket((seconds.max(0.0) * 1e9).round() as u64);
-        if self.counts.len() <= bucket {
-            self.counts.resize(bucket + 1, 0);
+        let bucket_index = bucket_index((seconds.max(0.0) * 1e9).round() as u64);
+        if self.counts.len() <= bucket_index {
+            self.counts.resize(bucket_index + 1, 0);
         }
-        self.counts[bucket] += 1;
+        self.counts[bucket_index] += 1;
         self.count += 1;
         self.sum += seconds;
         self.max = self.max.max(seconds);
     }
 
-    /// How many values there were.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The smallest value that at least a share `q` of all do not exceed; 0 if there are none.
+    /// The smallest value that at least a share `q` of all values do not exceed. 0 without values.
     pub fn quantile(&self, q: f64) -> f64 {
         let rank = ((q * self.count as f64).ceil() as u64).clamp(1, self.count.max(1));
         let mut below = 0;
         for (bucket, count) in self.counts.iter().enumerate() {
             below += count;
             if below >= rank {
-                return middle(bucket).min(self.max);
+                return bucket_midpoint_seconds(bucket).min(self.max);
             }
         }
         0.0
     }
 
-    /// How many values fall under each of these upper bounds, in seconds and ascending, and over
-    /// the one before it; last, how many are over all.
+    /// Counts the values per bucket of these ascending upper bounds in seconds. The last count is
+    /// that of the values above all bounds.
     pub fn under(&self, bounds: &[f64]) -> Vec<u64> {
         let mut counts = vec![0; bounds.len() + 1];
         for (bucket, count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            counts[bounds.partition_point(|bound| *bound < middle(bucket))] += count;
+            counts[bounds.partition_point(|bound| *bound < bucket_midpoint_seconds(bucket))] +=
+                count;
         }
         counts
     }
 
-    /// What is shown of it.
-    pub fn summary(&self) -> Summary {
-        Summary {
+    /// Returns the summary.
+    pub fn summary(&self) -> LatencySummary {
+        LatencySummary {
             count: self.count,
             mean: self.sum / self.count.max(1) as f64,
             p50: self.quantile(0.5),
@@ -94,18 +95,18 @@ impl Histogram {
     }
 }
 
-fn bucket(nanos: u64) -> usize {
-    let nanos = nanos.min(MOST);
-    let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(BITS + 1);
-    ((u64::from(shift) << BITS) + (nanos >> shift)) as usize
+fn bucket_index(nanos: u64) -> usize {
+    let nanos = nanos.min(MAX_NANOSECONDS);
+    let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(SUB_BUCKET_BITS + 1);
+    ((u64::from(shift) << SUB_BUCKET_BITS) + (nanos >> shift)) as usize
 }
 
-/// The middle of a bucket, in seconds.
-fn middle(bucket: usize) -> f64 {
+/// Midpoint of a bucket in seconds.
+fn bucket_midpoint_seconds(bucket: usize) -> f64 {
     let bucket = bucket as u64;
-    // Below two rounds of buckets each is one value.
-    let shift = (bucket >> BITS).saturating_sub(1);
-    let least = (bucket - (shift << BITS)) << shift;
+    // The first two rounds of buckets hold one value each.
+    let shift = (bucket >> SUB_BUCKET_BITS).saturating_sub(1);
+    let least = (bucket - (shift << SUB_BUCKET_BITS)) << shift;
     (least as f64 + ((1_u64 << shift) - 1) as f64 / 2.0) / 1e9
 }
 
@@ -116,16 +117,16 @@ mod tests {
 
     #[test]
     fn an_empty_histogram_has_no_values() {
-        assert_eq!(Histogram::default().summary(), Summary::default());
+        assert_eq!(LatencyHistogram::default().summary(), LatencySummary::default());
     }
 
     #[test]
-    fn quantiles_are_those_of_the_values_and_never_above_the_largest() {
-        let mut histogram = Histogram::default();
+    fn quantiles_match_the_values_and_never_exceed_the_maximum() {
+        let mut histogram = LatencyHistogram::default();
         for millis in 1..=1_000 {
             histogram.add(f64::from(millis) / 1e3);
         }
-        let Summary { count, mean, p50, p99, max, .. } = histogram.summary();
+        let LatencySummary { count, mean, p50, p99, max, .. } = histogram.summary();
         assert_eq!((count, max), (1_000, 1.0));
         assert!((mean - 0.5005).abs() < 1e-9);
         assert!((p50 / 0.5 - 1.0).abs() < 0.002 && (p99 / 0.99 - 1.0).abs() < 0.002);
@@ -133,8 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn values_are_counted_under_bounds_of_others() {
-        let mut histogram = Histogram::default();
+    fn values_are_counted_in_the_buckets_of_other_bounds() {
+        let mut histogram = LatencyHistogram::default();
         for seconds in [0.0, 0.004, 0.006, 0.5, 99.0] {
             histogram.add(seconds);
         }
@@ -143,14 +144,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_is_known_to_a_fifth_of_a_percent(nanos in 0_u64..MOST) {
-            let found = middle(bucket(nanos)) * 1e9;
-            prop_assert!((found - nanos as f64).abs() <= 0.5 + nanos as f64 / 512.0);
+        fn the_error_of_a_value_is_at_most_a_fifth_of_a_percent(nanos in 0_u64..MAX_NANOSECONDS) {
+            let midpoint = bucket_midpoint_seconds(bucket_index(nanos)) * 1e9;
+            prop_assert!((midpoint - nanos as f64).abs() <= 0.5 + nanos as f64 / 512.0);
         }
 
         #[test]
-        fn a_larger_value_is_in_no_smaller_bucket(a in 0_u64..u64::MAX, b in 0_u64..u64::MAX) {
-            prop_assert!((bucket(a) <= bucket(b)) == (a <= b) || bucket(a) == bucket(b));
+        fn buckets_are_monotonic(a in 0_u64..u64::MAX, b in 0_u64..u64::MAX) {
+            prop_assert!((bucket_index(a) <= bucket_index(b)) == (a <= b) || bucket_index(a) == bucket_index(b));
         }
     }
 }

@@ -1,18 +1,19 @@
-//! The load generator: what is sent and when is a plan made before, what came of it is measured from
-//! when each request was intended. A server that is slow cannot slow down what it is measured with.
+//! The load generator. It plans beforehand which requests to send and when, and measures every
+//! latency from the intended send time. So a slow server cannot reduce the load that it is measured
+//! with (no coordinated omission).
 //!
-//! All but [`send`] is pure: times and randomness are arguments.
+//! All modules except [`sender`] are pure: times and randomness are arguments.
 
-pub mod compare;
-pub mod gateway;
+pub mod comparison;
+pub mod gateway_metrics;
 pub mod histogram;
-mod html;
-pub mod measure;
+mod html_report;
+pub mod measurement;
 pub mod plan;
 mod plot;
 pub mod report;
 pub mod samples;
 pub mod scenario;
-pub mod send;
-pub mod tally;
-mod text;
+pub mod sender;
+pub mod statistics;
+mod text_report;

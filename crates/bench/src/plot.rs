@@ -1,33 +1,33 @@
-//! Plots as SVG, without a script and without anything from elsewhere.
+//! Renders plots as SVG without scripts or external content.
 
 use std::fmt::Write;
 
-/// A line of a plot.
-pub(super) struct Line<'a> {
+/// A series of a plot.
+pub(super) struct PlotSeries<'a> {
     pub(super) name: &'a str,
     pub(super) points: Vec<(f64, f64)>,
-    /// Points for themselves, not joined.
+    /// Draw single points instead of a line.
     pub(super) is_scattered: bool,
 }
 
-/// What the horizontal axis is.
+/// The quantity on the horizontal axis.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Across {
+pub(super) enum HorizontalAxis {
     /// Seconds.
     Time,
-    /// Shares, stretched towards 1: each nine is as wide.
+    /// Shares, on a logarithmic scale towards 1: each further nine has the same width.
     Shares,
 }
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 260.0;
-const LEFT: f64 = 62.0;
-const BOTTOM: f64 = 34.0;
-const TOP: f64 = 30.0;
-const RIGHT: f64 = 26.0;
+const MARGIN_LEFT: f64 = 62.0;
+const MARGIN_BOTTOM: f64 = 34.0;
+const MARGIN_TOP: f64 = 30.0;
+const MARGIN_RIGHT: f64 = 26.0;
 const COLOURS: [&str; 4] = ["#1f6fb4", "#d9822b", "#3c8c4b", "#8e4bae"];
-/// Shares that are labelled.
-const NINES: [(f64, &str); 6] = [
+/// The labelled shares.
+const LABELLED_SHARES: [(f64, &str); 6] = [
     (0.0, "0"),
     (0.5, "50 %"),
     (0.9, "90 %"),
@@ -36,8 +36,8 @@ const NINES: [(f64, &str); 6] = [
     (0.9999, "99.99 %"),
 ];
 
-impl Across {
-    fn stretched(self, x: f64) -> f64 {
+impl HorizontalAxis {
+    fn scale(self, x: f64) -> f64 {
         match self {
             Self::Time => x,
             Self::Shares => -(1.0 - x).max(1e-5).log10(),
@@ -45,32 +45,37 @@ impl Across {
     }
 }
 
-/// A plot. Values are not negative.
-pub(super) fn plot(title: &str, unit: &str, across: Across, lines: &[Line<'_>]) -> String {
-    let stretch = |x| across.stretched(x);
+/// Renders a plot of values that are not negative.
+pub(super) fn plot(
+    title: &str,
+    unit: &str,
+    axis: HorizontalAxis,
+    lines: &[PlotSeries<'_>],
+) -> String {
+    let stretch = |x| axis.scale(x);
     let all = || lines.iter().flat_map(|line| &line.points);
     let right = all().map(|(x, _)| stretch(*x)).fold(0.0, f64::max).max(1e-9);
-    let top = nice(all().map(|(_, y)| *y).fold(0.0, f64::max));
-    let x_at = |x: f64| LEFT + stretch(x) / right * (WIDTH - LEFT - RIGHT);
-    let y_at = |y: f64| HEIGHT - BOTTOM - y / top * (HEIGHT - BOTTOM - TOP);
+    let top = round_up_axis(all().map(|(_, y)| *y).fold(0.0, f64::max));
+    let x_at = |x: f64| MARGIN_LEFT + stretch(x) / right * (WIDTH - MARGIN_LEFT - MARGIN_RIGHT);
+    let y_at = |y: f64| HEIGHT - MARGIN_BOTTOM - y / top * (HEIGHT - MARGIN_BOTTOM - MARGIN_TOP);
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\
-         <text x=\"{LEFT}\" y=\"16\" class=\"title\">{title} ({unit})</text>"
+         <text x=\"{MARGIN_LEFT}\" y=\"16\" class=\"title\">{title} ({unit})</text>"
     );
     for step in 0..=4 {
         let value = top * f64::from(step) / 4.0;
-        let (y, left) = (y_at(value), LEFT - 6.0);
+        let (y, left) = (y_at(value), MARGIN_LEFT - 6.0);
         // Writing to a string cannot fail.
         let _ = write!(
             svg,
-            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" class=\"grid\"/>\
+            "<line x1=\"{MARGIN_LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" class=\"grid\"/>\
              <text x=\"{left}\" y=\"{:.1}\" class=\"up\">{}</text>",
-            WIDTH - RIGHT,
+            WIDTH - MARGIN_RIGHT,
             y + 4.0,
-            label(value)
+            format_label(value)
         );
     }
-    for (x, name) in ticks(across, right) {
+    for (x, name) in axis_ticks(axis, right) {
         let _ = write!(
             svg,
             "<text x=\"{:.1}\" y=\"{}\" class=\"across\">{name}</text>",
@@ -81,8 +86,8 @@ pub(super) fn plot(title: &str, unit: &str, across: Across, lines: &[Line<'_>]) 
     for (number, line) in lines.iter().enumerate() {
         let colour = COLOURS[number % COLOURS.len()];
         let points = line.points.iter().map(|(x, y)| (x_at(*x), y_at(*y)));
-        draw(&mut svg, points, line.is_scattered, colour);
-        let at = WIDTH - RIGHT - 110.0 * (lines.len() - number) as f64;
+        draw_series(&mut svg, points, line.is_scattered, colour);
+        let at = WIDTH - MARGIN_RIGHT - 110.0 * (lines.len() - number) as f64;
         let _ = write!(
             svg,
             "<text x=\"{:.1}\" y=\"16\" style=\"fill:{colour}\" class=\"name\">{}</text>",
@@ -93,7 +98,7 @@ pub(super) fn plot(title: &str, unit: &str, across: Across, lines: &[Line<'_>]) 
     svg + "</svg>"
 }
 
-fn draw(
+fn draw_series(
     svg: &mut String,
     points: impl Iterator<Item = (f64, f64)>,
     is_scattered: bool,
@@ -113,30 +118,31 @@ fn draw(
     svg.push_str("\"/>");
 }
 
-fn ticks(across: Across, right: f64) -> Vec<(f64, String)> {
-    match across {
-        Across::Shares => {
-            let known = NINES.iter().filter(|(share, _)| across.stretched(*share) <= right * 1.001);
+fn axis_ticks(axis: HorizontalAxis, right: f64) -> Vec<(f64, String)> {
+    match axis {
+        HorizontalAxis::Shares => {
+            let known =
+                LABELLED_SHARES.iter().filter(|(share, _)| axis.scale(*share) <= right * 1.001);
             known.map(|(share, name)| (*share, (*name).to_owned())).collect()
         }
-        Across::Time => {
+        HorizontalAxis::Time => {
             let at = |step: u32| right * f64::from(step) / 4.0;
-            (0..=4).map(|step| (at(step), format!("{} s", label(at(step))))).collect()
+            (0..=4).map(|step| (at(step), format!("{} s", format_label(at(step))))).collect()
         }
     }
 }
 
 /// The next round number.
-fn nice(value: f64) -> f64 {
+fn round_up_axis(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;
     }
     let power = 10_f64.powf(value.log10().floor());
     let factors = [1.0, 2.0, 4.0, 6.0, 8.0, 10.0];
-    factors.map(|factor| factor * power).into_iter().find(|it| *it >= value).unwrap_or(value)
+    factors.map(|factor| factor * power).into_iter().find(|bound| *bound >= value).unwrap_or(value)
 }
 
-fn label(value: f64) -> String {
+fn format_label(value: f64) -> String {
     if value.fract() < 1e-9 || value >= 100.0 {
         format!("{value:.0}")
     } else {

@@ -1,159 +1,165 @@
-//! What is shown of a run: one value that text, JSON and HTML are made of, and that later runs are
-//! compared with.
+//! The report of a run: the value from which text, JSON and HTML are rendered, and which later runs
+//! are compared with.
 
-use super::gateway::Beheld;
-use super::histogram::{Histogram, Summary};
-use super::samples::Samples;
-use super::scenario::Scenario;
-use super::tally::{Counts, Course, Slow, Tally};
-use super::{html, text};
+use super::gateway_metrics::GatewayComparison;
+use super::histogram::{LatencyHistogram, LatencySummary};
+use super::samples::RequestSamples;
+use super::scenario::LoadScenario;
+use super::statistics::{RequestCounts, RunStatistics, RunTimeline, SlowRequest};
+use super::{html_report, text_report};
 use serde::{Deserialize, Serialize};
-use tokenweir_lab::score::Objectives;
+use tokenweir_lab::results::LatencyObjectives;
 
-/// A run.
+/// The report of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    /// The version of tokenweir that made it.
+pub struct BenchReport {
+    /// Version of tokenweir that created the report.
     pub tokenweir: String,
-    /// What was done.
-    pub run: Run,
-    /// How long it took, from the first intended request to the last end, in seconds.
+    /// The setup of the run.
+    pub run: RunDescription,
+    /// Duration in seconds, from the first intended request to the last end.
     pub seconds: f64,
-    /// Why it ended.
-    pub ending: Ending,
+    /// Why the run ended.
+    pub ending: RunTermination,
     /// Whether the generator kept up.
-    pub generator: Generator,
-    /// How requests ended, and their tokens.
-    pub counts: Counts,
-    /// Per second and per request.
-    pub rates: Rates,
-    /// Latencies.
-    pub latencies: Latencies,
-    /// Quantiles of four of them, for plots.
-    pub curves: Curves,
-    /// Those that took longest to their first output.
-    pub slowest: Vec<Slow>,
-    /// How it went.
-    pub course: Course,
-    /// The gateway's own numbers, if it was asked.
-    pub gateway: Option<Beheld>,
+    pub generator: GeneratorReport,
+    /// Request outcomes and token counts.
+    pub counts: RequestCounts,
+    /// Rates per second, and shares.
+    pub rates: RunRates,
+    /// Latency summaries.
+    pub latencies: LatencySummaries,
+    /// Quantile curves of four latencies, for plots.
+    pub curves: LatencyCurves,
+    /// The requests with the highest TTFT.
+    pub slowest: Vec<SlowRequest>,
+    /// Throughput over time.
+    pub course: RunTimeline,
+    /// The comparison with the gateway's metrics, if the run was given an admin address.
+    pub gateway: Option<GatewayComparison>,
     /// Single requests.
-    pub samples: Samples,
+    pub samples: RequestSamples,
 }
 
-/// What was done.
+/// The setup of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Run {
-    /// The server.
+pub struct RunDescription {
+    /// URL of the server.
     pub target: String,
-    /// The model that was asked for.
+    /// The requested model.
     pub model: String,
-    /// The shape of requests.
+    /// The API of the requests.
     pub api: String,
-    /// When it began, as RFC 3339 has it.
+    /// Start time in RFC 3339 format.
     pub started: String,
     /// The load.
-    pub scenario: Scenario,
-    /// What it was drawn with.
+    pub scenario: LoadScenario,
+    /// Seed of send times and token counts.
     pub seed: u64,
-    /// What the words of prompts were drawn with.
+    /// Seed of the prompt words.
     pub salt: u64,
-    /// What good service is.
-    pub objectives: Objectives,
-    /// The generator may be so late, in seconds.
+    /// The latency objectives for goodput.
+    pub objectives: LatencyObjectives,
+    /// Maximum delay of the generator at p99, in seconds.
     pub max_lag: f64,
 }
 
 /// Why a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ending {
-    /// It was over.
+pub enum RunTermination {
+    /// All requests ended.
     Complete,
-    /// Somebody ended it.
+    /// A signal ended the run.
     Interrupted,
-    /// Nothing but failures came any more.
+    /// The run was stopped because only failures came.
     GaveUp,
 }
 
 /// Whether the generator kept up. In seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Generator {
-    /// Intended → sent, of requests for which there was a place.
-    pub lag: Summary,
-    /// How much later than asked for it woke up, twenty times a second.
-    pub wakes: Summary,
-    /// Why the results are not valid. Empty: they are.
+pub struct GeneratorReport {
+    /// Intended to actual send time, of requests that did not wait for the limit of requests in
+    /// flight.
+    pub lag: LatencySummary,
+    /// Delay of timers of the generator, sampled twenty times per second.
+    pub wakes: LatencySummary,
+    /// Reasons why the results are not valid. Empty for valid results.
     pub complaints: Vec<String>,
 }
 
-/// Per second of the run, and shares.
+/// Rates per second of the run, and shares.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Rates {
-    /// Requests served a second.
+pub struct RunRates {
+    /// Requests served per second.
     pub requests: f64,
-    /// Requests a second that met the objectives.
+    /// Requests per second that met the objectives.
     pub good_requests: f64,
-    /// Tokens of their prompts.
+    /// Prompt tokens per second.
     pub input_tokens: f64,
-    /// Tokens of their answers.
+    /// Output tokens per second.
     pub output_tokens: f64,
-    /// Share of the requests that ended which met the objectives.
+    /// Share of the ended requests that met the objectives.
     pub goodput: f64,
-    /// Share of prompt tokens that came from a prefix cache. `None`: no answer told.
+    /// Share of prompt tokens that came from a prefix cache. `None` if no response reported it.
     pub cached: Option<f64>,
 }
 
-/// Latencies, in seconds.
+/// Latency summaries in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Latencies {
-    /// Intended → first output.
-    pub ttft: Summary,
-    /// Sent → first output.
-    pub service_ttft: Summary,
+pub struct LatencySummaries {
+    /// Intended send time to first output.
+    pub ttft: LatencySummary,
+    /// Actual send time to first output.
+    pub service_ttft: LatencySummary,
     /// Between events with output.
-    pub tbt: Summary,
+    pub tbt: LatencySummary,
     /// Per output token after the first.
-    pub tpot: Summary,
-    /// Intended → end.
-    pub e2e: Summary,
-    /// Sent → end.
-    pub service_e2e: Summary,
+    pub tpot: LatencySummary,
+    /// Intended send time to end.
+    pub e2e: LatencySummary,
+    /// Actual send time to end.
+    pub service_e2e: LatencySummary,
 }
 
-/// Values in seconds at the shares of [`SHARES`].
+/// Values in seconds at the quantiles of [`CURVE_QUANTILES`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Curves {
-    /// Intended → first output.
+pub struct LatencyCurves {
+    /// Intended send time to first output.
     pub ttft: Vec<f64>,
-    /// Sent → first output.
+    /// Actual send time to first output.
     pub service_ttft: Vec<f64>,
     /// Between events with output.
     pub tbt: Vec<f64>,
-    /// Intended → end.
+    /// Intended send time to end.
     pub e2e: Vec<f64>,
 }
 
-/// Where curves are known.
-pub const SHARES: [f64; 17] = [
+/// The quantiles of the curves.
+pub const CURVE_QUANTILES: [f64; 17] = [
     0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999, 0.9999,
 ];
 
-/// How a run went, apart from what was measured.
+/// How a run ended.
 #[derive(Debug, Clone)]
-pub struct End {
-    /// In seconds.
+pub struct RunEnd {
+    /// Duration of the run in seconds.
     pub seconds: f64,
-    /// Why.
-    pub ending: Ending,
+    /// Why the run ended.
+    pub ending: RunTermination,
 }
 
 // === impl Report ===
 
-impl Report {
-    /// Of what has ended.
-    pub fn of(run: Run, end: &End, tally: Tally, gateway: Option<Beheld>) -> Self {
-        let latencies = Latencies {
+impl BenchReport {
+    /// Creates the report of a finished run.
+    pub fn new(
+        run: RunDescription,
+        end: &RunEnd,
+        tally: RunStatistics,
+        gateway: Option<GatewayComparison>,
+    ) -> Self {
+        let latencies = LatencySummaries {
             ttft: tally.ttft.summary(),
             service_ttft: tally.service_ttft.summary(),
             tbt: tally.gaps.summary(),
@@ -161,8 +167,10 @@ impl Report {
             e2e: tally.e2e.summary(),
             service_e2e: tally.service_e2e.summary(),
         };
-        let curve = |histogram: &Histogram| SHARES.map(|share| histogram.quantile(share)).to_vec();
-        let curves = Curves {
+        let curve = |histogram: &LatencyHistogram| {
+            CURVE_QUANTILES.map(|share| histogram.quantile(share)).to_vec()
+        };
+        let curves = LatencyCurves {
             ttft: curve(&tally.ttft),
             service_ttft: curve(&tally.service_ttft),
             tbt: curve(&tally.gaps),
@@ -170,66 +178,66 @@ impl Report {
         };
         Self {
             tokenweir: env!("CARGO_PKG_VERSION").to_owned(),
-            generator: Generator::of(&tally, &run),
-            rates: Rates::of(&tally.counts, end.seconds),
+            generator: GeneratorReport::from_statistics(&tally, &run),
+            rates: RunRates::from_counts(&tally.counts, end.seconds),
             seconds: end.seconds,
             ending: end.ending,
             counts: tally.counts,
             latencies,
             curves,
             slowest: tally.slowest,
-            course: tally.course,
+            course: tally.timeline,
             gateway,
             samples: tally.samples.sorted(),
             run,
         }
     }
 
-    /// For people, on a terminal.
+    /// Renders the report as text for a terminal.
     pub fn text(&self) -> String {
-        text::text(self)
+        text_report::text(self)
     }
 
-    /// A page that needs nothing else.
+    /// Renders the report as a self-contained HTML page.
     pub fn html(&self) -> String {
-        html::html(self)
+        html_report::render_html(self)
     }
 
-    /// Whether the generator kept up, and something was served.
+    /// Whether the generator kept up and at least one request was served.
     pub fn is_valid(&self) -> bool {
         self.generator.complaints.is_empty() && self.counts.served > 0
     }
 }
 
-impl Run {
-    /// What a request of it is called.
+impl RunDescription {
+    /// The request id of request `number` of the plan.
     pub fn request_id(salt: u64, number: u64) -> String {
         format!("bench-{salt:x}-{number}")
     }
 }
 
-impl Generator {
-    fn of(tally: &Tally, run: &Run) -> Self {
+impl GeneratorReport {
+    fn from_statistics(tally: &RunStatistics, run: &RunDescription) -> Self {
         let (lag, wakes) = (tally.late.summary(), tally.wakes.summary());
         let millis = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
         let limit = millis(run.max_lag);
         let mut complaints = Vec::new();
         if lag.p99 > run.max_lag {
             complaints.push(format!(
-                "requests were sent {} late at p99, and {limit} is the limit",
+                "requests were sent {} late at p99; the limit is {limit}",
                 millis(lag.p99)
             ));
         }
         if wakes.p99 > run.max_lag {
             complaints.push(format!(
-                "this machine woke the generator {} late at p99, so it read answers late; \
-                 {limit} is the limit",
+                "timers of this machine fired {} late at p99, so responses were read late; \
+                 the limit is {limit}",
                 millis(wakes.p99)
             ));
         }
         if tally.counts.waited > 0 {
             complaints.push(format!(
-                "{} requests waited for a place in the generator; raise --max-in-flight",
+                "{} requests waited for the limit of requests in flight; raise --max-in-flight",
                 tally.counts.waited
             ));
         }
@@ -237,8 +245,8 @@ impl Generator {
     }
 }
 
-impl Rates {
-    fn of(counts: &Counts, seconds: f64) -> Self {
+impl RunRates {
+    fn from_counts(counts: &RequestCounts, seconds: f64) -> Self {
         let per_second = |count: u64| count as f64 / seconds.max(1e-9);
         let ended = (counts.served + counts.failed).max(1) as f64;
         let cached = counts.cached_tokens as f64 / counts.input_tokens.max(1) as f64;

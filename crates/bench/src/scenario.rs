@@ -1,4 +1,4 @@
-//! What a load is like, as data: when requests are intended to be sent and how long they are.
+//! A load as data: the arrival process and the token counts of requests.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -6,81 +6,81 @@ use std::str::FromStr;
 
 /// A load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Scenario {
-    /// What it is called.
+pub struct LoadScenario {
+    /// Name of the scenario.
     pub name: String,
-    /// When requests are sent.
-    pub arrivals: Arrivals,
-    /// Tokens of prompts. `None`: as the trace says.
-    pub prompt: Option<Lengths>,
-    /// Tokens of answers. `None`: as the trace says.
-    pub output: Option<Lengths>,
+    /// The arrival process.
+    pub arrivals: ArrivalProcess,
+    /// Prompt tokens. `None`: as in the trace.
+    pub prompt: Option<TokenRange>,
+    /// Output tokens. `None`: as in the trace.
+    pub output: Option<TokenRange>,
 }
 
-/// When requests are sent. Rates are in requests a second. All but the last are open: a request is
-/// sent when it is due, whatever became of those before it.
+/// The send times of requests. Rates are in requests per second. All variants except `Closed` are
+/// open loops: a request is sent when it is due, independent of earlier requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Arrivals {
-    /// Independent of each other.
+pub enum ArrivalProcess {
+    /// Independent arrivals.
     Poisson {
-        /// On the mean.
+        /// Mean rate.
         rate: f64,
     },
-    /// All as far apart.
+    /// Arrivals at constant distances.
     Constant {
-        /// Exactly.
+        /// Exact rate.
         rate: f64,
     },
-    /// Several at once, and then none for a while.
+    /// Bursts of simultaneous requests at constant distances.
     Bursts {
-        /// On the mean.
+        /// Mean rate.
         rate: f64,
-        /// Requests at once.
+        /// Requests per burst.
         size: u32,
     },
-    /// As a trace says.
+    /// Send times of a trace.
     Recorded {
-        /// So many times faster.
+        /// Factor by which the trace is accelerated.
         speed: f64,
     },
-    /// Closed: each user sends the next request when the last one was answered.
+    /// Closed loop: each user sends the next request when the previous response has ended.
     Closed {
-        /// How many.
+        /// Number of users.
         users: u32,
     },
 }
 
-/// A number of tokens: any from the least to the most is as likely.
+/// A uniform distribution of token counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lengths {
-    /// The fewest; at least 1.
+pub struct TokenRange {
+    /// Minimum, at least 1.
     pub least: u32,
-    /// The most.
+    /// Maximum.
     pub most: u32,
 }
 
-/// The scenarios that have a name.
+/// The named scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preset {
-    /// One chat a second: what a request takes when nobody else is there.
+pub enum ScenarioPreset {
+    /// One chat per second: the latency without other requests.
     LowLoad,
-    /// As many as the server can: its throughput.
+    /// 64 concurrent users: the maximum throughput.
     Saturation,
-    /// Documents: prefill.
+    /// Long prompts: prefill.
     LongPrompts,
-    /// Reports: decode, and KV cache that grows.
+    /// Long outputs: decode, and growing KV caches.
     LongOutputs,
-    /// Many at once, and then none: the queue.
+    /// Bursts of requests: queueing.
     Burst,
 }
 
-impl Preset {
-    /// All of them.
+impl ScenarioPreset {
+    /// All presets.
     pub const ALL: [Self; 5] =
         [Self::LowLoad, Self::Saturation, Self::LongPrompts, Self::LongOutputs, Self::Burst];
 
-    /// Its name.
+    /// Name of the preset.
     pub const fn name(self) -> &'static str {
         match self {
             Self::LowLoad => "low-load",
@@ -91,74 +91,80 @@ impl Preset {
         }
     }
 
-    /// What it is.
-    pub fn scenario(self) -> Scenario {
+    /// The scenario of the preset.
+    pub fn scenario(self) -> LoadScenario {
         let (arrivals, prompt, output) = match self {
-            Self::LowLoad => (Arrivals::Poisson { rate: 1.0 }, (128, 512), (64, 192)),
-            Self::Saturation => (Arrivals::Closed { users: 64 }, (256, 1_024), (64, 256)),
-            Self::LongPrompts => (Arrivals::Poisson { rate: 1.0 }, (4_000, 7_500), (32, 96)),
-            Self::LongOutputs => (Arrivals::Poisson { rate: 1.0 }, (64, 256), (1_000, 2_000)),
-            Self::Burst => (Arrivals::Bursts { rate: 4.0, size: 32 }, (256, 1_024), (64, 256)),
+            Self::LowLoad => (ArrivalProcess::Poisson { rate: 1.0 }, (128, 512), (64, 192)),
+            Self::Saturation => (ArrivalProcess::Closed { users: 64 }, (256, 1_024), (64, 256)),
+            Self::LongPrompts => (ArrivalProcess::Poisson { rate: 1.0 }, (4_000, 7_500), (32, 96)),
+            Self::LongOutputs => (ArrivalProcess::Poisson { rate: 1.0 }, (64, 256), (1_000, 2_000)),
+            Self::Burst => {
+                (ArrivalProcess::Bursts { rate: 4.0, size: 32 }, (256, 1_024), (64, 256))
+            }
         };
-        let lengths = |(least, most)| Some(Lengths { least, most });
+        let lengths = |(least, most)| Some(TokenRange { least, most });
         let (prompt, output) = (lengths(prompt), lengths(output));
-        Scenario { name: self.name().to_owned(), arrivals, prompt, output }
+        LoadScenario { name: self.name().to_owned(), arrivals, prompt, output }
     }
 }
 
-impl FromStr for Preset {
+impl FromStr for ScenarioPreset {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let names = Self::ALL.map(Self::name).join(", ");
         let known = Self::ALL.into_iter().find(|preset| preset.name() == text);
-        known.ok_or_else(|| format!("there are {names}"))
+        known.ok_or_else(|| format!("unknown scenario; expected one of {names}"))
     }
 }
 
-impl Arrivals {
-    /// Whether requests are sent whatever became of those before.
+impl ArrivalProcess {
+    /// Whether send times are independent of earlier requests.
     pub const fn is_open(self) -> bool {
         !matches!(self, Self::Closed { .. })
     }
 }
 
-impl fmt::Display for Arrivals {
+impl fmt::Display for ArrivalProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Poisson { rate } => write!(f, "open loop, {rate} a second (Poisson)"),
-            Self::Constant { rate } => write!(f, "open loop, {rate} a second, evenly"),
+            Self::Poisson { rate } => write!(f, "open loop, {rate} requests per second (Poisson)"),
+            Self::Constant { rate } => {
+                write!(f, "open loop, {rate} requests per second (constant)")
+            }
             Self::Bursts { rate, size } => {
-                write!(f, "open loop, {rate} a second in bursts of {size}")
+                write!(f, "open loop, {rate} requests per second in bursts of {size}")
             }
             Self::Recorded { speed } => {
-                write!(f, "open loop, {speed} times as fast as recorded")
+                write!(f, "open loop, the trace at {speed} times its speed")
             }
             Self::Closed { users } => write!(f, "closed loop, {users} users"),
         }
     }
 }
 
-impl Lengths {
-    /// One of them.
+impl TokenRange {
+    /// Draws a random token count.
     pub fn draw(self, random: &mut fastrand::Rng) -> u32 {
         random.u32(self.least..=self.most)
     }
 }
 
-impl FromStr for Lengths {
+impl FromStr for TokenRange {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (least, most) = text.split_once('-').unwrap_or((text, text));
         let number = |text: &str| text.trim().parse().ok();
         let lengths = number(least).zip(number(most)).map(|(least, most)| Self { least, most });
-        let lengths = lengths.filter(|it| 1 <= it.least && it.least <= it.most);
-        lengths.filter(|it| it.most <= MOST).ok_or("expected tokens such as 512 or 200-800")
+        let lengths = lengths.filter(|range| 1 <= range.least && range.least <= range.most);
+        lengths
+            .filter(|range| range.most <= MAX_TOKENS)
+            .ok_or("expected a token count such as 512 or a range such as 200-800")
     }
 }
 
-impl fmt::Display for Lengths {
+impl fmt::Display for TokenRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.least == self.most {
             return self.least.fmt(f);
@@ -167,28 +173,28 @@ impl fmt::Display for Lengths {
     }
 }
 
-/// The longest prompt or answer that is asked for, in tokens.
-const MOST: u32 = 10_000_000;
+/// Maximum number of tokens of a prompt or output.
+const MAX_TOKENS: u32 = 10_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_one_number_or_a_range() {
-        assert_eq!("512".parse(), Ok(Lengths { least: 512, most: 512 }));
-        assert_eq!("200-800".parse(), Ok(Lengths { least: 200, most: 800 }));
+    fn token_counts_are_one_number_or_a_range() {
+        assert_eq!("512".parse(), Ok(TokenRange { least: 512, most: 512 }));
+        assert_eq!("200-800".parse(), Ok(TokenRange { least: 200, most: 800 }));
         for wrong in ["", "0", "8-2", "a", "-5", "1-2-3", "99999999999"] {
-            assert!(wrong.parse::<Lengths>().is_err(), "{wrong}");
+            assert!(wrong.parse::<TokenRange>().is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn every_scenario_is_found_by_its_name_and_a_wrong_one_gets_the_list() {
-        for preset in Preset::ALL {
+    fn every_scenario_is_found_by_its_name_and_the_error_for_an_unknown_name_lists_all() {
+        for preset in ScenarioPreset::ALL {
             assert_eq!(preset.name().parse(), Ok(preset));
             assert_eq!(preset.scenario().name, preset.name());
         }
-        assert!("heavy".parse::<Preset>().unwrap_err().contains("long-prompts"));
+        assert!("heavy".parse::<ScenarioPreset>().unwrap_err().contains("long-prompts"));
     }
 }

@@ -1,5 +1,5 @@
-//! Pure rewriting of headers: what must not travel past a proxy is taken out, what the gateway
-//! owes the next hop is put in, and everything else stays as it came.
+//! Rewriting of request and response headers, without I/O: removes headers that must not pass a
+//! proxy, adds those that the gateway owes the next hop, and leaves all others unchanged.
 
 use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, FORWARDED, HOST,
@@ -9,11 +9,11 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
 use std::net::IpAddr;
 
-/// The request id, accepted from the client or made here.
+/// The request id, accepted from the client or generated.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// On every answer that the gateway made instead of a replica: the reason, as one word.
+/// The reason, as one word, on every response that the gateway produced itself.
 pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error");
-/// Whether OpenAI's clients shall send a request again by themselves.
+/// Tells OpenAI client libraries whether to retry a request.
 pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -22,7 +22,7 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// Meant for the next hop only (RFC 9110 §7.6.1), and two that old software still sends.
+/// Headers for the next hop only (RFC 9110 §7.6.1), `http2-settings` and `forwarded`.
 static HOP_BY_HOP: [HeaderName; 11] = [
     CONNECTION,
     KEEP_ALIVE,
@@ -37,66 +37,66 @@ static HOP_BY_HOP: [HeaderName; 11] = [
     FORWARDED,
 ];
 
-/// Headers that change what vLLM answers or does, whoever sends them. No client may send them, and no
-/// permission lets them pass; those with a permission are in `openai::control`.
-const LOAD_METRICS_FORMAT: &str = "endpoint-load-metrics-format";
+/// Headers that change the behaviour of vLLM for every sender. No client may send them, and no
+/// permission allows them. Headers that need a permission are in `openai::engine_control`.
+const LOAD_METRICS_FORMAT_HEADER: &str = "endpoint-load-metrics-format";
 const SAGEMAKER_PREFIX: &str = "x-amzn-sagemaker-";
-/// Names that are this gateway's own: nobody behind it may take a client's for its word.
-const OWN_PREFIX: &str = "x-tokenweir-";
+/// Prefix of the gateway's own headers. Clients must not be able to forge them towards backends.
+const GATEWAY_PREFIX: &str = "x-tokenweir-";
 
-/// The name of a request in headers, logs and spans: 1 to 128 visible ASCII characters.
+/// The id of a request in headers, logs and spans: 1 to 128 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestId(HeaderValue);
 
-/// What the gateway adds to a request for a replica.
+/// The headers that the gateway adds to a request for a backend.
 #[derive(Debug)]
-pub struct Outbound<'a> {
-    /// The replica's authority, for `Host`.
+pub struct UpstreamHeaders<'a> {
+    /// The backend's authority, for `Host`.
     pub host: &'a HeaderValue,
     /// The request id.
     pub request_id: &'a RequestId,
-    /// The peer that the request came from.
-    pub client: IpAddr,
+    /// IP address of the client's connection.
+    pub client_ip: IpAddr,
 }
 
 impl RequestId {
-    /// The client's, if it is fit to be used; else one made of `random`.
-    pub fn of(headers: &HeaderMap, random: u128) -> Self {
-        let is_fit = |value: &&HeaderValue| {
+    /// The client's request id if it is valid; otherwise one generated from `random`.
+    pub fn from_headers(headers: &HeaderMap, random: u128) -> Self {
+        let is_valid = |value: &&HeaderValue| {
             (1..=128).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
         };
-        let theirs = headers.get(X_REQUEST_ID).filter(is_fit).cloned();
-        let ours = || HeaderValue::try_from(format!("{random:032x}"));
-        // Hexadecimal digits are always a header value.
-        Self(theirs.or_else(|| ours().ok()).unwrap_or(HeaderValue::from_static("0")))
+        let client_id = headers.get(X_REQUEST_ID).filter(is_valid).cloned();
+        let generated_id = || HeaderValue::try_from(format!("{random:032x}"));
+        // Hexadecimal digits always form a valid header value.
+        Self(client_id.or_else(|| generated_id().ok()).unwrap_or(HeaderValue::from_static("0")))
     }
 
-    /// The text.
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()
     }
 }
 
-/// Turns a client's headers into those for a replica.
+/// Turns a client's request headers into those for a backend.
 ///
-/// `Accept-Encoding` becomes `identity`, so that the answer can be read as it passes.
-pub fn outbound(headers: &mut HeaderMap, add: &Outbound<'_>) {
+/// `Accept-Encoding` becomes `identity`, so that the observer can parse the response.
+pub fn rewrite_request_headers(headers: &mut HeaderMap, upstream: &UpstreamHeaders<'_>) {
     strip_hop_by_hop(headers);
-    strip(headers, |name| *name == EXPECT || is_not_for_clients(name));
-    headers.insert(HOST, add.host.clone());
-    headers.insert(X_REQUEST_ID, add.request_id.0.clone());
+    remove_headers_where(headers, |name| *name == EXPECT || is_forbidden_for_clients(name));
+    headers.insert(HOST, upstream.host.clone());
+    headers.insert(X_REQUEST_ID, upstream.request_id.0.clone());
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     let forwarded_for = match headers.get(X_FORWARDED_FOR).map(HeaderValue::to_str) {
-        Some(Ok(earlier)) => HeaderValue::from_str(&format!("{earlier}, {}", add.client)),
-        _ => HeaderValue::from_bytes(&address(add.client)),
+        Some(Ok(hops)) => HeaderValue::from_str(&format!("{hops}, {}", upstream.client_ip)),
+        _ => HeaderValue::from_bytes(&format_ip(upstream.client_ip)),
     };
     if let Ok(value) = forwarded_for {
         headers.insert(X_FORWARDED_FOR, value);
     }
 }
 
-/// An address as text, without the formatter's padding for the usual kind.
-fn address(ip: IpAddr) -> Vec<u8> {
+/// Formats an address. IPv4 is written by hand because the formatter is slower.
+fn format_ip(ip: IpAddr) -> Vec<u8> {
     let IpAddr::V4(ip) = ip else { return ip.to_string().into_bytes() };
     let mut text = Vec::with_capacity("255.255.255.255".len());
     for octet in ip.octets() {
@@ -108,11 +108,11 @@ fn address(ip: IpAddr) -> Vec<u8> {
     text
 }
 
-/// Turns a replica's response headers into those for the client.
+/// Turns a backend's response headers into those for the client.
 ///
-/// Event streams get the headers that keep proxies in between from buffering them, unless the
-/// replica sent its own.
-pub fn inbound(headers: &mut HeaderMap, request_id: &RequestId) {
+/// Event streams get headers that keep proxies from buffering them, unless the backend sent its
+/// own.
+pub fn rewrite_response_headers(headers: &mut HeaderMap, request_id: &RequestId) {
     strip_hop_by_hop(headers);
     headers.entry(X_REQUEST_ID).or_insert_with(|| request_id.0.clone());
     if media_type(headers).eq_ignore_ascii_case("text/event-stream") {
@@ -121,61 +121,61 @@ pub fn inbound(headers: &mut HeaderMap, request_id: &RequestId) {
     }
 }
 
-/// Whether a request names its host as RFC 9112 §3.2 and RFC 9113 §8.3.1 want it: once in HTTP/1.1, at
-/// most once elsewhere, and in HTTP/2 not as another one than `:authority`.
-pub fn has_one_host(version: Version, uri: &Uri, headers: &HeaderMap) -> bool {
+/// Whether a request names its host as RFC 9112 §3.2 and RFC 9113 §8.3.1 require: exactly once in
+/// HTTP/1.1, at most once in other versions, and in HTTP/2 not differently from `:authority`.
+pub fn has_valid_host(version: Version, uri: &Uri, headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(HOST).iter();
     let Some(host) = hosts.next() else {
         return version != Version::HTTP_11;
     };
     let host = Authority::try_from(host.as_bytes());
-    let is_sound = host.as_ref().is_ok_and(|host| !host.as_str().contains('@'));
+    let is_valid = host.as_ref().is_ok_and(|host| !host.as_str().contains('@'));
     let authority = uri.authority().filter(|_| version == Version::HTTP_2);
-    let is_same = authority.is_none_or(|authority| host.is_ok_and(|host| host == *authority));
-    hosts.next().is_none() && is_sound && is_same
+    let is_match = authority.is_none_or(|authority| host.is_ok_and(|host| host == *authority));
+    hosts.next().is_none() && is_valid && is_match
 }
 
-/// Whether a digest of the body goes with it, so that no byte of it may change.
-pub fn is_digested(headers: &HeaderMap) -> bool {
+/// Whether the headers contain a digest of the body, so that the gateway must not change the body.
+pub fn has_body_digest(headers: &HeaderMap) -> bool {
     const DIGESTS: [&str; 4] = ["content-digest", "content-md5", "digest", "x-amz-content-sha256"];
     headers.keys().any(|name| DIGESTS.contains(&name.as_str()))
 }
 
-/// The media type of a message without its parameters; empty if there is none.
+/// The media type of a message without parameters; empty if there is none.
 pub fn media_type(headers: &HeaderMap) -> &str {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     value.split(';').next().unwrap_or("").trim()
 }
 
-/// What `Connection` lists: `close`, `keep-alive` and the names of headers that are for this hop.
+/// The options of `Connection`: `close`, `keep-alive` and the names of hop-by-hop headers.
 pub fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
-/// Removes what is meant for this hop only, and what `Connection` nominates.
+/// Removes hop-by-hop headers and those that `Connection` nominates.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let options = connection_options(headers);
     let nominated: Vec<HeaderName> = options.filter_map(|name| name.parse().ok()).collect();
-    strip(headers, |name| HOP_BY_HOP.contains(name) || nominated.contains(name));
+    remove_headers_where(headers, |name| HOP_BY_HOP.contains(name) || nominated.contains(name));
 }
 
-/// Removes what is unwanted. Most messages have nothing of that kind, so one look at each name is less
-/// work than looking for each name that is unwanted.
-fn strip(headers: &mut HeaderMap, is_unwanted: impl Fn(&HeaderName) -> bool) {
-    let unwanted: Vec<HeaderName> =
-        headers.keys().filter(|name| is_unwanted(name)).cloned().collect();
-    for name in unwanted {
+/// Removes the headers that `should_remove` selects. Most messages have no such header, so checking
+/// each present name is cheaper than looking up each name that must be removed.
+fn remove_headers_where(headers: &mut HeaderMap, should_remove: impl Fn(&HeaderName) -> bool) {
+    let removed: Vec<HeaderName> =
+        headers.keys().filter(|name| should_remove(name)).cloned().collect();
+    for name in removed {
         headers.remove(name);
     }
 }
 
-/// Whether a client may not say this to a replica.
-fn is_not_for_clients(name: &HeaderName) -> bool {
+/// Whether clients must not send this header to a backend.
+fn is_forbidden_for_clients(name: &HeaderName) -> bool {
     let name = name.as_str();
-    name == LOAD_METRICS_FORMAT
-        || [SAGEMAKER_PREFIX, OWN_PREFIX].iter().any(|prefix| name.starts_with(prefix))
-        // An underscore is how a header hides from a proxy: servers fold it to a dash.
+    name == LOAD_METRICS_FORMAT_HEADER
+        || [SAGEMAKER_PREFIX, GATEWAY_PREFIX].iter().any(|prefix| name.starts_with(prefix))
+        // Some servers treat `_` as `-`, so an underscore would bypass the other rules.
         || name.contains('_')
 }
 
@@ -183,31 +183,31 @@ fn is_not_for_clients(name: &HeaderName) -> bool {
 mod tests {
     use super::*;
 
-    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+    fn header_map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         pairs
             .iter()
             .map(|&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
             .collect()
     }
 
-    fn id() -> RequestId {
-        RequestId::of(&map(&[("x-request-id", "r1")]), 1)
+    fn request_id() -> RequestId {
+        RequestId::from_headers(&header_map(&[("x-request-id", "r1")]), 1)
     }
 
-    fn sent(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let mut headers = map(pairs);
-        let add = Outbound {
-            host: &HeaderValue::from_static("replica:8000"),
-            request_id: &id(),
-            client: IpAddr::from([127, 0, 0, 1]),
+    fn upstream_headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = header_map(pairs);
+        let upstream = UpstreamHeaders {
+            host: &HeaderValue::from_static("backend:8000"),
+            request_id: &request_id(),
+            client_ip: IpAddr::from([127, 0, 0, 1]),
         };
-        outbound(&mut headers, &add);
+        rewrite_request_headers(&mut headers, &upstream);
         headers
     }
 
     #[test]
-    fn hop_by_hop_headers_and_those_that_connection_nominates_stay_behind() {
-        let sent = sent(&[
+    fn hop_by_hop_headers_and_those_that_connection_nominates_are_removed() {
+        let sent = upstream_headers(&[
             ("connection", "close, x-secret"),
             ("x-secret", "1"),
             ("transfer-encoding", "gzip, chunked"),
@@ -217,14 +217,14 @@ mod tests {
         ]);
         let names: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
         assert!(names.contains(&"authorization"));
-        for gone in ["connection", "x-secret", "transfer-encoding", "upgrade", "http2-settings"] {
-            assert!(!names.contains(&gone), "{gone}");
+        for name in ["connection", "x-secret", "transfer-encoding", "upgrade", "http2-settings"] {
+            assert!(!names.contains(&name), "{name}");
         }
     }
 
     #[test]
-    fn what_vllm_trusts_blindly_is_taken_from_clients() {
-        let sent = sent(&[
+    fn headers_that_vllm_trusts_are_removed_from_client_requests() {
+        let sent = upstream_headers(&[
             ("endpoint-load-metrics-format", "TEXT"),
             ("x-amzn-sagemaker-session-id", "NEW"),
             ("content_length", "0"),
@@ -236,56 +236,57 @@ mod tests {
     }
 
     #[test]
-    fn the_client_is_added_to_those_the_request_was_forwarded_for() {
-        assert_eq!(sent(&[])["x-forwarded-for"], "127.0.0.1");
+    fn the_client_ip_is_appended_to_x_forwarded_for() {
+        assert_eq!(upstream_headers(&[])["x-forwarded-for"], "127.0.0.1");
         assert_eq!(
-            sent(&[("x-forwarded-for", "1.2.3.4")])["x-forwarded-for"],
+            upstream_headers(&[("x-forwarded-for", "1.2.3.4")])["x-forwarded-for"],
             "1.2.3.4, 127.0.0.1"
         );
     }
 
     #[test]
-    fn a_stream_is_marked_against_buffering_unless_the_replica_did() {
-        let mut headers = map(&[("content-type", "Text/Event-Stream; charset=utf-8")]);
-        inbound(&mut headers, &id());
+    fn a_stream_gets_anti_buffering_headers_unless_the_backend_sent_them() {
+        let mut headers = header_map(&[("content-type", "Text/Event-Stream; charset=utf-8")]);
+        rewrite_response_headers(&mut headers, &request_id());
         assert_eq!(headers["x-accel-buffering"], "no");
         assert_eq!(headers["cache-control"], "no-cache");
-        let mut headers = map(&[("content-type", "application/json"), ("x-request-id", "theirs")]);
-        inbound(&mut headers, &id());
+        let mut headers =
+            header_map(&[("content-type", "application/json"), ("x-request-id", "theirs")]);
+        rewrite_response_headers(&mut headers, &request_id());
         assert_eq!(headers.len(), 2);
         assert_eq!(headers["x-request-id"], "theirs");
     }
 
     #[test]
-    fn a_host_is_named_once_and_as_hosts_are_written() {
-        let of = |version, uri: &'static str, hosts: &[&'static str]| {
+    fn a_host_must_be_unique_and_well_formed() {
+        let is_valid = |version, uri: &'static str, hosts: &[&'static str]| {
             let hosts: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
             let mut headers = HeaderMap::new();
             for (name, host) in hosts {
                 headers.append(name, HeaderValue::from_static(host));
             }
-            has_one_host(version, &Uri::from_static(uri), &headers)
+            has_valid_host(version, &Uri::from_static(uri), &headers)
         };
         let (http_1_0, http_1_1, http_2) = (Version::HTTP_10, Version::HTTP_11, Version::HTTP_2);
-        assert!(of(http_1_1, "/", &["gateway:8080"]) && of(http_1_1, "/", &["[::1]"]));
-        assert!(of(http_1_0, "/", &[]) && of(http_2, "http://gateway/", &[]));
-        assert!(of(http_1_1, "http://elsewhere/", &["gateway"]), "nobody goes there");
-        assert!(of(http_2, "http://gateway/", &["GATEWAY"]));
-        assert!(!of(http_2, "http://gateway/", &["elsewhere"]));
-        assert!(!of(http_1_1, "/", &[]) && !of(http_1_1, "/", &["a", "a"]));
+        assert!(is_valid(http_1_1, "/", &["gateway:8080"]) && is_valid(http_1_1, "/", &["[::1]"]));
+        assert!(is_valid(http_1_0, "/", &[]) && is_valid(http_2, "http://gateway/", &[]));
+        assert!(is_valid(http_1_1, "http://elsewhere/", &["gateway"]), "HTTP/1.1 ignores the URI");
+        assert!(is_valid(http_2, "http://gateway/", &["GATEWAY"]));
+        assert!(!is_valid(http_2, "http://gateway/", &["elsewhere"]));
+        assert!(!is_valid(http_1_1, "/", &[]) && !is_valid(http_1_1, "/", &["a", "a"]));
         for host in ["", "a, b", "a b", "a@b", "http://a", "a/b", "a?b", "a#b"] {
-            assert!(!of(http_1_1, "/", &[host]), "{host:?}");
+            assert!(!is_valid(http_1_1, "/", &[host]), "{host:?}");
         }
     }
 
     #[test]
     fn a_request_id_that_could_break_a_log_line_is_not_accepted() {
-        let of = |value: &str| {
+        let is_valid = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(X_REQUEST_ID, HeaderValue::from_str(value).unwrap());
-            RequestId::of(&headers, 1).as_str() == value
+            RequestId::from_headers(&headers, 1).as_str() == value
         };
-        assert!(of("bench-01-7"));
-        assert!(!of("a b") && !of("") && !of(&"x".repeat(129)));
+        assert!(is_valid("bench-01-7"));
+        assert!(!is_valid("a b") && !is_valid("") && !is_valid(&"x".repeat(129)));
     }
 }

@@ -1,17 +1,18 @@
 //! Protocol and decision code of tokenweir without I/O.
 //!
 //! No module here opens a socket, reads a file, reads a clock or draws a random number, except
-//! [`clock`], which is the one place that reads the clock. Bytes, time and randomness are arguments.
+//! [`clock`], which is the one place that reads the clock. Bytes, time and randomness are
+//! arguments.
 //!
-//! Modules are declared in layers. A module imports only from layers above its own in this file; the
-//! test `architecture` of the root package enforces the order.
+//! Modules are declared in layers. A module imports only from layers above its own in this file;
+//! the test `architecture` of the root package enforces the order.
 
 // Time, encodings and measures.
+pub mod batch_queue;
 pub mod clock;
-pub mod gather;
+pub mod histogram;
 pub mod json;
-pub mod rate;
-pub mod spread;
+pub mod rate_limiter;
 pub mod sse;
 pub mod units;
 
@@ -33,10 +34,10 @@ pub mod record;
 // Backends: addresses, metric pages, model lists.
 pub mod address;
 pub mod dialect;
+pub mod engine_metrics;
 pub mod model;
-pub mod signals;
 
-// Objectives and errors of the gateway.
+// Service level objectives, and errors of the gateway.
 pub mod error;
 pub mod slo;
 

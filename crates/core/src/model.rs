@@ -1,9 +1,9 @@
-//! The models that a replica says it serves: what its `/v1/models` answers.
+//! Parses the model list of a backend, the response of its `/v1/models`.
 //!
-//! A backend may list thousands of adapters, so an entry is kept as the text that it came as, and
-//! what a gateway takes of one list is bounded.
+//! A backend may list thousands of LoRA adapters. So an entry is stored as its JSON text, and the
+//! number of models and the length of their ids are limited.
 
-use crate::dialect::Server;
+use crate::dialect::EngineKind;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -13,82 +13,82 @@ use std::fmt;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// A model that a replica serves.
+/// A model that a backend serves.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Model {
-    /// Its id.
+pub struct ServedModel {
+    /// The model id.
     pub id: Arc<str>,
-    /// The id of the model that it is a LoRA adapter on.
+    /// Id of the base model, if this model is a LoRA adapter.
     pub parent: Option<Arc<str>>,
-    /// The kind of server, by the owner that the entry names.
-    pub server: Option<Server>,
+    /// The engine kind, derived from `owned_by` of the entry. `None`: unknown owner.
+    pub server: Option<EngineKind>,
     /// The entry of `/v1/models`.
-    pub entry: Entry,
-    /// A hash of the fields that are the same in every answer.
-    lasting: u64,
+    pub entry: ModelEntry,
+    /// A hash of the fields that do not change between responses.
+    stable_hash: u64,
 }
 
-/// An entry of `/v1/models`, as the replica sent it.
+/// An entry of `/v1/models`, as the backend sent it.
 #[derive(Debug, Clone)]
-pub struct Entry(Arc<RawValue>);
+pub struct ModelEntry(Arc<RawValue>);
 
-/// What is taken of one answer of `/v1/models`.
+/// The models of one `/v1/models` response, within the limits.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Listing {
-    /// The models, in the order of the answer.
-    pub models: Arc<[Model]>,
-    /// Entries beyond [`Listing::MOST`].
-    pub too_many: usize,
-    /// Entries whose id is longer than [`Listing::LONGEST_ID`].
+pub struct ModelList {
+    /// The models, in the order of the response.
+    pub models: Arc<[ServedModel]>,
+    /// Number of models beyond [`ModelList::MOST`], which are ignored.
+    pub excess_models: usize,
+    /// Number of models with an id longer than [`ModelList::MAX_ID_BYTES`], which are ignored.
     pub too_long: usize,
 }
 
 #[derive(Deserialize)]
-struct Answer {
-    data: Listing,
+struct BackendModelListResponse {
+    data: ModelList,
 }
 
-/// Fields that vLLM makes anew for every answer.
-const VOLATILE: [&str; 2] = ["created", "permission"];
+/// Fields whose values vLLM generates anew for every response.
+const VOLATILE_FIELDS: [&str; 2] = ["created", "permission"];
 
-// === impl Listing ===
+// === impl ModelList ===
 
-impl Listing {
-    /// Most models of one backend. The others are not served by it.
+impl ModelList {
+    /// Most models of one backend. The gateway does not route further models to it.
     pub const MOST: usize = 10_000;
     /// Longest id of a model, in bytes.
-    pub const LONGEST_ID: usize = 256;
+    pub const MAX_ID_BYTES: usize = 256;
 
-    /// The list of an answer. `None` if it has none.
-    pub fn read(answer: &[u8]) -> Option<Self> {
-        serde_json::from_slice(answer).ok().map(|Answer { data }| data)
+    /// Parses a `/v1/models` response. `None`: it is not a model list.
+    pub fn read(response: &[u8]) -> Option<Self> {
+        serde_json::from_slice(response).ok().map(|BackendModelListResponse { data }| data)
     }
 }
 
-impl<'de> Deserialize<'de> for Listing {
+impl<'de> Deserialize<'de> for ModelList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
+        struct ModelListVisitor;
 
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Listing;
+        impl<'de> Visitor<'de> for ModelListVisitor {
+            type Value = ModelList;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of models")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Listing, A::Error> {
-                let (mut listing, mut models) = (Listing::default(), Vec::<Model>::new());
+            fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<ModelList, A::Error> {
+                let (mut listing, mut models) = (ModelList::default(), Vec::<ServedModel>::new());
                 while let Some(entry) = entries.next_element::<&RawValue>()? {
-                    if models.len() == Listing::MOST {
-                        listing.too_many += 1;
+                    if models.len() == ModelList::MOST {
+                        listing.excess_models += 1;
                         continue;
                     }
-                    let Some(mut model) = Model::read(entry) else { continue };
-                    if model.id.len() > Listing::LONGEST_ID {
+                    let Some(mut model) = ServedModel::parse(entry) else { continue };
+                    if model.id.len() > ModelList::MAX_ID_BYTES {
                         listing.too_long += 1;
                         continue;
                     }
-                    // Adapters of one base share its name.
+                    // Consecutive adapters of one base model share one allocation of its id.
                     if let Some(last) = models.last().filter(|last| last.parent == model.parent) {
                         model.parent.clone_from(&last.parent);
                     }
@@ -99,87 +99,90 @@ impl<'de> Deserialize<'de> for Listing {
             }
         }
 
-        deserializer.deserialize_seq(Entries)
+        deserializer.deserialize_seq(ModelListVisitor)
     }
 }
 
-// === impl Model ===
+// === impl ServedModel ===
 
-impl Model {
-    /// The model of an entry. `None` if it has no id.
-    fn read(entry: &RawValue) -> Option<Self> {
+impl ServedModel {
+    /// Parses an entry. `None`: it has no id.
+    fn parse(entry: &RawValue) -> Option<Self> {
         let fields: BTreeMap<String, &RawValue> = serde_json::from_str(entry.get()).ok()?;
         let text = |field| -> Option<String> {
             serde_json::from_str(fields.get(field).map(|value| value.get())?).ok()
         };
-        let mut lasting = Xxh3Default::new();
-        for (name, value) in fields.iter().filter(|(name, _)| !VOLATILE.contains(&name.as_str())) {
-            lasting.update(name.as_bytes());
-            // No byte of a text.
-            lasting.update(&[0xff]);
-            lasting.update(value.get().as_bytes());
-            lasting.update(&[0xff]);
+        let mut hasher = Xxh3Default::new();
+        for (name, value) in
+            fields.iter().filter(|(name, _)| !VOLATILE_FIELDS.contains(&name.as_str()))
+        {
+            hasher.update(name.as_bytes());
+            // A separator: 0xff does not occur in UTF-8.
+            hasher.update(&[0xff]);
+            hasher.update(value.get().as_bytes());
+            hasher.update(&[0xff]);
         }
         Some(Self {
             id: text("id")?.into(),
             parent: text("parent").map(Arc::from),
-            server: text("owned_by").and_then(|owner| Server::of_owner(&owner)),
-            entry: Entry(entry.to_owned().into()),
-            lasting: lasting.digest(),
+            server: text("owned_by").and_then(|owner| EngineKind::from_owned_by(&owner)),
+            entry: ModelEntry(entry.to_owned().into()),
+            stable_hash: hasher.digest(),
         })
     }
 
-    /// The model of an entry. `None` if it has no id.
+    /// Parses an entry. `None`: it has no id.
     #[cfg(any(test, feature = "testing"))]
-    pub fn of(entry: &Value) -> Option<Self> {
-        Self::read(&serde_json::value::to_raw_value(entry).ok()?)
+    pub fn from_entry(entry: &Value) -> Option<Self> {
+        Self::parse(&serde_json::value::to_raw_value(entry).ok()?)
     }
 
-    /// The models of an answer. `None` if it is not a list of them.
-    pub fn list(answer: &[u8]) -> Option<Arc<[Self]>> {
-        Listing::read(answer).map(|listing| listing.models)
+    /// The models of a `/v1/models` response. `None`: it is not a model list.
+    pub fn list(response: &[u8]) -> Option<Arc<[Self]>> {
+        ModelList::read(response).map(|listing| listing.models)
     }
 
-    /// The same model under another name.
+    /// The same model with another id.
     pub fn called(&self, name: &Arc<str>) -> Self {
         if self.id == *name {
             return self.clone();
         }
-        Self { id: name.clone(), entry: self.entry.called(name), ..self.clone() }
+        Self { id: name.clone(), entry: self.entry.renamed(name), ..self.clone() }
     }
 
-    /// Whether two lists are the same but for what differs in every answer.
-    pub fn are_same(some: &[Self], others: &[Self]) -> bool {
-        some.iter().map(|model| model.lasting).eq(others.iter().map(|model| model.lasting))
+    /// Whether two lists are equal, ignoring the fields that differ in every response.
+    pub fn are_equivalent(left: &[Self], right: &[Self]) -> bool {
+        left.iter().map(|model| model.stable_hash).eq(right.iter().map(|model| model.stable_hash))
     }
 }
 
-// === impl Entry ===
+// === impl ModelEntry ===
 
-impl Entry {
-    /// A field of it.
+impl ModelEntry {
+    /// The value of a field of the entry.
     pub fn get(&self, field: &str) -> Option<Value> {
         let Ok(Value::Object(mut fields)) = serde_json::from_str(self.0.get()) else { return None };
         fields.remove(field)
     }
 
-    fn called(&self, name: &str) -> Self {
+    fn renamed(&self, name: &str) -> Self {
         let mut entry: Value = serde_json::from_str(self.0.get()).unwrap_or_default();
         if let Some(id) = entry.get_mut("id") {
             *id = name.into();
         }
-        // Values of JSON can always be written.
-        serde_json::value::to_raw_value(&entry).map_or_else(|_| self.clone(), |it| Self(it.into()))
+        // Cannot fail: every JSON value can be serialized.
+        serde_json::value::to_raw_value(&entry)
+            .map_or_else(|_| self.clone(), |text| Self(text.into()))
     }
 }
 
-impl PartialEq for Entry {
+impl PartialEq for ModelEntry {
     fn eq(&self, other: &Self) -> bool {
         self.0.get() == other.0.get()
     }
 }
 
-impl Serialize for Entry {
+impl Serialize for ModelEntry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         RawValue::serialize(&self.0, serializer)
     }
@@ -190,67 +193,69 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn list(entries: &Value) -> Arc<[Model]> {
-        Model::list(json!({ "object": "list", "data": entries }).to_string().as_bytes()).unwrap()
+    fn parse_entries(entries: &Value) -> Arc<[ServedModel]> {
+        ServedModel::list(json!({ "object": "list", "data": entries }).to_string().as_bytes())
+            .unwrap()
     }
 
     #[test]
-    fn an_adapter_knows_the_model_that_it_is_on() {
-        let models = list(&json!([
+    fn an_adapter_has_its_base_model_as_parent() {
+        let models = parse_entries(&json!([
             { "id": "base", "root": "/models/base", "parent": null },
             { "id": "sql", "root": "/adapters/sql", "parent": "base" },
             { "object": "nameless" },
         ]));
-        let found = models.iter().map(|model| (&*model.id, model.parent.as_deref()));
-        assert_eq!(found.collect::<Vec<_>>(), [("base", None), ("sql", Some("base"))]);
+        let parents = models.iter().map(|model| (&*model.id, model.parent.as_deref()));
+        assert_eq!(parents.collect::<Vec<_>>(), [("base", None), ("sql", Some("base"))]);
         assert_eq!(models[1].entry.get("root"), Some("/adapters/sql".into()));
         assert_eq!(models[1].entry.get("nothing"), None);
     }
 
     #[test]
-    fn what_is_no_list_is_not_taken_for_an_empty_one() {
+    fn an_invalid_list_is_not_parsed_as_an_empty_one() {
         for answer in ["", "[]", r#"{"data":{}}"#, r#"{"error":"no"}"#] {
-            assert_eq!(Model::list(answer.as_bytes()), None, "{answer}");
+            assert_eq!(ServedModel::list(answer.as_bytes()), None, "{answer}");
         }
-        assert_eq!(list(&json!([])).len(), 0);
+        assert_eq!(parse_entries(&json!([])).len(), 0);
     }
 
     #[test]
-    fn lists_that_differ_in_their_time_only_are_the_same() {
-        let at = |created: u64, length: u64| {
+    fn lists_that_differ_only_in_volatile_fields_are_equivalent() {
+        let models = |created: u64, length: u64| {
             let permission = json!([{ "id": format!("modelperm-{created}") }]);
-            list(&json!([{ "id": "a", "created": created, "max_model_len": length,
-                           "permission": permission }]))
+            parse_entries(&json!([{ "id": "a", "created": created, "max_model_len": length,
+                                    "permission": permission }]))
         };
-        assert!(Model::are_same(&at(1, 10), &at(2, 10)));
-        assert!(!Model::are_same(&at(1, 10), &at(1, 20)));
-        assert!(!Model::are_same(&at(1, 10), &[]));
+        assert!(ServedModel::are_equivalent(&models(1, 10), &models(2, 10)));
+        assert!(!ServedModel::are_equivalent(&models(1, 10), &models(1, 20)));
+        assert!(!ServedModel::are_equivalent(&models(1, 10), &[]));
     }
 
     #[test]
-    fn a_list_has_a_bound_and_so_have_its_ids() {
-        let ids = (0..Listing::MOST + 7).map(|number| json!({ "id": format!("m{number}") }));
+    fn the_number_of_models_and_the_length_of_ids_are_bounded() {
+        let ids = (0..ModelList::MOST + 7).map(|number| json!({ "id": format!("m{number}") }));
         let answer = json!({ "data": ids.collect::<Vec<_>>() }).to_string();
-        let listing = Listing::read(answer.as_bytes()).unwrap();
-        assert_eq!((listing.models.len(), listing.too_many), (Listing::MOST, 7));
-        let [most, more] = [0, 1].map(|more| "x".repeat(Listing::LONGEST_ID + more));
-        let answer = json!({ "data": [{ "id": more }, { "id": most }, { "id": 7 }] }).to_string();
-        let listing = Listing::read(answer.as_bytes()).unwrap();
-        assert_eq!((&*listing.models[0].id, listing.too_long), (&*most, 1));
-        assert_eq!((listing.models.len(), listing.too_many), (1, 0));
+        let listing = ModelList::read(answer.as_bytes()).unwrap();
+        assert_eq!((listing.models.len(), listing.excess_models), (ModelList::MOST, 7));
+        let [longest, too_long] = [0, 1].map(|extra| "x".repeat(ModelList::MAX_ID_BYTES + extra));
+        let answer = json!({ "data": [{ "id": too_long }, { "id": longest }, { "id": 7 }] });
+        let answer = answer.to_string();
+        let listing = ModelList::read(answer.as_bytes()).unwrap();
+        assert_eq!((&*listing.models[0].id, listing.too_long), (&*longest, 1));
+        assert_eq!((listing.models.len(), listing.excess_models), (1, 0));
     }
 
     #[test]
-    fn an_entry_stands_as_it_was_sent_and_under_another_name_with_all_its_fields() {
+    fn an_entry_is_serialized_verbatim_and_keeps_all_fields_when_renamed() {
         let text = r#"{"data":[{"id":"a","x" : [1,  2],"owned_by":"vllm"}]}"#;
-        let models = Model::list(text.as_bytes()).unwrap();
+        let models = ServedModel::list(text.as_bytes()).unwrap();
         let written = serde_json::to_string(&models[0].entry).unwrap();
         assert_eq!(written, r#"{"id":"a","x" : [1,  2],"owned_by":"vllm"}"#);
-        assert_eq!(models[0].server, Some(Server::Vllm));
-        let called = models[0].called(&"b".into());
-        let entry = serde_json::to_value(&called.entry).unwrap();
+        assert_eq!(models[0].server, Some(EngineKind::Vllm));
+        let renamed = models[0].called(&"b".into());
+        let entry = serde_json::to_value(&renamed.entry).unwrap();
         assert_eq!(
-            (&*called.id, entry),
+            (&*renamed.id, entry),
             ("b", json!({ "id": "b", "x": [1, 2], "owned_by": "vllm" }))
         );
     }

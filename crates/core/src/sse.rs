@@ -1,16 +1,18 @@
-//! A sans-IO decoder for `text/event-stream`: bytes go in however they were cut, the pieces of
-//! events come out. It follows the WHATWG rules (LF, CR or CRLF, byte order mark, comments,
-//! unknown fields, several `data` lines) and keeps no line: the data of an event is handed on as
-//! it arrives, so an event of any size costs the same few bytes of memory. It never fails.
+//! A decoder for `text/event-stream` without I/O: bytes go in, however they are split, and pieces
+//! of events come out.
+//!
+//! It follows the WHATWG rules (LF, CR or CRLF, byte order mark, comments, unknown fields, several
+//! `data` lines). It buffers no lines: data is returned as it arrives, so an event of any size
+//! takes the same few bytes of memory. Decoding never fails.
 
 use memchr::{memchr2, memchr3};
 
-/// What a stream of bytes says, piece by piece.
+/// A piece of an event stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Piece<'a> {
-    /// Some of the data of the event that is being read. Never empty.
+pub enum SsePiece<'a> {
+    /// Some data of the current event. Never empty.
     Data(&'a [u8]),
-    /// The event is complete; [`Decoder::event_type`] tells its type until the next call.
+    /// The event is complete. [`SseDecoder::event_type`] returns its type until the next call.
     Dispatch,
     /// A blank line that completes no event: after a comment, or after another blank line.
     Blank,
@@ -18,62 +20,62 @@ pub enum Piece<'a> {
     Comment,
 }
 
-/// The state between two reads.
+/// The decoder's state between two reads.
 #[derive(Debug, Clone, Default)]
-pub struct Decoder {
-    line: Line,
-    /// The last byte was a CR: an LF that follows belongs to it.
+pub struct SseDecoder {
+    line_state: LineState,
+    /// The last byte was a CR: an LF that follows belongs to the same line ending.
     after_cr: bool,
-    /// The event being read has had a `data` line.
+    /// The current event has had a `data` line.
     has_data: bool,
     dispatched: bool,
-    /// A line of the block that is being read has begun.
+    /// A line of the current block has begun.
     in_block: bool,
-    name: Short<6>,
-    event_type: Short<64>,
+    field_name: BoundedText<6>,
+    event_type: BoundedText<64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Line {
-    /// The first bytes of the stream, of which this many matched a byte order mark.
-    Mark(u8),
+enum LineState {
+    /// At the start of the stream; the number of bytes that matched a byte order mark.
+    ByteOrderMark(u8),
     #[default]
-    Begin,
-    Name,
-    /// After the colon: one space may follow, which is not part of the value.
-    Colon(Field),
-    Rest(Field),
+    Start,
+    FieldName,
+    /// After the colon. One space may follow, which is not part of the value.
+    AfterColon(SseField),
+    FieldValue(SseField),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Field {
+enum SseField {
     Data,
     Event,
-    /// Not of the standard: old llama.cpp servers report failures so. It is read as the data of an
-    /// event of the type `error`.
+    /// Not in the standard: old llama.cpp servers report errors in this field. It is read as the
+    /// data of an event with type `error`.
     Error,
     Ignored,
 }
 
-/// A short text; what does not fit is counted but not kept.
+/// A text of at most `N` bytes. A longer text has its length recorded, but reads as empty.
 #[derive(Debug, Clone)]
-struct Short<const N: usize> {
+struct BoundedText<const N: usize> {
     bytes: [u8; N],
     len: usize,
 }
 
 const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
-// === impl Decoder ===
+// === impl SseDecoder ===
 
-impl Decoder {
+impl SseDecoder {
     /// A decoder at the beginning of a stream.
     pub fn new() -> Self {
-        Self { line: Line::Mark(0), ..Self::default() }
+        Self { line_state: LineState::ByteOrderMark(0), ..Self::default() }
     }
 
-    /// The next piece in `input`, which is advanced past it. `None`: all of `input` was read.
-    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+    /// The next piece in `input`, which is advanced past it. `None`: all of `input` was consumed.
+    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<SsePiece<'a>> {
         if std::mem::take(&mut self.dispatched) {
             self.event_type.clear();
         }
@@ -82,12 +84,14 @@ impl Decoder {
                 *input = &input[1..];
                 continue;
             }
-            let piece = match self.line {
-                Line::Mark(matched) => self.mark(matched, byte, input),
-                Line::Begin => self.begin(byte, input),
-                Line::Name => self.name(input),
-                Line::Colon(field) => self.colon(field, byte, input),
-                Line::Rest(field) => self.rest(field, input),
+            let piece = match self.line_state {
+                LineState::ByteOrderMark(matched) => {
+                    self.read_byte_order_mark(matched, byte, input)
+                }
+                LineState::Start => self.read_line_start(byte, input),
+                LineState::FieldName => self.read_field_name(input),
+                LineState::AfterColon(field) => self.read_after_colon(field, byte, input),
+                LineState::FieldValue(field) => self.read_field_value(field, input),
             };
             if piece.is_some() {
                 return piece;
@@ -96,77 +100,84 @@ impl Decoder {
         None
     }
 
-    /// Whether the last byte was a CR: if an LF comes next, it belongs to the same line ending.
+    /// Whether the last byte was a CR. An LF that comes next belongs to the same line ending.
     pub fn is_after_cr(&self) -> bool {
         self.after_cr
     }
 
-    /// Whether all that was read is whole: what is put here stands between events, in none.
+    /// Whether the stream is between two blocks, where a comment or an event can be inserted.
     pub fn is_between_blocks(&self) -> bool {
-        !self.in_block && !self.after_cr && matches!(self.line, Line::Begin | Line::Mark(0))
+        !self.in_block
+            && !self.after_cr
+            && matches!(self.line_state, LineState::Start | LineState::ByteOrderMark(0))
     }
 
-    /// The `event` field of the event just dispatched; empty if it had none, or one longer than
-    /// 64 bytes.
+    /// The `event` field of the event just dispatched. Empty if it had none, or one longer than 64
+    /// bytes.
     pub fn event_type(&self) -> &str {
         self.event_type.as_str()
     }
 
-    fn mark<'a>(&mut self, matched: u8, byte: u8, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+    fn read_byte_order_mark<'a>(
+        &mut self,
+        matched: u8,
+        byte: u8,
+        input: &mut &'a [u8],
+    ) -> Option<SsePiece<'a>> {
         match BYTE_ORDER_MARK.get(usize::from(matched)) {
             Some(&expected) if expected == byte => {
-                self.line = Line::Mark(matched + 1);
+                self.line_state = LineState::ByteOrderMark(matched + 1);
                 *input = &input[1..];
             }
-            // Part of a mark is the beginning of a field that nobody knows.
-            Some(_) if matched > 0 => self.line = Line::Rest(Field::Ignored),
-            _ => self.line = Line::Begin,
+            // A partial mark is the beginning of an unknown field name.
+            Some(_) if matched > 0 => self.line_state = LineState::FieldValue(SseField::Ignored),
+            _ => self.line_state = LineState::Start,
         }
         None
     }
 
-    fn begin<'a>(&mut self, byte: u8, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+    fn read_line_start<'a>(&mut self, byte: u8, input: &mut &'a [u8]) -> Option<SsePiece<'a>> {
         match byte {
             b'\n' | b'\r' => {
                 self.end_line(byte, 0, input);
                 self.in_block = false;
                 self.dispatched = std::mem::take(&mut self.has_data);
                 if self.dispatched {
-                    return Some(Piece::Dispatch);
+                    return Some(SsePiece::Dispatch);
                 }
                 self.event_type.clear();
-                Some(Piece::Blank)
+                Some(SsePiece::Blank)
             }
             b':' => {
-                self.line = Line::Rest(Field::Ignored);
+                self.line_state = LineState::FieldValue(SseField::Ignored);
                 self.in_block = true;
                 *input = &input[1..];
-                Some(Piece::Comment)
+                Some(SsePiece::Comment)
             }
             _ => {
                 self.in_block = true;
-                self.name.clear();
-                self.line = Line::Name;
+                self.field_name.clear();
+                self.line_state = LineState::FieldName;
                 None
             }
         }
     }
 
-    fn name<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+    fn read_field_name<'a>(&mut self, input: &mut &'a [u8]) -> Option<SsePiece<'a>> {
         let Some(end) = memchr3(b':', b'\n', b'\r', input) else {
-            self.name.extend(input);
+            self.field_name.extend(input);
             *input = &[];
             return None;
         };
-        self.name.extend(&input[..end]);
-        let field = match self.name.as_str() {
-            "data" => Field::Data,
-            "event" => Field::Event,
-            "error" => Field::Error,
-            _ => Field::Ignored,
+        self.field_name.extend(&input[..end]);
+        let field = match self.field_name.as_str() {
+            "data" => SseField::Data,
+            "event" => SseField::Event,
+            "error" => SseField::Error,
+            _ => SseField::Ignored,
         };
         if input[end] == b':' {
-            self.line = Line::Colon(field);
+            self.line_state = LineState::AfterColon(field);
             *input = &input[end + 1..];
         } else {
             self.end_line(input[end], end, input);
@@ -174,17 +185,17 @@ impl Decoder {
         self.begin_value(field)
     }
 
-    /// A second `data` line is joined to the first by a line feed.
-    fn begin_value<'a>(&mut self, field: Field) -> Option<Piece<'a>> {
-        if field == Field::Error {
+    /// Begins the value of a field. A second `data` line is joined to the first by a line feed.
+    fn begin_value<'a>(&mut self, field: SseField) -> Option<SsePiece<'a>> {
+        if field == SseField::Error {
             self.event_type.clear();
             self.event_type.extend(b"error");
         }
         match field {
-            Field::Data | Field::Error if std::mem::replace(&mut self.has_data, true) => {
-                Some(Piece::Data(b"\n"))
+            SseField::Data | SseField::Error if std::mem::replace(&mut self.has_data, true) => {
+                Some(SsePiece::Data(b"\n"))
             }
-            Field::Event => {
+            SseField::Event => {
                 self.event_type.clear();
                 None
             }
@@ -192,15 +203,24 @@ impl Decoder {
         }
     }
 
-    fn colon<'a>(&mut self, field: Field, byte: u8, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+    fn read_after_colon<'a>(
+        &mut self,
+        field: SseField,
+        byte: u8,
+        input: &mut &'a [u8],
+    ) -> Option<SsePiece<'a>> {
         if byte == b' ' {
             *input = &input[1..];
         }
-        self.line = Line::Rest(field);
+        self.line_state = LineState::FieldValue(field);
         None
     }
 
-    fn rest<'a>(&mut self, field: Field, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+    fn read_field_value<'a>(
+        &mut self,
+        field: SseField,
+        input: &mut &'a [u8],
+    ) -> Option<SsePiece<'a>> {
         let end = memchr2(b'\n', b'\r', input);
         let value = &input[..end.unwrap_or(input.len())];
         match end {
@@ -208,36 +228,38 @@ impl Decoder {
             None => *input = &[],
         }
         match field {
-            Field::Data | Field::Error if !value.is_empty() => return Some(Piece::Data(value)),
-            Field::Event => self.event_type.extend(value),
-            Field::Data | Field::Error | Field::Ignored => {}
+            SseField::Data | SseField::Error if !value.is_empty() => {
+                return Some(SsePiece::Data(value));
+            }
+            SseField::Event => self.event_type.extend(value),
+            SseField::Data | SseField::Error | SseField::Ignored => {}
         }
         None
     }
 
     fn end_line(&mut self, ending: u8, at: usize, input: &mut &[u8]) {
         self.after_cr = ending == b'\r';
-        self.line = Line::Begin;
+        self.line_state = LineState::Start;
         *input = &input[at + 1..];
     }
 }
 
-// === impl Short ===
+// === impl BoundedText ===
 
-impl<const N: usize> Default for Short<N> {
+impl<const N: usize> Default for BoundedText<N> {
     fn default() -> Self {
         Self { bytes: [0; N], len: 0 }
     }
 }
 
-impl<const N: usize> Short<N> {
+impl<const N: usize> BoundedText<N> {
     fn clear(&mut self) {
         self.len = 0;
     }
 
     fn extend(&mut self, more: &[u8]) {
-        if let Some(room) = self.bytes.get_mut(self.len..self.len + more.len()) {
-            room.copy_from_slice(more);
+        if let Some(free) = self.bytes.get_mut(self.len..self.len + more.len()) {
+            free.copy_from_slice(more);
         }
         self.len += more.len();
     }
@@ -253,18 +275,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Events as (type, data), with a comment as `("#", "")`.
+    /// The events as (type, data), with a comment as `("#", "")`.
     fn events(pieces: &[&[u8]]) -> Vec<(String, String)> {
-        let mut decoder = Decoder::new();
+        let mut decoder = SseDecoder::new();
         let mut events = Vec::new();
         let mut data = Vec::new();
         for mut piece in pieces.iter().copied() {
             while let Some(next) = decoder.next(&mut piece) {
                 match next {
-                    Piece::Data(bytes) => data.extend_from_slice(bytes),
-                    Piece::Blank => {}
-                    Piece::Comment => events.push(("#".into(), String::new())),
-                    Piece::Dispatch => events.push((
+                    SsePiece::Data(bytes) => data.extend_from_slice(bytes),
+                    SsePiece::Blank => {}
+                    SsePiece::Comment => events.push(("#".into(), String::new())),
+                    SsePiece::Dispatch => events.push((
                         decoder.event_type().into(),
                         String::from_utf8_lossy(&std::mem::take(&mut data)).into_owned(),
                     )),
@@ -274,7 +296,7 @@ mod tests {
         events
     }
 
-    fn one(text: &str) -> Vec<(String, String)> {
+    fn events_of_text(text: &str) -> Vec<(String, String)> {
         events(&[text.as_bytes()])
     }
 
@@ -286,52 +308,52 @@ mod tests {
     fn every_line_ending_ends_a_line() {
         for ending in ["\n", "\r", "\r\n"] {
             let text = format!("event: a{ending}data: 1{ending}{ending}data:2{ending}{ending}");
-            assert_eq!(one(&text), [event("a", "1"), event("", "2")], "{ending:?}");
+            assert_eq!(events_of_text(&text), [event("a", "1"), event("", "2")], "{ending:?}");
         }
     }
 
     #[test]
     fn data_lines_are_joined_by_line_feeds() {
-        assert_eq!(one("data: a\ndata\ndata:  b\n\n"), [event("", "a\n\n b")]);
+        assert_eq!(events_of_text("data: a\ndata\ndata:  b\n\n"), [event("", "a\n\n b")]);
     }
 
     #[test]
     fn a_byte_order_mark_is_ignored_at_the_beginning_only() {
-        assert_eq!(one("\u{FEFF}data: 1\n\n"), [event("", "1")]);
-        assert_eq!(one("data: 1\n\n\u{FEFF}data: 2\n\n"), [event("", "1")]);
+        assert_eq!(events_of_text("\u{FEFF}data: 1\n\n"), [event("", "1")]);
+        assert_eq!(events_of_text("data: 1\n\n\u{FEFF}data: 2\n\n"), [event("", "1")]);
         assert_eq!(events(&[b"\xEF\xBBdata: 1\n\n"]), []);
     }
 
     #[test]
-    fn an_event_without_data_is_not_dispatched_and_its_type_is_forgotten() {
-        assert_eq!(one("event: ping\n\ndata: 1\n\n"), [event("", "1")]);
+    fn an_event_without_data_is_not_dispatched_and_its_type_is_reset() {
+        assert_eq!(events_of_text("event: ping\n\ndata: 1\n\n"), [event("", "1")]);
     }
 
     #[test]
     fn comments_and_unknown_fields_are_no_events() {
         assert_eq!(
-            one(": keep-alive\n\nid: 1\nretry: 5\ndatafoo: x\ndat: x\ndata: 1\n\n"),
+            events_of_text(": keep-alive\n\nid: 1\nretry: 5\ndatafoo: x\ndat: x\ndata: 1\n\n"),
             [event("#", ""), event("", "1")]
         );
     }
 
     #[test]
     fn an_error_field_is_an_event_of_that_type() {
-        assert_eq!(one("error: {\"code\":500}\n\n"), [event("error", "{\"code\":500}")]);
+        assert_eq!(events_of_text("error: {\"code\":500}\n\n"), [event("error", "{\"code\":500}")]);
     }
 
     #[test]
     fn an_event_without_its_blank_line_is_not_dispatched() {
-        assert_eq!(one("data: 1\n\ndata: 2\n"), [event("", "1")]);
+        assert_eq!(events_of_text("data: 1\n\ndata: 2\n"), [event("", "1")]);
     }
 
     #[test]
-    fn a_long_line_is_handed_on_without_being_kept() {
+    fn a_long_line_is_forwarded_without_being_buffered() {
         let line = "x".repeat(10 << 20);
         let text = format!("data: {line}\n\n");
         let pieces: Vec<&[u8]> = text.as_bytes().chunks(4096).collect();
         assert_eq!(events(&pieces), [event("", &line)]);
-        assert!(size_of::<Decoder>() < 160);
+        assert!(size_of::<SseDecoder>() < 160);
     }
 
     proptest! {
@@ -350,7 +372,7 @@ mod tests {
                 from = cut;
             }
             pieces.push(&bytes[from..]);
-            prop_assert_eq!(events(&pieces), one(&text));
+            prop_assert_eq!(events(&pieces), events_of_text(&text));
         }
     }
 }

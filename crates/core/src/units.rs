@@ -1,66 +1,69 @@
-//! Durations and sizes as people write them: `250ms`, `10m`, `64KiB`, `4MB`. A duration always
-//! names its unit, because `30` has meant seconds to some and milliseconds to others; a plain
-//! number of bytes is clear. What is printed can be read back.
+//! Durations and sizes in configuration and flags: `250ms`, `10m`, `64KiB`, `4MB`.
+//!
+//! A duration always has a unit, because a bare `30` can mean seconds or milliseconds. A bare
+//! number is a size in bytes. Formatted values parse to the same value.
 
 pub mod schema;
 
-/// Durations. For `#[serde(with = "units::duration")]` and, by `parse`, for flags.
+/// Durations, for `#[serde(with = "units::duration")]` and, by `parse`, for flags.
 pub mod duration {
-    use super::Text;
+    use super::TextVisitor;
     use serde::de::Error as _;
     use serde::{Deserializer, Serializer};
     use std::time::Duration;
 
-    /// The longest: a year. Deadlines are counted from now, and must not overflow.
-    pub const MAX: Duration = Duration::from_hours(365 * 24);
+    /// The longest duration: a year. Deadlines are computed as now plus duration, without overflow.
+    pub const MAX_DURATION: Duration = Duration::from_hours(365 * 24);
 
-    /// Why a text is not a duration.
+    /// Why a text is not a valid duration.
     #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
     pub enum DurationError {
         /// Not in the form `250ms`, `2s`, `10m` or `1h 30m`.
         #[error("`{0}` is not a duration; write a number and its unit, such as 250ms, 2s or 10m")]
-        Form(String),
-        /// Longer than [`MAX`].
+        InvalidFormat(String),
+        /// Longer than [`MAX_DURATION`].
         #[error("`{0}` is too long; the longest duration is 365days")]
         TooLong(String),
     }
 
-    /// Reads a duration.
+    /// Parses a duration.
     pub fn parse(text: &str) -> Result<Duration, DurationError> {
-        // Only zero may go without a unit in humantime. Here it may not either.
+        // humantime accepts a zero without a unit. This parser requires a unit for every value.
         let has_unit = text.trim_end().ends_with(|last: char| last.is_ascii_alphabetic());
         let duration = humantime::parse_duration(text.trim()).ok().filter(|_| has_unit);
         match duration {
-            None => Err(DurationError::Form(text.to_owned())),
-            Some(duration) if duration > MAX => Err(DurationError::TooLong(text.to_owned())),
+            None => Err(DurationError::InvalidFormat(text.to_owned())),
+            Some(duration) if duration > MAX_DURATION => {
+                Err(DurationError::TooLong(text.to_owned()))
+            }
             Some(duration) => Ok(duration),
         }
     }
 
-    /// Writes a duration so that [`parse`] reads it back.
+    /// Formats a duration so that [`parse`] accepts it.
     pub fn format(duration: Duration) -> String {
         humantime::format_duration(duration).to_string()
     }
 
-    /// For serde: as [`format()`].
+    /// Serializes as [`format()`].
     pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&format(*duration))
     }
 
-    /// For serde: as [`parse`].
+    /// Deserializes as [`parse`].
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        parse(&from.deserialize_str(Text)?).map_err(D::Error::custom)
+        parse(&from.deserialize_str(TextVisitor)?).map_err(D::Error::custom)
     }
 }
 
-/// Durations that may be left out: `null` is none. For `#[serde(with = "units::optional_duration")]`.
+/// Optional durations, `null` for `None`. For `#[serde(with = "units::optional_duration")]`.
 pub mod optional_duration {
     use super::duration;
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
     use std::time::Duration;
 
-    /// For serde: as [`duration::format()`], or null.
+    /// Serializes as [`duration::format()`], or null.
     pub fn serialize<S: Serializer>(from: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
         match from {
             Some(duration) => to.serialize_some(&duration::format(*duration)),
@@ -68,26 +71,26 @@ pub mod optional_duration {
         }
     }
 
-    /// For serde: as [`duration::parse`], or null.
+    /// Deserializes as [`duration::parse`], or null.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
         let text = Option::<String>::deserialize(from)?;
         text.map(|text| duration::parse(&text)).transpose().map_err(D::Error::custom)
     }
 }
 
-/// Sizes in bytes. For `#[serde(with = "units::bytes")]` and, by `parse`, for flags.
+/// Sizes in bytes, for `#[serde(with = "units::bytes")]` and, by `parse`, for flags.
 pub mod bytes {
-    use super::Text;
+    use super::TextVisitor;
     use serde::de::Error as _;
     use serde::{Deserializer, Serializer};
 
-    /// Why a text is not a size.
+    /// Why a text is not a valid size.
     #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
     pub enum BytesError {
         /// Not in the form `64KiB`, `4MB` or `65536`.
         #[error("`{0}` is not a size; write whole bytes or a unit, such as 65536, 64KiB or 4MB")]
-        Form(String),
-        /// More than memory can address.
+        InvalidFormat(String),
+        /// Larger than the address space.
         #[error("`{0}` is too large")]
         TooLarge(String),
     }
@@ -102,9 +105,9 @@ pub mod bytes {
         ("kB", 1_000),
     ];
 
-    /// Reads a size. Units are read in any case.
+    /// Parses a size. Units are case-insensitive.
     pub fn parse(text: &str) -> Result<usize, BytesError> {
-        let form = || BytesError::Form(text.to_owned());
+        let invalid_format = || BytesError::InvalidFormat(text.to_owned());
         let too_large = || BytesError::TooLarge(text.to_owned());
         let trimmed = text.trim();
         let digits = trimmed.bytes().take_while(u8::is_ascii_digit).count();
@@ -113,18 +116,18 @@ pub mod bytes {
             "" | "B" | "b" => 1,
             unit => {
                 let known = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
-                known.ok_or_else(form)?.1
+                known.ok_or_else(invalid_format)?.1
             }
         };
         if number.is_empty() {
-            return Err(form());
+            return Err(invalid_format());
         }
-        // Digits alone: what fails is too large.
+        // The text has digits only, so parsing fails only if the number is too large.
         let number: usize = number.parse().map_err(|_| too_large())?;
         number.checked_mul(factor).ok_or_else(too_large)
     }
 
-    /// Writes a size so that [`parse`] reads it back, in the largest unit that is exact.
+    /// Formats a size so that [`parse`] accepts it, in the largest unit that is exact.
     pub fn format(bytes: usize) -> String {
         let exact = UNITS.iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));
         match exact {
@@ -133,26 +136,26 @@ pub mod bytes {
         }
     }
 
-    /// For serde: as [`format()`].
+    /// Serializes as [`format()`].
     pub fn serialize<S: Serializer>(bytes: &usize, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&format(*bytes))
     }
 
-    /// For serde: as [`parse`].
+    /// Deserializes as [`parse`].
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
-        parse(&from.deserialize_str(Text)?).map_err(D::Error::custom)
+        parse(&from.deserialize_str(TextVisitor)?).map_err(D::Error::custom)
     }
 }
 
-/// Sizes that may be missing. For `#[serde(with = "units::optional_bytes")]`.
+/// Optional sizes, `null` for `None`. For `#[serde(with = "units::optional_bytes")]`.
 pub mod optional_bytes {
     use super::bytes;
     use serde::{Deserialize, Deserializer, Serializer};
 
     #[derive(Deserialize)]
-    struct Size(#[serde(deserialize_with = "bytes::deserialize")] usize);
+    struct ByteSize(#[serde(deserialize_with = "bytes::deserialize")] usize);
 
-    /// For serde: as [`bytes::format()`], or null.
+    /// Serializes as [`bytes::format()`], or null.
     pub fn serialize<S: Serializer>(from: &Option<usize>, to: S) -> Result<S::Ok, S::Error> {
         match from {
             Some(bytes) => to.serialize_some(&bytes::format(*bytes)),
@@ -160,16 +163,16 @@ pub mod optional_bytes {
         }
     }
 
-    /// For serde: as [`bytes::parse`], or null.
+    /// Deserializes as [`bytes::parse`], or null.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
-        Ok(Option::<Size>::deserialize(from)?.map(|Size(bytes)| bytes))
+        Ok(Option::<ByteSize>::deserialize(from)?.map(|ByteSize(bytes)| bytes))
     }
 }
 
-/// The text of a value. A format that tells numbers from text may hand over a number.
-struct Text;
+/// Reads the text of a value. A format that distinguishes numbers from text may provide a number.
+struct TextVisitor;
 
-impl serde::de::Visitor<'_> for Text {
+impl serde::de::Visitor<'_> for TextVisitor {
     type Value = String;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -192,7 +195,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn durations_are_read_as_people_write_them() {
+    fn durations_with_units_are_parsed() {
         for (text, millis) in
             [("250ms", 250), ("2s", 2_000), ("10m", 600_000), ("1h 30m", 5_400_000), ("0s", 0)]
         {
@@ -201,13 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_without_a_unit_is_refused_with_examples() {
+    fn a_duration_without_a_unit_is_rejected_with_examples() {
         for text in ["30", "0", "", "s", "-1s", "2 parsecs", "1e3s"] {
             let error = duration::parse(text).unwrap_err().to_string();
             assert_eq!(
                 error,
                 format!(
-                    "`{text}` is not a duration; write a number and its unit, such as 250ms, 2s or 10m"
+                    "`{text}` is not a duration; write a number and its unit, such as 250ms, \
+                     2s or 10m"
                 )
             );
         }
@@ -216,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
+    fn sizes_with_and_without_units_are_parsed() {
         for (text, bytes) in [
             ("65536", 65_536),
             ("64KiB", 65_536),
@@ -232,13 +236,14 @@ mod tests {
     }
 
     #[test]
-    fn a_size_in_an_unknown_unit_is_refused_with_examples() {
+    fn a_size_in_an_unknown_unit_is_rejected_with_examples() {
         for text in ["", "KiB", "64K", "-1", "1.5MiB", "4 megabytes", "0x10"] {
             let error = bytes::parse(text).unwrap_err().to_string();
             assert_eq!(
                 error,
                 format!(
-                    "`{text}` is not a size; write whole bytes or a unit, such as 65536, 64KiB or 4MB"
+                    "`{text}` is not a size; write whole bytes or a unit, such as 65536, 64KiB \
+                     or 4MB"
                 )
             );
         }
@@ -257,14 +262,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(millis in 0_u64..31_536_000_000, size: usize) {
+        fn formatted_values_parse_to_the_same_value(millis in 0_u64..31_536_000_000, size: usize) {
             let written = Duration::from_millis(millis);
             prop_assert_eq!(duration::parse(&duration::format(written)), Ok(written));
             prop_assert_eq!(bytes::parse(&bytes::format(size)), Ok(size));
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text: String) {
+        fn parsing_any_text_does_not_panic(text: String) {
             let _ = duration::parse(&text);
             let _ = bytes::parse(&text);
         }

@@ -1,71 +1,88 @@
-//! Numbers that are far from what is usual, and numbers that move together: what to look at first,
-//! not what is wrong.
+//! Detects anomalies (values that are far from their usual values) and correlated pairs of values.
+//! Both are hints for an investigation and no verdicts.
 
-use super::case::{Case, FAR};
-use super::history::{Point, Window};
+use super::evaluation::{ANOMALY_Z_SCORE, Evaluation};
+use super::history::{StepValueFn, StepWindow};
 use super::measure::MEASURES;
 use super::statistics::rank_correlation;
-use super::step::{Signal, Step};
+use super::step::{HistoryStep, StepSignal};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// A number that is far from what is usual.
+/// A value that is far from its usual value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Anomaly {
-    /// The replica.
+    /// The name of the backend.
     pub backend: String,
-    /// What was measured.
+    /// The name of the measure.
     pub measure: Cow<'static, str>,
-    /// Its value in the last minute.
+    /// The value in the last minute.
     pub value: f64,
     /// The unit.
     pub unit: Cow<'static, str>,
-    /// The median of the hour before.
+    /// The median of the last hour.
     pub usual: f64,
     /// (value − median) ÷ (1.4826 × median absolute deviation).
     pub z: f64,
 }
 
-/// Two numbers that moved together in the last five minutes.
+/// Two values that moved together in the last five minutes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Pair {
-    /// The replica.
+pub struct CorrelatedPair {
+    /// The name of the backend.
     pub backend: String,
-    /// One of them.
+    /// The first value.
     pub first: Cow<'static, str>,
-    /// The other.
+    /// The second value.
     pub second: Cow<'static, str>,
-    /// Spearman's correlation by ranks.
+    /// Spearman's rank correlation.
     pub correlation: f64,
-    /// How many moments had both.
+    /// Number of steps with both values.
     pub moments: usize,
 }
 
-/// A number has to be at least this many times what is usual, or its inverse.
-const TIMES: f64 = 2.0;
-/// Fewer moments show no correlation.
-const LEAST: usize = 20;
-/// A weaker one is not told.
-const STRONG: f64 = 0.7;
+/// Minimum ratio of an anomalous value to its usual value, or of the usual value to it.
+const MIN_CHANGE_FACTOR: f64 = 2.0;
+/// Minimum number of steps for a correlation.
+const MIN_PAIRED_SAMPLES: usize = 20;
+/// Minimum absolute correlation that is reported.
+const MIN_CORRELATION: f64 = 0.7;
 
-/// What is looked at together.
-const PAIRS: [(&str, Point, &str, Point); 5] = [
-    ("kv_usage", |step| step.get(Signal::KvUsage), "engine_ttft", ttft),
-    ("waiting", |step| step.get(Signal::Waiting), "engine_ttft", ttft),
-    ("kv_usage", |step| step.get(Signal::KvUsage), "waiting", |step| step.get(Signal::Waiting)),
-    ("running", |step| step.get(Signal::Running), "engine_inter_token", gap),
-    ("preemptions", |step| step.get(Signal::Preemptions), "engine_inter_token", gap),
+/// The pairs of values that are tested for correlation.
+const CORRELATION_CANDIDATES: [(&str, StepValueFn, &str, StepValueFn); 5] = [
+    ("kv_usage", |step| step.get(StepSignal::KvUsage), "engine_ttft", mean_ttft),
+    ("waiting", |step| step.get(StepSignal::Waiting), "engine_ttft", mean_ttft),
+    (
+        "kv_usage",
+        |step| step.get(StepSignal::KvUsage),
+        "waiting",
+        |step| step.get(StepSignal::Waiting),
+    ),
+    (
+        "running",
+        |step| step.get(StepSignal::Running),
+        "engine_inter_token",
+        mean_inter_token_latency,
+    ),
+    (
+        "preemptions",
+        |step| step.get(StepSignal::Preemptions),
+        "engine_inter_token",
+        mean_inter_token_latency,
+    ),
 ];
 
-/// The measures of a replica that are far from what is usual.
+/// The measures of a backend that are far from their usual values.
 pub(super) fn anomalies<'a>(
     backend: &'a str,
-    case: &'a Case<'_>,
+    case: &'a Evaluation<'_>,
 ) -> impl Iterator<Item = Anomaly> + 'a {
     MEASURES.iter().filter_map(move |row| {
-        let (value, usual) = (case.fast().get(row.measure)?, case.usual(row.measure)?);
+        let (value, usual) = (case.fast().get(row.measure)?, case.baseline(row.measure)?);
         let (z, median) = (usual.z(value), usual.median);
-        let is_far = z.abs() >= FAR && (value >= TIMES * median || value * TIMES <= median);
+        let has_changed =
+            value >= MIN_CHANGE_FACTOR * median || value * MIN_CHANGE_FACTOR <= median;
+        let is_far = z.abs() >= ANOMALY_Z_SCORE && has_changed;
         is_far.then(|| Anomaly {
             backend: backend.to_owned(),
             measure: row.name.into(),
@@ -77,30 +94,33 @@ pub(super) fn anomalies<'a>(
     })
 }
 
-/// The pairs of a replica that moved together.
-pub(super) fn pairs<'a>(backend: &'a str, window: Window<'a>) -> impl Iterator<Item = Pair> + 'a {
-    PAIRS.iter().filter_map(move |(first, one, second, other)| {
-        let moments = window.pairs(*one, *other);
-        let correlation = rank_correlation(&moments, LEAST)?;
-        (correlation.abs() >= STRONG).then(|| Pair {
+/// The pairs of values of a backend that moved together.
+pub(super) fn pairs<'a>(
+    backend: &'a str,
+    window: StepWindow<'a>,
+) -> impl Iterator<Item = CorrelatedPair> + 'a {
+    CORRELATION_CANDIDATES.iter().filter_map(move |(first, read_first, second, read_second)| {
+        let samples = window.pairs(*read_first, *read_second);
+        let correlation = rank_correlation(&samples, MIN_PAIRED_SAMPLES)?;
+        (correlation.abs() >= MIN_CORRELATION).then(|| CorrelatedPair {
             backend: backend.to_owned(),
             first: (*first).into(),
             second: (*second).into(),
             correlation,
-            moments: moments.len(),
+            moments: samples.len(),
         })
     })
 }
 
-fn ttft(step: &Step) -> Option<f64> {
-    mean(step, Signal::FirstTokenSeconds, Signal::FirstTokens)
+fn mean_ttft(step: &HistoryStep) -> Option<f64> {
+    mean_value(step, StepSignal::FirstTokenSeconds, StepSignal::FirstTokens)
 }
 
-fn gap(step: &Step) -> Option<f64> {
-    mean(step, Signal::GapSeconds, Signal::Gaps)
+fn mean_inter_token_latency(step: &HistoryStep) -> Option<f64> {
+    mean_value(step, StepSignal::InterTokenSeconds, StepSignal::Gaps)
 }
 
-fn mean(step: &Step, sum: Signal, count: Signal) -> Option<f64> {
+fn mean_value(step: &HistoryStep, sum: StepSignal, count: StepSignal) -> Option<f64> {
     let count = step.get(count).filter(|count| *count >= 1.0)?;
     Some(step.get(sum)? / count)
 }

@@ -1,144 +1,151 @@
-//! What is remembered of one replica: the steps of the last five minutes, and each measure of the
-//! hour before by the minute. It has a fixed size.
+//! The history of one backend, of fixed size: the steps of the last five minutes, and each measure
+//! of the last hour by the minute.
 
-use super::measure::{self, MEASURES, Measure};
-use super::sample::Sample;
-use super::statistics::{Usual, quantile};
-use super::step::{Signal, Step};
-use super::{EVERY, MAIN};
+use super::measure::{self, MEASURES, WindowMeasure};
+use super::sample::DiagnosisSample;
+use super::statistics::{RobustBaseline, quantile};
+use super::step::{HistoryStep, StepSignal};
+use super::{EVERY, LONG_WINDOW};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::Load;
+use tokenweir_core::dialect::EngineLoad;
 
-/// What is remembered of one replica.
+/// The history of one backend.
 #[derive(Debug)]
-pub struct History {
-    steps: VecDeque<Step>,
-    last: Option<Sample>,
-    minutes: VecDeque<Minute>,
-    /// What is usual of each measure, by these minutes.
-    usual: [Option<Usual>; measure::COUNT],
-    /// The minute that is not over began then.
-    minute_began: Option<Instant>,
-    /// Its process began after that.
-    restarted: Option<Instant>,
+pub struct BackendHistory {
+    steps: VecDeque<HistoryStep>,
+    last_sample: Option<DiagnosisSample>,
+    minutes: VecDeque<MinuteMeasures>,
+    /// The baseline of each measure, from these minutes.
+    baselines: [Option<RobustBaseline>; measure::COUNT],
+    /// Start of the current minute.
+    minute_start: Option<Instant>,
+    /// Time of the first sample after the last restart of the process.
+    restarted_at: Option<Instant>,
 }
 
-/// Each measure of one minute. NaN: not known.
-type Minute = [f32; measure::COUNT];
+/// The value of each measure in one minute. NaN: unknown.
+type MinuteMeasures = [f32; measure::COUNT];
 
-/// Some steps, the last of which is now.
+/// A range of steps that ends with the newest one.
 #[derive(Clone, Copy)]
-pub(super) struct Window<'a> {
-    steps: &'a VecDeque<Step>,
-    begin: usize,
+pub(super) struct StepWindow<'a> {
+    steps: &'a VecDeque<HistoryStep>,
+    start: usize,
 }
 
-/// A number of one step.
-pub(super) type Point = fn(&Step) -> Option<f64>;
+/// A function that reads a value from a step.
+pub(super) type StepValueFn = fn(&HistoryStep) -> Option<f64>;
 
-/// Steps that are kept.
-const STEPS: usize = (MAIN.as_secs() / EVERY.as_secs()) as usize;
+/// Number of steps in the history.
+const MAX_STEPS: usize = (LONG_WINDOW.as_secs() / EVERY.as_secs()) as usize;
 const MINUTE: Duration = Duration::from_mins(1);
-/// Minutes that are kept.
-const MINUTES: usize = 60;
-/// With fewer, nothing is usual yet.
-const LEAST_MINUTES: usize = 5;
+/// Number of minutes in the history.
+const MAX_MINUTES: usize = 60;
+/// Minimum number of minutes for a baseline.
+const MIN_BASELINE_MINUTES: usize = 5;
 
 // === impl History ===
 
-impl History {
-    /// Nothing is known.
+impl BackendHistory {
+    /// An empty history.
     pub fn new() -> Self {
         Self {
-            steps: VecDeque::with_capacity(STEPS),
-            last: None,
-            minutes: VecDeque::with_capacity(MINUTES),
-            usual: [None; measure::COUNT],
-            minute_began: None,
-            restarted: None,
+            steps: VecDeque::with_capacity(MAX_STEPS),
+            last_sample: None,
+            minutes: VecDeque::with_capacity(MAX_MINUTES),
+            baselines: [None; measure::COUNT],
+            minute_start: None,
+            restarted_at: None,
         }
     }
 
-    /// Most memory that it takes, in bytes.
-    pub const fn most_bytes() -> usize {
-        size_of::<Self>() + STEPS * size_of::<Step>() + MINUTES * size_of::<Minute>()
+    /// Maximum memory of a history, in bytes.
+    pub const fn max_bytes() -> usize {
+        let steps = MAX_STEPS * size_of::<HistoryStep>();
+        let minutes = MAX_MINUTES * size_of::<MinuteMeasures>();
+        size_of::<Self>() + steps + minutes
     }
 
-    /// Takes a moment. `is_well`: no condition was found, so that what is seen is usual.
-    pub fn take(&mut self, sample: Sample, is_well: bool) {
-        let pages = self.last.and_then(|last| Some((last.page?, sample.page?)));
+    /// Adds a sample. `is_healthy`: no condition holds, so the values may enter the baselines.
+    pub fn push(&mut self, sample: DiagnosisSample, is_healthy: bool) {
+        let pages = self.last_sample.and_then(|last| Some((last.page?, sample.page?)));
         if pages.is_some_and(|(before, page)| page.is_restart_of(&before)) {
-            self.restarted = Some(sample.at);
+            self.restarted_at = Some(sample.at);
             self.minutes.clear();
-            self.usual = [None; measure::COUNT];
-            self.minute_began = None;
+            self.baselines = [None; measure::COUNT];
+            self.minute_start = None;
         }
-        if self.steps.len() == STEPS {
+        if self.steps.len() == MAX_STEPS {
             self.steps.pop_front();
         }
-        self.steps.push_back(Step::new(&sample, self.last.as_ref()));
-        // A page is compared with the last one that there was.
-        let page = sample.page.or_else(|| self.last.and_then(|last| last.page));
-        self.last = Some(Sample { page, ..sample });
-        self.learn(sample.at, is_well);
+        self.steps.push_back(HistoryStep::new(&sample, self.last_sample.as_ref()));
+        // The next page is compared with the last page, even if samples between have no page.
+        let page = sample.page.or_else(|| self.last_sample.and_then(|last| last.page));
+        self.last_sample = Some(DiagnosisSample { page, ..sample });
+        self.update_baselines(sample.at, is_healthy);
     }
 
-    /// Keeps the measures of a minute that is over, if nothing was wrong in it.
-    fn learn(&mut self, now: Instant, is_well: bool) {
-        let began = *self.minute_began.get_or_insert(now);
-        if !is_well {
-            self.minute_began = Some(now);
+    /// Adds the measures of a completed minute to the baselines, if no condition held in it.
+    fn update_baselines(&mut self, now: Instant, is_healthy: bool) {
+        let start = *self.minute_start.get_or_insert(now);
+        if !is_healthy {
+            self.minute_start = Some(now);
             return;
         }
-        if now.saturating_duration_since(began) < MINUTE {
+        if now.saturating_duration_since(start) < MINUTE {
             return;
         }
-        self.minute_began = Some(now);
+        self.minute_start = Some(now);
         let window = self.window(MINUTE);
-        let minute = MEASURES.map(|row| row.of(&window).map_or(f32::NAN, |it| it as f32));
-        if self.minutes.len() == MINUTES {
+        let minute =
+            MEASURES.map(|row| row.value_in(&window).map_or(f32::NAN, |value| value as f32));
+        if self.minutes.len() == MAX_MINUTES {
             self.minutes.pop_front();
         }
         self.minutes.push_back(minute);
-        self.usual = std::array::from_fn(|measure| {
+        self.baselines = std::array::from_fn(|measure| {
             let minutes = self.minutes.iter().map(|minute| f64::from(minute[measure]));
-            Usual::of(minutes.filter(|value| !value.is_nan()), LEAST_MINUTES)
+            RobustBaseline::from_values(
+                minutes.filter(|value| !value.is_nan()),
+                MIN_BASELINE_MINUTES,
+            )
         });
     }
 
     /// The steps of the last `span`.
-    pub(super) fn window(&self, span: Duration) -> Window<'_> {
+    pub(super) fn window(&self, span: Duration) -> StepWindow<'_> {
         let now = self.steps.back().map(|step| step.at);
-        let is_old =
-            |step: &&Step| now.is_some_and(|now| now.saturating_duration_since(step.at) >= span);
-        Window { steps: &self.steps, begin: self.steps.iter().take_while(is_old).count() }
+        let is_old = |step: &&HistoryStep| {
+            now.is_some_and(|now| now.saturating_duration_since(step.at) >= span)
+        };
+        StepWindow { steps: &self.steps, start: self.steps.iter().take_while(is_old).count() }
     }
 
-    /// What is usual of a measure. `None`: it is not known for long enough.
-    pub(super) fn usual(&self, measure: Measure) -> Option<Usual> {
-        self.usual[measure as usize]
+    /// The baseline of a measure. `None`: fewer than five minutes of data.
+    pub(super) fn baseline(&self, measure: WindowMeasure) -> Option<RobustBaseline> {
+        self.baselines[measure as usize]
     }
 
-    /// Whether it can be sent requests.
+    /// Whether the backend was up in the last sample.
     pub(super) fn is_up(&self) -> bool {
-        self.last.is_some_and(|last| last.is_up)
+        self.last_sample.is_some_and(|last| last.is_up)
     }
 
-    /// Whether its process began less than `span` ago.
-    pub(super) fn is_young(&self, span: Duration) -> bool {
+    /// Whether the process restarted less than `span` ago.
+    pub(super) fn has_restarted_within(&self, span: Duration) -> bool {
         let now = self.steps.back().map(|step| step.at);
         let age = |then| Some(now?.saturating_duration_since(then));
-        self.restarted.and_then(age).is_some_and(|age| age < span)
+        self.restarted_at.and_then(age).is_some_and(|age| age < span)
     }
 
-    /// The last page that there was: what never changes of it.
-    pub(super) fn page(&self) -> Option<&Load> {
-        self.last.as_ref()?.page.as_ref()
+    /// The load of the last page, for values that do not change.
+    pub(super) fn page(&self) -> Option<&EngineLoad> {
+        self.last_sample.as_ref()?.page.as_ref()
     }
 }
 
-impl Default for History {
+impl Default for BackendHistory {
     fn default() -> Self {
         Self::new()
     }
@@ -146,157 +153,160 @@ impl Default for History {
 
 // === impl Window ===
 
-impl Window<'_> {
-    /// A measure of it.
-    pub(super) fn get(&self, measure: Measure) -> Option<f64> {
-        measure.row().of(self)
+impl StepWindow<'_> {
+    /// The value of a measure in the window.
+    pub(super) fn get(&self, measure: WindowMeasure) -> Option<f64> {
+        measure.row().value_in(self)
     }
 
-    /// How many steps it has.
+    /// Number of steps.
     pub(super) fn len(&self) -> usize {
-        self.steps.len() - self.begin
+        self.steps.len() - self.start
     }
 
-    /// How long it is, in seconds.
+    /// Length in seconds.
     pub(super) fn seconds(&self) -> f64 {
         self.len() as f64 * EVERY.as_secs_f64()
     }
 
-    /// What is known of a signal.
-    pub(super) fn values(&self, signal: Signal) -> impl Iterator<Item = f64> {
-        self.steps.range(self.begin..).filter_map(move |step| step.get(signal))
+    /// The known values of a signal.
+    pub(super) fn values(&self, signal: StepSignal) -> impl Iterator<Item = f64> {
+        self.steps.range(self.start..).filter_map(move |step| step.get(signal))
     }
 
     /// The value of the newest step.
-    pub(super) fn latest(&self, signal: Signal) -> Option<f64> {
+    pub(super) fn latest(&self, signal: StepSignal) -> Option<f64> {
         self.steps.back()?.get(signal)
     }
 
-    /// What is known of a signal while the engine has no request, and the gateway none there.
-    pub(super) fn idle_values(&self, signal: Signal) -> impl Iterator<Item = f64> {
-        let is_zero = |step: &Step, signal| step.get(signal).is_some_and(|value| value < 0.5);
-        let is_idle = move |step: &&Step| {
-            is_zero(step, Signal::Running)
-                && is_zero(step, Signal::Waiting)
-                && step.get(Signal::InFlight).is_none_or(|value| value < 0.5)
+    /// The known values of a signal in steps in which neither the engine nor the gateway has a
+    /// request there.
+    pub(super) fn idle_values(&self, signal: StepSignal) -> impl Iterator<Item = f64> {
+        let is_zero =
+            |step: &HistoryStep, signal| step.get(signal).is_some_and(|value| value < 0.5);
+        let is_idle = move |step: &&HistoryStep| {
+            is_zero(step, StepSignal::Running)
+                && is_zero(step, StepSignal::Waiting)
+                && step.get(StepSignal::InFlight).is_none_or(|value| value < 0.5)
         };
-        self.steps.range(self.begin..).filter(is_idle).filter_map(move |step| step.get(signal))
+        self.steps.range(self.start..).filter(is_idle).filter_map(move |step| step.get(signal))
     }
 
-    /// Requests in the engine that are not this gateway's.
-    pub(super) fn beyond_in_flight(&self) -> impl Iterator<Item = f64> {
-        self.steps.range(self.begin..).filter_map(|step| {
-            let inside = step.get(Signal::Running)? + step.get(Signal::Waiting)?;
-            Some(inside - step.get(Signal::InFlight)?)
+    /// Requests in the engine minus the gateway's own requests there, by step.
+    pub(super) fn foreign_requests(&self) -> impl Iterator<Item = f64> {
+        self.steps.range(self.start..).filter_map(|step| {
+            let in_engine = step.get(StepSignal::Running)? + step.get(StepSignal::Waiting)?;
+            Some(in_engine - step.get(StepSignal::InFlight)?)
         })
     }
 
-    /// Two numbers of each step that has both.
-    pub(super) fn pairs(&self, first: Point, second: Point) -> Vec<(f64, f64)> {
-        let steps = self.steps.range(self.begin..);
+    /// Two values of each step that has both.
+    pub(super) fn pairs(&self, first: StepValueFn, second: StepValueFn) -> Vec<(f64, f64)> {
+        let steps = self.steps.range(self.start..);
         steps.filter_map(|step| Some((first(step)?, second(step)?))).collect()
     }
 
-    /// Whether half of its steps tell a signal.
-    pub(super) fn tells(&self, signal: Signal) -> bool {
+    /// Whether at least half of the steps have a value of the signal.
+    pub(super) fn has_signal(&self, signal: StepSignal) -> bool {
         self.len() > 0 && self.values(signal).count() * 2 >= self.len()
     }
 
-    /// The sum. `None`: it is not told.
-    pub(super) fn sum(&self, signal: Signal) -> Option<f64> {
+    /// The sum. `None`: no value is known.
+    pub(super) fn sum(&self, signal: StepSignal) -> Option<f64> {
         let mut values = self.values(signal).peekable();
         values.peek().is_some().then(|| values.sum())
     }
 
-    /// The mean.
-    pub(super) fn mean(&self, signal: Signal) -> Option<f64> {
+    /// The mean. `None`: no value is known.
+    pub(super) fn mean(&self, signal: StepSignal) -> Option<f64> {
         let count = self.values(signal).count();
         Some(self.sum(signal)? / count as f64)
     }
 
-    /// The greatest.
-    pub(super) fn max(&self, signal: Signal) -> Option<f64> {
+    /// The maximum. `None`: no value is known.
+    pub(super) fn max(&self, signal: StepSignal) -> Option<f64> {
         self.values(signal).max_by(f64::total_cmp)
     }
 
-    /// A quantile.
-    pub(super) fn quantile(&self, signal: Signal, q: f64) -> Option<f64> {
+    /// A quantile, from 0 to 1. `None`: no value is known.
+    pub(super) fn quantile(&self, signal: StepSignal, q: f64) -> Option<f64> {
         quantile(&mut self.values(signal).collect::<Vec<_>>(), q)
     }
 
-    /// The share of steps in which a signal is at least `least`; 0 if it is not told.
-    pub(super) fn share(&self, signal: Signal, least: f64) -> f64 {
-        share(self.values(signal), least)
+    /// The share of known values of a signal that are at least `least`; 0 if none is known.
+    pub(super) fn share(&self, signal: StepSignal, least: f64) -> f64 {
+        fraction_at_least(self.values(signal), least)
     }
 
-    /// The same of any number of a step.
-    pub(super) fn share_of(&self, point: Point, least: f64) -> f64 {
-        share(self.steps.range(self.begin..).filter_map(point), least)
+    /// The share of known values of `point` that are at least `least`; 0 if none is known.
+    pub(super) fn point_fraction_at_least(&self, point: StepValueFn, least: f64) -> f64 {
+        fraction_at_least(self.steps.range(self.start..).filter_map(point), least)
     }
 
-    /// Growth in a second.
-    pub(super) fn rate(&self, signal: Signal) -> Option<f64> {
-        let elapsed = self.sum(Signal::Elapsed).filter(|elapsed| *elapsed > 0.0)?;
+    /// Growth per second.
+    pub(super) fn rate(&self, signal: StepSignal) -> Option<f64> {
+        let elapsed = self.sum(StepSignal::Elapsed).filter(|elapsed| *elapsed > 0.0)?;
         Some(self.sum(signal)? / elapsed)
     }
 
-    /// One sum over another, which must be at least `least`.
-    pub(super) fn ratio(&self, part: Signal, whole: Signal, least: f64) -> Option<f64> {
+    /// The ratio of two sums. `None`: the second sum is less than `least`.
+    pub(super) fn ratio(&self, part: StepSignal, whole: StepSignal, least: f64) -> Option<f64> {
         let whole = self.sum(whole).filter(|whole| *whole >= least && *whole > 0.0)?;
         Some(self.sum(part)? / whole)
     }
 }
 
-fn share(values: impl Iterator<Item = f64>, least: f64) -> f64 {
-    let (mut count, mut enough) = (0_u32, 0_u32);
+fn fraction_at_least(values: impl Iterator<Item = f64>, least: f64) -> f64 {
+    let (mut count, mut matching) = (0_u32, 0_u32);
     for value in values {
         count += 1;
-        enough += u32::from(value >= least);
+        matching += u32::from(value >= least);
     }
-    f64::from(enough) / f64::from(count.max(1))
+    f64::from(matching) / f64::from(count.max(1))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::some_moment;
+    use super::super::sample::test_instant;
     use super::*;
 
-    fn at(start: Instant, seconds: u64, tokens: f64) -> Sample {
-        let load = Load { generation_tokens: Some(tokens), ..Load::default() };
+    fn sample_at(start: Instant, seconds: u64, tokens: f64) -> DiagnosisSample {
+        let load = EngineLoad { generation_tokens: Some(tokens), ..EngineLoad::default() };
         let at = start + Duration::from_secs(seconds);
-        Sample { at, is_up: true, page: Some(load), seen: None }
+        DiagnosisSample { at, is_up: true, page: Some(load), gateway: None }
     }
 
     #[test]
-    fn an_hour_of_a_replica_takes_less_than_64_kib() {
-        assert!(History::most_bytes() < 64 << 10, "{}", History::most_bytes());
-        let mut history = History::new();
-        let start = some_moment();
-        (0..1_000).for_each(|n| history.take(at(start, 5 * n, n as f64), true));
-        assert_eq!((history.steps.len(), history.minutes.len()), (STEPS, MINUTES));
-        assert_eq!((history.steps.capacity(), history.minutes.capacity()), (STEPS, MINUTES));
+    fn an_hour_of_a_backend_takes_less_than_64_kib() {
+        assert!(BackendHistory::max_bytes() < 64 << 10, "{}", BackendHistory::max_bytes());
+        let mut history = BackendHistory::new();
+        let start = test_instant();
+        (0..1_000).for_each(|n| history.push(sample_at(start, 5 * n, n as f64), true));
+        assert_eq!((history.steps.len(), history.minutes.len()), (MAX_STEPS, MAX_MINUTES));
+        let capacities = (history.steps.capacity(), history.minutes.capacity());
+        assert_eq!(capacities, (MAX_STEPS, MAX_MINUTES));
     }
 
     #[test]
-    fn a_restart_is_no_growth_and_ends_what_is_usual() {
-        let mut history = History::new();
-        let start = some_moment();
-        (0..100).for_each(|n| history.take(at(start, 5 * n, 50.0 * n as f64), true));
-        let rate = history.window(MINUTE).rate(Signal::GenerationTokens);
+    fn a_restart_is_no_growth_and_clears_the_baselines() {
+        let mut history = BackendHistory::new();
+        let start = test_instant();
+        (0..100).for_each(|n| history.push(sample_at(start, 5 * n, 50.0 * n as f64), true));
+        let rate = history.window(MINUTE).rate(StepSignal::GenerationTokens);
         assert!(rate.is_some_and(|rate| (rate - 10.0).abs() < 1e-6), "{rate:?}");
-        assert!(history.usual(Measure::GenerationRate).is_some());
-        history.take(at(start, 500, 0.0), true);
-        assert!(history.usual(Measure::GenerationRate).is_none());
-        assert!(history.is_young(MINUTE));
-        let after = history.window(MINUTE).rate(Signal::GenerationTokens);
+        assert!(history.baseline(WindowMeasure::GenerationRate).is_some());
+        history.push(sample_at(start, 500, 0.0), true);
+        assert!(history.baseline(WindowMeasure::GenerationRate).is_none());
+        assert!(history.has_restarted_within(MINUTE));
+        let after = history.window(MINUTE).rate(StepSignal::GenerationTokens);
         assert!(after.is_some_and(|rate| (rate - 10.0).abs() < 1e-6), "{after:?}");
     }
 
     #[test]
-    fn a_minute_in_which_something_was_wrong_is_not_usual() {
-        let mut history = History::new();
-        let start = some_moment();
-        (0..100).for_each(|n| history.take(at(start, 5 * n, 50.0 * n as f64), false));
+    fn a_minute_with_a_verdict_is_not_in_the_baseline() {
+        let mut history = BackendHistory::new();
+        let start = test_instant();
+        (0..100).for_each(|n| history.push(sample_at(start, 5 * n, 50.0 * n as f64), false));
         assert!(history.minutes.is_empty());
     }
 }

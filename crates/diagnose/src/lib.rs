@@ -1,46 +1,48 @@
-//! What is the matter with the replicas: conditions, each named with its evidence, from what their
-//! metrics say and from what passed through here.
+//! Diagnosis of backends under load. Rules derive named conditions, each with its evidence, from
+//! the metrics of the engines and from the requests of the gateway.
 //!
 //! ```text
-//! tally    counts what ends at each replica                    ┐
-//! sample   one moment: its page, and what was counted since    ├─► history: the last minutes in
-//! step     what a moment adds to the one before                ┘   full, the hour by the minute
-//! measure  one table of numbers of a window ─► rules: one table of conditions ─► steady ─► verdict
-//! anomaly  the same numbers, against the hour before
+//! request_counters  counts the requests of each backend              ┐
+//! sample            one observation: a metrics page and these counts ├─► history: the last five
+//! step              the difference of two samples                    ┘   minutes in full, the last
+//!                                                                        hour by the minute
+//! measure  a table of values of a window ─► rules: a table of conditions ─► debounce ─► verdict
+//! anomaly  the same values, compared with the last hour
 //! ```
-//!
-//! A rule names a condition when somebody is harmed by it, never because something is hot. What
-//! cannot be known is said to be so. Time is an argument everywhere.
+//! A rule requires harm to clients, not only high utilisation. A rule whose data is missing is
+//! reported as undetermined. Time is always an argument, so no module reads a clock.
 
 mod anomaly;
-mod board;
-mod case;
+mod debounce;
+mod diagnoser;
+mod evaluation;
 mod history;
+mod latest_diagnosis;
 mod measure;
+mod request_counters;
 mod rules;
 mod sample;
 mod statistics;
-mod steady;
 mod step;
-mod tally;
 mod verdict;
-mod watch;
 
-pub use anomaly::{Anomaly, Pair};
-pub use board::Board;
-pub use case::SLOW_START;
-pub use history::History;
-pub use rules::{RULES, Rule, safe_max_num_seqs};
-pub use sample::{Counts, Sample, Seen};
-pub use tally::Tallies;
-pub use verdict::{CannotTell, Confidence, Diagnosis, Evidence, Severity, Verdict, Watched};
-pub use watch::Watch;
+pub use anomaly::{Anomaly, CorrelatedPair};
+pub use diagnoser::Diagnoser;
+pub use evaluation::SLOW_START;
+pub use history::BackendHistory;
+pub use latest_diagnosis::LatestDiagnosis;
+pub use request_counters::BackendRequestCounters;
+pub use rules::{DiagnosisRule, RULES, safe_max_num_seqs};
+pub use sample::{BackendRequestCounts, DiagnosisSample, GatewayObservations};
+pub use verdict::{
+    Confidence, DiagnosedBackend, Diagnosis, Evidence, UndeterminedRule, Verdict, VerdictSeverity,
+};
 
 use std::time::Duration;
 
-/// Time between two looks.
+/// Interval between two samples.
 pub const EVERY: Duration = Duration::from_secs(5);
-/// The window in which a condition must show.
+/// The window in which a condition must hold.
 pub const FAST: Duration = Duration::from_mins(1);
-/// The window over which lengths and pairs are measured.
-pub const MAIN: Duration = Duration::from_mins(5);
+/// The window for lengths of sequences and for correlated pairs.
+pub const LONG_WINDOW: Duration = Duration::from_mins(5);

@@ -1,22 +1,22 @@
-//! What is measured of a window, one row each: a name, a unit, and how it is computed. Rules judge
-//! these numbers, evidence shows them, and what is usual of each is kept by the minute.
+//! The measures of a window, one row each: name, unit and computation. Rules judge these values,
+//! evidence shows them, and baselines are kept for them.
 
-use super::history::Window;
-use super::step::Signal;
+use super::history::StepWindow;
+use super::step::StepSignal;
 
-/// A number of a window.
+/// A measure of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Measure {
+pub(super) enum WindowMeasure {
     KvUsage,
     KvUsageP90,
     Waiting,
     Running,
     PreemptionRate,
-    PreemptedShare,
-    HitRatio,
+    PreemptionsPerRequest,
+    PrefixHitRatio,
     QueueTime,
     EngineTtft,
-    EngineGap,
+    EngineInterToken,
     GenerationRate,
     Ttft,
     SlowShare,
@@ -24,109 +24,138 @@ pub(super) enum Measure {
     InFlight,
     CancelRatio,
     FrontEnd,
-    StallRate,
-    Reusable,
+    StallsPerStream,
+    ReusablePrompt,
 }
 
-/// How a measure is told and computed.
-pub(super) struct Row {
-    /// Which it is.
-    pub(super) measure: Measure,
-    /// Its name.
+/// The definition of a measure.
+pub(super) struct MeasureDefinition {
+    /// The measure.
+    pub(super) measure: WindowMeasure,
+    /// The name in evidence.
     pub(super) name: &'static str,
-    /// Its unit; empty for a count.
+    /// The unit.
     pub(super) unit: &'static str,
-    of: fn(&Window<'_>) -> Option<f64>,
+    compute: fn(&StepWindow<'_>) -> Option<f64>,
 }
 
-/// How many there are.
-pub(super) const COUNT: usize = Measure::Reusable as usize + 1;
-/// Fewer times say nothing about their mean.
-const ENOUGH: f64 = 5.0;
-/// Fewer tokens say nothing about a cache.
-const ENOUGH_TOKENS: f64 = 1_000.0;
+/// Number of measures.
+pub(super) const COUNT: usize = WindowMeasure::ReusablePrompt as usize + 1;
+/// Minimum number of observations for a mean.
+const MIN_OBSERVATIONS: f64 = 5.0;
+/// Minimum number of tokens for a ratio of tokens.
+const MIN_TOKENS: f64 = 1_000.0;
 
-/// All of them, in the order of the enumeration.
-pub(super) const MEASURES: [Row; COUNT] = [
-    Row::new(Measure::KvUsage, "kv_usage", "ratio", |it| it.mean(Signal::KvUsage)),
-    Row::new(Measure::KvUsageP90, "kv_usage_p90", "ratio", |it| it.quantile(Signal::KvUsage, 0.9)),
-    Row::new(Measure::Waiting, "waiting", "requests", |it| it.mean(Signal::Waiting)),
-    Row::new(Measure::Running, "running", "requests", |it| it.mean(Signal::Running)),
-    Row::new(Measure::PreemptionRate, "preemptions_per_second", "1/s", |it| {
-        it.rate(Signal::Preemptions)
+/// All measures, in the order of the enumeration.
+pub(super) const MEASURES: [MeasureDefinition; COUNT] = [
+    MeasureDefinition::new(WindowMeasure::KvUsage, "kv_usage", "ratio", |window| {
+        window.mean(StepSignal::KvUsage)
     }),
-    Row::new(Measure::PreemptedShare, "preemptions_per_request", "ratio", |it| {
-        it.ratio(Signal::Preemptions, Signal::FirstTokens, 1.0)
+    MeasureDefinition::new(WindowMeasure::KvUsageP90, "kv_usage_p90", "ratio", |window| {
+        window.quantile(StepSignal::KvUsage, 0.9)
     }),
-    Row::new(Measure::HitRatio, "prefix_hit_ratio", "ratio", |it| {
-        it.ratio(Signal::PrefixHits, Signal::PrefixQueries, ENOUGH_TOKENS)
+    MeasureDefinition::new(WindowMeasure::Waiting, "waiting", "requests", |window| {
+        window.mean(StepSignal::Waiting)
     }),
-    Row::new(Measure::QueueTime, "queue_time_mean", "s", |it| {
-        it.ratio(Signal::QueueSeconds, Signal::Queued, ENOUGH)
+    MeasureDefinition::new(WindowMeasure::Running, "running", "requests", |window| {
+        window.mean(StepSignal::Running)
     }),
-    Row::new(Measure::EngineTtft, "engine_ttft_mean", "s", |it| {
-        it.ratio(Signal::FirstTokenSeconds, Signal::FirstTokens, ENOUGH)
+    MeasureDefinition::new(
+        WindowMeasure::PreemptionRate,
+        "preemptions_per_second",
+        "1/s",
+        |window| window.rate(StepSignal::Preemptions),
+    ),
+    MeasureDefinition::new(
+        WindowMeasure::PreemptionsPerRequest,
+        "preemptions_per_request",
+        "ratio",
+        |window| window.ratio(StepSignal::Preemptions, StepSignal::FirstTokens, 1.0),
+    ),
+    MeasureDefinition::new(WindowMeasure::PrefixHitRatio, "prefix_hit_ratio", "ratio", |window| {
+        window.ratio(StepSignal::PrefixHits, StepSignal::PrefixQueries, MIN_TOKENS)
     }),
-    Row::new(Measure::EngineGap, "engine_inter_token_mean", "s", |it| {
-        it.ratio(Signal::GapSeconds, Signal::Gaps, 100.0)
+    MeasureDefinition::new(WindowMeasure::QueueTime, "queue_time_mean", "s", |window| {
+        window.ratio(StepSignal::QueueSeconds, StepSignal::Queued, MIN_OBSERVATIONS)
     }),
-    Row::new(Measure::GenerationRate, "generation_tokens_per_second", "tokens/s", |it| {
-        it.rate(Signal::GenerationTokens)
+    MeasureDefinition::new(WindowMeasure::EngineTtft, "engine_ttft_mean", "s", |window| {
+        window.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, MIN_OBSERVATIONS)
     }),
-    Row::new(Measure::Ttft, "ttft_mean", "s", |it| {
-        it.ratio(Signal::FirstOutputSeconds, Signal::FirstOutputs, ENOUGH)
+    MeasureDefinition::new(
+        WindowMeasure::EngineInterToken,
+        "engine_inter_token_mean",
+        "s",
+        |window| window.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, 100.0),
+    ),
+    MeasureDefinition::new(
+        WindowMeasure::GenerationRate,
+        "generation_tokens_per_second",
+        "tokens/s",
+        |window| window.rate(StepSignal::GenerationTokens),
+    ),
+    MeasureDefinition::new(WindowMeasure::Ttft, "ttft_mean", "s", |window| {
+        window.ratio(StepSignal::FirstOutputSeconds, StepSignal::FirstOutputs, MIN_OBSERVATIONS)
     }),
-    Row::new(Measure::SlowShare, "slow_first_outputs", "ratio", |it| {
-        it.ratio(Signal::SlowFirstOutputs, Signal::FirstOutputs, 20.0)
+    MeasureDefinition::new(WindowMeasure::SlowShare, "slow_first_outputs", "ratio", |window| {
+        window.ratio(StepSignal::SlowFirstOutputs, StepSignal::FirstOutputs, 20.0)
     }),
-    Row::new(Measure::GapP99, "inter_token_p99", "s", |it| it.mean(Signal::GapP99)),
-    Row::new(Measure::InFlight, "in_flight", "requests", |it| it.mean(Signal::InFlight)),
-    Row::new(Measure::CancelRatio, "cancelled", "ratio", |it| {
-        it.ratio(Signal::Cancelled, Signal::Finished, 20.0)
+    MeasureDefinition::new(WindowMeasure::GapP99, "inter_token_p99", "s", |window| {
+        window.mean(StepSignal::GapP99)
     }),
-    Row::new(Measure::FrontEnd, "front_end_lag", "s", front_end),
-    Row::new(Measure::StallRate, "stalls_per_stream", "ratio", |it| {
-        it.ratio(Signal::Stalls, Signal::FirstOutputs, ENOUGH)
+    MeasureDefinition::new(WindowMeasure::InFlight, "in_flight", "requests", |window| {
+        window.mean(StepSignal::InFlight)
     }),
-    Row::new(Measure::Reusable, "reusable_prompt", "ratio", |it| {
-        it.ratio(Signal::ReusableTokens, Signal::AskedTokens, ENOUGH_TOKENS)
+    MeasureDefinition::new(WindowMeasure::CancelRatio, "cancelled", "ratio", |window| {
+        window.ratio(StepSignal::Cancelled, StepSignal::Finished, 20.0)
+    }),
+    MeasureDefinition::new(WindowMeasure::FrontEnd, "front_end_lag", "s", front_end_lag),
+    MeasureDefinition::new(
+        WindowMeasure::StallsPerStream,
+        "stalls_per_stream",
+        "ratio",
+        |window| window.ratio(StepSignal::Stalls, StepSignal::FirstOutputs, MIN_OBSERVATIONS),
+    ),
+    MeasureDefinition::new(WindowMeasure::ReusablePrompt, "reusable_prompt", "ratio", |window| {
+        window.ratio(StepSignal::ReusableTokens, StepSignal::GatewayPromptTokens, MIN_TOKENS)
     }),
 ];
 
-/// Mean time to first token as the gateway sees it, less the engine's own. Both must be of the
-/// same requests: streams only, as many as the engine counted but for a fifth.
-fn front_end(window: &Window<'_>) -> Option<f64> {
-    let (outputs, tokens) = (window.sum(Signal::FirstOutputs)?, window.sum(Signal::FirstTokens)?);
-    let streams = window.ratio(Signal::Streams, Signal::Finished, 1.0).unwrap_or(1.0);
+/// The mean TTFT of the gateway minus the mean TTFT of the engine. `None` if the two do not count
+/// the same requests: at least 20 streams, at most 10 % of other requests, and counts that differ
+/// by at most one fifth.
+fn front_end_lag(window: &StepWindow<'_>) -> Option<f64> {
+    let (outputs, tokens) =
+        (window.sum(StepSignal::FirstOutputs)?, window.sum(StepSignal::FirstTokens)?);
+    let streams = window.ratio(StepSignal::Streams, StepSignal::Finished, 1.0).unwrap_or(1.0);
     let is_same = outputs >= 20.0 && (outputs - tokens).abs() <= 0.2 * outputs && streams >= 0.9;
-    let lag = window.get(Measure::Ttft)? - window.get(Measure::EngineTtft)?;
+    let lag = window.get(WindowMeasure::Ttft)? - window.get(WindowMeasure::EngineTtft)?;
     is_same.then_some(lag)
 }
 
-// === impl Measure ===
+// === impl WindowMeasure ===
 
-impl Measure {
-    /// Its row.
-    pub(super) fn row(self) -> &'static Row {
+impl WindowMeasure {
+    /// The definition.
+    pub(super) fn row(self) -> &'static MeasureDefinition {
         &MEASURES[self as usize]
     }
 }
 
-// === impl Row ===
+// === impl MeasureDefinition ===
 
-impl Row {
+impl MeasureDefinition {
     const fn new(
-        measure: Measure,
+        measure: WindowMeasure,
         name: &'static str,
         unit: &'static str,
-        of: fn(&Window<'_>) -> Option<f64>,
+        compute: fn(&StepWindow<'_>) -> Option<f64>,
     ) -> Self {
-        Self { measure, name, unit, of }
+        Self { measure, name, unit, compute }
     }
 
-    /// Its value in a window. `None`: what it is made of is not told, or too little of it.
-    pub(super) fn of(&self, window: &Window<'_>) -> Option<f64> {
-        (self.of)(window)
+    /// The value in a window. `None`: its signals are unknown, or there are too few observations.
+    pub(super) fn value_in(&self, window: &StepWindow<'_>) -> Option<f64> {
+        (self.compute)(window)
     }
 }
 
@@ -136,9 +165,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_measure_has_its_row_and_its_name() {
-        for (place, row) in MEASURES.iter().enumerate() {
-            assert_eq!(row.measure as usize, place, "{}", row.name);
+    fn each_measure_has_a_definition_and_a_unique_name() {
+        for (index, row) in MEASURES.iter().enumerate() {
+            assert_eq!(row.measure as usize, index, "{}", row.name);
         }
         let names: BTreeSet<&str> = MEASURES.iter().map(|row| row.name).collect();
         assert_eq!(names.len(), COUNT);

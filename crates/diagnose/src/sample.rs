@@ -1,71 +1,71 @@
-//! One moment of a replica: what its metrics page said, and what the gateway saw since the moment
-//! before.
+//! One sample of a backend: the load of its metrics page, and what the gateway observed since the
+//! previous sample.
 
 use std::time::Instant;
-use tokenweir_core::dialect::Load;
+use tokenweir_core::dialect::EngineLoad;
 
-/// One moment of a replica.
+/// One sample of a backend.
 #[derive(Debug, Clone, Copy)]
-pub struct Sample {
-    /// When it was.
+pub struct DiagnosisSample {
+    /// Time of the sample.
     pub at: Instant,
-    /// Whether it could be sent requests.
+    /// Whether the backend is up: it can get requests.
     pub is_up: bool,
-    /// What its page said. `None`: there was none that is fresh and understood.
-    pub page: Option<Load>,
-    /// What the gateway saw. `None`: no gateway watches.
-    pub seen: Option<Seen>,
+    /// The load of its metrics page. `None`: no page that is fresh and understood.
+    pub page: Option<EngineLoad>,
+    /// The observations of the gateway. `None`: there is no gateway.
+    pub gateway: Option<GatewayObservations>,
 }
 
-/// What the gateway sees of a replica.
+/// The observations of the gateway about a backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Seen {
-    /// Its requests there now.
+pub struct GatewayObservations {
+    /// Requests of this gateway at the backend now.
     pub in_flight: u32,
-    /// Those of its streams that are silent for too long now.
+    /// Streams that are stalled now.
     pub stalled: u32,
-    /// Times that one fell silent for too long, since the start.
+    /// Stalls since the start of the gateway.
     pub stalls: u64,
-    /// The p99 of the times between outputs lately, in seconds. `None`: too few.
+    /// The recent p99 of the times between outputs, in seconds. `None`: too few outputs.
     pub gap_p99: Option<f64>,
-    /// Requests that wait in the gateway for any replica with room.
+    /// Requests that wait in the gateway for a backend with capacity.
     pub queued: usize,
-    /// What was counted since the moment before.
-    pub counts: Counts,
+    /// Counts since the previous sample.
+    pub counts: BackendRequestCounts,
 }
 
-/// What the gateway counts of a replica's requests. Times are sums in seconds, lengths in tokens.
+/// Counts of the gateway's requests at a backend. Times are sums in seconds, lengths are in tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Counts {
+pub struct BackendRequestCounts {
     /// First outputs of streams.
     pub first_outputs: u64,
-    /// Their times since the request was sent there.
+    /// Sum of their times since the request was sent to the backend.
     pub first_output_seconds: f64,
-    /// Those of them that took longer than [`super::SLOW_START`] seconds.
+    /// First outputs that took longer than [`super::SLOW_START`] seconds.
     pub slow_first_outputs: u64,
     /// Requests that ended.
     pub finished: u64,
-    /// Those of them that were streams.
+    /// Ended requests that were streams.
     pub streams: u64,
-    /// Those of them whose client left first.
+    /// Ended requests whose client disconnected first.
     pub cancelled: u64,
-    /// How long these clients had waited.
+    /// Sum of the durations of these requests.
     pub cancel_seconds: f64,
-    /// The squares of these times, by which it is seen whether they are all alike.
+    /// Sum of the squares of these durations, for their standard deviation.
     pub cancel_squares: f64,
-    /// Tokens of prompts, as they were estimated when a replica was chosen.
+    /// Prompt tokens, as estimated for the routing decision.
     pub prompt_tokens: f64,
-    /// Those of them that some replica was believed to have in its cache.
+    /// Prompt tokens that were predicted to be in the cache of at least one backend.
     pub reusable_tokens: f64,
-    /// Those of them that this one was.
+    /// Prompt tokens that were predicted to be in the cache of this backend.
     pub reusable_here_tokens: f64,
-    /// The longest prompt.
+    /// Length of the longest prompt.
     pub longest_prompt: f64,
 }
 
-/// A moment for tests.
+/// An instant for tests.
 #[cfg(test)]
-pub(super) fn some_moment() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+pub(super) fn test_instant() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "tests only need an arbitrary instant")]
     Instant::now()
 }

@@ -1,21 +1,20 @@
-//! Robust statistics of a few numbers.
+//! Robust statistics of small sets of values.
 
-/// The median of the absolute deviations of a normal distribution, times this, is its standard
-/// deviation.
-const NORMAL: f64 = 1.4826;
+/// Factor from the median absolute deviation to the standard deviation of a normal distribution.
+const MAD_TO_STANDARD_DEVIATION: f64 = 1.4826;
 
-/// What is usual.
+/// The baseline of a measure: its usual value and spread.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Usual {
+pub(super) struct RobustBaseline {
     /// The median.
     pub(super) median: f64,
-    /// 1.4826 times the median absolute deviation: the standard deviation, if they are normal.
+    /// 1.4826 times the median absolute deviation; equals the standard deviation for normal values.
     pub(super) deviation: f64,
 }
 
-impl Usual {
-    /// Of these numbers. `None`: fewer than `least`.
-    pub(super) fn of(values: impl Iterator<Item = f64>, least: usize) -> Option<Self> {
+impl RobustBaseline {
+    /// The baseline of these values. `None`: fewer than `least` values.
+    pub(super) fn from_values(values: impl Iterator<Item = f64>, least: usize) -> Option<Self> {
         let mut values: Vec<f64> = values.collect();
         if values.len() < least {
             return None;
@@ -24,26 +23,26 @@ impl Usual {
         for value in &mut values {
             *value = (*value - median).abs();
         }
-        Some(Self { median, deviation: NORMAL * quantile(&mut values, 0.5)? })
+        Some(Self { median, deviation: MAD_TO_STANDARD_DEVIATION * quantile(&mut values, 0.5)? })
     }
 
-    /// (value − median) ÷ deviation, where the deviation is at least a hundredth of the median: a
-    /// number that never moved is not known more exactly than that.
+    /// The z-score: (value − median) ÷ deviation. The deviation is at least 1 % of the median,
+    /// because a constant value is not known more exactly than that.
     pub(super) fn z(&self, value: f64) -> f64 {
-        let least = (self.median.abs() / 100.0).max(f64::MIN_POSITIVE);
-        (value - self.median) / self.deviation.max(least)
+        let min_deviation = (self.median.abs() / 100.0).max(f64::MIN_POSITIVE);
+        (value - self.median) / self.deviation.max(min_deviation)
     }
 }
 
-/// The `q` quantile, by the nearest rank. Sorts. `None`: there are none.
+/// The `q` quantile by nearest rank. Sorts `values`. `None`: no values.
 pub(super) fn quantile(values: &mut [f64], q: f64) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let last = values.len().checked_sub(1)?;
     values.get((q * last as f64).round() as usize).copied()
 }
 
-/// Spearman's correlation by ranks, ties sharing their mean rank. `None`: fewer than `least` pairs,
-/// or one side never moved.
+/// Spearman's rank correlation; ties share their mean rank. `None`: fewer than `least` pairs, or
+/// one side is constant.
 pub(super) fn rank_correlation(pairs: &[(f64, f64)], least: usize) -> Option<f64> {
     if pairs.len() < least {
         return None;
@@ -51,13 +50,14 @@ pub(super) fn rank_correlation(pairs: &[(f64, f64)], least: usize) -> Option<f64
     let first = ranks(pairs.iter().map(|(first, _)| *first));
     let second = ranks(pairs.iter().map(|(_, second)| *second));
     let middle = (pairs.len() as f64 - 1.0) / 2.0;
-    let (mut both, mut one, mut other) = (0.0, 0.0, 0.0);
+    let (mut covariance, mut first_variance, mut second_variance) = (0.0, 0.0, 0.0);
     for (a, b) in first.iter().zip(&second) {
-        both += (a - middle) * (b - middle);
-        one += (a - middle).powi(2);
-        other += (b - middle).powi(2);
+        covariance += (a - middle) * (b - middle);
+        first_variance += (a - middle).powi(2);
+        second_variance += (b - middle).powi(2);
     }
-    (one > 0.0 && other > 0.0).then(|| both / (one * other).sqrt())
+    let has_variance = first_variance > 0.0 && second_variance > 0.0;
+    has_variance.then(|| covariance / (first_variance * second_variance).sqrt())
 }
 
 fn ranks(values: impl Iterator<Item = f64>) -> Vec<f64> {
@@ -68,8 +68,8 @@ fn ranks(values: impl Iterator<Item = f64>) -> Vec<f64> {
     while begin < sorted.len() {
         let same = |next: &&(usize, f64)| next.1.total_cmp(&sorted[begin].1).is_eq();
         let end = begin + sorted[begin..].iter().take_while(same).count();
-        for (place, _) in &sorted[begin..end] {
-            ranks[*place] = (begin + end - 1) as f64 / 2.0;
+        for (index, _) in &sorted[begin..end] {
+            ranks[*index] = (begin + end - 1) as f64 / 2.0;
         }
         begin = end;
     }
@@ -81,19 +81,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_wild_value_does_not_change_what_is_usual() {
+    fn one_outlier_does_not_change_the_baseline() {
         let calm = (0..20).map(|n| 10.0 + f64::from(n % 3));
-        let usual = Usual::of(calm.chain([1e6]), 5).unwrap();
+        let usual = RobustBaseline::from_values(calm.chain([1e6]), 5).unwrap();
         assert!((usual.median - 11.0).abs() < 1e-9 && usual.deviation < 2.0, "{usual:?}");
         assert!(usual.z(1e6) > 100.0 && usual.z(11.0).abs() < 1e-9);
-        assert_eq!(Usual::of([1.0; 4].into_iter(), 5), None);
+        assert_eq!(RobustBaseline::from_values([1.0; 4].into_iter(), 5), None);
     }
 
     #[test]
-    fn what_never_moved_is_known_to_a_hundredth() {
-        let usual = Usual::of([2.0; 9].into_iter(), 5).unwrap();
+    fn a_constant_value_has_a_deviation_of_one_percent() {
+        let usual = RobustBaseline::from_values([2.0; 9].into_iter(), 5).unwrap();
         assert!((usual.z(2.1) - 5.0).abs() < 1e-9, "{}", usual.z(2.1));
-        assert!(Usual { median: 0.0, deviation: 0.0 }.z(0.0).abs() < 1e-9);
+        assert!(RobustBaseline { median: 0.0, deviation: 0.0 }.z(0.0).abs() < 1e-9);
     }
 
     #[test]
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_values_that_were_there() {
+    fn quantiles_are_observed_values() {
         let mut values = [3.0, 1.0, 2.0, 5.0, 4.0];
         assert_eq!(quantile(&mut values, 0.5), Some(3.0));
         assert_eq!((quantile(&mut values, 1.0), quantile(&mut [], 0.5)), (Some(5.0), None));

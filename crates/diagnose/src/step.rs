@@ -1,22 +1,22 @@
-//! What one moment of a replica adds to the moment before: gauges as they stand, and what counters
-//! grew by. A step is one row of small numbers, so that minutes of them take a few KiB.
+//! A step: gauges of one sample, and the growth of counters since the previous sample. A step is a
+//! row of 32-bit numbers, so that five minutes of steps take a few KiB.
 
-use super::sample::{Sample, Seen};
+use super::sample::{DiagnosisSample, GatewayObservations};
 use std::time::Instant;
-use tokenweir_core::dialect::Load;
+use tokenweir_core::dialect::EngineLoad;
 
-/// A number of a step.
+/// A value of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Signal {
-    /// Share of the KV cache that requests hold.
+pub(super) enum StepSignal {
+    /// Share of the KV cache that requests occupy.
     KvUsage,
     /// Requests that wait in the engine.
     Waiting,
     /// Requests that run there.
     Running,
-    /// Seconds since the page before, if both were read and are of one process.
+    /// Seconds since the previous page, if both pages are known and from the same process.
     Elapsed,
-    /// What the counters of the page grew by in that time.
+    /// Growth of the counters of the page in that time.
     Preemptions,
     PrefixQueries,
     PrefixHits,
@@ -26,13 +26,13 @@ pub(super) enum Signal {
     Queued,
     FirstTokenSeconds,
     FirstTokens,
-    GapSeconds,
+    InterTokenSeconds,
     Gaps,
-    /// Requests of this gateway at the replica.
+    /// Requests of this gateway at the backend.
     InFlight,
-    /// Those of its streams that are silent.
+    /// Stalled streams of this gateway at the backend.
     Stalled,
-    /// How many fell silent.
+    /// Streams that stalled since the previous sample.
     Stalls,
     /// The p99 of the times between outputs, in seconds.
     GapP99,
@@ -46,45 +46,45 @@ pub(super) enum Signal {
     Streams,
     Cancelled,
     CancelSeconds,
-    CancelSquares,
-    AskedTokens,
+    CancelSecondsSquared,
+    GatewayPromptTokens,
     ReusableTokens,
     ReusableHereTokens,
     LongestPrompt,
 }
 
-/// How many signals there are.
-const COUNT: usize = Signal::LongestPrompt as usize + 1;
+/// Number of signals.
+const SIGNAL_COUNT: usize = StepSignal::LongestPrompt as usize + 1;
 
-/// One row of numbers. NaN: not known.
+/// One row of values. NaN: unknown.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct HistoryStep {
     pub(super) at: Instant,
-    values: [f32; COUNT],
+    values: [f32; SIGNAL_COUNT],
 }
 
-/// A counter of a page, and the signal of its growth.
-type Counter = (Signal, fn(&Load) -> Option<f64>);
+/// A signal and the counter of a page whose growth it is.
+type LoadCounter = (StepSignal, fn(&EngineLoad) -> Option<f64>);
 
-const COUNTERS: [Counter; 11] = [
-    (Signal::Preemptions, |load| load.preemptions),
-    (Signal::PrefixQueries, |load| load.prefix_queries),
-    (Signal::PrefixHits, |load| load.prefix_hits),
-    (Signal::PromptTokens, |load| load.prompt_tokens),
-    (Signal::GenerationTokens, |load| load.generation_tokens),
-    (Signal::QueueSeconds, |load| load.queue_seconds),
-    (Signal::Queued, |load| load.queued),
-    (Signal::FirstTokenSeconds, |load| load.first_token_seconds),
-    (Signal::FirstTokens, |load| load.first_tokens),
-    (Signal::GapSeconds, |load| load.gap_seconds),
-    (Signal::Gaps, |load| load.gaps),
+const LOAD_COUNTERS: [LoadCounter; 11] = [
+    (StepSignal::Preemptions, |load| load.preemptions),
+    (StepSignal::PrefixQueries, |load| load.prefix_queries),
+    (StepSignal::PrefixHits, |load| load.prefix_hits),
+    (StepSignal::PromptTokens, |load| load.prompt_tokens),
+    (StepSignal::GenerationTokens, |load| load.generation_tokens),
+    (StepSignal::QueueSeconds, |load| load.queue_seconds),
+    (StepSignal::Queued, |load| load.queued),
+    (StepSignal::FirstTokenSeconds, |load| load.first_token_seconds),
+    (StepSignal::FirstTokens, |load| load.first_tokens),
+    (StepSignal::InterTokenSeconds, |load| load.gap_seconds),
+    (StepSignal::Gaps, |load| load.gaps),
 ];
 
-// === impl Signal ===
+// === impl StepSignal ===
 
-impl Signal {
-    /// What has to tell it: a signal of the page by the name that `/status` has for it, or
-    /// `gateway`, if only what passes through one can.
+impl StepSignal {
+    /// The source of the value: a signal of the metrics page by its name in `/status`, or `gateway`
+    /// for values that only a gateway has.
     pub(super) const fn source(self) -> &'static str {
         match self {
             Self::KvUsage => "kv_usage",
@@ -94,7 +94,7 @@ impl Signal {
             Self::PromptTokens | Self::GenerationTokens => "tokens",
             Self::QueueSeconds | Self::Queued => "queue_time",
             Self::FirstTokenSeconds | Self::FirstTokens => "time_to_first_token",
-            Self::GapSeconds | Self::Gaps => "inter_token_latency",
+            Self::InterTokenSeconds | Self::Gaps => "inter_token_latency",
             _ => "gateway",
         }
     }
@@ -102,67 +102,71 @@ impl Signal {
 
 // === impl Step ===
 
-impl Step {
-    /// The step to `sample` from the one before, of which only the page and the silences matter.
-    pub(super) fn new(sample: &Sample, before: Option<&Sample>) -> Self {
-        let mut step = Self { at: sample.at, values: [f32::NAN; COUNT] };
+impl HistoryStep {
+    /// The step from the previous sample `before` to `sample`.
+    pub(super) fn new(sample: &DiagnosisSample, before: Option<&DiagnosisSample>) -> Self {
+        let mut step = Self { at: sample.at, values: [f32::NAN; SIGNAL_COUNT] };
         if let Some(page) = &sample.page {
-            step.set(Signal::KvUsage, page.kv_usage);
-            step.set(Signal::Waiting, page.waiting);
-            step.set(Signal::Running, page.running);
+            step.set(StepSignal::KvUsage, page.kv_usage);
+            step.set(StepSignal::Waiting, page.waiting);
+            step.set(StepSignal::Running, page.running);
             if let Some((then, load)) = before.and_then(|it| Some((it.at, it.page?))) {
                 let elapsed = sample.at.saturating_duration_since(then).as_secs_f64();
-                step.grow(elapsed, page, &load);
+                step.add_counter_growth(elapsed, page, &load);
             }
         }
-        if let Some(seen) = &sample.seen {
-            step.see(seen, before.and_then(|it| it.seen).as_ref());
+        if let Some(seen) = &sample.gateway {
+            step.add_gateway_observations(seen, before.and_then(|it| it.gateway).as_ref());
         }
         step
     }
 
-    /// The value of a signal.
-    pub(super) fn get(&self, signal: Signal) -> Option<f64> {
+    /// The value of a signal. `None`: unknown.
+    pub(super) fn get(&self, signal: StepSignal) -> Option<f64> {
         let value = self.values[signal as usize];
         (!value.is_nan()).then_some(f64::from(value))
     }
 
-    fn set(&mut self, signal: Signal, value: Option<f64>) {
+    fn set(&mut self, signal: StepSignal, value: Option<f64>) {
         self.values[signal as usize] = value.map_or(f32::NAN, |value| value as f32);
     }
 
-    fn grow(&mut self, elapsed: f64, page: &Load, before: &Load) {
+    fn add_counter_growth(&mut self, elapsed: f64, page: &EngineLoad, before: &EngineLoad) {
         if page.is_restart_of(before) {
             return;
         }
-        self.set(Signal::Elapsed, Some(elapsed));
-        for (signal, read) in COUNTERS {
+        self.set(StepSignal::Elapsed, Some(elapsed));
+        for (signal, read) in LOAD_COUNTERS {
             let grown = read(page).zip(read(before)).map(|(now, then)| now - then);
             self.set(signal, grown.filter(|grown| *grown >= 0.0));
         }
     }
 
-    fn see(&mut self, seen: &Seen, before: Option<&Seen>) {
+    fn add_gateway_observations(
+        &mut self,
+        seen: &GatewayObservations,
+        before: Option<&GatewayObservations>,
+    ) {
         let counts = &seen.counts;
         let stalls = before.map(|before| seen.stalls.saturating_sub(before.stalls) as f64);
-        self.set(Signal::Stalls, stalls);
-        self.set(Signal::GapP99, seen.gap_p99);
+        self.set(StepSignal::Stalls, stalls);
+        self.set(StepSignal::GapP99, seen.gap_p99);
         for (signal, value) in [
-            (Signal::InFlight, f64::from(seen.in_flight)),
-            (Signal::Stalled, f64::from(seen.stalled)),
-            (Signal::GatewayQueue, seen.queued as f64),
-            (Signal::FirstOutputs, counts.first_outputs as f64),
-            (Signal::FirstOutputSeconds, counts.first_output_seconds),
-            (Signal::SlowFirstOutputs, counts.slow_first_outputs as f64),
-            (Signal::Finished, counts.finished as f64),
-            (Signal::Streams, counts.streams as f64),
-            (Signal::Cancelled, counts.cancelled as f64),
-            (Signal::CancelSeconds, counts.cancel_seconds),
-            (Signal::CancelSquares, counts.cancel_squares),
-            (Signal::AskedTokens, counts.prompt_tokens),
-            (Signal::ReusableTokens, counts.reusable_tokens),
-            (Signal::ReusableHereTokens, counts.reusable_here_tokens),
-            (Signal::LongestPrompt, counts.longest_prompt),
+            (StepSignal::InFlight, f64::from(seen.in_flight)),
+            (StepSignal::Stalled, f64::from(seen.stalled)),
+            (StepSignal::GatewayQueue, seen.queued as f64),
+            (StepSignal::FirstOutputs, counts.first_outputs as f64),
+            (StepSignal::FirstOutputSeconds, counts.first_output_seconds),
+            (StepSignal::SlowFirstOutputs, counts.slow_first_outputs as f64),
+            (StepSignal::Finished, counts.finished as f64),
+            (StepSignal::Streams, counts.streams as f64),
+            (StepSignal::Cancelled, counts.cancelled as f64),
+            (StepSignal::CancelSeconds, counts.cancel_seconds),
+            (StepSignal::CancelSecondsSquared, counts.cancel_squares),
+            (StepSignal::GatewayPromptTokens, counts.prompt_tokens),
+            (StepSignal::ReusableTokens, counts.reusable_tokens),
+            (StepSignal::ReusableHereTokens, counts.reusable_here_tokens),
+            (StepSignal::LongestPrompt, counts.longest_prompt),
         ] {
             self.set(signal, Some(value));
         }

@@ -1,121 +1,121 @@
-//! What is said: a condition with its evidence, what to do, and what would prove it wrong; or that
-//! it cannot be told, and what is missing for that.
+//! The result of a diagnosis: verdicts with their evidence, remedies and disproofs, and the rules
+//! that could not be determined. These types are the JSON document of `/diagnose`.
 
-use super::anomaly::{Anomaly, Pair};
-use super::measure::Measure;
+use super::anomaly::{Anomaly, CorrelatedPair};
+use super::measure::WindowMeasure;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// A condition of one replica. What another version leaves out is empty.
+/// A condition that holds at a backend. Fields that another version omits are empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verdict {
-    /// The name of its rule.
+    /// The name of the rule.
     pub verdict: Cow<'static, str>,
-    /// The replica.
+    /// The name of the backend.
     pub backend: String,
-    /// How bad it is.
-    pub severity: Severity,
-    /// How sure it is.
+    /// The severity.
+    pub severity: VerdictSeverity,
+    /// The confidence, from the number of independent signals.
     pub confidence: Confidence,
-    /// What it is, in one sentence.
+    /// The meaning of the condition, in one sentence.
     pub meaning: Cow<'static, str>,
-    /// Which of its causes it is, if that is known.
+    /// The cause, if it is known.
     pub cause: Option<Cow<'static, str>>,
-    /// For how long it has been found, in seconds.
+    /// Time since the verdict began, in seconds.
     pub age_seconds: f64,
-    /// The numbers that it rests on.
+    /// The values that show the condition.
     pub evidence: Vec<Evidence>,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
-    /// What would prove it wrong.
+    /// An observation that would disprove the verdict.
     pub disproof: Cow<'static, str>,
-    /// Where more is said of it.
+    /// Link to the documentation of the rule.
     pub runbook: String,
 }
 
-/// A number, and what it usually is.
+/// A value with its usual value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Evidence {
-    /// What was measured.
+    /// The name of the measure.
     pub measure: Cow<'static, str>,
-    /// Its value in the window.
+    /// The value in the window.
     pub value: f64,
-    /// The unit of both.
+    /// The unit of both values.
     pub unit: Cow<'static, str>,
-    /// Its median in the hour before. `None`: that is not known.
+    /// The median of the last hour. `None`: unknown.
     pub usual: Option<f64>,
     /// The length of the window, in seconds.
     pub window_seconds: f64,
 }
 
-/// A rule that could not be judged.
+/// A rule that could not be determined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CannotTell {
+pub struct UndeterminedRule {
     /// The name of the rule.
     pub verdict: Cow<'static, str>,
-    /// The replica.
+    /// The name of the backend.
     pub backend: String,
-    /// What is missing: signals by the names that `/status` has for them, `gateway` for what only a
-    /// gateway sees, or a sentence.
+    /// The missing data: signals by their names in `/status`, `gateway` for data that only a
+    /// gateway has, or a description.
     pub missing: Vec<Cow<'static, str>>,
 }
 
-/// A replica that is watched.
+/// A backend that is diagnosed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Watched {
-    /// Its name.
+pub struct DiagnosedBackend {
+    /// The name of the backend.
     pub backend: String,
-    /// Whether any rule could be judged.
+    /// Whether at least one rule could be determined.
     pub is_judged: bool,
 }
 
-/// How bad a condition is.
+/// The severity of a condition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// It costs something.
+pub enum VerdictSeverity {
+    /// It has a cost.
     #[default]
     Warning,
-    /// Users are being failed.
+    /// Clients are harmed.
     Critical,
 }
 
-/// How many signals that do not depend on each other say so: one, two, or more.
+/// Confidence of a verdict: the number of independent signals that show the condition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Confidence {
-    /// One.
+    /// One signal.
     #[default]
     Low,
-    /// Two.
+    /// Two signals.
     Medium,
-    /// Three or more.
+    /// Three or more signals.
     High,
 }
 
-/// All that is said at one moment.
+/// The diagnosis of all backends at one time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Diagnosis {
-    /// Conditions, the worst first.
+    /// Verdicts, sorted by severity, the highest first.
     pub verdicts: Vec<Verdict>,
-    /// What cannot be told, and why.
-    pub cannot_tell: Vec<CannotTell>,
-    /// Numbers that are far from what is usual. They are no conditions.
+    /// Rules that could not be determined, and the missing data.
+    pub cannot_tell: Vec<UndeterminedRule>,
+    /// Values that are far from their usual values. They are no verdicts.
     pub anomalies: Vec<Anomaly>,
-    /// Numbers that moved together in the last five minutes.
-    pub pairs: Vec<Pair>,
-    /// The replicas.
-    pub backends: Vec<Watched>,
+    /// Pairs of values that moved together in the last five minutes.
+    pub pairs: Vec<CorrelatedPair>,
+    /// The diagnosed backends.
+    pub backends: Vec<DiagnosedBackend>,
 }
 
 // === impl Evidence ===
 
 impl Evidence {
-    /// A measure over a window.
+    /// Evidence from the value of a measure in a window.
     pub(super) fn new(
-        measure: Measure,
+        measure: WindowMeasure,
         value: f64,
         usual: Option<f64>,
         window_seconds: f64,
@@ -128,7 +128,7 @@ impl Evidence {
 
 // === impl Severity ===
 
-impl Severity {
+impl VerdictSeverity {
     /// The name in a report.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -141,8 +141,8 @@ impl Severity {
 // === impl Confidence ===
 
 impl Confidence {
-    /// Of so many signals.
-    pub(super) const fn of(signals: usize) -> Self {
+    /// The confidence for a number of independent signals.
+    pub(super) const fn from_signals(signals: usize) -> Self {
         match signals {
             0 | 1 => Self::Low,
             2 => Self::Medium,
@@ -163,14 +163,15 @@ impl Confidence {
 // === impl Diagnosis ===
 
 impl Diagnosis {
-    /// Whether a condition was found at a replica. `None`: it cannot be told.
+    /// Whether a verdict holds at a backend. `None`: undetermined.
     pub fn has(&self, verdict: &str, backend: &str) -> Option<bool> {
-        let is_it = |it: &Verdict| it.verdict == verdict && it.backend == backend;
-        if self.verdicts.iter().any(is_it) {
+        let is_match = |found: &Verdict| found.verdict == verdict && found.backend == backend;
+        if self.verdicts.iter().any(is_match) {
             return Some(true);
         }
-        let is_untold = |it: &CannotTell| it.verdict == verdict && it.backend == backend;
-        let is_watched = self.backends.iter().any(|it| it.backend == backend);
-        (is_watched && !self.cannot_tell.iter().any(is_untold)).then_some(false)
+        let is_undetermined =
+            |rule: &UndeterminedRule| rule.verdict == verdict && rule.backend == backend;
+        let is_watched = self.backends.iter().any(|watched| watched.backend == backend);
+        (is_watched && !self.cannot_tell.iter().any(is_undetermined)).then_some(false)
     }
 }

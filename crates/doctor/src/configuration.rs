@@ -1,13 +1,13 @@
-//! The settings of a gateway that checks compare with the answers of its backends.
+//! The settings of a gateway that the checks compare with the responses of its backends.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::routing::PolicyKind;
 
-/// The settings of a gateway that checks read.
+/// The settings of a gateway that the checks read.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Configuration {
+pub struct GatewaySettings {
     /// The client listener.
     pub listen: SocketAddr,
     /// The admin listener.
@@ -17,46 +17,46 @@ pub struct Configuration {
     /// Whether the admin listener needs a token.
     pub has_admin_token: bool,
     /// The backends of the configuration file.
-    pub backends: Vec<Backend>,
+    pub backends: Vec<ConfiguredBackend>,
     /// The model names of the configuration file.
-    pub models: Vec<Model>,
+    pub models: Vec<ConfiguredModel>,
     /// The routing policy.
     pub policy: PolicyKind,
-    /// The length of a backend's queue from which the gateway holds requests back. `None`: it does
-    /// not hold requests back.
+    /// Waiting requests in a backend's engine at which the gateway stops sending further requests.
+    /// `None`: no limit.
     pub max_waiting: Option<u32>,
     /// How long the gateway keeps an idle connection to a backend.
     pub idle_connection: Duration,
-    /// Longest wait for a page of metrics.
+    /// Time limit for one scrape.
     pub scrape_timeout: Duration,
-    /// Longest page of metrics, in bytes.
+    /// Maximum size of a metrics page, in bytes.
     pub max_page: usize,
 }
 
 /// A backend of the configuration file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Backend {
-    /// Its name.
+pub struct ConfiguredBackend {
+    /// The name.
     pub id: String,
-    /// Its URL.
-    pub url: Address,
-    /// Whether the gateway sends it a key.
+    /// The URL.
+    pub url: BackendAddress,
+    /// Whether the gateway sends a key to it.
     pub has_key: bool,
 }
 
 /// A model name of the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Model {
+pub struct ConfiguredModel {
     /// The name that clients use.
     pub name: String,
-    /// The name that backends use. `None`: the same.
+    /// The name that backends use. `None`: the name that clients use.
     pub served_as: Option<String>,
     /// The names of the only backends that serve it. `None`: all backends with this model.
     pub backends: Option<Vec<String>>,
 }
 
-/// The defaults of a gateway. A test of the gateway compares them with its own.
-impl Default for Configuration {
+/// The defaults of the gateway. A test in the gateway compares them with its own defaults.
+impl Default for GatewaySettings {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8080).into(),

@@ -1,26 +1,27 @@
-//! The paths of vLLM that are not for everybody who reaches its port: what each does, and what
-//! opens it. They were read in vLLM 0.32 and 0.33. `/inference/v1/generate` and the paths that render
-//! prompts are not here: vLLM registers them also where they are disabled, so `OPTIONS` tells nothing.
+//! The paths of vLLM that clients should not reach: their effects, and the settings that enable
+//! them. The list is from vLLM 0.32 and 0.33. `/inference/v1/generate` and the paths that render
+//! prompts are missing, because vLLM registers them also if they are disabled, so that `OPTIONS`
+//! cannot show whether they are enabled.
 
-use super::finding::Severity;
+use super::finding::FindingSeverity;
 
-/// Paths that one setting opens.
-pub(super) struct Group {
-    /// What they are, as the subject of a sentence.
+/// Paths that one setting enables.
+pub(super) struct EndpointGroup {
+    /// Their purpose, as the subject of a sentence.
     pub(super) what: &'static str,
     /// The paths.
     pub(super) paths: &'static [&'static str],
-    /// How bad it is that they are open.
-    pub(super) severity: Severity,
-    /// What somebody can do with them.
+    /// The severity if they are reachable.
+    pub(super) severity: FindingSeverity,
+    /// The risk: the actions that a client can perform with them.
     pub(super) danger: &'static str,
-    /// What closes them.
+    /// How to make them unreachable.
     pub(super) close: &'static str,
 }
 
-/// Those that act on the server or tell what is in it.
-pub(super) const GROUPS: [Group; 8] = [
-    Group {
+/// Paths that act on the server or reveal its contents.
+pub(super) const ENDPOINT_GROUPS: [EndpointGroup; 8] = [
+    EndpointGroup {
         what: "developer mode",
         paths: &[
             "/collective_rpc",
@@ -46,70 +47,71 @@ pub(super) const GROUPS: [Group; 8] = [
             "/weight_info",
             "/weight_checker",
         ],
-        severity: Severity::Error,
-        danger: "Whoever reaches this port can run methods in the workers, put the engine to \
-                 sleep, pause it, empty its caches or change its weights; --api-key does not \
-                 guard these paths.",
+        severity: FindingSeverity::Error,
+        danger: "Any client that reaches this port can run methods in the workers, put the engine \
+                 to sleep, pause it, empty its caches or change its weights; --api-key does not \
+                 protect these paths.",
         close: "start vLLM without VLLM_SERVER_DEV_MODE=1, or let only the gateway reach its port",
     },
-    Group {
+    EndpointGroup {
         what: "aborting requests",
         paths: &["/abort_requests"],
-        severity: Severity::Warning,
-        danger: "Whoever reaches this port can abort requests of others; --api-key does not guard \
-                 this path.",
+        severity: FindingSeverity::Warning,
+        danger: "Any client that reaches this port can abort requests of other clients; --api-key \
+                 does not protect this path.",
         close: "start vLLM without --tokens-only and without VLLM_SERVER_DEV_MODE=1",
     },
-    Group {
+    EndpointGroup {
         what: "loading LoRA adapters",
         paths: &["/v1/load_lora_adapter", "/v1/unload_lora_adapter"],
-        severity: Severity::Warning,
-        danger: "Whoever may send requests can load weights from any path or take adapters away.",
+        severity: FindingSeverity::Warning,
+        danger: "Any client that may send requests can load weights from any path or remove \
+                 adapters.",
         close: "start vLLM without VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, or let only the gateway \
                 reach its port: it does not forward these paths",
     },
-    Group {
+    EndpointGroup {
         what: "the profiler",
         paths: &["/start_profile", "/stop_profile"],
-        severity: Severity::Warning,
-        danger: "A profile slows every request and fills the disk; --api-key does not guard these \
-                 paths.",
+        severity: FindingSeverity::Warning,
+        danger: "A profile slows down every request and fills the disk; --api-key does not protect \
+                 these paths.",
         close: "start vLLM without --profiler-config",
     },
-    Group {
+    EndpointGroup {
         what: "fault tolerance",
         paths: &["/fault_tolerance/apply", "/fault_tolerance/status"],
-        severity: Severity::Warning,
-        danger: "Whoever reaches this port can take engines out of service.",
+        severity: FindingSeverity::Warning,
+        danger: "Any client that reaches this port can take engines out of service.",
         close: "start vLLM without --enable-fault-tolerance, or let only the gateway reach its \
                 port",
     },
-    Group {
+    EndpointGroup {
         what: "elastic expert parallelism",
         paths: &["/scale_elastic_ep", "/is_scaling_elastic_ep"],
-        severity: Severity::Note,
-        danger: "vLLM always serves it, without a key: where engines are scaled with it, whoever \
-                 reaches this port can scale them.",
+        severity: FindingSeverity::Note,
+        danger: "vLLM always serves it, without a key: where engines are scaled with it, any \
+                 client that reaches this port can scale them.",
         close: "let only the gateway reach the port of vLLM: it does not forward this path",
     },
-    Group {
+    EndpointGroup {
         what: "the tokenizer and its chat template",
         paths: &["/tokenizer_info"],
-        severity: Severity::Note,
-        danger: "The chat template may hold what is not for clients.",
+        severity: FindingSeverity::Note,
+        danger: "The chat template may contain instructions that are not for clients.",
         close: "start vLLM without --enable-tokenizer-info-endpoint",
     },
-    Group {
+    EndpointGroup {
         what: "the documentation of all paths",
         paths: &["/openapi.json", "/docs"],
-        severity: Severity::Note,
-        danger: "It shows a stranger what to try.",
+        severity: FindingSeverity::Note,
+        danger: "It shows an attacker which paths exist.",
         close: "start vLLM with --disable-fastapi-docs",
     },
 ];
 
-/// Those that use the engine and that a key of vLLM does not guard.
-pub(super) const UNGUARDED: [&str; 8] = [
+/// Paths that use the engine and that vLLM serves without a key even if it has one.
+pub(super) const UNAUTHENTICATED_PATHS: [&str; 8] = [
     "/invocations",
     "/tokenize",
     "/detokenize",
@@ -120,9 +122,9 @@ pub(super) const UNGUARDED: [&str; 8] = [
     "/generative_scoring",
 ];
 
-/// All of them.
+/// All paths of this module.
 pub(super) fn paths() -> impl Iterator<Item = &'static str> {
-    GROUPS.iter().flat_map(|group| group.paths).copied().chain(UNGUARDED)
+    ENDPOINT_GROUPS.iter().flat_map(|group| group.paths).copied().chain(UNAUTHENTICATED_PATHS)
 }
 
 #[cfg(test)]
@@ -130,19 +132,19 @@ mod tests {
     use super::*;
     use http::Method;
     use std::collections::BTreeSet;
-    use tokenweir_core::openai::route::{NoRoute, Route};
+    use tokenweir_core::openai::route::{ApiRoute, RouteError};
 
     #[test]
     fn the_gateway_forwards_no_path_that_controls_or_describes_a_server() {
-        for path in GROUPS.iter().flat_map(|group| group.paths) {
+        for path in ENDPOINT_GROUPS.iter().flat_map(|group| group.paths) {
             for method in [Method::GET, Method::POST] {
-                assert_eq!(Route::of(&method, path), Err(NoRoute::NotFound), "{path}");
+                assert_eq!(ApiRoute::lookup(&method, path), Err(RouteError::NotFound), "{path}");
             }
         }
     }
 
     #[test]
-    fn each_path_is_asked_for_once() {
+    fn each_path_is_listed_once() {
         let all: BTreeSet<&str> = paths().collect();
         assert_eq!(all.len(), paths().count());
         assert!(all.iter().all(|path| path.starts_with('/')));

@@ -1,167 +1,167 @@
-//! What was gathered before anything is judged: the answers of replicas as they came, what the
-//! gateway says of itself, and whether the collector took what it was sent.
+//! The gathered facts, before any check: the responses of backends, the state of the gateway, and
+//! the response of the trace collector.
 
-use crate::configuration::Configuration;
+use crate::configuration::GatewaySettings;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use std::time::{Duration, Instant, SystemTime};
-use tokenweir_core::address::Address;
-use tokenweir_core::record::{Observed, Timings};
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::record::{ObservedResponse, Timings};
 
-/// Everything.
+/// All facts.
 #[derive(Debug, Default)]
-pub struct Facts {
-    /// The settings of the gateway; the defaults if no configuration was given.
-    pub config: Configuration,
-    /// Whether somebody has configured it.
+pub struct DoctorFacts {
+    /// The settings of the gateway; the defaults if no configuration is known.
+    pub config: GatewaySettings,
+    /// Whether a configuration is known.
     pub is_configured: bool,
-    /// The replicas.
-    pub replicas: Vec<Replica>,
-    /// The gateway that runs, if one was named.
-    pub gateway: Option<Result<Gateway, Silence>>,
-    /// The collector of spans, if there is one.
-    pub collector: Option<Collector>,
+    /// The backends.
+    pub backends: Vec<BackendFacts>,
+    /// The running gateway, if `--admin` names one.
+    pub gateway: Option<Result<GatewayFacts, GatherError>>,
+    /// The trace collector, if a configuration names one.
+    pub collector: Option<CollectorFacts>,
 }
 
-/// One replica, as it was found.
+/// The facts about one backend.
 #[derive(Debug)]
-pub struct Replica {
-    /// Its name.
+pub struct BackendFacts {
+    /// The name.
     pub id: String,
-    /// Where it is.
-    pub url: Address,
-    /// The key that it was sent.
-    pub key: Key,
+    /// The URL.
+    pub url: BackendAddress,
+    /// The key that was sent.
+    pub key: TargetKey,
     /// `/health`.
-    pub health: Asked,
-    /// `/version`, asked with a request id.
-    pub version: Asked,
+    pub health: GatherResult,
+    /// `/version`, requested with a request id.
+    pub version: GatherResult,
     /// `/v1/models`.
-    pub models: Asked,
-    /// The same without a key, if there is one.
-    pub models_without_key: Option<Asked>,
-    /// Its page of metrics.
-    pub metrics: Asked,
-    /// What `OPTIONS` was answered, by path.
+    pub models: GatherResult,
+    /// `/v1/models`, requested without a key. `None`: there is no key to omit.
+    pub models_without_key: Option<GatherResult>,
+    /// The metrics page.
+    pub metrics: GatherResult,
+    /// The status of an `OPTIONS` request, by path. `None`: no response.
     pub options: Vec<(&'static str, Option<StatusCode>)>,
-    /// `/kv_event_sources`, without a key.
-    pub event_sources: Asked,
-    /// How long it keeps a connection that is not used. `None`: it was not tried.
-    pub idle: Option<Idle>,
-    /// What came of a small request. `None`: none was sent.
-    pub probe: Option<Result<Probe, Silence>>,
+    /// `/kv_event_sources`, requested without a key.
+    pub event_sources: GatherResult,
+    /// How long it keeps an idle connection open. `None`: not measured.
+    pub idle: Option<IdleConnection>,
+    /// The result of the probe request. `None`: none was sent.
+    pub probe: Option<Result<StreamProbe, GatherError>>,
 }
 
-/// A key for a replica.
+/// The key for a server.
 #[derive(Debug, Clone)]
-pub enum Key {
-    /// There is none.
+pub enum TargetKey {
+    /// No key.
     None,
     /// The `Authorization` header.
     Known(HeaderValue),
-    /// The configuration names one that is not here, for this reason.
+    /// The configuration names a key that cannot be read, for this reason.
     Missing(String),
 }
 
-/// An answer, or why there was none.
-pub type Asked = Result<Answer, Silence>;
+/// The response, or why there was none.
+pub type GatherResult = Result<GatheredResponse, GatherError>;
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug, Clone)]
-pub struct Answer {
-    /// Its status.
+pub struct GatheredResponse {
+    /// The status.
     pub status: StatusCode,
-    /// Its headers.
+    /// The headers.
     pub headers: HeaderMap,
-    /// Its body.
+    /// The body.
     pub body: Bytes,
-    /// This machine's clock when it was asked for, and when its head had come.
+    /// The local wall clock when the request was sent, and when the response head had arrived.
     pub clock: [SystemTime; 2],
-    /// From the question to the last byte.
+    /// Time from the request to the last byte of the response.
     pub took: Duration,
 }
 
-/// Why there was no answer.
+/// Why there was no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Silence {
-    /// No connection.
+pub enum GatherError {
+    /// The connection could not be opened.
     Connect(String),
-    /// A connection, and no agreement on TLS.
+    /// The TLS handshake failed.
     Tls(String),
-    /// The connection closed before the answer was whole.
+    /// The connection was closed before the end of the response.
     Closed(String),
-    /// What came was not HTTP.
+    /// The response was not HTTP.
     NotHttp(String),
-    /// Not in time.
+    /// No response within this time limit.
     Timeout(Duration),
-    /// More than would be read.
+    /// The response was larger than the limit.
     TooLarge,
-    /// It was not asked, since it had not answered before.
-    NotAsked,
+    /// Not requested, because an earlier request failed.
+    NotAttempted,
 }
 
-/// What became of a connection that was left idle after an answer.
+/// The state of a connection that was left idle after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Idle {
-    /// The replica closed it after this time.
+pub enum IdleConnection {
+    /// The backend closed it after this time.
     Closed(Duration),
     /// It was still open after this time.
     Open(Duration),
 }
 
-/// What came of a small streaming request.
+/// The result of a small streaming request.
 #[derive(Debug)]
-pub struct Probe {
-    /// The path that it was sent to.
+pub struct StreamProbe {
+    /// The path of the request.
     pub path: &'static str,
-    /// The status of the answer.
+    /// The status of the response.
     pub status: StatusCode,
-    /// Its headers.
+    /// The headers of the response.
     pub headers: HeaderMap,
-    /// What was seen of the stream.
-    pub observed: Observed,
-    /// Its moments.
+    /// The observed properties of the stream.
+    pub observed: ObservedResponse,
+    /// The times of the exchange.
     pub timings: Timings,
-    /// When each event with output had arrived.
+    /// The arrival time of each event with output.
     pub arrivals: Vec<Instant>,
-    /// Its beginning.
+    /// The first bytes of the body, as text.
     pub excerpt: String,
-    /// It was given up after this time.
-    pub given_up: Option<Duration>,
+    /// The time limit after which the stream was aborted, if it was.
+    pub gave_up_after: Option<Duration>,
 }
 
-/// What a running gateway says.
+/// The facts about a running gateway.
 #[derive(Debug)]
-pub struct Gateway {
-    /// Its admin port.
-    pub url: Address,
-    /// What it says of itself: `/status`.
+pub struct GatewayFacts {
+    /// The URL of its admin listener.
+    pub url: BackendAddress,
+    /// The document of `/status`, or why it cannot be read.
     pub status: Result<serde_json::Value, String>,
-    /// Why its configuration is not known, if it is not.
+    /// Why its configuration could not be parsed, if it could not.
     pub config_problem: Option<String>,
 }
 
-/// The collector of spans.
+/// The facts about the trace collector.
 #[derive(Debug)]
-pub struct Collector {
-    /// Where it is.
+pub struct CollectorFacts {
+    /// The endpoint.
     pub endpoint: String,
-    /// How it is spoken to.
+    /// The OTLP protocol.
     pub protocol: &'static str,
-    /// Why it did not take an empty message, if it did not.
+    /// Why it did not accept an empty message, if it did not.
     pub problem: Option<String>,
 }
 
-impl std::fmt::Display for Silence {
+impl std::fmt::Display for GatherError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Connect(reason) => write!(f, "cannot connect: {reason}"),
             Self::Tls(reason) => write!(f, "{reason}"),
-            Self::Closed(reason) => write!(f, "closed before the end of the answer: {reason}"),
+            Self::Closed(reason) => write!(f, "closed before the end of the response: {reason}"),
             Self::NotHttp(reason) => write!(f, "not HTTP: {reason}"),
             Self::Timeout(limit) => write!(f, "no answer within {limit:?}"),
-            Self::TooLarge => f.write_str("the answer is too large"),
-            Self::NotAsked => f.write_str("not asked"),
+            Self::TooLarge => f.write_str("the response is too large"),
+            Self::NotAttempted => f.write_str("not requested"),
         }
     }
 }

@@ -1,50 +1,50 @@
-//! What a check says: what was seen, why it matters, and what to change.
+//! The result of a check: the observation, why it matters, and the remedy.
 
 use serde::Serialize;
 
-/// How bad something is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Worth knowing, or not to be seen from here.
+pub enum FindingSeverity {
+    /// Useful to know, or a limit of what can be observed.
     Note,
-    /// It costs something, or will.
+    /// It has a cost, now or later.
     Warning,
-    /// It does not work, or is open to anybody.
+    /// It does not work, or it is open to every client that reaches the port.
     Error,
 }
 
-/// What a check says of one replica, or of everything.
+/// A remark of a check about one backend, or about the deployment as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remark {
-    /// How bad it is.
-    pub severity: Severity,
-    /// What was seen.
+    /// The severity.
+    pub severity: FindingSeverity,
+    /// The observation.
     pub seen: String,
     /// Why it matters.
     pub why: String,
-    /// The flag, variable or command that changes it. `None`: there is none.
+    /// The flag, environment variable or command that corrects it. `None`: unknown.
     pub change: Option<String>,
 }
 
-/// A remark, with the check that made it and the replicas that it is about.
+/// A remark with its check and the backends that it applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The name of the check.
     pub check: &'static str,
-    /// How bad it is.
-    pub severity: Severity,
-    /// The names of the replicas; empty if it is about none of them.
+    /// The severity.
+    pub severity: FindingSeverity,
+    /// The names of the backends; empty if it is about the deployment as a whole.
     pub replicas: Vec<String>,
-    /// What was seen.
+    /// The observation.
     pub seen: String,
     /// Why it matters.
     pub why: String,
-    /// What changes it.
+    /// The remedy.
     pub change: Option<String>,
 }
 
-impl Severity {
+impl FindingSeverity {
     /// The name in a report.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -56,31 +56,31 @@ impl Severity {
 }
 
 impl Remark {
-    /// Worth knowing.
+    /// A remark of severity `note`.
     pub(super) fn note(seen: impl Into<String>) -> Self {
-        Self::new(Severity::Note, seen)
+        Self::new(FindingSeverity::Note, seen)
     }
 
-    /// It costs something, or will.
+    /// A remark of severity `warning`.
     pub(super) fn warning(seen: impl Into<String>) -> Self {
-        Self::new(Severity::Warning, seen)
+        Self::new(FindingSeverity::Warning, seen)
     }
 
-    /// It does not work, or is open to anybody.
+    /// A remark of severity `error`.
     pub(super) fn error(seen: impl Into<String>) -> Self {
-        Self::new(Severity::Error, seen)
+        Self::new(FindingSeverity::Error, seen)
     }
 
-    pub(super) fn new(severity: Severity, seen: impl Into<String>) -> Self {
+    pub(super) fn new(severity: FindingSeverity, seen: impl Into<String>) -> Self {
         Self { severity, seen: seen.into(), why: String::new(), change: None }
     }
 
-    /// Why it matters.
+    /// Adds why it matters.
     pub(super) fn because(self, why: impl Into<String>) -> Self {
         Self { why: why.into(), ..self }
     }
 
-    /// What changes it.
+    /// Adds the remedy.
     pub(super) fn change(self, change: impl Into<String>) -> Self {
         Self { change: Some(change.into()), ..self }
     }

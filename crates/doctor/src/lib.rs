@@ -1,13 +1,13 @@
-//! What is wrong with replicas, with the gateway's configuration and with what lies between, and
-//! what to change.
+//! Checks of backends, of the gateway's configuration and of the network between them. Each finding
+//! has a remedy.
 //!
 //! ```text
-//! gather   asks replicas, a running gateway and the collector ─► Facts
+//! gather   reads backends, a running gateway and the collector ─► Facts
 //! checks   one table of functions of the facts                ─► Finding: seen, why, change
-//! report   for people and for programs
+//! report   text for people, JSON for programs
 //! ```
 //!
-//! Only `gather` does I/O, and it does nothing that changes a replica.
+//! Only `gather` does I/O. It changes nothing on a backend.
 
 pub mod checks;
 pub mod configuration;
@@ -15,6 +15,6 @@ mod endpoints;
 pub mod facts;
 pub mod finding;
 pub mod gather;
-pub mod names;
+mod interpretation;
 pub mod report;
-mod sight;
+pub mod signal_names;

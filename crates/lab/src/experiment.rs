@@ -1,59 +1,59 @@
-//! Many runs of one setup: every policy with every seed, side by side on all cores.
+//! Runs one simulation setup with several policies and seeds, in parallel on all cores.
 
+use super::results::{LatencyObjectives, RunMetrics, spread};
 use super::router::RouterKind;
-use super::score::{Figures, Objectives, spread};
-use super::trace::Job;
-use super::world::{Setup, World};
+use super::simulation::{Simulation, SimulationSetup};
+use super::trace::TraceRequest;
 use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// What is tried.
+/// An experiment.
 #[derive(Debug, Clone)]
 pub struct Experiment<'a> {
-    /// The world.
-    pub setup: Setup,
-    /// The traffic.
-    pub jobs: &'a [Job],
-    /// When a request is served well.
-    pub objectives: Objectives,
-    /// How many seeds; the first is 1.
+    /// Setup of each simulation.
+    pub setup: SimulationSetup,
+    /// Requests of the trace.
+    pub jobs: &'a [TraceRequest],
+    /// Latency bounds of the goodput.
+    pub objectives: LatencyObjectives,
+    /// Number of seeds, which are 1, 2 and so on. 0 counts as 1.
     pub seeds: u64,
 }
 
-/// What came of one policy over all seeds.
+/// Results of one policy over all seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Outcome {
-    /// The policy.
+pub struct PolicyOutcome {
+    /// Name of the policy.
     pub policy: &'static str,
-    /// Means.
-    pub mean: Figures,
+    /// Mean of each metric.
+    pub mean: RunMetrics,
     /// Standard deviation of the goodput.
     pub goodput_spread: f64,
-    /// The goodput with each seed.
+    /// Goodput with each seed.
     pub goodputs: Vec<f64>,
 }
 
-/// Lowest and highest speed that calibration tries.
-const SPEEDS: (f64, f64) = (0.01, 100.0);
-/// Halvings of that range, in logarithms: to about a thousandth.
-const HALVINGS: u32 = 13;
+/// Bounds of the speed in a calibration.
+const CALIBRATION_SPEED_RANGE: (f64, f64) = (0.01, 100.0);
+/// Number of bisections of the logarithm of that range. The result is exact to about 0.1 %.
+const CALIBRATION_STEPS: u32 = 13;
 
 impl Experiment<'_> {
-    /// Runs every policy with every seed. `on_progress` hears of every request that is sent, on
-    /// any thread.
-    pub fn run(&self, kinds: &[RouterKind], on_progress: &(dyn Fn() + Sync)) -> Vec<Outcome> {
+    /// Runs every policy with every seed. `on_progress` is called for every request that is sent,
+    /// on any thread.
+    pub fn run(&self, kinds: &[RouterKind], on_progress: &(dyn Fn() + Sync)) -> Vec<PolicyOutcome> {
         let seeds = self.seeds.max(1);
         let runs: Vec<(RouterKind, u64)> =
             kinds.iter().flat_map(|kind| (1..=seeds).map(|seed| (*kind, seed))).collect();
         let next = AtomicUsize::new(0);
-        let done = Mutex::new(vec![None; runs.len()]);
+        let results = Mutex::new(vec![None; runs.len()]);
         let work = || {
             while let Some((kind, seed)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let figures = self.once(*kind, *seed, on_progress);
+                let figures = self.run_once(*kind, *seed, on_progress);
                 let index = runs.iter().position(|run| *run == (*kind, *seed)).unwrap_or(0);
-                done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(figures);
+                results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(figures);
             }
         };
         thread::scope(|scope| {
@@ -62,43 +62,44 @@ impl Experiment<'_> {
                 scope.spawn(work);
             }
         });
-        let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let figures: Vec<Figures> = done.into_iter().flatten().collect();
-        let of_kind = kinds.iter().zip(figures.chunks(seeds as usize));
-        of_kind.map(|(kind, figures)| Outcome::of(kind.name(), figures)).collect()
+        let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let figures: Vec<RunMetrics> = results.into_iter().flatten().collect();
+        let by_kind = kinds.iter().zip(figures.chunks(seeds as usize));
+        by_kind.map(|(kind, figures)| PolicyOutcome::from_runs(kind.name(), figures)).collect()
     }
 
-    /// The speed at which a policy's goodput is `goodput`, within a thousandth or so: of the first
-    /// seed, by bisection. Goodput falls as load grows.
+    /// The speed at which a policy has a given goodput with seed 1, exact to about 0.1 %. The
+    /// bisection assumes that goodput falls as the load grows.
     pub fn calibrate(
         &self,
         kind: RouterKind,
         goodput: f64,
         on_progress: &(dyn Fn() + Sync),
     ) -> f64 {
-        let (mut low, mut high) = (SPEEDS.0.ln(), SPEEDS.1.ln());
-        for _ in 0..HALVINGS {
+        let (mut low, mut high) = (CALIBRATION_SPEED_RANGE.0.ln(), CALIBRATION_SPEED_RANGE.1.ln());
+        for _ in 0..CALIBRATION_STEPS {
             let middle = f64::midpoint(low, high);
-            let setup = Setup { speed: middle.exp(), ..self.setup.clone() };
-            let figures = Self { setup, ..self.clone() }.once(kind, 1, on_progress);
+            let setup = SimulationSetup { speed: middle.exp(), ..self.setup.clone() };
+            let figures = Self { setup, ..self.clone() }.run_once(kind, 1, on_progress);
             if figures.goodput > goodput { low = middle } else { high = middle }
         }
         f64::midpoint(low, high).exp()
     }
 
-    fn once(&self, kind: RouterKind, seed: u64, on_progress: &(dyn Fn() + Sync)) -> Figures {
-        let world = World::new(&self.setup, self.jobs, kind, seed);
-        world.run(|_| on_progress()).figures(&self.objectives)
+    fn run_once(&self, kind: RouterKind, seed: u64, on_progress: &(dyn Fn() + Sync)) -> RunMetrics {
+        let simulation = Simulation::new(&self.setup, self.jobs, kind, seed);
+        simulation.run(|_| on_progress()).figures(&self.objectives)
     }
 }
 
-impl Outcome {
-    fn of(policy: &'static str, runs: &[Figures]) -> Self {
-        let mean = |read: fn(&Figures) -> f64| spread(&runs.iter().map(read).collect::<Vec<_>>()).0;
+impl PolicyOutcome {
+    fn from_runs(policy: &'static str, runs: &[RunMetrics]) -> Self {
+        let mean =
+            |read: fn(&RunMetrics) -> f64| spread(&runs.iter().map(read).collect::<Vec<_>>()).0;
         let goodputs: Vec<f64> = runs.iter().map(|figures| figures.goodput).collect();
         Self {
             policy,
-            mean: Figures {
+            mean: RunMetrics {
                 goodput: mean(|figures| figures.goodput),
                 ttft_p50: mean(|figures| figures.ttft_p50),
                 ttft_p99: mean(|figures| figures.ttft_p99),

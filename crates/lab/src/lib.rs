@@ -1,15 +1,16 @@
-//! The laboratory: which policy would have served a trace of real traffic best? It keeps the
-//! gateway's own ledgers, asks its own policies and drives the simulator's engines, in virtual
-//! time: an hour of traffic takes seconds, and a seed gives the same result each time.
+//! Simulates routing policies on a traffic trace in virtual time, to compare them.
+//!
+//! A simulation uses the load estimators and policies of the gateway and the engines of
+//! `tokenweir_sim`. An hour of traffic takes seconds. Equal seeds give equal results.
 
+pub mod engine_groups;
 pub mod experiment;
-pub mod fleet;
-mod peers;
+pub mod prompt_synthesis;
+mod reference_routers;
+pub mod results;
 pub mod router;
-pub mod score;
-pub mod synthesis;
+pub mod simulation;
 pub mod trace;
-pub mod world;
 
 #[cfg(test)]
 mod tests;

@@ -1,39 +1,39 @@
-//! Who decides in an experiment: a policy as the gateway ships it, or a restatement of another
-//! router to compare it with.
+//! Routers of an experiment: the policies of the gateway, and reimplementations of other routers
+//! for comparison.
 
-use super::peers::{LlmD, RadixTree};
-use super::trace::Job;
+use super::reference_routers::{LlmDRouter, RadixTreeRouter};
+use super::trace::TraceRequest;
 use std::str::FromStr;
-use tokenweir_core::routing::{Ask, Candidate, Policy, PolicyKind, Report};
+use tokenweir_core::routing::{Candidate, LoadReport, Policy, PolicyKind, RoutingRequest};
 
-/// What a router may look at.
+/// Input of a routing decision.
 #[derive(Debug)]
-pub struct View<'a> {
+pub struct RoutingInput<'a> {
     /// The request.
-    pub job: &'a Job,
-    /// What the gateway's ledgers believe.
+    pub job: &'a TraceRequest,
+    /// Candidates, with the estimates of the gateway.
     pub candidates: &'a [Candidate],
-    /// What the replicas last said, as they said it.
-    pub reports: &'a [Report],
-    /// The number and the luck of this question.
-    pub ask: Ask,
+    /// Last load report of each backend, by position.
+    pub reports: &'a [LoadReport],
+    /// Sequence number, random seed and session of the decision.
+    pub routing_request: RoutingRequest,
 }
 
-/// One that decides.
+/// A router with its state.
 #[derive(Debug)]
 pub enum Router {
-    /// As the gateway does.
+    /// A policy of the gateway.
     Shipped(Policy),
-    /// As llm-d's endpoint picker does with its default scorers.
-    LlmD(LlmD),
-    /// As the cache-aware routers with a radix tree do.
-    RadixTree(RadixTree),
+    /// The endpoint picker of llm-d with its default scorers.
+    LlmD(LlmDRouter),
+    /// The cache-aware policy with radix trees of the SGLang and vLLM routers.
+    RadixTree(RadixTreeRouter),
 }
 
-/// The name of one.
+/// Kind of a router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RouterKind {
-    /// A policy of the gateway's.
+    /// A policy of the gateway.
     Shipped(PolicyKind),
     /// `llm_d`
     LlmD,
@@ -42,13 +42,13 @@ pub enum RouterKind {
 }
 
 impl RouterKind {
-    /// All of them.
+    /// All kinds.
     pub fn all() -> Vec<Self> {
         let shipped = PolicyKind::ALL.into_iter().map(Self::Shipped);
         shipped.chain([Self::LlmD, Self::RadixTree]).collect()
     }
 
-    /// The name.
+    /// Name on the command line and in results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Shipped(kind) => kind.name(),
@@ -57,12 +57,13 @@ impl RouterKind {
         }
     }
 
-    /// One that has seen nothing, for this many replicas.
-    pub fn router(self, policy: &Policy, replicas: usize) -> Router {
+    /// A router without history, for a fleet of `backend_count` backends. `policy`: settings of the
+    /// policies of the gateway.
+    pub fn router(self, policy: &Policy, backend_count: usize) -> Router {
         match self {
             Self::Shipped(kind) => Router::Shipped(Policy { kind, ..*policy }),
-            Self::LlmD => Router::LlmD(LlmD::new(replicas)),
-            Self::RadixTree => Router::RadixTree(RadixTree::new(replicas)),
+            Self::LlmD => Router::LlmD(LlmDRouter::new(backend_count)),
+            Self::RadixTree => Router::RadixTree(RadixTreeRouter::new(backend_count)),
         }
     }
 }
@@ -71,14 +72,15 @@ impl FromStr for RouterKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::all().into_iter().find(|kind| kind.name() == text);
-        let known = || Self::all().iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
-        found.ok_or_else(|| format!("`{text}` is not a policy; there are {}", known()))
+        let kind = Self::all().into_iter().find(|kind| kind.name() == text);
+        let names = || Self::all().iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+        kind.ok_or_else(|| format!("unknown policy `{text}`; the policies are {}", names()))
     }
 }
 
 impl Router {
-    /// The policy of the gateway's that it is, if it is one. Others look at all replicas.
+    /// The policy of the gateway, whose candidates may be sampled. `None`: another router, which
+    /// needs all backends as candidates.
     pub const fn policy(&self) -> Option<PolicyKind> {
         match self {
             Self::Shipped(policy) => Some(policy.kind),
@@ -86,11 +88,11 @@ impl Router {
         }
     }
 
-    /// The candidate for a request, by its position.
-    pub fn route(&mut self, view: &View<'_>) -> usize {
+    /// Chooses a backend for a request. Returns its index among the candidates.
+    pub fn route(&mut self, view: &RoutingInput<'_>) -> usize {
         match self {
             Self::Shipped(policy) => {
-                policy.pick(view.candidates, &view.ask).map_or(0, |choice| choice.index)
+                policy.pick(view.candidates, &view.routing_request).map_or(0, |choice| choice.index)
             }
             Self::LlmD(picker) => picker.route(view),
             Self::RadixTree(tree) => tree.route(view),

@@ -1,140 +1,143 @@
-//! Traffic without text: when requests came, how long they were and which blocks of their prompts
-//! were equal. Two formats are read, told apart by their fields: Mooncake's, whose blocks are 512
-//! tokens, and the gateway's own capture, whose blocks are bytes.
+//! Reads traffic traces without text: arrival times, lengths and block hashes of prompts.
+//!
+//! There are two formats, distinguished by their fields: Mooncake, whose blocks have 512 tokens,
+//! and the trace capture of the gateway, whose blocks are measured in bytes.
 
 use serde::Deserialize;
 use std::io::BufRead;
 use std::time::Duration;
-use tokenweir_core::routing::Prompt;
-use tokenweir_sim::engine::Request;
+use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_sim::engine::SequenceRequest;
 use tokenweir_sim::text::mix;
 
 /// One request of a trace.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Job {
-    /// When it came, from the beginning of the trace.
+pub struct TraceRequest {
+    /// Arrival time since the first request of the trace.
     pub at: Duration,
-    /// Tokens of its prompt.
+    /// Prompt tokens.
     pub prompt_tokens: u32,
-    /// Tokens of its answer.
+    /// Output tokens.
     pub output_tokens: u32,
-    /// Its prompt as the gateway sees it.
-    pub prompt: Prompt,
-    /// Its session, if the trace tells.
+    /// Prompt as the gateway sees it.
+    pub prompt: PromptFingerprint,
+    /// Hash of the session. `None`: not in the trace.
     pub session: Option<u64>,
-    /// Output tokens after which its client left.
-    pub left_after: Option<u32>,
+    /// Number of output tokens after which the client disconnected.
+    pub disconnect_after_tokens: Option<u32>,
 }
 
-/// A trace that cannot be used.
+/// An error in reading a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file cannot be read.
+    /// The trace could not be read.
     #[error("the trace cannot be read")]
     Read(#[from] std::io::Error),
     /// A line is not a request.
     #[error("line {line} of the trace is not a request")]
     Line {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Parse error.
         source: serde_json::Error,
     },
-    /// There is nothing in it.
+    /// The trace has no requests.
     #[error("the trace has no requests")]
     Empty,
 }
 
 /// A line of either format.
 #[derive(Debug, Deserialize)]
-struct Line {
-    /// Milliseconds.
+struct TraceLine {
+    /// In milliseconds.
     timestamp: f64,
     input_length: u32,
     output_length: u32,
     #[serde(default)]
     hash_ids: Vec<u64>,
-    /// Of a capture: bytes in a block.
+    /// Size of a block in bytes. Only in a trace capture.
     block_bytes: Option<u32>,
-    /// Of a capture: bytes of the prompt.
+    /// Length of the prompt in bytes. Only in a trace capture.
     input_bytes: Option<u64>,
     session: Option<u64>,
+    /// Number of output tokens after which the client disconnected.
     left_after: Option<u32>,
 }
 
-/// Tokens in a block of Mooncake's.
-const MOONCAKE_BLOCK: u32 = 512;
+/// Tokens in a block of the Mooncake format.
+const MOONCAKE_BLOCK_TOKENS: u32 = 512;
 
-/// Reads a whole trace, in order of arrival, from the first one on.
-pub fn read(lines: impl BufRead) -> Result<Vec<Job>, TraceError> {
+/// Reads a whole trace and sorts it by arrival. The first request arrives at time 0.
+pub fn read(lines: impl BufRead) -> Result<Vec<TraceRequest>, TraceError> {
     let mut jobs = Vec::new();
     for (index, line) in lines.lines().enumerate() {
         let line = line?;
         if line.trim().is_empty() {
             continue;
         }
-        let parsed: Result<Line, _> = serde_json::from_str(&line);
+        let parsed: Result<TraceLine, _> = serde_json::from_str(&line);
         let line = parsed.map_err(|source| TraceError::Line { line: index + 1, source })?;
-        jobs.push(line.into_job());
+        jobs.push(line.into_request());
     }
     if jobs.is_empty() {
         return Err(TraceError::Empty);
     }
     jobs.sort_by_key(|job| job.at);
-    let begin = jobs.first().map_or(Duration::ZERO, |job| job.at);
+    let start = jobs.first().map_or(Duration::ZERO, |job| job.at);
     for job in &mut jobs {
-        job.at -= begin;
+        job.at -= start;
     }
     Ok(jobs)
 }
 
-/// Whether the time stamps of a trace are rounded: most requests share theirs with others.
-pub fn is_rounded(jobs: &[Job]) -> bool {
+/// Whether the timestamps of a trace are rounded: there are fewer than half as many distinct
+/// timestamps as requests.
+pub fn has_rounded_timestamps(jobs: &[TraceRequest]) -> bool {
     let distinct = jobs.chunk_by(|a, b| a.at == b.at).count();
     distinct * 2 < jobs.len()
 }
 
-impl Line {
-    /// Mooncake counts in tokens: for the gateway, each is a byte.
-    fn into_job(self) -> Job {
+impl TraceLine {
+    /// Converts a line. The Mooncake format has no bytes, so each of its tokens counts as one byte.
+    fn into_request(self) -> TraceRequest {
         let bytes = self.input_bytes.unwrap_or(self.input_length.into());
-        let block_bytes = self.block_bytes.unwrap_or(MOONCAKE_BLOCK).max(1);
-        let whole = (bytes / u64::from(block_bytes)) as usize;
-        Job {
+        let block_bytes = self.block_bytes.unwrap_or(MOONCAKE_BLOCK_TOKENS).max(1);
+        let full_blocks = (bytes / u64::from(block_bytes)) as usize;
+        TraceRequest {
             at: Duration::try_from_secs_f64(self.timestamp / 1e3).unwrap_or_default(),
             prompt_tokens: self.input_length.max(1),
             output_tokens: self.output_length.max(1),
-            prompt: Prompt {
+            prompt: PromptFingerprint {
                 bytes,
-                blocks: self.hash_ids.iter().take(whole).map(|id| mix(*id, 0)).collect(),
+                blocks: self.hash_ids.iter().take(full_blocks).map(|id| mix(*id, 0)).collect(),
                 block_bytes,
             },
             session: self.session,
-            left_after: self.left_after,
+            disconnect_after_tokens: self.left_after,
         }
     }
 }
 
-impl Job {
-    /// Tokens in a block of its prompt.
+impl TraceRequest {
+    /// Mean tokens in a block of the prompt.
     pub fn block_tokens(&self) -> f64 {
         let tokens_per_byte = f64::from(self.prompt_tokens) / self.prompt.bytes.max(1) as f64;
         f64::from(self.prompt.block_bytes) * tokens_per_byte
     }
 
-    /// The request as an engine with blocks of `block_size` tokens gets it.
-    pub fn request(&self, block_size: u32) -> Request {
+    /// The request for an engine with blocks of `block_size` tokens.
+    pub fn request(&self, block_size: u32) -> SequenceRequest {
         let block_tokens = self.block_tokens();
         let hash = |index: u32| {
-            // The last token of the engine's block says which of the trace's it needs.
+            // The block of the trace that contains the last token of the block of the engine.
             let last = f64::from((index + 1) * block_size - 1);
             let block = self.prompt.blocks.get((last / block_tokens) as usize)?;
             Some(mix(*block, u64::from(index)))
         };
-        let whole = self.prompt_tokens / block_size;
-        Request {
+        let full_blocks = self.prompt_tokens / block_size;
+        SequenceRequest {
             prompt_tokens: self.prompt_tokens,
-            block_hashes: (0..whole).map_while(hash).collect(),
+            block_hashes: (0..full_blocks).map_while(hash).collect(),
             output_tokens: self.output_tokens,
         }
     }
@@ -149,7 +152,7 @@ mod tests {
 "#;
 
     #[test]
-    fn a_trace_is_read_in_order_and_a_bad_line_is_named() {
+    fn a_trace_is_sorted_by_arrival_and_an_invalid_line_is_reported() {
         let jobs = read(MOONCAKE.as_bytes()).unwrap();
         assert_eq!(jobs[0].prompt_tokens, 1024);
         assert_eq!((jobs[1].at, jobs[1].output_tokens), (Duration::from_secs(3), 5));
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_begins_with_its_first_request_whatever_its_clock_says() {
+    fn a_trace_begins_at_time_zero_with_any_timestamp() {
         let line = |at: f64| {
             format!("{{\"timestamp\": {at}, \"input_length\": 9, \"output_length\": 1}}\n")
         };
@@ -168,9 +171,9 @@ mod tests {
         let jobs = read(trace.as_bytes()).unwrap();
         let at: Vec<u128> = jobs.iter().map(|job| (job.at.as_micros() + 2) / 5 * 5).collect();
         assert_eq!(at, [0, 100_500, 250_125]);
-        assert!(!is_rounded(&jobs));
+        assert!(!has_rounded_timestamps(&jobs));
         let rounded = [0.0, 0.0, 0.0, 3_000.0, 3_000.0].map(line).concat();
-        assert!(is_rounded(&read(rounded.as_bytes()).unwrap()));
+        assert!(has_rounded_timestamps(&read(rounded.as_bytes()).unwrap()));
     }
 
     #[test]
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_bytes_cover_as_many_tokens_as_their_prompt_says() {
+    fn blocks_in_bytes_cover_the_tokens_of_their_prompt() {
         let line = r#"{"timestamp": 0, "input_length": 256, "output_length": 3, "hash_ids": [7, 8],
             "block_bytes": 512, "input_bytes": 1024}"#
             .replace('\n', " ");

@@ -1,14 +1,14 @@
-//! The HTTP client for backends: HTTP/1.1 on pooled connections, without Nagle's delay.
+//! The HTTP/1.1 client for backends, with pooled connections and `TCP_NODELAY`.
 //!
-//! Its errors tell three cases apart: a backend that accepts no connection, a pooled connection that
-//! the backend closed while the request was on its way ([`SendError::Stale`]), and a backend that
-//! closed a connection after it can have read the request.
+//! Its errors tell three cases apart: a backend that accepts no connection, a pooled connection
+//! that the backend closed while the request was on its way ([`SendError::StaleConnection`]), and a
+//! backend that closed a connection after it can have read the request.
 
-use crate::connection::{Connection, ReplicaBody};
-use crate::descriptors::{Descriptors, WatchDescriptor};
-use crate::idle::Idle;
-use crate::shortage;
-use crate::tls::{Alpn, Connector, Outbound, Stream};
+use crate::connection::{BackendBody, Connection};
+use crate::file_descriptors::{FileDescriptorPool, ProbeDescriptorPermit};
+use crate::idle_pool::IdlePool;
+use crate::resource_exhaustion;
+use crate::tls::{Alpn, Connector, MaybeTlsStream, OutboundTls};
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
@@ -21,198 +21,211 @@ use tokenweir_core::clock;
 use tokenweir_core::units;
 use tower::ServiceExt;
 
-/// The client. Clones are the same.
+/// The HTTP client for backends. Clones share the TLS contexts and the file descriptors.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct HttpClient {
     connector: Connector,
-    idle: Duration,
-    header_timeout: Duration,
-    /// The file descriptors that connections may have, shared with those of clients.
-    descriptors: Descriptors,
+    idle_timeout: Duration,
+    response_header_timeout: Duration,
+    /// The file descriptors for connections, shared with the connections of clients.
+    descriptors: FileDescriptorPool,
 }
 
-/// The limits of the client.
+/// Timeouts of requests to backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Limits {
-    /// Longest wait for a connection.
+pub struct HttpClientTimeouts {
+    /// Timeout for a new connection to a backend. The TLS handshake has the same timeout again.
+    /// After a timeout another backend is tried.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub connect: Duration,
-    /// Longest wait for a response head. vLLM sends that of a whole answer when it is generated.
+    /// Timeout for the response head of a backend. For a request without streaming, vLLM sends the
+    /// head when the whole response is generated.
     #[serde(rename = "response_headers", with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
-    pub headers: Duration,
-    /// Longest wait for the first output of a stream, from the head of its request on. `None`: no
-    /// limit. A shorter one of the client wins.
+    pub response_headers: Duration,
+    /// Timeout for the first output of a stream, from the head of the client's request. `None`: no
+    /// limit. A shorter timeout that the client requests takes precedence.
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub first_output: Option<Duration>,
-    /// How long an unused connection is kept. Keep it below the replicas' own limit: vLLM closes
-    /// after 5 s.
+    /// Time after which an idle connection to a backend is closed. Keep it below the keep-alive
+    /// timeout of the backends: vLLM closes idle connections after 5 s.
     #[serde(rename = "idle_connection", with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
-    pub idle: Duration,
+    pub idle_connection: Duration,
 }
 
 /// The connection that a request uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Via {
+pub enum ConnectionSource {
     /// A pooled connection, or a new one if the pool has none that is open.
     Pool,
-    /// A new connection. A request whose pooled connection was closed is sent again in this way, so
-    /// that it cannot meet a second connection which the backend has closed.
+    /// A new connection. A request whose pooled connection was closed is retried in this way, so
+    /// that the retry cannot use a second connection that the backend has closed.
     NewConnection {
         /// The pooled connection closed after the whole request had been written.
-        after_written: bool,
+        after_request_written: bool,
     },
 }
 
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// No connection.
-    #[error("cannot connect: {0}")]
+    /// The connection to the backend failed.
+    #[error("cannot connect to the backend: {0}")]
     Connect(String),
-    /// The gateway has no file descriptor, memory or port left for a connection. This says nothing of
-    /// the backend.
-    #[error("the gateway is out of resources for a connection: {0}")]
+    /// The gateway has no file descriptor, memory or port left for a connection. The backend is not
+    /// at fault.
+    #[error("the gateway has no resources for a connection: {0}")]
     Exhausted(String),
-    /// A pooled connection closed as the request was sent, without a byte of an answer. The close
+    /// A pooled connection closed as the request was sent, without a byte of a response. The close
     /// crossed the request on the wire, so the backend has most likely not read the request.
-    #[error("a pooled connection was closed as the request was sent")]
-    Stale {
-        /// The whole request had been written. If it had not, the backend cannot have executed it.
-        was_written: bool,
+    #[error("the backend closed a pooled connection while the request was sent")]
+    StaleConnection {
+        /// Whether the whole request was written. If not, the backend cannot have executed it.
+        was_request_written: bool,
     },
     /// The connection closed before the response head. The backend may have executed the request.
-    #[error("closed before the response head: {0}")]
+    #[error("the backend closed the connection before the response head: {0}")]
     Closed(String),
-    /// What came was not HTTP.
-    #[error("not HTTP: {0}")]
-    Garbage(String),
-    /// Nothing came in time.
-    #[error("no response head within {0:?}")]
+    /// The response is not valid HTTP/1.1.
+    #[error("the backend sent an invalid HTTP response: {0}")]
+    InvalidResponse(String),
+    /// No response head within the timeout.
+    #[error("the backend sent no response head within {0:?}")]
     Timeout(Duration),
 }
 
 impl SendError {
-    /// One word of a closed set, for records.
+    /// The reason as one word of a closed set, for records and metrics.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect_error",
             Self::Exhausted(_) => "gateway_exhausted",
-            Self::Stale { .. } => "stale",
+            Self::StaleConnection { .. } => "stale",
             Self::Closed(_) => "connection_reset",
-            Self::Garbage(_) => "bad_response",
+            Self::InvalidResponse(_) => "bad_response",
             Self::Timeout(_) => "timeout",
         }
     }
 }
 
-// === impl Limits ===
+// === impl HttpClientTimeouts ===
 
-impl Default for Limits {
-    /// 2 s to connect, 10 min for a response head and for the first output, 3 s of idleness.
+impl Default for HttpClientTimeouts {
+    /// 2 s to connect, 10 min for the response head and for the first output, 3 s for idle
+    /// connections.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),
-            headers: Duration::from_mins(10),
+            response_headers: Duration::from_mins(10),
             first_output: Some(Duration::from_mins(10)),
-            idle: Duration::from_secs(3),
+            idle_connection: Duration::from_secs(3),
         }
     }
 }
 
-// === impl Client ===
+// === impl HttpClient ===
 
-impl Client {
-    /// A client with these limits, which believes the authorities of this machine.
-    pub fn new(limits: Limits) -> Self {
-        Self::with_tls(limits, Outbound::of_machine(Alpn::Http1))
+impl HttpClient {
+    /// A client that trusts the certificate authorities of this machine.
+    pub fn new(timeouts: HttpClientTimeouts) -> Self {
+        Self::with_tls(timeouts, OutboundTls::with_native_roots(Alpn::Http1))
     }
 
-    /// A client that is somebody for a replica, or believes somebody else.
-    pub fn with_tls(limits: Limits, outbound: Arc<Outbound>) -> Self {
-        let connector = Connector::new(outbound, limits.connect);
-        let descriptors = Descriptors::default();
-        Self { connector, idle: limits.idle, header_timeout: limits.headers, descriptors }
+    /// A client with these TLS contexts: trusted authorities and client certificates.
+    pub fn with_tls(timeouts: HttpClientTimeouts, outbound: Arc<OutboundTls>) -> Self {
+        let connector = Connector::new(outbound, timeouts.connect);
+        let descriptors = FileDescriptorPool::default();
+        Self {
+            connector,
+            idle_timeout: timeouts.idle_connection,
+            response_header_timeout: timeouts.response_headers,
+            descriptors,
+        }
     }
 
-    /// Takes the file descriptors of connections from those that are shared with others.
+    /// Takes the file descriptors of connections from a shared pool.
     #[must_use]
-    pub fn with_descriptors(self, descriptors: Descriptors) -> Self {
+    pub fn with_descriptors(self, descriptors: FileDescriptorPool) -> Self {
         Self { descriptors, ..self }
     }
 
-    /// A file descriptor for a connection that watches a backend, if one becomes free within
-    /// `patience`.
-    pub async fn watch_descriptor(&self, patience: Duration) -> Result<WatchDescriptor, SendError> {
-        let descriptor = self.descriptors.take_for_watching(patience).await;
-        descriptor.ok_or_else(|| exhausted(&NO_DESCRIPTOR))
+    /// Acquires a file descriptor for a health-check connection. Waits at most `timeout` for a free
+    /// one.
+    pub async fn acquire_probe_descriptor(
+        &self,
+        timeout: Duration,
+    ) -> Result<ProbeDescriptorPermit, SendError> {
+        let descriptor = self.descriptors.acquire_for_probe(timeout).await;
+        descriptor.ok_or_else(|| exhausted_error(&NO_DESCRIPTOR_MESSAGE))
     }
 
-    /// Whether a connection that watches a backend may stay open until the next look.
-    pub fn keeps_watching(&self) -> bool {
-        self.descriptors.has_room_for_watching()
+    /// Whether a health-check connection may stay open until the next health check.
+    pub fn has_capacity_for_probes(&self) -> bool {
+        self.descriptors.has_capacity_for_probes()
     }
 
-    /// A connection that no request of a client uses.
-    pub async fn connect(&self, to: Uri) -> Result<TokioIo<Stream>, SendError> {
-        let connecting = self.connector.clone().oneshot(to);
+    /// Opens a connection outside the pool.
+    pub async fn connect(&self, uri: Uri) -> Result<TokioIo<MaybeTlsStream>, SendError> {
+        let connecting = self.connector.clone().oneshot(uri);
         connecting.await.map_err(|error| {
-            let cause = innermost(&error);
-            match shortage::of(cause) {
-                Some(problem) => exhausted(&problem),
+            let cause = root_cause(&error);
+            match resource_exhaustion::describe_exhaustion(cause) {
+                Some(problem) => exhausted_error(&problem),
                 None => SendError::Connect(cause.to_string()),
             }
         })
     }
 
-    /// How long an unused connection is kept.
-    pub fn idle(&self) -> Duration {
-        self.idle
+    /// Time after which an idle connection is closed.
+    pub fn idle_timeout(&self) -> Duration {
+        self.idle_timeout
     }
 
-    /// Sends a request with an absolute URI over a pooled or a new connection, and waits for the
+    /// Sends a request with an absolute URI over a pooled or a new connection and waits for the
     /// response head. Dropping the future closes the connection.
     pub async fn send(
         &self,
-        idle: &Idle,
+        idle: &IdlePool,
         request: Request<Bytes>,
-    ) -> Result<Response<ReplicaBody>, SendError> {
-        self.send_within(self.header_timeout, idle, request).await
+    ) -> Result<Response<BackendBody>, SendError> {
+        self.send_with_timeout(self.response_header_timeout, idle, request).await
     }
 
-    /// [`send`](Self::send) with another limit for the head.
-    pub async fn send_within(
+    /// [`send`](Self::send) with another timeout for the response head.
+    pub async fn send_with_timeout(
         &self,
         limit: Duration,
-        idle: &Idle,
+        idle: &IdlePool,
         request: Request<Bytes>,
-    ) -> Result<Response<ReplicaBody>, SendError> {
-        self.send_via(Via::Pool, Some(limit), idle, request).await
+    ) -> Result<Response<BackendBody>, SendError> {
+        self.send_via(ConnectionSource::Pool, Some(limit), idle, request).await
     }
 
-    /// [`send`](Self::send) over a connection of this kind. Without a `limit`, the client's own holds.
+    /// [`send`](Self::send) over a connection from this source. `None` as `limit`: the client's
+    /// timeout for the response head.
     pub async fn send_via(
         &self,
-        via: Via,
+        via: ConnectionSource,
         limit: Option<Duration>,
-        idle: &Idle,
+        idle: &IdlePool,
         request: Request<Bytes>,
-    ) -> Result<Response<ReplicaBody>, SendError> {
-        let limit = limit.unwrap_or(self.header_timeout);
+    ) -> Result<Response<BackendBody>, SendError> {
+        let limit = limit.unwrap_or(self.response_header_timeout);
         let sending = async {
             let pooled = match via {
-                Via::Pool => idle.take(self.idle, clock::now()),
-                Via::NewConnection { .. } => None,
+                ConnectionSource::Pool => idle.take(self.idle_timeout, clock::now()),
+                ConnectionSource::NewConnection { .. } => None,
             };
             let connection = if let Some(connection) = pooled {
                 connection
             } else {
-                let descriptor = self.descriptors.take();
-                let descriptor = descriptor.ok_or_else(|| exhausted(&NO_DESCRIPTOR))?;
+                let descriptor = self.descriptors.try_acquire();
+                let descriptor =
+                    descriptor.ok_or_else(|| exhausted_error(&NO_DESCRIPTOR_MESSAGE))?;
                 let stream = self.connect(request.uri().clone()).await?;
                 Connection::new(stream.into_inner(), descriptor)
             };
@@ -222,16 +235,16 @@ impl Client {
     }
 }
 
-/// Why there is no connection although the limits are known.
-const NO_DESCRIPTOR: &str = "all file descriptors for connections are in use; raise the limit of \
-                             open files (LimitNOFILE, ulimit -n)";
+/// The problem text when the pool of file descriptors is empty.
+const NO_DESCRIPTOR_MESSAGE: &str = "all file descriptors for connections are in use; raise the \
+                                     limit of open files (LimitNOFILE, ulimit -n)";
 
-fn exhausted(problem: &impl ToString) -> SendError {
+fn exhausted_error(problem: &impl ToString) -> SendError {
     SendError::Exhausted(problem.to_string())
 }
 
-/// The cause that says most: the chain above it only repeats that sending failed.
-fn innermost<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+/// The innermost source of an error. The outer errors only repeat that sending failed.
+fn root_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;

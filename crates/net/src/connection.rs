@@ -1,10 +1,12 @@
-//! Connections to a replica, without a task of their own: whoever waits for an answer reads it, so a
-//! piece of it wakes nobody else. One that nobody uses is a place in a list.
+//! HTTP/1.1 connections to a backend that have no task of their own.
+//!
+//! The task that waits for the response reads from the socket, so a chunk wakes only that task. An
+//! idle connection is an entry of an [`IdlePool`].
 
 use crate::client::SendError;
-use crate::descriptors::Descriptor;
-use crate::idle::Idle;
-use crate::tls::Stream;
+use crate::file_descriptors::FileDescriptorPermit;
+use crate::idle_pool::IdlePool;
+use crate::tls::MaybeTlsStream;
 use bytes::buf::Chain;
 use bytes::{Buf, Bytes, BytesMut};
 use http::{Method, Request, Response};
@@ -16,118 +18,139 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
-use tokenweir_core::http1::{self, Head, Unsound};
+use tokenweir_core::http1::{self, Http1ParseError, ResponseHead};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// One connection.
+/// A connection to a backend.
 pub struct Connection {
     /// The TCP or TLS stream.
-    pub stream: Stream,
-    /// It has carried an answer before.
-    is_used: bool,
-    /// When the last one ended.
+    pub stream: MaybeTlsStream,
+    /// Whether the connection has carried a complete response.
+    has_served_request: bool,
+    /// When the last response ended, or when the connection was opened.
     idle_since: Instant,
-    /// Its file descriptor. Declared after the stream, so that it is free only when that is closed.
-    _descriptor: Descriptor,
+    /// The file descriptor permit. Declared after the stream, so that it is returned only after the
+    /// stream is closed.
+    _descriptor: FileDescriptorPermit,
 }
 
-/// The body of an answer, which reads the connection that it comes on and gives it back at its end.
-/// Dropping it before closes the connection.
-pub struct ReplicaBody {
-    body: http1::Body,
-    /// What came with the head.
-    first: Bytes,
-    /// What of the request has not gone: the server began to answer before it had all.
-    unsent: Option<Box<Unsent>>,
-    /// `None` when the body is over.
+/// The body of a backend's response. It reads from its connection and returns the connection to the
+/// pool at the end. Dropping it before the end closes the connection.
+pub struct BackendBody {
+    decoder: http1::BodyDecoder,
+    /// Body bytes that were read together with the head.
+    prefetched: Bytes,
+    /// The rest of the request, if the backend began its response before it had read the request.
+    unsent_request: Option<Box<UnsentRequest>>,
+    /// `None` after the end of the body.
     connection: Option<Connection>,
-    /// The connection may carry another request.
-    is_kept: bool,
-    idle: Idle,
+    /// Whether the connection may carry another request.
+    is_reusable: bool,
+    idle_pool: IdlePool,
 }
 
-/// Head and body of a request, or what is left of them.
-type Unsent = Chain<Bytes, Bytes>;
+/// The unsent rest of a request: head and body.
+type UnsentRequest = Chain<Bytes, Bytes>;
 
-/// Why a body breaks off.
+/// Why a response failed while it was read.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
-    /// The connection failed.
+pub enum ConnectionError {
+    /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It ended before the body did.
-    #[error("the connection was closed before the end of the answer")]
+    /// The backend closed the connection before the end of the response.
+    #[error("the backend closed the connection before the end of the response")]
     Closed,
-    /// It carries something else.
+    /// The response is not valid HTTP/1.1.
     #[error(transparent)]
-    Unsound(#[from] Unsound),
+    Malformed(#[from] Http1ParseError),
 }
 
-/// Longest head of an answer, in bytes. Some have over 100 KB: embeddings in bytes carry their usage
-/// there.
-const LONGEST_HEAD: usize = 256 << 10;
-/// What is read at once, in bytes, and so what is read ahead of a client that reads slowly.
-const PIECE: usize = 16 << 10;
-/// A close that is seen within this time after the request was written has crossed the request: a
-/// backend that reads, executes and then closes takes longer than a round trip and a look at the
-/// socket. A later close is a failure of the request.
-const CLOSE_RACE: Duration = Duration::from_millis(5);
+/// Maximum size of a response head, in bytes. Heads over 100 KB occur: embeddings in the binary
+/// format carry their usage in a header.
+const MAX_RESPONSE_HEAD_BYTES: usize = 256 << 10;
+/// Size of one read, in bytes. It bounds the bytes that are read ahead of a slow client.
+const READ_BUFFER_BYTES: usize = 16 << 10;
+/// A close that is seen within this time after the request was written is treated as a race: it
+/// crossed the request on the wire. A backend that reads, executes and then closes takes longer. A
+/// later close is a failure of the request.
+const CLOSE_RACE_WINDOW: Duration = Duration::from_millis(5);
 
 // === impl Connection ===
 
 impl Connection {
-    /// Speaks HTTP/1.1 on a stream, which has this file descriptor.
-    pub fn new(stream: Stream, descriptor: Descriptor) -> Self {
-        Self { stream, is_used: false, idle_since: clock::now(), _descriptor: descriptor }
+    /// Creates an HTTP/1.1 connection on a stream. `descriptor` is the permit of its file
+    /// descriptor.
+    pub fn new(stream: MaybeTlsStream, descriptor: FileDescriptorPermit) -> Self {
+        Self {
+            stream,
+            has_served_request: false,
+            idle_since: clock::now(),
+            _descriptor: descriptor,
+        }
     }
 
-    /// Sends a request and waits for the head of its answer, which may come before the request has
-    /// gone.
+    /// Sends a request and waits for the response head. The head may arrive before the whole
+    /// request is sent.
     pub async fn send(
         mut self,
         request: Request<Bytes>,
-        idle: &Idle,
-    ) -> Result<Response<ReplicaBody>, SendError> {
+        idle: &IdlePool,
+    ) -> Result<Response<BackendBody>, SendError> {
         let (parts, body) = request.into_parts();
-        let mut unsent = http1::encode(&parts, body.len()).chain(body);
+        let mut unsent = http1::encode_request_head(&parts, body.len()).chain(body);
         let (mut is_writing, mut written_at, mut read) = (true, None, BytesMut::new());
         let head = poll_fn(|cx| {
             if is_writing {
-                match self.poll_write(cx, &mut unsent) {
+                match self.poll_write_request(cx, &mut unsent) {
                     Poll::Pending => {}
                     Poll::Ready(Ok(())) => {
                         is_writing = false;
-                        written_at = self.is_used.then(clock::now);
+                        written_at = self.has_served_request.then(clock::now);
                     }
-                    // A server that answers before it has read the request may close its side.
+                    // A backend that responds before it has read the request may close its side.
                     Poll::Ready(Err(_)) => is_writing = false,
                 }
             }
-            self.poll_head(cx, &parts.method, &mut read)
+            self.poll_response_head(cx, &parts.method, &mut read)
         });
-        let Head { response, body, is_kept, length } = match head.await {
+        let ResponseHead { response, body, is_keep_alive, length } = match head.await {
             Ok(head) => head,
-            Err(Broken::Unsound(error)) => return Err(SendError::Garbage(error.to_string())),
+            Err(ConnectionError::Malformed(error)) => {
+                return Err(SendError::InvalidResponse(error.to_string()));
+            }
             Err(error) => {
-                let waited = written_at.map(|at| clock::now().saturating_duration_since(at));
-                let is_race = waited.is_none_or(|waited| waited < CLOSE_RACE);
-                if self.is_used && read.is_empty() && is_race {
-                    return Err(SendError::Stale { was_written: written_at.is_some() });
+                let elapsed = written_at.map(|at| clock::now().saturating_duration_since(at));
+                let is_race = elapsed.is_none_or(|elapsed| elapsed < CLOSE_RACE_WINDOW);
+                if self.has_served_request && read.is_empty() && is_race {
+                    return Err(SendError::StaleConnection {
+                        was_request_written: written_at.is_some(),
+                    });
                 }
                 return Err(SendError::Closed(error.to_string()));
             }
         };
         read.advance(length);
-        let (first, idle, connection) = (read.freeze(), idle.clone(), Some(self));
         let unsent = unsent.has_remaining().then(|| Box::new(unsent));
-        let mut body = ReplicaBody { body, first, unsent, connection, is_kept, idle };
-        if body.body.is_over() {
-            body.end();
+        let mut body = BackendBody {
+            decoder: body,
+            prefetched: read.freeze(),
+            unsent_request: unsent,
+            connection: Some(self),
+            is_reusable: is_keep_alive,
+            idle_pool: idle.clone(),
+        };
+        if body.decoder.is_complete() {
+            body.finish();
         }
         Ok(response.map(|()| body))
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>, unsent: &mut Unsent) -> Poll<io::Result<()>> {
+    fn poll_write_request(
+        &mut self,
+        cx: &mut Context<'_>,
+        unsent: &mut UnsentRequest,
+    ) -> Poll<io::Result<()>> {
         while unsent.has_remaining() {
             let mut slices = [IoSlice::new(&[]); 2];
             let count = unsent.chunks_vectored(&mut slices);
@@ -141,128 +164,131 @@ impl Connection {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    fn poll_head(
+    fn poll_response_head(
         &mut self,
         cx: &mut Context<'_>,
         method: &Method,
         read: &mut BytesMut,
-    ) -> Poll<Result<Head, Broken>> {
+    ) -> Poll<Result<ResponseHead, ConnectionError>> {
         loop {
             let count = ready!(self.poll_read(cx, |bytes| read.extend_from_slice(bytes)))?;
             if count == 0 {
-                return Poll::Ready(Err(Broken::Closed));
+                return Poll::Ready(Err(ConnectionError::Closed));
             }
-            // One that comes byte by byte is not read anew for each.
-            let may_be_whole = count == read.len() || http1::has_blank_line(read, count);
-            if may_be_whole && let Some(head) = http1::head(method, read)? {
+            // A head that arrives byte by byte is not parsed again for each byte.
+            let may_be_complete = count == read.len() || http1::has_blank_line(read, count);
+            if may_be_complete && let Some(head) = http1::parse_response_head(method, read)? {
                 return Poll::Ready(Ok(head));
             }
-            if read.len() > LONGEST_HEAD {
-                return Poll::Ready(Err(Unsound::TooLong.into()));
+            if read.len() > MAX_RESPONSE_HEAD_BYTES {
+                return Poll::Ready(Err(Http1ParseError::HeadTooLong.into()));
             }
         }
     }
 
-    /// Reads once, into a room of its own: a connection that waits has none. Gives how many bytes came; 0
-    /// at the end.
+    /// Reads once into a buffer on the stack, so that a waiting connection holds no memory, and
+    /// passes the bytes to `take`. Returns the number of bytes; 0 at the end.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         take: impl FnOnce(&[u8]),
     ) -> Poll<io::Result<usize>> {
-        let mut space = [const { MaybeUninit::uninit() }; PIECE];
-        let mut buffer = ReadBuf::uninit(&mut space);
+        let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
+        let mut buffer = ReadBuf::uninit(&mut storage);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
         take(buffer.filled());
         Poll::Ready(Ok(buffer.filled().len()))
     }
 
-    /// Whether it has been idle for as long as `most`.
-    pub fn is_older(&self, most: Duration, now: Instant) -> bool {
-        now.saturating_duration_since(self.idle_since) >= most
+    /// Whether the connection has been idle for at least `duration`.
+    pub fn has_been_idle_for(&self, duration: Duration, now: Instant) -> bool {
+        now.saturating_duration_since(self.idle_since) >= duration
     }
 
-    /// Whether it can carry another request, as far as this side knows: nothing has come, not even
-    /// its end.
-    pub fn is_quiet(&mut self) -> bool {
+    /// Whether the connection can carry another request: it has no unread bytes and the backend has
+    /// not closed it.
+    pub fn is_reusable(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         self.poll_read(&mut cx, |_| {}).is_pending()
     }
 }
 
-// === impl ReplicaBody ===
+// === impl BackendBody ===
 
-impl ReplicaBody {
-    /// The answer is over: its connection may carry another.
-    fn end(&mut self) {
-        let is_kept = self.is_kept && self.first.is_empty() && self.unsent.is_none();
-        let connection = self.connection.take().filter(|_| is_kept);
+impl BackendBody {
+    /// Ends the body and returns its connection to the pool if it is reusable.
+    fn finish(&mut self) {
+        let is_reusable =
+            self.is_reusable && self.prefetched.is_empty() && self.unsent_request.is_none();
+        let connection = self.connection.take().filter(|_| is_reusable);
         if let Some(mut connection) = connection {
-            (connection.is_used, connection.idle_since) = (true, clock::now());
-            self.idle.put(connection);
+            (connection.has_served_request, connection.idle_since) = (true, clock::now());
+            self.idle_pool.put(connection);
         }
     }
 
-    /// Reads until something of the body has come. `None`: it is over.
-    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Broken>> {
+    /// Reads until a part of the body is available. `None`: the body has ended.
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ConnectionError>> {
         let mut data = BytesMut::new();
-        while !self.body.is_over() {
-            let first = std::mem::take(&mut self.first);
+        while !self.decoder.is_complete() {
+            let prefetched = std::mem::take(&mut self.prefetched);
             let Some(connection) = &mut self.connection else { break };
-            if let Some(unsent) = &mut self.unsent
-                && let Poll::Ready(Ok(())) = connection.poll_write(cx, unsent)
+            if let Some(unsent) = &mut self.unsent_request
+                && let Poll::Ready(Ok(())) = connection.poll_write_request(cx, unsent)
             {
-                self.unsent = None;
+                self.unsent_request = None;
             }
-            let mut took = (0, Ok(0));
-            let mut take = |bytes: &[u8]| {
+            let mut decoded = (0, Ok(0));
+            let mut decode = |bytes: &[u8]| {
                 data.reserve(bytes.len());
-                took = (bytes.len(), self.body.read(bytes, &mut data));
+                decoded = (bytes.len(), self.decoder.decode(bytes, &mut data));
             };
-            if first.is_empty() {
-                let count = ready!(connection.poll_read(cx, take))?;
+            if prefetched.is_empty() {
+                let count = ready!(connection.poll_read(cx, decode))?;
                 if count == 0 {
-                    return Poll::Ready(self.at_close());
+                    return Poll::Ready(self.on_connection_closed());
                 }
             } else {
-                take(&first);
+                decode(&prefetched);
             }
-            let (came, read) = took;
-            // What stands behind an answer belongs to none.
-            self.is_kept &= read? == came;
+            let (received, consumed) = decoded;
+            // Bytes after the end of the response belong to no request.
+            self.is_reusable &= consumed? == received;
             if !data.is_empty() {
                 break;
             }
         }
-        if self.body.is_over() {
-            self.end();
+        if self.decoder.is_complete() {
+            self.finish();
         }
         Poll::Ready(Ok(Some(data.freeze()).filter(|data| !data.is_empty())))
     }
 
-    fn at_close(&mut self) -> Result<Option<Bytes>, Broken> {
+    fn on_connection_closed(&mut self) -> Result<Option<Bytes>, ConnectionError> {
         self.connection = None;
-        match self.body {
-            http1::Body::UntilClose => {
-                self.body = http1::Body::empty();
+        match self.decoder {
+            http1::BodyDecoder::UntilClose => {
+                self.decoder = http1::BodyDecoder::empty();
                 Ok(None)
             }
-            _ => Err(Broken::Closed),
+            _ => Err(ConnectionError::Closed),
         }
     }
 }
 
-impl Body for ReplicaBody {
+impl Body for BackendBody {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = ConnectionError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ConnectionError>>> {
         match ready!(self.poll_data(cx)) {
             Ok(Some(data)) => Poll::Ready(Some(Ok(Frame::data(data)))),
-            Ok(None) => Poll::Ready(self.body.take_trailers().map(|map| Ok(Frame::trailers(map)))),
+            Ok(None) => {
+                Poll::Ready(self.decoder.take_trailers().map(|map| Ok(Frame::trailers(map))))
+            }
             Err(error) => {
                 self.connection = None;
                 Poll::Ready(Some(Err(error)))
@@ -271,17 +297,17 @@ impl Body for ReplicaBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_over() && !self.body.has_trailers()
+        self.decoder.is_complete() && !self.decoder.has_trailers()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.left().map(SizeHint::with_exact).unwrap_or_default()
+        self.decoder.remaining_bytes().map(SizeHint::with_exact).unwrap_or_default()
     }
 }
 
-impl std::fmt::Debug for ReplicaBody {
+impl std::fmt::Debug for BackendBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReplicaBody").field("body", &self.body).finish_non_exhaustive()
+        f.debug_struct("BackendBody").field("body", &self.decoder).finish_non_exhaustive()
     }
 }
 

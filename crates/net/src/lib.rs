@@ -1,4 +1,4 @@
-//! TLS, the outbound HTTP/1.1 client, and supervised background tasks.
+//! TLS, the HTTP/1.1 client for backends, and supervised background tasks.
 
 pub mod supervise;
 
@@ -6,7 +6,7 @@ pub mod tls;
 
 pub mod client;
 pub mod connection;
-pub mod descriptors;
-pub mod fetch;
-pub mod idle;
-pub mod shortage;
+pub mod file_descriptors;
+pub mod idle_pool;
+pub mod page_fetcher;
+pub mod resource_exhaustion;

@@ -1,8 +1,9 @@
-//! Background tasks that survive a panic. A panic is counted under the name of its task and logged;
-//! then the task is started again after a pause. A task that cannot be started again is
-//! [essential](Essential): its end is reported to the server, which drains and exits with an error.
+//! Runs background tasks and restarts them after a panic.
 //!
-//! The counts are static because a panic is an event of the process, like its CPU time.
+//! A panic is logged and counted under the name of its task. The task is then restarted after a
+//! delay. A task that cannot be restarted is an [`EssentialTask`]: its end is reported to the
+//! server, which drains and exits with an error. The counts are static because a panic is an event
+//! of the process.
 
 use futures_util::FutureExt;
 use serde::Serialize;
@@ -13,79 +14,80 @@ use std::time::Duration;
 use tokenweir_core::clock;
 use tokio::task::JoinHandle;
 
-/// A background task, by the name under which its panics are counted.
+/// The background tasks. Panics are counted per task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Task {
-    /// Accepts the connections of clients.
+pub enum BackgroundTask {
+    /// Accepts client connections.
     Listener,
-    /// Serves one connection of a client.
+    /// Serves one client connection.
     Connection,
-    /// Serves the admin port.
+    /// Serves the admin listener.
     AdminListener,
-    /// Looks for streams that stall or are not read.
+    /// Finds streams that stall or that clients do not read.
     StallSweep,
     /// Compares the memory of the process with its limit.
     MemoryWatch,
-    /// Reads certificate files again.
+    /// Reloads certificate files.
     Certificates,
-    /// Gives free places to requests in the queue.
+    /// Gives free capacity to requests in the admission queue.
     Admission,
-    /// Logs how many requests a drain waits for.
+    /// Logs the number of requests that a drain waits for.
     DrainProgress,
-    /// Reads the configuration again.
+    /// Reloads the configuration.
     Reload,
-    /// Tells the service manager that the process lives.
+    /// Sends keep-alive notifications to systemd.
     SystemdWatchdog,
-    /// Checks one backend and reads its metrics.
+    /// Checks the health of one backend and scrapes its metrics.
     HealthCheck,
-    /// Asks one discovery source.
+    /// Runs one discovery source.
     Discovery,
     /// Diagnoses the backends.
     Diagnosis,
-    /// Reads the file of API keys again.
+    /// Reloads the file of API keys.
     KeysFile,
     /// Pushes metrics to a collector.
     MetricPush,
     /// Exports spans to a collector.
     SpanExport,
-    /// Hands the record of a request to one sink.
+    /// Passes the record of a request to one sink.
     RecordSink,
-    /// Writes lines of the access log or of a capture.
+    /// Writes lines of the access log or of a trace capture.
     LogWriter,
-    /// Redacts and writes texts of the content log.
+    /// Redacts and writes records of the payload log.
     ContentLog,
-    /// Redacts and judges samples of answers.
+    /// Redacts samples of responses and sends them to the quality judge.
     QualitySamples,
 }
 
-/// Panics of each task, in the order of [`Task::ALL`].
+/// Number of panics of each task, in the order of [`BackgroundTask::ALL`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Panics(pub [u64; Task::ALL.len()]);
+pub struct PanicCounts(pub [u64; BackgroundTask::ALL.len()]);
 
-/// A task that is started again after a panic. Dropping it ends the task.
+/// A task that is restarted after a panic. Dropping this value aborts the task.
 #[derive(Debug)]
-pub struct Supervised(JoinHandle<()>);
+pub struct SupervisedTask(JoinHandle<()>);
 
-/// A task that cannot be started again. Dropping it ends the task.
+/// A task that cannot be restarted. Dropping this value aborts the task.
 #[derive(Debug)]
-pub struct Essential {
-    task: Task,
-    running: Supervised,
+pub struct EssentialTask {
+    task: BackgroundTask,
+    handle: SupervisedTask,
 }
 
-/// The pause before the first start after a panic. It doubles with each panic.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A task that ran for longer begins with the first pause again.
-const STABLE: Duration = Duration::from_mins(5);
+/// Delay before the first restart after a panic. It doubles with each further panic.
+const INITIAL_RESTART_DELAY: Duration = Duration::from_secs(1);
+/// Maximum delay before a restart.
+const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
+/// A run of at least this length resets the delay to [`INITIAL_RESTART_DELAY`].
+const BACKOFF_RESET_AFTER: Duration = Duration::from_mins(5);
 
-static PANICS: [AtomicU64; Task::ALL.len()] = [const { AtomicU64::new(0) }; Task::ALL.len()];
+static PANIC_COUNTS: [AtomicU64; BackgroundTask::ALL.len()] =
+    [const { AtomicU64::new(0) }; BackgroundTask::ALL.len()];
 
-// === impl Task, Panics ===
+// === impl BackgroundTask, PanicCounts ===
 
-impl Task {
-    /// All tasks, in the order of their declaration.
+impl BackgroundTask {
+    /// All tasks, in declaration order.
     pub const ALL: [Self; 20] = [
         Self::Listener,
         Self::Connection,
@@ -136,96 +138,105 @@ impl Task {
     }
 }
 
-impl Panics {
+impl PanicCounts {
     /// Panics since the start of the process.
-    pub fn now() -> Self {
-        Self(PANICS.each_ref().map(|count| count.load(Ordering::Relaxed)))
+    pub fn snapshot() -> Self {
+        Self(PANIC_COUNTS.each_ref().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// Panics of one task.
-    pub fn of(&self, task: Task) -> u64 {
+    /// Number of panics of one task.
+    pub fn for_task(&self, task: BackgroundTask) -> u64 {
         self.0[task as usize]
     }
 }
 
-// === catching ===
+// === catch panics ===
 
 /// Counts and logs a panic that was caught elsewhere.
-pub fn report(task: Task) {
-    PANICS[task as usize].fetch_add(1, Ordering::Relaxed);
-    // The panic hook has logged where; the payload may quote a prompt or a key.
-    tracing::error!(task = task.as_str(), "a background task panicked; the gateway goes on");
+pub fn record_panic(task: BackgroundTask) {
+    PANIC_COUNTS[task as usize].fetch_add(1, Ordering::Relaxed);
+    // The panic hook has logged the location. The payload may contain a prompt or a key.
+    tracing::error!(task = task.as_str(), "a background task panicked: the gateway continues");
 }
 
-/// Does some work of a task. `None`: it panicked, which has been counted.
-pub fn catch<R>(task: Task, work: impl FnOnce() -> R) -> Option<R> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|_| report(task)).ok()
+/// Runs `work` and catches a panic. `None`: `work` panicked; the panic is counted and logged.
+pub fn catch_panic<R>(task: BackgroundTask, work: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| record_panic(task)).ok()
 }
 
-/// The same for work that waits.
-pub async fn catch_async<R>(task: Task, work: impl Future<Output = R>) -> Option<R> {
-    AssertUnwindSafe(work).catch_unwind().await.map_err(|_| report(task)).ok()
+/// [`catch_panic`] for a future.
+pub async fn catch_panic_async<R>(
+    task: BackgroundTask,
+    work: impl Future<Output = R>,
+) -> Option<R> {
+    AssertUnwindSafe(work).catch_unwind().await.map_err(|_| record_panic(task)).ok()
 }
 
-// === running ===
+// === run tasks ===
 
-/// Runs a task, and starts it again whenever it panics. It ends when it returns. Must be called
-/// inside a runtime.
-pub fn spawn<R>(task: Task, mut start: impl FnMut() -> R + Send + 'static) -> Supervised
+/// Runs a task and restarts it after each panic. The task ends when its future returns. Must be
+/// called inside a Tokio runtime.
+pub fn spawn<R>(
+    task: BackgroundTask,
+    mut start: impl FnMut() -> R + Send + 'static,
+) -> SupervisedTask
 where
     R: Future<Output = ()> + Send,
 {
-    Supervised(tokio::spawn(async move {
-        let mut pause = FIRST_PAUSE;
+    SupervisedTask(tokio::spawn(async move {
+        let mut delay = INITIAL_RESTART_DELAY;
         loop {
-            let began = clock::now();
-            if let Some(running) = catch(task, &mut start)
-                && catch_async(task, running).await.is_some()
+            let start_time = clock::now();
+            if let Some(running) = catch_panic(task, &mut start)
+                && catch_panic_async(task, running).await.is_some()
             {
                 return;
             }
-            if clock::now().saturating_duration_since(began) >= STABLE {
-                pause = FIRST_PAUSE;
+            if clock::now().saturating_duration_since(start_time) >= BACKOFF_RESET_AFTER {
+                delay = INITIAL_RESTART_DELAY;
             }
-            tokio::time::sleep_until((clock::now() + pause).into()).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep_until((clock::now() + delay).into()).await;
+            delay = (delay * 2).min(MAX_RESTART_DELAY);
         }
     }))
 }
 
-/// Runs a task that is to run until the process ends. Must be called inside a runtime.
-pub fn essential(task: Task, running: impl Future<Output = ()> + Send + 'static) -> Essential {
+/// Runs a task that must not end before the process does. Must be called inside a Tokio runtime.
+pub fn spawn_essential(
+    task: BackgroundTask,
+    running: impl Future<Output = ()> + Send + 'static,
+) -> EssentialTask {
     let running = async move {
-        // Whether it panicked or returned, it has ended.
-        let _ = catch_async(task, running).await;
+        // A panic and a return both end the task.
+        let _ = catch_panic_async(task, running).await;
     };
-    Essential { task, running: Supervised(tokio::spawn(running)) }
+    EssentialTask { task, handle: SupervisedTask(tokio::spawn(running)) }
 }
 
-// === impl Supervised, Essential ===
+// === impl SupervisedTask, EssentialTask ===
 
-impl Supervised {
-    /// Ends the task, and waits until all that it holds is dropped.
+impl SupervisedTask {
+    /// Aborts the task and waits until its state is dropped.
     pub async fn stop(mut self) {
         self.0.abort();
-        // Its panics were caught inside; it was cancelled, or has ended.
+        // The result is an abort or a normal end: panics are caught inside the task.
         let _ = (&mut self.0).await;
     }
 }
 
-impl Drop for Supervised {
+impl Drop for SupervisedTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Essential {
-    /// Waits until the task has ended, which it must not. To be awaited to its end once at most.
-    pub async fn ended(&mut self) -> Task {
-        let _ = (&mut self.running.0).await;
+impl EssentialTask {
+    /// Waits until the task ends, which is a failure. Must not be called again after it returned.
+    pub async fn wait_for_end(&mut self) -> BackgroundTask {
+        let _ = (&mut self.handle.0).await;
         tracing::error!(
             task = self.task.as_str(),
-            "the gateway cannot go on without this task: it drains and exits with an error"
+            "an essential task ended: the gateway drains and exits with an error"
         );
         self.task
     }
@@ -239,11 +250,12 @@ mod tests {
     use tokenweir_core::clock;
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_panics_is_counted_and_started_again_after_longer_and_longer_pauses() {
-        let (before, began) = (Panics::now().of(Task::Diagnosis), clock::now());
+    async fn panicking_task_is_counted_and_restarted_with_backoff() {
+        let (before, began) =
+            (PanicCounts::snapshot().for_task(BackgroundTask::Diagnosis), clock::now());
         let starts = Arc::new(AtomicUsize::new(0));
         let counted = starts.clone();
-        let mut running = spawn(Task::Diagnosis, move || {
+        let mut running = spawn(BackgroundTask::Diagnosis, move || {
             let start = counted.fetch_add(1, Ordering::SeqCst);
             async move {
                 tokio::task::yield_now().await;
@@ -252,62 +264,63 @@ mod tests {
         });
         (&mut running.0).await.unwrap();
         assert_eq!(starts.load(Ordering::SeqCst), 4);
-        assert_eq!(Panics::now().of(Task::Diagnosis) - before, 3);
+        assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::Diagnosis) - before, 3);
         assert_eq!((clock::now() - began).as_secs(), 1 + 2 + 4);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_was_stable_is_started_again_soon() {
+    async fn backoff_resets_after_a_stable_run() {
         let began = clock::now();
         let mut starts = 0_u32;
-        let mut running = spawn(Task::MemoryWatch, move || {
+        let mut running = spawn(BackgroundTask::MemoryWatch, move || {
             starts += 1;
             let start = starts;
             async move {
-                tokio::time::sleep(STABLE).await;
+                tokio::time::sleep(BACKOFF_RESET_AFTER).await;
                 assert!(start >= 10, "the first nine panic");
             }
         });
         (&mut running.0).await.unwrap();
-        assert_eq!((clock::now() - began), STABLE * 10 + FIRST_PAUSE * 9);
+        assert_eq!((clock::now() - began), BACKOFF_RESET_AFTER * 10 + INITIAL_RESTART_DELAY * 9);
     }
 
     #[tokio::test]
-    async fn a_task_that_is_dropped_or_stopped_ends_and_drops_what_it_holds() {
-        let held = Arc::new(());
-        let waits_with = |held: Arc<()>| {
-            spawn(Task::Admission, move || {
-                let held = held.clone();
+    async fn dropped_or_stopped_task_ends_and_drops_its_state() {
+        let state = Arc::new(());
+        let spawn_with = |state: Arc<()>| {
+            spawn(BackgroundTask::Admission, move || {
+                let state = state.clone();
                 async move {
                     std::future::pending::<()>().await;
-                    drop(held);
+                    drop(state);
                 }
             })
         };
-        waits_with(held.clone()).stop().await;
-        assert_eq!(Arc::strong_count(&held), 1);
-        drop(waits_with(held.clone()));
-        while Arc::strong_count(&held) > 1 {
+        spawn_with(state.clone()).stop().await;
+        assert_eq!(Arc::strong_count(&state), 1);
+        drop(spawn_with(state.clone()));
+        while Arc::strong_count(&state) > 1 {
             tokio::task::yield_now().await;
         }
     }
 
     #[tokio::test]
-    async fn the_end_of_an_essential_task_is_reported_whether_it_panics_or_returns() {
-        let before = Panics::now().of(Task::AdminListener);
-        let mut panics = essential(Task::AdminListener, async { panic!("a defect") });
-        assert_eq!(panics.ended().await, Task::AdminListener);
-        assert_eq!(Panics::now().of(Task::AdminListener) - before, 1);
-        let mut returns = essential(Task::AdminListener, async {});
-        assert_eq!(returns.ended().await, Task::AdminListener);
-        assert_eq!(Panics::now().of(Task::AdminListener) - before, 1);
+    async fn end_of_an_essential_task_is_reported() {
+        let before = PanicCounts::snapshot().for_task(BackgroundTask::AdminListener);
+        let mut panics =
+            spawn_essential(BackgroundTask::AdminListener, async { panic!("a defect") });
+        assert_eq!(panics.wait_for_end().await, BackgroundTask::AdminListener);
+        assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::AdminListener) - before, 1);
+        let mut returns = spawn_essential(BackgroundTask::AdminListener, async {});
+        assert_eq!(returns.wait_for_end().await, BackgroundTask::AdminListener);
+        assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::AdminListener) - before, 1);
     }
 
     #[test]
-    fn every_task_has_a_name_of_its_own_and_its_place_in_the_list() {
-        for (place, task) in Task::ALL.iter().enumerate() {
-            assert_eq!(*task as usize, place);
-            let same = Task::ALL.iter().filter(|other| other.as_str() == task.as_str());
+    fn tasks_have_unique_names_in_declaration_order() {
+        for (index, task) in BackgroundTask::ALL.iter().enumerate() {
+            assert_eq!(*task as usize, index);
+            let same = BackgroundTask::ALL.iter().filter(|other| other.as_str() == task.as_str());
             assert_eq!(same.count(), 1, "{task:?}");
         }
     }

@@ -1,18 +1,18 @@
-//! Alertmanager's configuration: who is told how fast, and which alerts say nothing new.
+//! Generates the configuration of Alertmanager: routes, receivers and inhibitions.
 
-use super::alerts::{self, Severity};
+use super::alerts::{self, AlertSeverity};
 use super::yaml;
 use serde::Serialize;
 
 #[derive(Serialize)]
-struct File {
-    route: Route,
-    receivers: Vec<Receiver>,
-    inhibit_rules: Vec<Inhibition>,
+struct AlertmanagerConfig {
+    route: AlertRoute,
+    receivers: Vec<AlertReceiver>,
+    inhibit_rules: Vec<InhibitRule>,
 }
 
 #[derive(Serialize)]
-struct Route {
+struct AlertRoute {
     receiver: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     matchers: Vec<String>,
@@ -25,56 +25,56 @@ struct Route {
 }
 
 #[derive(Serialize)]
-struct Receiver {
+struct AlertReceiver {
     name: &'static str,
-    webhook_configs: Vec<Webhook>,
+    webhook_configs: Vec<WebhookConfig>,
 }
 
 #[derive(Serialize)]
-struct Webhook {
+struct WebhookConfig {
     url: String,
     send_resolved: bool,
 }
 
 #[derive(Serialize)]
-struct Inhibition {
+struct InhibitRule {
     source_matchers: Vec<String>,
     target_matchers: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     equal: Vec<&'static str>,
 }
 
-/// The file. Notifications go to `webhook`, with the severity appended.
-pub(super) fn print(webhook: &str) -> yaml::Result {
-    let receiver = |severity: Severity| Receiver {
+/// The configuration file. Notifications go to `webhook`, with the severity appended.
+pub(super) fn print(webhook: &str) -> yaml::RenderResult {
+    let receiver = |severity: AlertSeverity| AlertReceiver {
         name: severity.as_str(),
-        webhook_configs: vec![Webhook {
+        webhook_configs: vec![WebhookConfig {
             url: format!("{webhook}/{}", severity.as_str()),
             send_resolved: true,
         }],
     };
-    let page = Route {
-        receiver: Severity::Page.as_str(),
-        matchers: vec![format!("severity = {}", Severity::Page.as_str())],
+    let page = AlertRoute {
+        receiver: AlertSeverity::Page.as_str(),
+        matchers: vec![format!("severity = {}", AlertSeverity::Page.as_str())],
         group_wait: "10s",
         group_interval: "1m",
         repeat_interval: "1h",
-        ..tickets()
+        ..ticket_route()
     };
     yaml::print(
         "alertmanager",
-        &File {
-            route: Route { routes: vec![page], ..tickets() },
-            receivers: vec![receiver(Severity::Ticket), receiver(Severity::Page)],
-            inhibit_rules: inhibitions(),
+        &AlertmanagerConfig {
+            route: AlertRoute { routes: vec![page], ..ticket_route() },
+            receivers: vec![receiver(AlertSeverity::Ticket), receiver(AlertSeverity::Page)],
+            inhibit_rules: inhibit_rules(),
         },
     )
 }
 
-/// What is not urgent, and the root of the routes.
-fn tickets() -> Route {
-    Route {
-        receiver: Severity::Ticket.as_str(),
+/// The route of tickets, which is also the root of all routes.
+fn ticket_route() -> AlertRoute {
+    AlertRoute {
+        receiver: AlertSeverity::Ticket.as_str(),
         matchers: Vec::new(),
         group_by: vec!["area"],
         group_wait: "1m",
@@ -84,16 +84,16 @@ fn tickets() -> Route {
     }
 }
 
-fn inhibitions() -> Vec<Inhibition> {
-    let mut inhibitions = Vec::new();
+fn inhibit_rules() -> Vec<InhibitRule> {
+    let mut rules = Vec::new();
     for alert in alerts::all() {
-        for silence in &alert.silences {
-            inhibitions.push(Inhibition {
+        for inhibited in &alert.silences {
+            rules.push(InhibitRule {
                 source_matchers: vec![format!("alertname = {}", alert.name)],
-                target_matchers: vec![format!("alertname = {}", silence.alert)],
-                equal: silence.equal.to_vec(),
+                target_matchers: vec![format!("alertname = {}", inhibited.alert)],
+                equal: inhibited.equal.to_vec(),
             });
         }
     }
-    inhibitions
+    rules
 }

@@ -1,26 +1,26 @@
-//! The metrics that the gateway exports, as far as the generated files need to know them. The gateway
-//! builds this value from its own table of metrics.
+//! The catalogue of metrics, as far as generated files need it. The gateway builds it from its own
+//! table of metrics.
 
 /// All metrics of the gateway.
 #[derive(Debug, Clone, Default)]
-pub struct Catalogue(pub Vec<Metric>);
+pub struct MetricCatalogue(pub Vec<MetricDescription>);
 
 /// One metric.
 #[derive(Debug, Clone)]
-pub struct Metric {
-    /// The name as Prometheus has it, without the suffixes of a histogram's series.
+pub struct MetricDescription {
+    /// The name in Prometheus, without the suffixes of a histogram's series.
     pub name: &'static str,
     /// The help text.
     pub help: &'static str,
     /// The type.
-    pub kind: Kind,
+    pub kind: MetricType,
     /// The labels, in order.
-    pub labels: Vec<Label>,
+    pub labels: Vec<LabelDescription>,
 }
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum MetricType {
     /// A counter.
     Counter,
     /// A gauge.
@@ -31,10 +31,10 @@ pub enum Kind {
 
 /// One label of a metric.
 #[derive(Debug, Clone)]
-pub struct Label {
+pub struct LabelDescription {
     /// The name.
     pub name: &'static str,
-    /// The set of values, in Markdown.
+    /// A description of the values, in Markdown.
     pub values: String,
 }
 
@@ -46,11 +46,11 @@ pub fn family(name: &str) -> &str {
 
 // === impl Catalogue ===
 
-impl Catalogue {
-    /// Whether the metric or the histogram of this series has a label.
+impl MetricCatalogue {
+    /// Whether the metric of a series has a label.
     pub(crate) fn has_label(&self, series: &str, label: &str) -> bool {
-        let is_it = |known: &str| known == series || known == family(series);
-        let metric = self.0.iter().find(|metric| is_it(metric.name));
+        let is_metric = |known: &str| known == series || known == family(series);
+        let metric = self.0.iter().find(|metric| is_metric(metric.name));
         metric.is_some_and(|metric| metric.labels.iter().any(|known| known.name == label))
     }
 }

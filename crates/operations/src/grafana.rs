@@ -1,22 +1,22 @@
-//! Grafana's provisioning: where it finds metrics and traces, and the dashboards.
+//! Generates the provisioning files of Grafana: data sources and the dashboard provider.
 
-use super::surroundings::Surroundings;
+use super::deployment::DeploymentEndpoints;
 use super::yaml;
 use serde::Serialize;
 
-/// The identity of the data source of traces, which exemplars lead to.
-const JAEGER: &str = "jaeger";
+/// The uid of the data source for traces, which exemplars link to.
+const JAEGER_UID: &str = "jaeger";
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Sources<'a> {
+struct DatasourceFile<'a> {
     api_version: u8,
-    datasources: [Source<'a>; 2],
+    datasources: [GrafanaDatasource<'a>; 2],
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Source<'a> {
+struct GrafanaDatasource<'a> {
     name: &'static str,
     r#type: &'static str,
     uid: &'static str,
@@ -32,12 +32,12 @@ struct Source<'a> {
 struct PrometheusOptions {
     http_method: &'static str,
     time_interval: &'static str,
-    exemplar_trace_id_destinations: [ExemplarLink; 1],
+    exemplar_trace_id_destinations: [ExemplarTraceLink; 1],
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ExemplarLink {
+struct ExemplarTraceLink {
     /// The label of exemplars.
     name: &'static str,
     datasource_uid: &'static str,
@@ -46,14 +46,14 @@ struct ExemplarLink {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Providers {
+struct DashboardProviderFile {
     api_version: u8,
-    providers: [Provider; 1],
+    providers: [DashboardProvider; 1],
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Provider {
+struct DashboardProvider {
     name: &'static str,
     r#type: &'static str,
     allow_ui_updates: bool,
@@ -65,9 +65,9 @@ struct ProviderOptions {
     path: &'static str,
 }
 
-/// The data sources: an exemplar of a metric opens its trace.
-pub(super) fn datasources(around: &Surroundings) -> yaml::Result {
-    let prometheus = Source {
+/// The file of data sources. An exemplar of a metric opens its trace.
+pub(super) fn datasources(around: &DeploymentEndpoints) -> yaml::RenderResult {
+    let prometheus = GrafanaDatasource {
         name: "Prometheus",
         r#type: "prometheus",
         uid: "prometheus",
@@ -78,17 +78,17 @@ pub(super) fn datasources(around: &Surroundings) -> yaml::Result {
             http_method: "POST",
             // The scrape interval, from which Grafana computes $__rate_interval.
             time_interval: "5s",
-            exemplar_trace_id_destinations: [ExemplarLink {
+            exemplar_trace_id_destinations: [ExemplarTraceLink {
                 name: "trace_id",
-                datasource_uid: JAEGER,
+                datasource_uid: JAEGER_UID,
                 url_display_label: "Open the trace",
             }],
         }),
     };
-    let jaeger = Source {
+    let jaeger = GrafanaDatasource {
         name: "Jaeger",
         r#type: "jaeger",
-        uid: JAEGER,
+        uid: JAEGER_UID,
         url: &around.jaeger,
         access: "proxy",
         is_default: false,
@@ -96,17 +96,20 @@ pub(super) fn datasources(around: &Surroundings) -> yaml::Result {
     };
     yaml::print(
         "grafana-datasources",
-        &Sources { api_version: 1, datasources: [prometheus, jaeger] },
+        &DatasourceFile { api_version: 1, datasources: [prometheus, jaeger] },
     )
 }
 
-/// The folder of dashboards.
-pub(super) fn provider() -> yaml::Result {
-    let provider = Provider {
+/// The file of the dashboard provider.
+pub(super) fn provider() -> yaml::RenderResult {
+    let provider = DashboardProvider {
         name: "tokenweir",
         r#type: "file",
         allow_ui_updates: true,
         options: ProviderOptions { path: "/var/lib/grafana/dashboards" },
     };
-    yaml::print("grafana-provider", &Providers { api_version: 1, providers: [provider] })
+    yaml::print(
+        "grafana-provider",
+        &DashboardProviderFile { api_version: 1, providers: [provider] },
+    )
 }

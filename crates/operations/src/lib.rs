@@ -1,73 +1,72 @@
-//! What an operator installs around the gateway: rules and alerts for Prometheus, who is called for
-//! them, dashboards, and a collector for traces;
-//! and the reference of what can be configured and what is measured. All of it is printed from tables here, and a test
-//! finds every metric, label and label value of them in the catalogue: a metric that is renamed
-//! breaks a test, and not the alert at night.
+//! The files that a deployment of the gateway needs: the configuration and rules of Prometheus, the
+//! routes of Alertmanager, dashboards, a collector for traces, runbooks, and the references of the
+//! configuration and of the metrics. All files are generated from tables. A test checks every
+//! metric, label and label value of the queries against the catalogue of metrics.
 
 mod alertmanager;
 pub mod alerts;
 pub mod catalogue;
 pub mod dashboards;
+mod deployment;
 mod grafana;
-pub mod recording;
+mod prometheus_config;
+pub mod recording_rules;
 mod reference;
-mod rules;
+mod rule_files;
 pub mod runbooks;
-mod scraping;
-mod surroundings;
 mod yaml;
 
-use catalogue::Catalogue;
+use catalogue::MetricCatalogue;
 use schemars::Schema;
 
-pub use surroundings::Surroundings;
-pub use yaml::Error;
+pub use deployment::DeploymentEndpoints;
+pub use yaml::RenderError;
 
-/// A file that can be printed.
+/// A file that can be generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Artifact {
-    /// Prometheus: what it scrapes, its rule files, room for exemplars.
+    /// Prometheus: scrape configuration, rule files, exemplar storage.
     Prometheus,
-    /// Prometheus: series computed ahead.
+    /// Prometheus: recording rules.
     RecordingRules,
-    /// Prometheus: alerts.
+    /// Prometheus: alert rules.
     AlertRules,
-    /// Alertmanager: who is told, and which alerts say nothing new.
+    /// Alertmanager: routes, receivers and inhibitions.
     Alertmanager,
     /// Grafana: the main dashboard.
     DashboardOverview,
-    /// Grafana: one replica.
+    /// Grafana: the dashboard of one backend.
     DashboardReplica,
-    /// Grafana: Prometheus and Jaeger, with links from exemplars to traces.
+    /// Grafana: the data sources Prometheus and Jaeger, with links from exemplars to traces.
     GrafanaDatasources,
-    /// Grafana: the folder of dashboards.
+    /// Grafana: the dashboard provider.
     GrafanaProvider,
-    /// OpenTelemetry Collector: complete traces, the interesting ones, to Jaeger.
+    /// OpenTelemetry Collector: exports complete sampled traces to Jaeger.
     Collector,
-    /// A page on each alert: what it means, how to see it, what to do.
+    /// Runbooks: the meaning, verification and remedy of each alert.
     Runbooks,
     /// JSON Schema of the configuration file, for editors.
     Schema,
-    /// A page on each key of the configuration.
+    /// Reference of the configuration keys.
     ConfigurationReference,
-    /// A page on each metric.
+    /// Reference of the metrics.
     MetricsReference,
 }
 
-/// The gateway's own tables, from which the files are generated.
+/// The tables of the gateway from which files are generated.
 #[derive(Debug)]
-pub struct Gateway {
+pub struct GatewayTables {
     /// The metrics.
-    pub metrics: Catalogue,
+    pub metrics: MetricCatalogue,
     /// The JSON Schema of the configuration.
     pub schema: Schema,
 }
 
-/// The collector's configuration does not depend on anything here.
-const COLLECTOR: &str = include_str!("collector.yaml");
+/// The configuration of the collector, which has no parameters.
+const COLLECTOR_CONFIG: &str = include_str!("collector.yaml");
 
 impl Artifact {
-    /// All of them.
+    /// All artifacts.
     pub const ALL: [Self; 13] = [
         Self::Prometheus,
         Self::RecordingRules,
@@ -84,7 +83,7 @@ impl Artifact {
         Self::MetricsReference,
     ];
 
-    /// Where it is kept, from the top of the repository.
+    /// The path of the file in the repository.
     pub const fn path(self) -> &'static str {
         match self {
             Self::Prometheus => "config/prometheus/prometheus.yml",
@@ -96,26 +95,30 @@ impl Artifact {
             Self::GrafanaDatasources => "config/grafana/datasources.yml",
             Self::GrafanaProvider => "config/grafana/provider.yml",
             Self::Collector => "config/otel/collector.yaml",
-            Self::Runbooks => "docs/runbooks.md",
+            Self::Runbooks => "docs/operate/runbooks.md",
             Self::Schema => "config/tokenweir.schema.json",
-            Self::ConfigurationReference => "docs/configuration.md",
-            Self::MetricsReference => "docs/metrics.md",
+            Self::ConfigurationReference => "docs/reference/configuration.md",
+            Self::MetricsReference => "docs/reference/metrics.md",
         }
     }
 
-    /// Its text.
-    pub fn print(self, gateway: &Gateway, around: &Surroundings) -> Result<String, Error> {
-        let Gateway { metrics, schema } = gateway;
+    /// The text of the file.
+    pub fn print(
+        self,
+        gateway: &GatewayTables,
+        around: &DeploymentEndpoints,
+    ) -> Result<String, RenderError> {
+        let GatewayTables { metrics, schema } = gateway;
         match self {
-            Self::Prometheus => scraping::print(around),
-            Self::RecordingRules => rules::recording_rules(),
-            Self::AlertRules => rules::alert_rules(&around.runbooks),
+            Self::Prometheus => prometheus_config::print(around),
+            Self::RecordingRules => rule_files::render_recording_rules(),
+            Self::AlertRules => rule_files::render_alert_rules(&around.runbooks),
             Self::Alertmanager => alertmanager::print(&around.webhook),
-            Self::DashboardOverview => Ok(dashboards::overview(metrics).print()),
-            Self::DashboardReplica => Ok(dashboards::replica(metrics).print()),
+            Self::DashboardOverview => Ok(dashboards::overview_dashboard(metrics).print()),
+            Self::DashboardReplica => Ok(dashboards::backend_dashboard(metrics).print()),
             Self::GrafanaDatasources => grafana::datasources(around),
             Self::GrafanaProvider => grafana::provider(),
-            Self::Collector => Ok(COLLECTOR.to_owned()),
+            Self::Collector => Ok(COLLECTOR_CONFIG.to_owned()),
             Self::Runbooks => Ok(runbooks::print()),
             Self::Schema => Ok(format!("{:#}\n", schema.as_value())),
             Self::ConfigurationReference => Ok(reference::configuration(schema)),

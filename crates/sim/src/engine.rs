@@ -1,29 +1,29 @@
 //! A model of vLLM's V1 scheduler: continuous batching over a paged KV cache with prefix reuse,
-//! chunked prefill and preemption by recomputation. It knows no socket and no clock. Each
-//! [`Engine::step`] decides one batch and tells how long the GPU would work on it; whoever drives
-//! the engine waits that long, in real or in virtual time, and then hands out the tokens.
+//! chunked prefill and preemption by recomputation. The model uses no socket and no clock. Each
+//! [`Engine::step`] computes one batch and returns the time that a GPU would need for it. The
+//! driver of the engine waits for this time, real or virtual, and then publishes the tokens.
 //!
-//! vLLM's null block is left out: all `blocks` can be used.
+//! vLLM's null block is not modelled: all `blocks` can be used.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::blocks::BlockPool;
 use super::sequence::Sequence;
-pub use super::sequence::{Finished, Request, SequenceId, Token};
+pub use super::sequence::{FinishedSequence, GeneratedToken, SequenceId, SequenceRequest};
 
-/// The size and the speed of a replica. A zero size counts as one.
+/// Size and speed of an engine. A size of zero counts as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spec {
+pub struct EngineSpec {
     /// Tokens in one KV block.
     pub block_size: u32,
-    /// KV blocks in all.
+    /// Number of KV blocks.
     pub blocks: u32,
-    /// Sequences that run at the same time.
+    /// Maximum number of sequences in a batch.
     pub max_num_seqs: u32,
-    /// Tokens computed in one step, prefill and decode together.
+    /// Maximum number of tokens computed in one step, prefill and decode together.
     pub max_num_batched_tokens: u32,
-    /// Time of a step that does nothing.
+    /// Fixed time of a step, without any token.
     pub step_base: Duration,
     /// Time added by each prompt token that is not in the cache.
     pub prefill_token: Duration,
@@ -33,9 +33,9 @@ pub struct Spec {
     pub kv_token: Duration,
 }
 
-impl Default for Spec {
-    /// A small model on a small GPU: 32,768 tokens of KV cache, 10,000 prefill tokens a second,
-    /// about 100 tokens a second alone and 3,500 in a full batch.
+impl Default for EngineSpec {
+    /// A small model on a small GPU: 32,768 tokens of KV cache, 10,000 prefill tokens per second,
+    /// about 100 output tokens per second for one sequence and 3,500 in a full batch.
     fn default() -> Self {
         Self {
             block_size: 16,
@@ -50,74 +50,74 @@ impl Default for Spec {
     }
 }
 
-impl Spec {
-    /// The longest prompt and output, in tokens, that one sequence can have.
+impl EngineSpec {
+    /// Maximum number of tokens of one sequence, prompt and output together.
     pub fn capacity(&self) -> u32 {
         self.blocks.saturating_mul(self.block_size)
     }
 }
 
-/// What one batch computed. The tokens exist `duration` after the step began.
+/// The result of one batch. The tokens exist `duration` after the start of the step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
-    /// How long the batch keeps the GPU busy.
+pub struct EngineStep {
+    /// Time for which the batch occupies the GPU.
     pub duration: Duration,
-    /// The sequences that got a token, in the order in which they run.
-    pub tokens: Vec<Token>,
-    /// The sequences whose last token this was.
-    pub finished: Vec<Finished>,
-    /// Prompt tokens computed.
+    /// The sequences that produced a token, in batch order.
+    pub tokens: Vec<GeneratedToken>,
+    /// The sequences that produced their last token.
+    pub finished: Vec<FinishedSequence>,
+    /// Number of prompt tokens computed.
     pub prefill_tokens: u32,
-    /// Sequences that decoded.
-    pub decodes: u32,
+    /// Number of sequences that decoded.
+    pub decoded_sequences: u32,
 }
 
-/// The gauges and counters of the engine, as vLLM defines them.
+/// Gauges and counters of the engine, as vLLM defines them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Load {
-    /// Sequences in the batch.
+pub struct SimulatedEngineLoad {
+    /// Number of sequences in the batch.
     pub running: usize,
-    /// Sequences in the queue, preempted ones included.
+    /// Number of sequences in the queue, including preempted sequences.
     pub waiting: usize,
-    /// Pinned share of the KV blocks, 0 to 1; cached but unused blocks count as free.
+    /// Share of pinned KV blocks, 0 to 1. Cached but unpinned blocks count as free.
     pub kv_usage: f64,
-    /// Sequences thrown out of the batch for want of blocks.
+    /// Number of preemptions for lack of free blocks.
     pub preemptions: u64,
-    /// Tokens looked up in the prefix cache. A preempted sequence does not count again.
+    /// Tokens looked up in the prefix cache. A preempted sequence counts once.
     pub prefix_queries: u64,
-    /// Tokens found there.
+    /// Tokens found in the prefix cache.
     pub prefix_hits: u64,
     /// Prompt tokens of the sequences that have a first token.
     pub prompt_tokens: u64,
-    /// Tokens generated.
+    /// Number of generated tokens.
     pub generation_tokens: u64,
 }
 
-/// A sequence that could never fit into the KV cache.
+/// The sequence is longer than the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{tokens} tokens do not fit into a KV cache of {capacity} tokens")]
-pub struct TooLong {
+pub struct SequenceTooLong {
     /// Prompt and output tokens.
     pub tokens: u32,
-    /// Tokens the cache can hold.
+    /// Number of tokens that the cache can hold.
     pub capacity: u32,
 }
 
 /// One simulated engine.
 #[derive(Debug)]
 pub struct Engine {
-    spec: Spec,
+    spec: EngineSpec,
     pool: BlockPool,
-    /// In order of admission: the last one is the first to be preempted.
+    /// In order of admission. The last sequence is preempted first.
     running: Vec<Sequence>,
     waiting: VecDeque<Sequence>,
-    totals: Load,
+    totals: SimulatedEngineLoad,
 }
 
 impl Engine {
-    /// An idle engine with an empty cache.
-    pub fn new(spec: Spec) -> Self {
-        let spec = Spec {
+    /// Creates an idle engine with an empty cache.
+    pub fn new(spec: EngineSpec) -> Self {
+        let spec = EngineSpec {
             block_size: spec.block_size.max(1),
             blocks: spec.blocks.max(1),
             max_num_seqs: spec.max_num_seqs.max(1),
@@ -129,39 +129,40 @@ impl Engine {
             spec,
             running: Vec::new(),
             waiting: VecDeque::new(),
-            totals: Load::default(),
+            totals: SimulatedEngineLoad::default(),
         }
     }
 
-    /// Queues a sequence. Refuses one that is longer than [`Spec::capacity`], because it would be
-    /// preempted for ever.
+    /// Adds a sequence to the queue. Returns an error if the sequence is longer than
+    /// [`EngineSpec::capacity`], because it would be preempted without end.
     pub fn submit(
         &mut self,
         id: SequenceId,
-        request: Request,
+        request: SequenceRequest,
         now: Duration,
-    ) -> Result<(), TooLong> {
+    ) -> Result<(), SequenceTooLong> {
         let sequence = Sequence::new(id, request, now);
-        let (tokens, capacity) = (sequence.final_len(), self.spec.capacity());
+        let (tokens, capacity) = (sequence.max_token_count(), self.spec.capacity());
         if tokens > capacity {
-            return Err(TooLong { tokens, capacity });
+            return Err(SequenceTooLong { tokens, capacity });
         }
         self.waiting.push_back(sequence);
         Ok(())
     }
 
-    /// Drops a sequence and frees its blocks at once. False if it is not here (any more).
+    /// Removes a sequence and frees its blocks at once. Returns false if the engine does not have
+    /// this sequence (any more).
     pub fn abort(&mut self, id: SequenceId) -> bool {
         if let Some(at) = self.running.iter().position(|sequence| sequence.id == id) {
             self.pool.release(&mut self.running.remove(at).blocks);
             return true;
         }
-        let queued = self.waiting.iter().position(|sequence| sequence.id == id);
-        queued.is_some_and(|at| self.waiting.remove(at).is_some())
+        let position = self.waiting.iter().position(|sequence| sequence.id == id);
+        position.is_some_and(|at| self.waiting.remove(at).is_some())
     }
 
-    /// Computes the next batch, which begins at `now`. `None` if there is nothing to do.
-    pub fn step(&mut self, now: Duration) -> Option<Step> {
+    /// Computes the next batch, which begins at `now`. Returns `None` if the engine is idle.
+    pub fn step(&mut self, now: Duration) -> Option<EngineStep> {
         if self.running.is_empty() && self.waiting.is_empty() {
             return None;
         }
@@ -173,9 +174,9 @@ impl Engine {
         Some(self.execute(now))
     }
 
-    /// The gauges and counters after the last step.
-    pub fn load(&self) -> Load {
-        Load {
+    /// Returns the gauges and counters after the last step.
+    pub fn load(&self) -> SimulatedEngineLoad {
+        SimulatedEngineLoad {
             running: self.running.len(),
             waiting: self.waiting.len(),
             kv_usage: self.pool.usage(),
@@ -183,8 +184,8 @@ impl Engine {
         }
     }
 
-    /// Gives every running sequence its next tokens, first come first served. True if some had to
-    /// be preempted: then nobody is admitted in this step.
+    /// Schedules the next tokens of every running sequence, in order of admission. Returns true if
+    /// a sequence was preempted; then this step admits no sequence.
     fn schedule_running(&mut self, budget: &mut u32) -> bool {
         let before = self.totals.preemptions;
         let mut next = 0;
@@ -192,8 +193,8 @@ impl Engine {
             let sequence = &mut self.running[next];
             let tokens = sequence.pending().min(*budget);
             let blocks = sequence.missing_blocks(tokens, self.spec.block_size);
-            if self.pool.take(blocks, &mut sequence.blocks) {
-                sequence.compute(tokens, self.spec.block_size, &mut self.pool);
+            if self.pool.allocate(blocks, &mut sequence.blocks) {
+                sequence.schedule_tokens(tokens, self.spec.block_size, &mut self.pool);
                 *budget -= tokens;
                 next += 1;
             } else {
@@ -204,21 +205,22 @@ impl Engine {
     }
 
     fn preempt_last(&mut self) {
-        if let Some(mut victim) = self.running.pop() {
-            victim.preempt(&mut self.pool);
+        if let Some(mut preempted) = self.running.pop() {
+            preempted.preempt(&mut self.pool);
             self.totals.preemptions += 1;
-            self.waiting.push_front(victim);
+            self.waiting.push_front(preempted);
         }
     }
 
-    /// Moves sequences from the queue into the batch while there is room for all they have so far.
+    /// Moves sequences from the queue into the batch while the free blocks suffice for all their
+    /// tokens.
     fn admit(&mut self, budget: &mut u32, now: Duration) {
         let block_size = self.spec.block_size;
         while *budget > 0 && self.running.len() < self.spec.max_num_seqs as usize {
             let Some(mut sequence) = self.waiting.pop_front() else { return };
-            let hits = self.pool.cached_prefix(sequence.reusable_hashes(block_size));
-            let whole = sequence.len().div_ceil(block_size) as usize;
-            if self.pool.free_beyond(&hits) < whole - hits.len() {
+            let hits = self.pool.cached_prefix(sequence.reusable_block_hashes(block_size));
+            let total_blocks = sequence.len().div_ceil(block_size) as usize;
+            if self.pool.free_after_pinning(&hits) < total_blocks - hits.len() {
                 self.waiting.push_front(sequence);
                 return;
             }
@@ -230,35 +232,35 @@ impl Engine {
             }
             let tokens = sequence.pending().min(*budget);
             let blocks = sequence.missing_blocks(tokens, block_size);
-            if self.pool.take(blocks, &mut sequence.blocks) {
-                sequence.compute(tokens, block_size, &mut self.pool);
+            if self.pool.allocate(blocks, &mut sequence.blocks) {
+                sequence.schedule_tokens(tokens, block_size, &mut self.pool);
                 *budget -= tokens;
             }
             self.running.push(sequence);
         }
     }
 
-    /// Lets the batch run: what it costs, who gets a token, who is done.
-    fn execute(&mut self, now: Duration) -> Step {
-        let (mut prefill_tokens, mut decodes, mut context) = (0, 0, 0);
+    /// Executes the batch: computes its duration, its tokens and the finished sequences.
+    fn execute(&mut self, now: Duration) -> EngineStep {
+        let (mut prefill_tokens, mut decoded_sequences, mut context) = (0, 0, 0);
         for sequence in &self.running {
             context += sequence.computed;
             if sequence.is_decoding() {
-                decodes += u32::from(sequence.scheduled > 0);
+                decoded_sequences += u32::from(sequence.scheduled > 0);
             } else {
                 prefill_tokens += sequence.scheduled;
             }
         }
         let duration = self.spec.step_base
             + self.spec.prefill_token * prefill_tokens
-            + self.spec.decode_sequence * decodes
+            + self.spec.decode_sequence * decoded_sequences
             + self.spec.kv_token * context;
 
         let mut tokens = Vec::with_capacity(self.running.len());
         let mut finished = Vec::new();
         let Self { running, pool, totals, .. } = self;
         running.retain_mut(|sequence| {
-            let Some(token) = sequence.produce(now + duration) else { return true };
+            let Some(token) = sequence.produce_token(now + duration) else { return true };
             totals.generation_tokens += 1;
             if token.nth == 1 {
                 totals.prompt_tokens += u64::from(token.prompt_tokens);
@@ -271,7 +273,7 @@ impl Engine {
             finished.extend(done);
             done.is_none()
         });
-        Step { duration, tokens, finished, prefill_tokens, decodes }
+        EngineStep { duration, tokens, finished, prefill_tokens, decoded_sequences }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The scheduler does what vLLM's does.
+//! Tests that the engine schedules as vLLM's V1 scheduler does.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,42 +7,42 @@ use proptest::prelude::*;
 use super::super::blocks::BlockId;
 use super::*;
 
-const MS: Duration = Duration::from_millis(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn engine(blocks: u32, batched: u32) -> Engine {
-    Engine::new(Spec {
+    Engine::new(EngineSpec {
         block_size: 4,
         blocks,
         max_num_seqs: 3,
         max_num_batched_tokens: batched,
-        step_base: MS * 10,
-        prefill_token: MS,
-        decode_sequence: MS * 2,
+        step_base: MILLISECOND * 10,
+        prefill_token: MILLISECOND,
+        decode_sequence: MILLISECOND * 2,
         kv_token: Duration::ZERO,
     })
 }
 
-/// A prompt of `tokens`, the same for the same `family`.
-fn request(family: u64, tokens: u32, output_tokens: u32) -> Request {
+/// A prompt of `tokens` tokens. Prompts of the same `family` have the same content.
+fn request(family: u64, tokens: u32, output_tokens: u32) -> SequenceRequest {
     let block_hashes = (0..u64::from(tokens / 4)).map(|block| family * 1000 + block).collect();
-    Request { prompt_tokens: tokens, block_hashes, output_tokens }
+    SequenceRequest { prompt_tokens: tokens, block_hashes, output_tokens }
 }
 
-/// Runs until idle; for every sequence the number of tokens, and all steps.
-fn run(engine: &mut Engine) -> (BTreeMap<SequenceId, u32>, Vec<Step>) {
-    let (mut now, mut got, mut steps) = (Duration::ZERO, BTreeMap::new(), Vec::new());
+/// Runs until the engine is idle. Returns the number of tokens per sequence, and all steps.
+fn run(engine: &mut Engine) -> (BTreeMap<SequenceId, u32>, Vec<EngineStep>) {
+    let (mut now, mut token_counts, mut steps) = (Duration::ZERO, BTreeMap::new(), Vec::new());
     while let Some(step) = engine.step(now) {
         now += step.duration;
         for token in &step.tokens {
-            let before = got.insert(token.id, token.nth);
+            let before = token_counts.insert(token.id, token.nth);
             assert_eq!(token.nth, before.map_or(token.nth, |before| before + 1));
         }
         steps.push(step);
     }
-    (got, steps)
+    (token_counts, steps)
 }
 
-fn submit(engine: &mut Engine, id: u64, request: Request) {
+fn submit(engine: &mut Engine, id: u64, request: SequenceRequest) {
     engine.submit(SequenceId(id), request, Duration::ZERO).expect("fits");
 }
 
@@ -52,7 +52,7 @@ fn an_idle_engine_has_nothing_to_do() {
 }
 
 #[test]
-fn a_prompt_seen_before_is_not_computed_again_except_for_its_last_token() {
+fn a_cached_prompt_is_not_computed_again_except_for_its_last_block() {
     let mut engine = engine(8, 64);
     submit(&mut engine, 1, request(1, 12, 1));
     assert_eq!(run(&mut engine).1[0].prefill_tokens, 12);
@@ -87,7 +87,7 @@ fn a_long_prompt_is_computed_in_chunks_beside_the_decodes() {
     submit(&mut engine, 2, request(2, 16, 1));
     let chunks: Vec<_> = (0..3)
         .filter_map(|_| engine.step(Duration::ZERO))
-        .map(|step| (step.decodes, step.prefill_tokens, step.tokens.len()))
+        .map(|step| (step.decoded_sequences, step.prefill_tokens, step.tokens.len()))
         .collect();
     assert_eq!(chunks, [(1, 7, 1), (1, 7, 1), (1, 2, 2)]);
 }
@@ -98,7 +98,7 @@ fn a_step_grows_with_the_batch() {
     submit(&mut engine, 1, request(1, 4, 3));
     submit(&mut engine, 2, request(2, 6, 3));
     let durations: Vec<_> = run(&mut engine).1.iter().map(|step| step.duration).collect();
-    assert_eq!(durations, [MS * 20, MS * 14, MS * 14]);
+    assert_eq!(durations, [MILLISECOND * 20, MILLISECOND * 14, MILLISECOND * 14]);
 }
 
 #[test]
@@ -125,8 +125,8 @@ fn the_sequence_admitted_last_is_preempted_and_recomputed_from_its_prompt() {
     let load = engine.load();
     assert_eq!((load.running, load.waiting, load.preemptions), (1, 1, 1));
 
-    let (got, _) = run(&mut engine);
-    assert_eq!(got.into_values().collect::<Vec<_>>(), [8, 8]);
+    let (token_counts, _) = run(&mut engine);
+    assert_eq!(token_counts.into_values().collect::<Vec<_>>(), [8, 8]);
     assert_eq!(engine.load().prompt_tokens, 16, "a recomputed prompt does not count again");
     assert_eq!(engine.load().prefix_queries, 16);
 }
@@ -143,16 +143,16 @@ fn an_aborted_sequence_frees_its_blocks_at_once() {
 }
 
 #[test]
-fn a_sequence_longer_than_the_cache_is_refused() {
-    let refused = engine(2, 64).submit(SequenceId(1), request(1, 8, 1), Duration::ZERO);
-    assert_eq!(refused, Err(TooLong { tokens: 9, capacity: 8 }));
+fn a_sequence_longer_than_the_cache_is_rejected() {
+    let result = engine(2, 64).submit(SequenceId(1), request(1, 8, 1), Duration::ZERO);
+    assert_eq!(result, Err(SequenceTooLong { tokens: 9, capacity: 8 }));
 }
 
 #[test]
-fn queue_prefill_and_decode_times_are_told_at_the_end() {
+fn a_finished_sequence_reports_its_queue_prefill_and_decode_times() {
     let mut engine = engine(8, 4);
-    engine.submit(SequenceId(1), request(1, 8, 2), MS * 5).expect("fits");
-    let mut now = MS * 7;
+    engine.submit(SequenceId(1), request(1, 8, 2), MILLISECOND * 5).expect("fits");
+    let mut now = MILLISECOND * 7;
     let finished = loop {
         let step = engine.step(now).expect("work");
         now += step.duration;
@@ -160,13 +160,13 @@ fn queue_prefill_and_decode_times_are_told_at_the_end() {
             break finished;
         }
     };
-    assert_eq!((finished.arrived, finished.scheduled), (MS * 5, MS * 7));
-    assert_eq!((finished.first_token, finished.last_token), (MS * 35, MS * 47));
+    assert_eq!((finished.arrived, finished.scheduled), (MILLISECOND * 5, MILLISECOND * 7));
+    assert_eq!((finished.first_token, finished.last_token), (MILLISECOND * 35, MILLISECOND * 47));
 }
 
 #[test]
-fn minutes_of_traffic_need_no_clock() {
-    let mut engine = Engine::new(Spec::default());
+fn the_engine_runs_on_virtual_time_without_a_clock() {
+    let mut engine = Engine::new(EngineSpec::default());
     let (mut now, mut id) = (Duration::ZERO, 0);
     while now < Duration::from_mins(5) {
         if engine.load().waiting == 0 {
@@ -180,7 +180,7 @@ fn minutes_of_traffic_need_no_clock() {
 
 proptest! {
     #[test]
-    fn no_block_is_lost_and_every_sequence_ends(
+    fn no_block_leaks_and_every_sequence_ends(
         actions in prop::collection::vec((0_u8..3, 0_u64..4, 1_u32..30, 1_u32..20), 1..80),
     ) {
         let drive = || {
@@ -204,7 +204,7 @@ proptest! {
                 let used = engine.pinned_blocks().len();
                 assert_eq!(used + engine.pool.free(), engine.pool.total());
             }
-            steps.extend(run_from(&mut engine, now));
+            steps.extend(run_until_idle_from(&mut engine, now));
             let ended: usize = steps.iter().map(|step| step.finished.len()).sum();
             assert_eq!(ended as u32 + aborted, submitted);
             assert_eq!(engine.pool.free(), engine.pool.total());
@@ -214,7 +214,7 @@ proptest! {
     }
 }
 
-fn run_from(engine: &mut Engine, mut now: Duration) -> Vec<Step> {
+fn run_until_idle_from(engine: &mut Engine, mut now: Duration) -> Vec<EngineStep> {
     std::iter::from_fn(|| {
         let step = engine.step(now)?;
         now += step.duration;

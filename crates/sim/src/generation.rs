@@ -1,5 +1,6 @@
-//! A client's hold on the sequences that generate its answer. Dropping it before they are done
-//! aborts them in the engine at once; that is how a disconnect frees the KV cache.
+//! The handle of a request on the sequences that generate its response. Dropping the handle before
+//! the sequences are finished aborts them in the engine at once. This is how a client disconnect
+//! frees KV blocks.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -9,37 +10,37 @@ use std::task::{Context, Poll};
 use futures_util::task::AtomicWaker;
 
 use super::engine::SequenceId;
-use super::replica::Replica;
-use super::wire::Progress;
+use super::simulated_backend::SimulatedBackend;
+use super::wire::TokenProgress;
 
-/// How far the sequences of one request are. The engine's loop writes it, the connection reads it,
-/// so nothing is queued for a client that reads slowly.
+/// Number of tokens produced by each sequence of one request. The engine loop writes it and the
+/// connection reads it, so a slow client does not make the engine queue tokens.
 #[derive(Debug)]
-pub(super) struct Counters {
-    produced: Box<[AtomicU32]>,
+pub(super) struct GenerationProgress {
+    produced_tokens: Box<[AtomicU32]>,
     cached_tokens: AtomicU32,
     waker: AtomicWaker,
 }
 
-impl Counters {
+impl GenerationProgress {
     pub(super) fn new(choices: usize) -> Arc<Self> {
-        let produced = (0..choices).map(|_| AtomicU32::new(0)).collect();
-        Arc::new(Self { produced, cached_tokens: 0.into(), waker: AtomicWaker::new() })
+        let produced_tokens = (0..choices).map(|_| AtomicU32::new(0)).collect();
+        Arc::new(Self { produced_tokens, cached_tokens: 0.into(), waker: AtomicWaker::new() })
     }
 
-    /// Notes that a choice has `tokens` tokens, and wakes the connection.
+    /// Sets the number of tokens of a choice and wakes the connection.
     pub(super) fn advance(&self, choice: usize, tokens: u32, cached_tokens: u32) {
         if choice == 0 {
             self.cached_tokens.store(cached_tokens, Ordering::Relaxed);
         }
-        self.produced[choice].store(tokens, Ordering::Release);
+        self.produced_tokens[choice].store(tokens, Ordering::Release);
         self.waker.wake();
     }
 }
 
-impl Progress for Counters {
+impl TokenProgress for GenerationProgress {
     fn produced(&self, choice: usize) -> u32 {
-        self.produced[choice].load(Ordering::Acquire)
+        self.produced_tokens[choice].load(Ordering::Acquire)
     }
 
     fn cached_tokens(&self) -> u32 {
@@ -50,32 +51,33 @@ impl Progress for Counters {
 /// The sequences of one request.
 #[derive(Debug)]
 pub(super) struct Generation {
-    replica: Arc<Replica>,
-    ids: Vec<SequenceId>,
-    counters: Arc<Counters>,
+    backend: Arc<SimulatedBackend>,
+    sequence_ids: Vec<SequenceId>,
+    progress: Arc<GenerationProgress>,
 }
 
 impl Generation {
     pub(super) fn new(
-        replica: Arc<Replica>,
-        ids: Vec<SequenceId>,
-        counters: Arc<Counters>,
+        backend: Arc<SimulatedBackend>,
+        sequence_ids: Vec<SequenceId>,
+        progress: Arc<GenerationProgress>,
     ) -> Self {
-        Self { replica, ids, counters }
+        Self { backend, sequence_ids, progress }
     }
 
-    /// How far it is. The task is woken when there is more.
-    pub(super) fn progress(&self, context: &Context<'_>) -> &Counters {
-        self.counters.waker.register(context.waker());
-        &self.counters
+    /// Returns the progress and registers the task, which is woken at the next token.
+    pub(super) fn progress(&self, context: &Context<'_>) -> &GenerationProgress {
+        self.progress.waker.register(context.waker());
+        &self.progress
     }
 
-    /// Counts bytes of the answer that were handed to the connection.
+    /// Counts bytes of the response that were handed to the connection.
     pub(super) fn count_bytes(&self, bytes: usize) {
-        self.replica.count_bytes(bytes);
+        self.backend.count_bytes(bytes);
     }
 
-    /// Waits until every sequence has the tokens it was asked for; the cached prompt tokens.
+    /// Waits until every sequence has its `wanted` number of tokens. Returns the number of cached
+    /// prompt tokens.
     pub(super) async fn finished(&self, wanted: &[u32]) -> u32 {
         poll_fn(|context| {
             let progress = self.progress(context);
@@ -89,6 +91,6 @@ impl Generation {
 
 impl Drop for Generation {
     fn drop(&mut self) {
-        self.replica.end(&self.ids);
+        self.backend.end(&self.sequence_ids);
     }
 }

@@ -1,17 +1,17 @@
-//! Simulated vLLM replicas: real sockets and vLLM's wire over a model of its engine. They answer
-//! with made-up words at a GPU's pace, and their caches, queues and metrics behave as a real
-//! replica's do. Made for tests, for load and for trying the gateway without a GPU.
+//! Simulated vLLM backends: vLLM's HTTP API on real sockets over a model of its engine. Their
+//! output is made-up words at the speed of a GPU. Their caches, queues and metrics behave as those
+//! of a real vLLM server. They serve tests, load tests and trials of the gateway without a GPU.
 
 pub mod blocks;
 pub mod engine;
 mod generation;
-pub mod page;
-mod replica;
+pub mod metrics_page;
 mod request;
 mod routes;
 mod sequence;
 mod server;
 mod settings;
+mod simulated_backend;
 mod spans;
 pub mod telemetry;
 pub mod text;
@@ -25,88 +25,91 @@ use opentelemetry_otlp::ExporterBuildError;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-pub use self::replica::{Replica, Stats};
-pub use self::settings::{Positive, Settings};
-use self::spans::Spans;
+pub use self::settings::{PositiveNumber, SimulatorSettings};
+pub use self::simulated_backend::{SimulatedBackend, SimulatedBackendStats};
+use self::spans::RequestSpanExporter;
 
-/// Replicas whose ports are open but do not answer yet.
+/// Backends whose ports are open. They answer no request before [`run`](Self::run).
 #[derive(Debug)]
-pub struct Sim {
+pub struct Simulator {
     listeners: Vec<TcpListener>,
     addrs: Vec<SocketAddr>,
-    replicas: Vec<Arc<Replica>>,
+    backends: Vec<Arc<SimulatedBackend>>,
 }
 
-/// The simulator cannot start.
+/// The simulator could not start.
 #[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    /// A port cannot be had.
-    #[error("replica {number} cannot listen on {addr}")]
+pub enum SimulatorBindError {
+    /// A port could not be opened.
+    #[error("backend {number} cannot listen on {addr}")]
     Listen {
-        /// The replica, from 0.
+        /// Index of the backend, from 0.
         number: u16,
-        /// The address it should have.
+        /// The address of the backend.
         addr: SocketAddr,
-        /// What the system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The ports that follow the first would go past the last.
-    #[error("{replicas} replicas do not fit after port {first}")]
+    /// The port numbers after the first port do not suffice for all backends.
+    #[error("{replicas} backends do not fit after port {first}")]
     NoPortsLeft {
         /// The first port.
         first: u16,
-        /// How many replicas were asked for.
+        /// The requested number of backends.
         replicas: u16,
     },
-    /// The collector of spans has no such address.
+    /// The exporter to the span collector could not be built, for example because of an invalid
+    /// URL.
     #[error("the span exporter could not be built")]
     Spans(#[from] ExporterBuildError),
 }
 
-impl Sim {
-    /// Opens one port per replica: the one in the settings and those that follow it, or with port
-    /// 0 any that are free. Says which address cannot be had. Needs a runtime, for spans.
-    pub async fn bind(settings: &Settings) -> Result<Self, BindError> {
+impl Simulator {
+    /// Opens one port per backend: the configured port and the ports that follow it. With port 0,
+    /// the operating system chooses every port. The error names the address that could not be
+    /// opened. Must be called in a Tokio runtime, because the span exporter needs one.
+    pub async fn bind(settings: &SimulatorSettings) -> Result<Self, SimulatorBindError> {
         let endpoint = settings.otlp_traces_endpoint.as_deref();
-        let spans = endpoint.map(Spans::start).transpose()?.map(Arc::new);
-        let mut sim = Self { listeners: Vec::new(), addrs: Vec::new(), replicas: Vec::new() };
+        let spans = endpoint.map(RequestSpanExporter::start).transpose()?.map(Arc::new);
+        let mut sim = Self { listeners: Vec::new(), addrs: Vec::new(), backends: Vec::new() };
         for number in 0..settings.replicas {
-            let addr = settings.addr(number).ok_or(BindError::NoPortsLeft {
+            let addr = settings.addr(number).ok_or(SimulatorBindError::NoPortsLeft {
                 first: settings.listen.port(),
                 replicas: settings.replicas,
             })?;
-            let failed = |source| BindError::Listen { number, addr, source };
+            let failed = |source| SimulatorBindError::Listen { number, addr, source };
             let listener = TcpListener::bind(addr).await.map_err(failed)?;
             sim.addrs.push(listener.local_addr().map_err(failed)?);
             sim.listeners.push(listener);
-            sim.replicas.push(Replica::new(settings, number, spans.clone()));
+            sim.backends.push(SimulatedBackend::new(settings, number, spans.clone()));
         }
         Ok(sim)
     }
 
-    /// The address of each replica.
+    /// The address of each backend.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
 
-    /// What happened in a replica so far. `None` if there is no such replica.
-    pub fn stats(&self, replica: usize) -> Option<Stats> {
-        self.replica(replica).map(|replica| replica.stats())
+    /// Statistics of a backend. `None` if there is no such backend.
+    pub fn stats(&self, index: usize) -> Option<SimulatedBackendStats> {
+        self.backend(index).map(|backend| backend.stats())
     }
 
-    /// A replica, to be watched while [`run`](Self::run) has the simulator.
-    pub fn replica(&self, replica: usize) -> Option<Arc<Replica>> {
-        self.replicas.get(replica).cloned()
+    /// Returns a backend, so that a test can observe it while [`run`](Self::run) owns the
+    /// simulator.
+    pub fn backend(&self, index: usize) -> Option<Arc<SimulatedBackend>> {
+        self.backends.get(index).cloned()
     }
 
-    /// Answers until `shutdown` is ready. Then all connections are cut, as if the servers had been
-    /// killed.
+    /// Serves requests until `shutdown` completes. Then all connections are closed without a
+    /// response, as if the servers had been killed.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let mut tasks = JoinSet::new();
-        for (listener, replica) in self.listeners.into_iter().zip(self.replicas) {
-            let engine = Arc::clone(&replica);
+        for (listener, backend) in self.listeners.into_iter().zip(self.backends) {
+            let engine = Arc::clone(&backend);
             tasks.spawn(async move { engine.run().await });
-            tasks.spawn(server::serve(listener, replica));
+            tasks.spawn(server::serve(listener, backend));
         }
         shutdown.await;
     }

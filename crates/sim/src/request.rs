@@ -1,28 +1,28 @@
-//! From the JSON of a request to prompts and answers: which text counts as the prompt, how long the
-//! answer will be, and what vLLM refuses before the engine hears of it.
+//! Parses request bodies into prompts and planned outputs: the text that counts as the prompt, the
+//! length of each output, and the errors that vLLM returns before the request reaches the engine.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::text::{Answer, Finish, Prompt, mix};
-use super::wire::{Api, Refusal};
+use super::text::{SimulatedFinishReason, SimulatedOutput, SimulatedPrompt, mix};
+use super::wire::{GenerationApi, VllmError};
 
-/// vLLM's own limit of answers to one prompt.
-const MAX_N: i64 = 16384;
+/// vLLM's default limit of choices per prompt.
+const MAX_CHOICES: i64 = 16384;
 
-/// The members that matter, of all endpoints. Others are ignored, as vLLM does.
+/// The relevant members of the requests of all endpoints. Other members are ignored, as in vLLM.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Body {
+pub(super) struct InferenceRequestBody {
     model: Option<String>,
-    messages: Option<Vec<Message>>,
-    prompt: Option<Source>,
-    input: Option<Source>,
-    system: Option<Content>,
+    messages: Option<Vec<ChatMessage>>,
+    prompt: Option<PromptSource>,
+    input: Option<PromptSource>,
+    system: Option<MessageContent>,
     instructions: Option<String>,
     tools: Option<Box<RawValue>>,
     pub(super) stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
+    stream_options: Option<UsageOptions>,
     n: Option<i64>,
     seed: Option<i64>,
     max_tokens: Option<i64>,
@@ -36,20 +36,20 @@ pub(super) struct Body {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct StreamOptions {
+struct UsageOptions {
     include_usage: Option<bool>,
     continuous_usage_stats: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Message {
+struct ChatMessage {
     role: Option<String>,
-    content: Option<Content>,
+    content: Option<MessageContent>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Content {
+enum MessageContent {
     Text(String),
     Parts(Vec<ContentPart>),
     Other(IgnoredAny),
@@ -60,98 +60,102 @@ struct ContentPart {
     text: Option<String>,
 }
 
-/// Where a prompt may come from when it is not a list of messages.
+/// The types of a prompt that is not given as `messages`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Source {
+enum PromptSource {
     Text(String),
     Tokens(Vec<u32>),
-    Batch(Vec<Entry>),
-    Messages(Vec<Message>),
+    Batch(Vec<BatchEntry>),
+    Messages(Vec<ChatMessage>),
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Entry {
+enum BatchEntry {
     Text(String),
     Tokens(Vec<u32>),
 }
 
-/// What a request comes down to.
+/// The engine work of a request.
 #[derive(Debug, Default)]
-pub(super) struct Work {
-    /// Usually one; completions and embeddings take several.
-    pub(super) prompts: Vec<Prompt>,
-    /// For each prompt `n` of them.
-    pub(super) answers: Vec<Answer>,
-    /// The longest answer there could be.
+pub(super) struct GenerationWork {
+    /// Usually one prompt. Completions and embeddings accept several.
+    pub(super) prompts: Vec<SimulatedPrompt>,
+    /// `n` outputs for each prompt.
+    pub(super) answers: Vec<SimulatedOutput>,
+    /// Maximum number of output tokens per choice.
     pub(super) max_output_tokens: u32,
     pub(super) include_usage: bool,
     pub(super) continuous_usage: bool,
 }
 
-impl Work {
-    /// Tokens of all prompts.
+impl GenerationWork {
+    /// Number of tokens of all prompts.
     pub(super) fn prompt_tokens(&self) -> u32 {
-        self.prompts.iter().map(Prompt::token_count).sum()
+        self.prompts.iter().map(SimulatedPrompt::token_count).sum()
     }
 }
 
-/// What the replica serves.
+/// The models and limits of the backend.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits<'a> {
+pub(super) struct ModelLimits<'a> {
     pub(super) models: &'a [String],
     pub(super) max_model_len: u32,
 }
 
-impl Body {
-    /// Reads a body that says it is JSON.
-    pub(super) fn read(content_type: Option<&str>, bytes: &[u8]) -> Result<Self, Refusal> {
+impl InferenceRequestBody {
+    /// Parses a body. The content type must be JSON.
+    pub(super) fn read(content_type: Option<&str>, bytes: &[u8]) -> Result<Self, VllmError> {
         let media = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
         if !media.trim().eq_ignore_ascii_case("application/json") {
-            return Err(Refusal::content_type());
+            return Err(VllmError::content_type());
         }
         if bytes.is_empty() {
-            return Err(Refusal::empty_body());
+            return Err(VllmError::empty_body());
         }
-        serde_json::from_slice(bytes).map_err(|error| Refusal::unreadable(&error))
+        serde_json::from_slice(bytes).map_err(|error| VllmError::unreadable(&error))
     }
 
-    /// The served name, or a refusal. No name means the first model.
-    pub(super) fn check_model(&self, limits: Limits<'_>) -> Result<(), Refusal> {
+    /// Checks that the model is served. A request without a model name uses the first model.
+    pub(super) fn check_model(&self, limits: ModelLimits<'_>) -> Result<(), VllmError> {
         match &self.model {
             Some(model) if !model.is_empty() && !limits.models.contains(model) => {
-                Err(Refusal::unknown_model(model, limits.models))
+                Err(VllmError::unknown_model(model, limits.models))
             }
             _ => Ok(()),
         }
     }
 
-    /// The work of a generating request.
-    pub(super) fn work(self, api: Api, limits: Limits<'_>) -> Result<Work, Refusal> {
+    /// Plans the work of a generating request.
+    pub(super) fn work(
+        self,
+        api: GenerationApi,
+        limits: ModelLimits<'_>,
+    ) -> Result<GenerationWork, VllmError> {
         self.check_required(api)?;
         self.check_model(limits)?;
         if self.stream_options.is_some() && self.stream != Some(true) {
-            return Err(Refusal::stream_options());
+            return Err(VllmError::stream_options());
         }
         let n = self.n.unwrap_or(1);
         if n < 1 {
-            return Err(Refusal::bad_value(&format!("n must be at least 1, got {n}."), None));
+            return Err(VllmError::bad_value(&format!("n must be at least 1, got {n}."), None));
         }
-        if n > MAX_N {
+        if n > MAX_CHOICES {
             let message = format!(
-                "n must be at most {MAX_N}, got {n}. To increase this limit, set the \
+                "n must be at most {MAX_CHOICES}, got {n}. To increase this limit, set the \
                  VLLM_MAX_N_SEQUENCES environment variable."
             );
-            return Err(Refusal::bad_value(&message, None));
+            return Err(VllmError::bad_value(&message, None));
         }
         let options = self.stream_options.as_ref();
         let include_usage = options.and_then(|options| options.include_usage) == Some(true);
-        let each = options.and_then(|options| options.continuous_usage_stats) == Some(true);
-        let most = self.max_output(limits)?;
+        let continuous = options.and_then(|options| options.continuous_usage_stats) == Some(true);
+        let most = self.requested_output_tokens(limits)?;
         let salt = self.seed.unwrap_or(0) as u64;
         let prompts = self.prompts();
-        let longest = prompts.iter().map(Prompt::token_count).max().unwrap_or(1);
+        let longest = prompts.iter().map(SimulatedPrompt::token_count).max().unwrap_or(1);
         if longest >= limits.max_model_len {
             return Err(too_long(longest, limits.max_model_len));
         }
@@ -161,18 +165,18 @@ impl Body {
                 (mix(prompt.hash(), salt), limits.max_model_len - prompt.token_count());
             (0..n as u64).map(move |choice| answer(mix(prompt, choice), most, room))
         });
-        Ok(Work {
+        Ok(GenerationWork {
             answers: answers.collect(),
             max_output_tokens: most.unwrap_or(room).min(room),
             include_usage,
-            continuous_usage: include_usage && each,
+            continuous_usage: include_usage && continuous,
             prompts,
         })
     }
 
-    /// All prompts of the request, whatever it calls them.
-    pub(super) fn prompts(self) -> Vec<Prompt> {
-        let mut head = Prompt::default();
+    /// Extracts all prompts of the request from the fields of any API.
+    pub(super) fn prompts(self) -> Vec<SimulatedPrompt> {
+        let mut head = SimulatedPrompt::default();
         if let Some(tools) = &self.tools {
             head.push_message("tools", tools.get());
         }
@@ -183,50 +187,55 @@ impl Body {
             head.push_message("system", instructions);
         }
         if let Some(tokens) = self.tokens {
-            return vec![Prompt::from_tokens(&tokens)];
+            return vec![SimulatedPrompt::from_tokens(&tokens)];
         }
         if let Some(messages) = self.messages {
-            return vec![conversation(head, &messages)];
+            return vec![chat_prompt(head, &messages)];
         }
         match self.input.or(self.prompt) {
             None => vec![head],
-            Some(Source::Text(text)) if head == Prompt::default() => vec![Prompt::new(&text)],
-            Some(Source::Text(text)) => {
+            Some(PromptSource::Text(text)) if head == SimulatedPrompt::default() => {
+                vec![SimulatedPrompt::new(&text)]
+            }
+            Some(PromptSource::Text(text)) => {
                 head.push_message("user", &text);
                 head.push_message("assistant", "");
                 vec![head]
             }
-            Some(Source::Tokens(tokens)) => vec![Prompt::from_tokens(&tokens)],
-            Some(Source::Batch(entries)) => entries.iter().map(Entry::prompt).collect(),
-            Some(Source::Messages(messages)) => vec![conversation(head, &messages)],
+            Some(PromptSource::Tokens(tokens)) => vec![SimulatedPrompt::from_tokens(&tokens)],
+            Some(PromptSource::Batch(entries)) => entries.iter().map(BatchEntry::prompt).collect(),
+            Some(PromptSource::Messages(messages)) => vec![chat_prompt(head, &messages)],
         }
     }
 
-    fn check_required(&self, api: Api) -> Result<(), Refusal> {
+    fn check_required(&self, api: GenerationApi) -> Result<(), VllmError> {
         let missing = match api {
-            Api::Messages if self.max_tokens.is_none() => Some("max_tokens"),
-            Api::Chat | Api::Messages => self.messages.is_none().then_some("messages"),
-            Api::Completions => self.prompt.is_none().then_some("prompt"),
-            Api::Responses => self.input.is_none().then_some("input"),
+            GenerationApi::Messages if self.max_tokens.is_none() => Some("max_tokens"),
+            GenerationApi::Chat | GenerationApi::Messages => {
+                self.messages.is_none().then_some("messages")
+            }
+            GenerationApi::Completions => self.prompt.is_none().then_some("prompt"),
+            GenerationApi::Responses => self.input.is_none().then_some("input"),
         };
         if let Some(field) = missing {
-            return Err(Refusal::missing(field));
+            return Err(VllmError::missing(field));
         }
         if self.messages.as_ref().is_some_and(Vec::is_empty) {
             let message = "Cannot apply chat template to an empty conversation. \
                            Provide at least one message.";
-            return Err(Refusal::bad_value(message, None));
+            return Err(VllmError::bad_value(message, None));
         }
         Ok(())
     }
 
-    fn max_output(&self, limits: Limits<'_>) -> Result<Option<u32>, Refusal> {
-        let asked = [
+    fn requested_output_tokens(&self, limits: ModelLimits<'_>) -> Result<Option<u32>, VllmError> {
+        let limit_fields = [
             ("max_completion_tokens", self.max_completion_tokens),
             ("max_output_tokens", self.max_output_tokens),
             ("max_tokens", self.max_tokens),
         ];
-        let Some((name, most)) = asked.iter().find_map(|&(name, most)| Some((name, most?))) else {
+        let Some((name, most)) = limit_fields.iter().find_map(|&(name, most)| Some((name, most?)))
+        else {
             return Ok(None);
         };
         let max = limits.max_model_len;
@@ -238,11 +247,11 @@ impl Body {
             ),
             _ => format!("{name} must be at least 1, got {most}."),
         };
-        Err(Refusal::bad_value(&message, Some((name, most))))
+        Err(VllmError::bad_value(&message, Some((name, most))))
     }
 }
 
-impl Content {
+impl MessageContent {
     fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -252,93 +261,107 @@ impl Content {
     }
 }
 
-impl Entry {
-    fn prompt(&self) -> Prompt {
+impl BatchEntry {
+    fn prompt(&self) -> SimulatedPrompt {
         match self {
-            Self::Text(text) => Prompt::new(text),
-            Self::Tokens(tokens) => Prompt::from_tokens(tokens),
+            Self::Text(text) => SimulatedPrompt::new(text),
+            Self::Tokens(tokens) => SimulatedPrompt::from_tokens(tokens),
         }
     }
 }
 
-fn conversation(mut prompt: Prompt, messages: &[Message]) -> Prompt {
+fn chat_prompt(mut prompt: SimulatedPrompt, messages: &[ChatMessage]) -> SimulatedPrompt {
     for message in messages {
-        let text = message.content.as_ref().map(Content::text).unwrap_or_default();
+        let text = message.content.as_ref().map(MessageContent::text).unwrap_or_default();
         prompt.push_message(message.role.as_deref().unwrap_or("user"), &text);
     }
     prompt.push_message("assistant", "");
     prompt
 }
 
-fn answer(seed: u64, most: Option<u32>, room: u32) -> Answer {
+fn answer(seed: u64, most: Option<u32>, room: u32) -> SimulatedOutput {
     match most {
-        Some(most) => Answer { seed, tokens: most.min(room), finish: Finish::Length },
-        None => Answer::stopping(seed, room),
+        Some(most) => {
+            SimulatedOutput { seed, tokens: most.min(room), finish: SimulatedFinishReason::Length }
+        }
+        None => SimulatedOutput::stopping(seed, room),
     }
 }
 
-fn too_long(tokens: u32, max_model_len: u32) -> Refusal {
+fn too_long(tokens: u32, max_model_len: u32) -> VllmError {
     let message = format!(
         "This model's maximum context length is {max_model_len} tokens. However, your prompt \
          contains at least {tokens} input tokens, which exceeds this limit even without any output \
          tokens. Please reduce the length of the input prompt."
     );
-    Refusal::bad_value(&message, Some(("input_tokens", i64::from(tokens))))
+    VllmError::bad_value(&message, Some(("input_tokens", i64::from(tokens))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn work(api: Api, json: &str) -> Result<Work, Refusal> {
+    fn work(api: GenerationApi, json: &str) -> Result<GenerationWork, VllmError> {
         let models = ["tiny".to_owned()];
-        let limits = Limits { models: &models, max_model_len: 100 };
-        Body::read(Some("application/json; charset=utf-8"), json.as_bytes())?.work(api, limits)
+        let limits = ModelLimits { models: &models, max_model_len: 100 };
+        InferenceRequestBody::read(Some("application/json; charset=utf-8"), json.as_bytes())?
+            .work(api, limits)
     }
 
-    fn refused(api: Api, json: &str) -> String {
+    fn error_body(api: GenerationApi, json: &str) -> String {
         work(api, json).expect_err("refused").body(Some(api))
     }
 
     #[test]
-    fn a_limit_gives_the_length_and_without_one_the_model_stops_by_itself() {
-        let limited = work(Api::Chat, r#"{"messages":[{"content":"hi"}],"max_tokens":7}"#);
+    fn a_token_limit_sets_the_output_length_and_without_one_the_model_stops() {
+        let limited =
+            work(GenerationApi::Chat, r#"{"messages":[{"content":"hi"}],"max_tokens":7}"#);
         let [answer] = limited.expect("work").answers[..] else { panic!("one answer") };
-        assert_eq!((answer.tokens, answer.finish), (7, Finish::Length));
-        let free = work(Api::Completions, r#"{"prompt":"hi","seed":3}"#).expect("work");
+        assert_eq!((answer.tokens, answer.finish), (7, SimulatedFinishReason::Length));
+        let free = work(GenerationApi::Completions, r#"{"prompt":"hi","seed":3}"#).expect("work");
         assert!(free.answers[0].tokens <= 99);
     }
 
     #[test]
-    fn text_and_parts_make_the_same_prompt() {
+    fn text_and_content_parts_make_the_same_prompt() {
         let text = r#"{"messages":[{"role":"user","content":"one two"}]}"#;
         let parts =
             r#"{"messages":[{"role":"user","content":[{"type":"text","text":"one two"}]}]}"#;
-        let prompts = |json| work(Api::Chat, json).expect("work").prompts;
+        let prompts = |json| work(GenerationApi::Chat, json).expect("work").prompts;
         assert_eq!(prompts(text), prompts(parts));
     }
 
     #[test]
-    fn every_prompt_has_n_answers() {
-        let work = work(Api::Completions, r#"{"prompt":["a","b"],"n":2}"#).expect("work");
+    fn every_prompt_has_n_outputs() {
+        let work = work(GenerationApi::Completions, r#"{"prompt":["a","b"],"n":2}"#).expect("work");
         assert_eq!((work.prompts.len(), work.answers.len()), (2, 4));
         assert_ne!(work.answers[0].seed, work.answers[1].seed);
     }
 
     #[test]
-    fn what_vllm_refuses_is_refused_in_its_words() {
-        let missing = refused(Api::Chat, r#"{"model":"tiny"}"#);
+    fn requests_that_vllm_rejects_get_its_error_texts() {
+        let missing = error_body(GenerationApi::Chat, r#"{"model":"tiny"}"#);
         assert!(missing.contains("'loc': 'body.messages'"), "{missing}");
-        let model = refused(Api::Chat, r#"{"model":"nope","messages":[{"content":"x"}]}"#);
+        let model =
+            error_body(GenerationApi::Chat, r#"{"model":"nope","messages":[{"content":"x"}]}"#);
         assert!(model.contains("The model `nope` does not exist. Valid aliases: tiny."));
         let long = format!(r#"{{"prompt":"{}"}}"#, "x".repeat(400));
-        assert!(refused(Api::Completions, &long).contains("at least 100 input tokens"));
-        let most = refused(Api::Completions, r#"{"prompt":"x","max_tokens":101}"#);
+        assert!(
+            error_body(GenerationApi::Completions, &long).contains("at least 100 input tokens")
+        );
+        let most = error_body(GenerationApi::Completions, r#"{"prompt":"x","max_tokens":101}"#);
         assert!(most.contains("max_tokens=101 cannot be greater than max_model_len=100."));
-        assert!(refused(Api::Completions, r#"{"prompt":"x","n":0}"#).contains("got 0."));
-        assert!(refused(Api::Completions, r#"{"prompt":"#).contains("'loc': 'body.10'"));
+        assert!(
+            error_body(GenerationApi::Completions, r#"{"prompt":"x","n":0}"#).contains("got 0.")
+        );
+        assert!(
+            error_body(GenerationApi::Completions, r#"{"prompt":"#).contains("'loc': 'body.10'")
+        );
         let options = r#"{"prompt":"x","stream_options":{"include_usage":true}}"#;
-        assert!(refused(Api::Completions, options).contains("when `stream=True`"));
-        assert_eq!(Body::read(None, b"{}").expect_err("refused"), Refusal::content_type());
+        assert!(error_body(GenerationApi::Completions, options).contains("when `stream=True`"));
+        assert_eq!(
+            InferenceRequestBody::read(None, b"{}").expect_err("refused"),
+            VllmError::content_type()
+        );
     }
 }

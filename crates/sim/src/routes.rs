@@ -1,4 +1,4 @@
-//! Which path does what, with the status codes and headers of vLLM's Python front end.
+//! Routes requests to handlers, with the status codes and headers of vLLM's Python front end.
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -11,85 +11,90 @@ use hyper::body::Incoming;
 
 use super::engine;
 use super::generation::Generation;
-use super::replica::Replica;
-use super::request::{Body, Work};
+use super::request::{GenerationWork, InferenceRequestBody};
 use super::server::EventStream;
-use super::spans::Call;
-use super::text::{Answer, Finish, Prompt};
-use super::wire::{Api, Events, Refusal, Reply, documents};
+use super::simulated_backend::SimulatedBackend;
+use super::spans::RequestSpan;
+use super::text::{SimulatedFinishReason, SimulatedOutput, SimulatedPrompt};
+use super::wire::{EventWriter, GenerationApi, SimulatedResponse, VllmError, documents};
 use tokenweir_core::clock;
 use tokenweir_core::trace_context::TraceParent;
 
-type ReplyBody = Either<Full<Bytes>, EventStream>;
+type ResponseBody = Either<Full<Bytes>, EventStream>;
 
-const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
-const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=1.0.0; charset=utf-8");
+const TRACE_PARENT_HEADER: HeaderName = HeaderName::from_static("traceparent");
+const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
+const JSON_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/json");
+const EVENT_STREAM_CONTENT_TYPE: HeaderValue =
+    HeaderValue::from_static("text/event-stream; charset=utf-8");
+const METRICS_CONTENT_TYPE: HeaderValue =
+    HeaderValue::from_static("text/plain; version=1.0.0; charset=utf-8");
 
-/// What a path leads to.
+/// The handler of a path.
 enum Endpoint {
-    Page(fn(&Replica) -> Response<ReplyBody>),
-    Generate(Api),
-    AboutPrompt(fn(Body, &Replica) -> String),
+    Page(fn(&SimulatedBackend) -> Response<ResponseBody>),
+    Generate(GenerationApi),
+    PromptDocument(fn(InferenceRequestBody, &SimulatedBackend) -> String),
     Embed,
 }
 
 fn endpoint(path: &str) -> Option<Endpoint> {
     Some(match path {
-        "/v1/chat/completions" => Endpoint::Generate(Api::Chat),
-        "/v1/completions" => Endpoint::Generate(Api::Completions),
-        "/v1/responses" => Endpoint::Generate(Api::Responses),
-        "/v1/messages" => Endpoint::Generate(Api::Messages),
+        "/v1/chat/completions" => Endpoint::Generate(GenerationApi::Chat),
+        "/v1/completions" => Endpoint::Generate(GenerationApi::Completions),
+        "/v1/responses" => Endpoint::Generate(GenerationApi::Responses),
+        "/v1/messages" => Endpoint::Generate(GenerationApi::Messages),
         "/v1/embeddings" => Endpoint::Embed,
-        "/v1/messages/count_tokens" => Endpoint::AboutPrompt(|body, _| {
-            documents::count_tokens(body.prompts().iter().map(Prompt::token_count).sum())
+        "/v1/messages/count_tokens" => Endpoint::PromptDocument(|body, _| {
+            documents::count_tokens(body.prompts().iter().map(SimulatedPrompt::token_count).sum())
         }),
-        "/tokenize" => Endpoint::AboutPrompt(|body, replica| {
+        "/tokenize" => Endpoint::PromptDocument(|body, backend| {
             let texts = body.return_token_strs == Some(true);
             let prompt = body.prompts().pop().unwrap_or_default();
-            documents::tokenize(&prompt, replica.settings().max_model_len(), texts)
+            documents::tokenize(&prompt, backend.settings().max_model_len(), texts)
         }),
-        "/detokenize" => Endpoint::AboutPrompt(|body, _| {
+        "/detokenize" => Endpoint::PromptDocument(|body, _| {
             documents::detokenize(&body.prompts().pop().unwrap_or_default())
         }),
-        "/v1/models" => Endpoint::Page(|replica| {
-            let settings = replica.settings();
+        "/v1/models" => Endpoint::Page(|backend| {
+            let settings = backend.settings();
             let limits = settings.limits();
-            json(documents::models(limits.models, replica.created(), limits.max_model_len))
+            json(documents::models(limits.models, backend.created(), limits.max_model_len))
         }),
         "/health" | "/ping" => Endpoint::Page(|_| page(None, "")),
         "/version" => Endpoint::Page(|_| json(documents::VERSION)),
-        "/metrics" => Endpoint::Page(|replica| page(Some(METRICS), replica.metrics())),
-        "/load" => Endpoint::Page(|replica| {
-            let stats = replica.stats();
+        "/metrics" => Endpoint::Page(|backend| page(Some(METRICS_CONTENT_TYPE), backend.metrics())),
+        "/load" => Endpoint::Page(|backend| {
+            let stats = backend.stats();
             json(documents::load(stats.requests - stats.aborts - stats.finished))
         }),
-        "/sim/stats" => Endpoint::Page(|replica| {
-            json(serde_json::to_string(&replica.stats()).unwrap_or_default())
+        "/sim/stats" => Endpoint::Page(|backend| {
+            json(serde_json::to_string(&backend.stats()).unwrap_or_default())
         }),
         _ => return None,
     })
 }
 
-/// The answer to a request; `server` and, if the settings ask for it, the request id included.
+/// Responds to a request. Adds the `server` header and, if the settings request it, the request id.
 pub(super) async fn answer(
     request: Request<Incoming>,
-    replica: &Arc<Replica>,
-) -> Response<ReplyBody> {
-    let request_id = request.headers().get(REQUEST_ID).cloned();
-    let mut response = route(request, replica).await;
+    backend: &Arc<SimulatedBackend>,
+) -> Response<ResponseBody> {
+    let request_id = request.headers().get(REQUEST_ID_HEADER).cloned();
+    let mut response = route(request, backend).await;
     let headers = response.headers_mut();
     headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
-    if replica.settings().request_id_headers {
-        let random = || HeaderValue::try_from(replica.random_id()).ok();
-        headers.extend(request_id.or_else(random).map(|id| (REQUEST_ID, id)));
+    if backend.settings().request_id_headers {
+        let random = || HeaderValue::try_from(backend.random_id()).ok();
+        headers.extend(request_id.or_else(random).map(|id| (REQUEST_ID_HEADER, id)));
     }
     response
 }
 
-async fn route(request: Request<Incoming>, replica: &Arc<Replica>) -> Response<ReplyBody> {
+async fn route(
+    request: Request<Incoming>,
+    backend: &Arc<SimulatedBackend>,
+) -> Response<ResponseBody> {
     let Some(endpoint) = endpoint(request.uri().path()) else {
         return with_status(StatusCode::NOT_FOUND, json(documents::NOT_FOUND));
     };
@@ -103,13 +108,13 @@ async fn route(request: Request<Incoming>, replica: &Arc<Replica>) -> Response<R
         return with_status(StatusCode::METHOD_NOT_ALLOWED, response);
     }
     let (api, result) = match endpoint {
-        Endpoint::Page(page) => return page(replica),
-        Endpoint::Generate(api) => (Some(api), generate(request, api, replica).await),
-        Endpoint::AboutPrompt(about) => {
+        Endpoint::Page(page) => return page(backend),
+        Endpoint::Generate(api) => (Some(api), generate(request, api, backend).await),
+        Endpoint::PromptDocument(render) => {
             let (_, body) = read(request).await;
-            (None, body.map(|body| json(about(body, replica))))
+            (None, body.map(|body| json(render(body, backend))))
         }
-        Endpoint::Embed => (None, embed(request, replica).await),
+        Endpoint::Embed => (None, embed(request, backend).await),
     };
     result.unwrap_or_else(|refusal| {
         let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
@@ -119,21 +124,21 @@ async fn route(request: Request<Incoming>, replica: &Arc<Replica>) -> Response<R
 
 async fn generate(
     request: Request<Incoming>,
-    api: Api,
-    replica: &Arc<Replica>,
-) -> Result<Response<ReplyBody>, Refusal> {
+    api: GenerationApi,
+    backend: &Arc<SimulatedBackend>,
+) -> Result<Response<ResponseBody>, VllmError> {
     let (headers, body) = read(request).await;
     let body = body?;
     let stream = body.stream == Some(true);
     let (temperature, top_p) = (body.temperature.unwrap_or(1.0), body.top_p.unwrap_or(1.0));
-    let settings = replica.settings();
+    let settings = backend.settings();
     let work = body.work(api, settings.limits())?;
-    let id = answer_id(api, &headers, replica);
-    let generation = submit(&work, replica, Some(call(&work, &headers, &id)))?;
-    let reply = Reply {
+    let id = response_id(api, &headers, backend);
+    let generation = submit(&work, backend, Some(request_span(&work, &headers, &id)))?;
+    let reply = SimulatedResponse {
         api,
         id,
-        item_id: format!("msg_{}", replica.random_id()),
+        item_id: format!("msg_{}", backend.random_id()),
         created: unix_seconds(),
         model: settings.model().to_owned(),
         prompt_tokens: work.prompt_tokens(),
@@ -145,8 +150,8 @@ async fn generate(
         max_output_tokens: work.max_output_tokens,
     };
     if stream {
-        let mut response = page(Some(EVENTS), "");
-        *response.body_mut() = Either::Right(EventStream::new(Events::new(reply), generation));
+        let mut response = page(Some(EVENT_STREAM_CONTENT_TYPE), "");
+        *response.body_mut() = Either::Right(EventStream::new(EventWriter::new(reply), generation));
         return Ok(response);
     }
     let wanted: Vec<u32> = reply.answers.iter().map(|answer| answer.tokens).collect();
@@ -156,33 +161,34 @@ async fn generate(
     Ok(json(whole))
 }
 
-/// A pooling model has no output; one token stands for the pass over the prompt.
+/// Computes embeddings. A pooling model has no output; one token stands for the pass over the
+/// prompt.
 async fn embed(
     request: Request<Incoming>,
-    replica: &Arc<Replica>,
-) -> Result<Response<ReplyBody>, Refusal> {
+    backend: &Arc<SimulatedBackend>,
+) -> Result<Response<ResponseBody>, VllmError> {
     let (_, body) = read(request).await;
     let body = body?;
-    let settings = replica.settings();
+    let settings = backend.settings();
     body.check_model(settings.limits())?;
     let base64 = body.encoding_format.as_deref() == Some("base64");
     let prompts = body.prompts();
-    let answers = prompts.iter().map(|prompt| Answer {
+    let answers = prompts.iter().map(|prompt| SimulatedOutput {
         seed: prompt.hash(),
         tokens: 1,
-        finish: Finish::Stop,
+        finish: SimulatedFinishReason::Stop,
     });
-    let work = Work { answers: answers.collect(), prompts, ..Work::default() };
-    submit(&work, replica, None)?.finished(&vec![1; work.prompts.len()]).await;
-    let id = format!("embd-{}", replica.random_id());
+    let work = GenerationWork { answers: answers.collect(), prompts, ..GenerationWork::default() };
+    submit(&work, backend, None)?.finished(&vec![1; work.prompts.len()]).await;
+    let id = format!("embd-{}", backend.random_id());
     let (created, model) = (unix_seconds(), settings.model());
     Ok(json(documents::embeddings(&id, created, model, &work.prompts, base64)))
 }
 
-/// What the span of a request tells.
-fn call(work: &Work, headers: &HeaderMap, id: &str) -> Call {
-    let parent = headers.get(TRACE_PARENT).and_then(|value| value.to_str().ok());
-    Call {
+/// The span data of a request.
+fn request_span(work: &GenerationWork, headers: &HeaderMap, id: &str) -> RequestSpan {
+    let parent = headers.get(TRACE_PARENT_HEADER).and_then(|value| value.to_str().ok());
+    RequestSpan {
         parent: parent.and_then(TraceParent::parse),
         request_id: id.to_owned(),
         prompt_tokens: work.prompt_tokens(),
@@ -191,45 +197,51 @@ fn call(work: &Work, headers: &HeaderMap, id: &str) -> Call {
     }
 }
 
-fn submit(work: &Work, replica: &Arc<Replica>, call: Option<Call>) -> Result<Generation, Refusal> {
-    let block_size = replica.settings().block_size;
-    let each = work.answers.len() / work.prompts.len().max(1);
+fn submit(
+    work: &GenerationWork,
+    backend: &Arc<SimulatedBackend>,
+    request_span: Option<RequestSpan>,
+) -> Result<Generation, VllmError> {
+    let block_size = backend.settings().block_size;
+    let choices = work.answers.len() / work.prompts.len().max(1);
     let requests = work.answers.iter().enumerate().map(|(index, answer)| {
-        let prompt = &work.prompts[index / each.max(1)];
-        let request = engine::Request {
+        let prompt = &work.prompts[index / choices.max(1)];
+        let request = engine::SequenceRequest {
             prompt_tokens: prompt.token_count(),
             block_hashes: prompt.block_hashes(answer, block_size),
             output_tokens: answer.tokens,
         };
         (request, answer.finish)
     });
-    replica.submit(requests, call).map_err(|error| Refusal::bad_value(&error.to_string(), None))
+    backend
+        .submit(requests, request_span)
+        .map_err(|error| VllmError::bad_value(&error.to_string(), None))
 }
 
-/// The headers, and the body once all of it is here.
-async fn read(request: Request<Incoming>) -> (HeaderMap, Result<Body, Refusal>) {
+/// Reads the headers and the whole body.
+async fn read(request: Request<Incoming>) -> (HeaderMap, Result<InferenceRequestBody, VllmError>) {
     let (parts, body) = request.into_parts();
-    // A body that breaks off ends the connection, so its answer is never seen.
+    // A body that breaks off ends the connection, so the client never sees this response.
     let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let body = Body::read(content_type, &bytes);
+    let body = InferenceRequestBody::read(content_type, &bytes);
     (parts.headers, body)
 }
 
-/// The id of the request with the prefix of the API. Responses have an id of their own.
-fn answer_id(api: Api, headers: &HeaderMap, replica: &Replica) -> String {
-    let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
-    match given.filter(|_| api != Api::Responses) {
+/// The request id with the prefix of the API. The Responses API always gets a new id.
+fn response_id(api: GenerationApi, headers: &HeaderMap, backend: &SimulatedBackend) -> String {
+    let client_id = headers.get(REQUEST_ID_HEADER).and_then(|value| value.to_str().ok());
+    match client_id.filter(|_| api != GenerationApi::Responses) {
         Some(id) => format!("{}{id}", api.id_prefix()),
-        None => format!("{}{}", api.id_prefix(), replica.random_id()),
+        None => format!("{}{}", api.id_prefix(), backend.random_id()),
     }
 }
 
-fn json(body: impl Into<Bytes>) -> Response<ReplyBody> {
-    page(Some(JSON), body)
+fn json(body: impl Into<Bytes>) -> Response<ResponseBody> {
+    page(Some(JSON_CONTENT_TYPE), body)
 }
 
-fn page(content_type: Option<HeaderValue>, body: impl Into<Bytes>) -> Response<ReplyBody> {
+fn page(content_type: Option<HeaderValue>, body: impl Into<Bytes>) -> Response<ResponseBody> {
     let mut response = Response::new(Either::Left(Full::new(body.into())));
     response.headers_mut().extend(content_type.map(|value| (CONTENT_TYPE, value)));
     response
@@ -241,5 +253,5 @@ fn with_status<B>(status: StatusCode, mut response: Response<B>) -> Response<B> 
 }
 
 fn unix_seconds() -> u64 {
-    clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -1,77 +1,77 @@
-//! One sequence in the engine: how much of it is computed, in which blocks, and when things
-//! happened to it. It is preempted by forgetting what was computed, never what was generated.
+//! The state of one sequence in the engine: its computed tokens, its KV blocks and its timestamps.
+//! Preemption discards the computed state and keeps the generated tokens.
 
 use std::time::Duration;
 
 use super::blocks::{BlockId, BlockPool};
 
-/// The caller's name for a sequence.
+/// The identifier of a sequence, chosen by the code that submits it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub u64);
 
-/// What the engine must know of a sequence. It needs no text.
+/// A request to the engine. The engine needs lengths and hashes, but no text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
-    /// Length of the prompt; zero counts as one.
+pub struct SequenceRequest {
+    /// Number of prompt tokens. Zero counts as one.
     pub prompt_tokens: u32,
-    /// Chained hashes of the full blocks of the prompt and, if they are known beforehand, of the
-    /// output. Blocks beyond get hashes that no other sequence has.
+    /// Chained hashes of the full blocks of the prompt and, if the output is known beforehand, of
+    /// the output. Further blocks get hashes that no other sequence has.
     pub block_hashes: Vec<u64>,
-    /// Length of the output; zero counts as one.
+    /// Number of output tokens. Zero counts as one.
     pub output_tokens: u32,
 }
 
 /// A token that a step produced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Token {
-    /// Whose token it is.
+pub struct GeneratedToken {
+    /// The sequence of the token.
     pub id: SequenceId,
-    /// 1 for the first token of the output.
+    /// Position in the output, from 1.
     pub nth: u32,
-    /// Time since the sequence was submitted for the first token, since the token before for others.
+    /// Time since the previous token; for the first token, time since the submission.
     pub gap: Duration,
-    /// Length of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: u32,
-    /// Prompt tokens that were in the prefix cache when the sequence was first admitted.
+    /// Prompt tokens found in the prefix cache at the first admission.
     pub cached_tokens: u32,
 }
 
-/// The story of a finished sequence, in times since the engine's start.
+/// The timestamps of a finished sequence, as times since the start of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Finished {
-    /// Whose story it is.
+pub struct FinishedSequence {
+    /// The sequence.
     pub id: SequenceId,
-    /// Submitted.
+    /// Time of the submission.
     pub arrived: Duration,
-    /// First admitted to the batch.
+    /// Time of the first admission to the batch.
     pub scheduled: Duration,
-    /// First token.
+    /// Time of the first token.
     pub first_token: Duration,
-    /// Last token.
+    /// Time of the last token.
     pub last_token: Duration,
 }
 
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: SequenceId,
-    request: Request,
+    request: SequenceRequest,
     generated: u32,
-    /// Tokens whose keys and values are in `blocks`.
+    /// Number of tokens whose keys and values are in `blocks`.
     pub(super) computed: u32,
-    /// Tokens of `computed` that belong to the current step.
+    /// Number of `computed` tokens that belong to the current step.
     pub(super) scheduled: u32,
     pub(super) blocks: Vec<BlockId>,
-    sealed: usize,
+    hashed_blocks: usize,
     cached: Option<u32>,
     arrived: Duration,
-    admitted: Duration,
+    admitted_at: Duration,
     first_token: Duration,
     last_token: Duration,
 }
 
 impl Sequence {
-    pub(super) fn new(id: SequenceId, request: Request, now: Duration) -> Self {
-        let request = Request {
+    pub(super) fn new(id: SequenceId, request: SequenceRequest, now: Duration) -> Self {
+        let request = SequenceRequest {
             prompt_tokens: request.prompt_tokens.max(1),
             output_tokens: request.output_tokens.max(1),
             ..request
@@ -83,21 +83,21 @@ impl Sequence {
             computed: 0,
             scheduled: 0,
             blocks: Vec::new(),
-            sealed: 0,
+            hashed_blocks: 0,
             cached: None,
             arrived: now,
-            admitted: now,
+            admitted_at: now,
             first_token: now,
             last_token: now,
         }
     }
 
-    /// Tokens that exist: the prompt and what was generated.
+    /// Number of prompt and generated tokens.
     pub(super) fn len(&self) -> u32 {
         self.request.prompt_tokens + self.generated
     }
 
-    pub(super) fn final_len(&self) -> u32 {
+    pub(super) fn max_token_count(&self) -> u32 {
         self.request.prompt_tokens.saturating_add(self.request.output_tokens)
     }
 
@@ -105,7 +105,7 @@ impl Sequence {
         self.len() - self.computed
     }
 
-    /// Whether this step computed only the token generated last.
+    /// Whether this step computed only the last generated token.
     pub(super) fn is_decoding(&self) -> bool {
         self.generated > 0 && self.scheduled <= 1
     }
@@ -114,46 +114,47 @@ impl Sequence {
         ((self.computed + tokens).div_ceil(block_size) as usize).saturating_sub(self.blocks.len())
     }
 
-    /// The blocks that may come from the cache. The last token is always computed, because its
-    /// result is what the next token is drawn from.
-    pub(super) fn reusable_hashes(&self, block_size: u32) -> &[u64] {
+    /// Hashes of the blocks that can be reused from the cache. The last token is always computed,
+    /// because the next token is sampled from its result.
+    pub(super) fn reusable_block_hashes(&self, block_size: u32) -> &[u64] {
         let full = ((self.len() - 1) / block_size) as usize;
         &self.request.block_hashes[..full.min(self.request.block_hashes.len())]
     }
 
-    /// Enters the batch with the blocks found in the cache. The number of cached tokens if this is
-    /// the first admission.
+    /// Admits the sequence to the batch with the blocks found in the cache. Returns the number of
+    /// cached tokens at the first admission, and `None` after a preemption.
     pub(super) fn admit(&mut self, hits: Vec<BlockId>, size: u32, now: Duration) -> Option<u32> {
         self.computed = hits.len() as u32 * size;
-        self.sealed = hits.len();
+        self.hashed_blocks = hits.len();
         self.blocks = hits;
         if self.cached.is_some() {
             return None;
         }
-        self.admitted = now.max(self.arrived);
+        self.admitted_at = now.max(self.arrived);
         self.cached = Some(self.computed);
         self.cached
     }
 
-    /// Schedules `tokens`, for which there are blocks, and makes the blocks they fill findable.
-    pub(super) fn compute(&mut self, tokens: u32, block_size: u32, pool: &mut BlockPool) {
+    /// Schedules `tokens` tokens, for which blocks are allocated, and registers the hashes of
+    /// filled blocks.
+    pub(super) fn schedule_tokens(&mut self, tokens: u32, block_size: u32, pool: &mut BlockPool) {
         self.computed += tokens;
         self.scheduled = tokens;
-        for index in self.sealed..(self.computed / block_size) as usize {
+        for index in self.hashed_blocks..(self.computed / block_size) as usize {
             let hash = self.hash(index);
             pool.seal(self.blocks[index], hash);
-            self.sealed = index + 1;
+            self.hashed_blocks = index + 1;
         }
     }
 
     pub(super) fn preempt(&mut self, pool: &mut BlockPool) {
         pool.release(&mut self.blocks);
         self.computed = 0;
-        self.sealed = 0;
+        self.hashed_blocks = 0;
     }
 
-    /// The token of this step, if all that came before it is computed.
-    pub(super) fn produce(&mut self, now: Duration) -> Option<Token> {
+    /// Produces the token of this step if all tokens before it are computed.
+    pub(super) fn produce_token(&mut self, now: Duration) -> Option<GeneratedToken> {
         let scheduled = std::mem::take(&mut self.scheduled);
         if scheduled == 0 || self.pending() > 0 {
             return None;
@@ -164,7 +165,7 @@ impl Sequence {
         if self.generated == 1 {
             self.first_token = now;
         }
-        Some(Token {
+        Some(GeneratedToken {
             id: self.id,
             nth: self.generated,
             gap,
@@ -173,11 +174,11 @@ impl Sequence {
         })
     }
 
-    pub(super) fn finished(&self) -> Option<Finished> {
-        (self.generated >= self.request.output_tokens).then_some(Finished {
+    pub(super) fn finished(&self) -> Option<FinishedSequence> {
+        (self.generated >= self.request.output_tokens).then_some(FinishedSequence {
             id: self.id,
             arrived: self.arrived,
-            scheduled: self.admitted,
+            scheduled: self.admitted_at,
             first_token: self.first_token,
             last_token: self.last_token,
         })

@@ -1,6 +1,6 @@
-//! The socket side of a replica. Nagle's algorithm is off, idle connections are closed as uvicorn
-//! closes them, and a client that closes its half of the connection counts as gone. One thing is
-//! not vLLM's: hyper writes the sizes of chunks in upper case.
+//! The HTTP server of a backend. Nagle's algorithm is off. Idle connections are closed as uvicorn
+//! closes them. A client that closes its half of the connection counts as disconnected. One detail
+//! differs from vLLM: hyper writes chunk sizes in upper case.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,47 +16,49 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::generation::Generation;
-use super::replica::Replica;
 use super::routes;
-use super::wire::{Events, Next};
+use super::simulated_backend::SimulatedBackend;
+use super::wire::{EventWriter, NextEvent};
 
-/// Room for this many bytes of events is allocated at once.
-const EVENT_BUFFER: usize = 4096;
+/// Allocation size of the event buffer.
+const EVENT_BUFFER_BYTES: usize = 4096;
 
-/// Accepts connections for ever. Dropping the future cuts them all, as killing the server would.
-pub(super) async fn serve(listener: TcpListener, replica: Arc<Replica>) {
+/// Accepts connections without end. Dropping the future closes them all, as killing the server
+/// would.
+pub(super) async fn serve(listener: TcpListener, backend: Arc<SimulatedBackend>) {
     let mut connections = JoinSet::new();
     loop {
         if let Ok((stream, _)) = listener.accept().await {
-            connections.spawn(serve_connection(stream, Arc::clone(&replica)));
+            connections.spawn(serve_connection(stream, Arc::clone(&backend)));
         }
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn serve_connection(stream: TcpStream, replica: Arc<Replica>) {
-    // If this fails the peer is gone already, and the next read says so.
+async fn serve_connection(stream: TcpStream, backend: Arc<SimulatedBackend>) {
+    // If this fails, the client has disconnected and the next read returns an error.
     let _ = stream.set_nodelay(true);
-    let idle = replica.settings().keep_alive;
+    let idle = backend.settings().keep_alive;
     let service = service_fn(move |request| {
-        let replica = Arc::clone(&replica);
-        async move { Ok::<_, Infallible>(routes::answer(request, &replica).await) }
+        let backend = Arc::clone(&backend);
+        async move { Ok::<_, Infallible>(routes::answer(request, &backend).await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(*idle);
-    // An error is a client that left or broke the protocol; what it had running ends by itself.
+    // An error means a disconnected client or a protocol error. Dropping the response aborts its
+    // sequences.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// The body of a stream: one event, one frame, one HTTP chunk.
+/// The body of a stream. Each event is one frame and one HTTP chunk.
 pub(super) struct EventStream {
-    events: Events,
+    events: EventWriter,
     generation: Generation,
     buffer: BytesMut,
 }
 
 impl EventStream {
-    pub(super) fn new(events: Events, generation: Generation) -> Self {
+    pub(super) fn new(events: EventWriter, generation: Generation) -> Self {
         Self { events, generation, buffer: BytesMut::new() }
     }
 }
@@ -70,17 +72,17 @@ impl Body for EventStream {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let Self { events, generation, buffer } = &mut *self;
-        if buffer.capacity() < EVENT_BUFFER / 4 {
-            buffer.reserve(EVENT_BUFFER);
+        if buffer.capacity() < EVENT_BUFFER_BYTES / 4 {
+            buffer.reserve(EVENT_BUFFER_BYTES);
         }
         match events.next(generation.progress(context), buffer) {
-            Next::Event => {
+            NextEvent::Event => {
                 let event = buffer.split().freeze();
                 generation.count_bytes(event.len());
                 Poll::Ready(Some(Ok(Frame::data(event))))
             }
-            Next::Wait => Poll::Pending,
-            Next::End => Poll::Ready(None),
+            NextEvent::Wait => Poll::Pending,
+            NextEvent::End => Poll::Ready(None),
         }
     }
 }

@@ -5,78 +5,80 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::engine::Spec;
-use super::page::Dialect;
-use super::request::Limits;
+use super::engine::EngineSpec;
+use super::metrics_page::MetricNaming;
+use super::request::ModelLimits;
 
-/// How many replicas, where, how large and how fast.
+/// Number, addresses, size and speed of the simulated backends.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Settings {
-    /// Address of the first replica; the others take the ports that follow. Port 0: any free ports.
-    #[arg(long, env = "TOKENWEIR_SIM_LISTEN", default_value_t = Settings::default().listen)]
+pub struct SimulatorSettings {
+    /// Address of the first backend. The others listen on the following ports. Port 0 selects free
+    /// ports.
+    #[arg(long, env = "TOKENWEIR_SIM_LISTEN", default_value_t = SimulatorSettings::default().listen)]
     pub listen: SocketAddr,
-    /// Number of replicas.
-    #[arg(long, env = "TOKENWEIR_SIM_REPLICAS", default_value_t = Settings::default().replicas)]
+    /// Number of simulated backends.
+    #[arg(long, env = "TOKENWEIR_SIM_REPLICAS", default_value_t = SimulatorSettings::default().replicas)]
     pub replicas: u16,
-    /// Served model name; may be given several times, the first one is used in answers.
+    /// Served model name. Can be given several times; responses carry the first one.
     #[arg(long = "model", value_name = "NAME", env = "TOKENWEIR_SIM_MODEL", value_delimiter = ',',
-          default_values_t = Settings::default().models)]
+          default_values_t = SimulatorSettings::default().models)]
     pub models: Vec<String>,
-    /// KV cache blocks of each replica.
-    #[arg(long, env = "TOKENWEIR_SIM_BLOCKS", default_value_t = Settings::default().blocks,
+    /// Number of KV cache blocks of each backend.
+    #[arg(long, env = "TOKENWEIR_SIM_BLOCKS", default_value_t = SimulatorSettings::default().blocks,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub blocks: u32,
-    /// Tokens in a KV cache block.
-    #[arg(long, env = "TOKENWEIR_SIM_BLOCK_SIZE", default_value_t = Settings::default().block_size,
+    /// Number of tokens in a KV cache block.
+    #[arg(long, env = "TOKENWEIR_SIM_BLOCK_SIZE", default_value_t = SimulatorSettings::default().block_size,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub block_size: u32,
-    /// Sequences that run at the same time.
+    /// Maximum number of sequences in a batch.
     #[arg(long, env = "TOKENWEIR_SIM_MAX_NUM_SEQS",
-          default_value_t = Settings::default().max_num_seqs,
+          default_value_t = SimulatorSettings::default().max_num_seqs,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub max_num_seqs: u32,
-    /// Tokens computed in one step.
+    /// Maximum number of tokens computed in one step.
     #[arg(long, env = "TOKENWEIR_SIM_MAX_NUM_BATCHED_TOKENS",
-          default_value_t = Settings::default().max_num_batched_tokens,
+          default_value_t = SimulatorSettings::default().max_num_batched_tokens,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub max_num_batched_tokens: u32,
-    /// Longest prompt and answer together, in tokens. Never more than the KV cache holds.
+    /// Maximum number of tokens of prompt and output together. The KV cache size is a further
+    /// limit.
     #[arg(long = "max-model-len", value_name = "TOKENS", env = "TOKENWEIR_SIM_MAX_MODEL_LEN",
-          default_value_t = Settings::default().max_len,
+          default_value_t = SimulatorSettings::default().max_len,
           value_parser = clap::value_parser!(u32).range(2..))]
     pub max_len: u32,
-    /// Speed of prefill.
+    /// Prefill speed in tokens per second.
     #[arg(long, env = "TOKENWEIR_SIM_PREFILL_TOKENS_PER_SECOND",
-          default_value_t = Settings::default().prefill_tokens_per_second)]
-    pub prefill_tokens_per_second: Positive,
-    /// Time of a step before its tokens are counted, in milliseconds.
-    #[arg(long, env = "TOKENWEIR_SIM_STEP_MS", default_value_t = Settings::default().step_ms)]
-    pub step_ms: Positive,
-    /// Simulated seconds in one real second.
-    #[arg(long, env = "TOKENWEIR_SIM_TIME_SCALE", default_value_t = Settings::default().time_scale)]
-    pub time_scale: Positive,
-    /// Idle connections are closed after this time.
+          default_value_t = SimulatorSettings::default().prefill_tokens_per_second)]
+    pub prefill_tokens_per_second: PositiveNumber,
+    /// Fixed time of each engine step in milliseconds, without the time for its tokens.
+    #[arg(long, env = "TOKENWEIR_SIM_STEP_MS", default_value_t = SimulatorSettings::default().step_ms)]
+    pub step_ms: PositiveNumber,
+    /// Simulated seconds per real second.
+    #[arg(long, env = "TOKENWEIR_SIM_TIME_SCALE", default_value_t = SimulatorSettings::default().time_scale)]
+    pub time_scale: PositiveNumber,
+    /// Time after which idle connections are closed.
     #[arg(long, env = "TOKENWEIR_SIM_KEEP_ALIVE",
-          default_value_t = Settings::default().keep_alive)]
+          default_value_t = SimulatorSettings::default().keep_alive)]
     pub keep_alive: humantime::Duration,
     /// Seed of the random ids.
-    #[arg(long, env = "TOKENWEIR_SIM_SEED", default_value_t = Settings::default().seed)]
+    #[arg(long, env = "TOKENWEIR_SIM_SEED", default_value_t = SimulatorSettings::default().seed)]
     pub seed: u64,
-    /// Send X-Request-Id back, as vLLM does with its option of this name.
+    /// Return the X-Request-Id header, like the vLLM option of the same name.
     #[arg(long = "enable-request-id-headers", env = "TOKENWEIR_SIM_ENABLE_REQUEST_ID_HEADERS")]
     pub request_id_headers: bool,
-    /// Names on the metrics page.
+    /// Metric names on the metrics page.
     #[arg(long, env = "TOKENWEIR_SIM_METRICS_DIALECT", value_enum,
-          default_value_t = Settings::default().metrics_dialect)]
-    pub metrics_dialect: Dialect,
-    /// An OTLP collector, spoken to in gRPC, that gets a span of each request, as from vLLM.
+          default_value_t = SimulatorSettings::default().metrics_dialect)]
+    pub metrics_dialect: MetricNaming,
+    /// URL of an OTLP/gRPC collector that receives one span per request, as from vLLM.
     #[arg(long, value_name = "URL", env = "TOKENWEIR_SIM_OTLP_TRACES_ENDPOINT")]
     pub otlp_traces_endpoint: Option<String>,
 }
 
-impl Default for Settings {
+impl Default for SimulatorSettings {
     fn default() -> Self {
-        let spec = Spec::default();
+        let spec = EngineSpec::default();
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8101).into(),
             replicas: 2,
@@ -86,38 +88,38 @@ impl Default for Settings {
             max_num_seqs: spec.max_num_seqs,
             max_num_batched_tokens: spec.max_num_batched_tokens,
             max_len: 8192,
-            prefill_tokens_per_second: Positive(spec.prefill_token.as_secs_f64().recip()),
-            step_ms: Positive(spec.step_base.as_secs_f64() * 1000.0),
-            time_scale: Positive(1.0),
+            prefill_tokens_per_second: PositiveNumber(spec.prefill_token.as_secs_f64().recip()),
+            step_ms: PositiveNumber(spec.step_base.as_secs_f64() * 1000.0),
+            time_scale: PositiveNumber(1.0),
             keep_alive: Duration::from_secs(5).into(),
             seed: 0,
             request_id_headers: false,
-            metrics_dialect: Dialect::Current,
+            metrics_dialect: MetricNaming::Current,
             otlp_traces_endpoint: None,
         }
     }
 }
 
-impl Settings {
-    /// The engine these settings describe.
-    pub fn spec(&self) -> Spec {
-        Spec {
+impl SimulatorSettings {
+    /// The engine that these settings describe.
+    pub fn spec(&self) -> EngineSpec {
+        EngineSpec {
             block_size: self.block_size,
             blocks: self.blocks,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
             step_base: Duration::from_secs_f64(self.step_ms.get() / 1000.0),
             prefill_token: Duration::from_secs_f64(self.prefill_tokens_per_second.get().recip()),
-            ..Spec::default()
+            ..EngineSpec::default()
         }
     }
 
-    /// The longest prompt and answer together, in tokens.
+    /// Maximum number of tokens of prompt and output together.
     pub fn max_model_len(&self) -> u32 {
         self.max_len.min(self.spec().capacity())
     }
 
-    /// The address of a replica; `None` if its port would be past the last.
+    /// The address of a backend. `None` if its port number would exceed 65535.
     pub(super) fn addr(&self, number: u16) -> Option<SocketAddr> {
         let port = match self.listen.port() {
             0 => 0,
@@ -126,22 +128,22 @@ impl Settings {
         Some(SocketAddr::new(self.listen.ip(), port))
     }
 
-    /// The model that answers.
+    /// The model name in responses.
     pub(super) fn model(&self) -> &str {
         self.models.first().map_or("", String::as_str)
     }
 
-    pub(super) fn limits(&self) -> Limits<'_> {
-        Limits { models: &self.models, max_model_len: self.max_model_len() }
+    pub(super) fn limits(&self) -> ModelLimits<'_> {
+        ModelLimits { models: &self.models, max_model_len: self.max_model_len() }
     }
 }
 
-/// A number from a millionth to a billion, with which times can be multiplied and divided.
+/// A number from 0.000001 to 1,000,000,000, so that products and quotients of times stay valid.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Positive(f64);
+pub struct PositiveNumber(f64);
 
-impl Positive {
-    /// `None` if the number is out of range.
+impl PositiveNumber {
+    /// Returns `None` if the number is out of range.
     pub fn new(number: f64) -> Option<Self> {
         (1e-6..=1e9).contains(&number).then_some(Self(number))
     }
@@ -152,7 +154,7 @@ impl Positive {
     }
 }
 
-impl FromStr for Positive {
+impl FromStr for PositiveNumber {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -161,7 +163,7 @@ impl FromStr for Positive {
     }
 }
 
-impl fmt::Display for Positive {
+impl fmt::Display for PositiveNumber {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(out)
     }
@@ -174,21 +176,24 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Command {
+    struct TestCommand {
         #[command(flatten)]
-        settings: Settings,
+        settings: SimulatorSettings,
     }
 
     #[test]
-    fn options_change_the_engine_and_the_ports_follow_each_other() {
+    fn options_change_the_engine_and_ports_are_consecutive() {
         let line = "sim --listen 127.0.0.1:9000 --model a --model b --step-ms 2.5 --blocks 8";
-        let settings = Command::parse_from(line.split(' ')).settings;
+        let settings = TestCommand::parse_from(line.split(' ')).settings;
         assert_eq!(settings.models, ["a", "b"]);
         assert_eq!(settings.spec().step_base, Duration::from_micros(2500));
         assert_eq!(settings.max_model_len(), 128);
         assert_eq!(settings.addr(2), Some(SocketAddr::from(([127, 0, 0, 1], 9002))));
-        let last = Settings { listen: ([127, 0, 0, 1], 65535).into(), ..Settings::default() };
+        let last = SimulatorSettings {
+            listen: ([127, 0, 0, 1], 65535).into(),
+            ..SimulatorSettings::default()
+        };
         assert_eq!(last.addr(1), None);
-        assert!(Command::try_parse_from(["sim", "--time-scale", "0"]).is_err());
+        assert!(TestCommand::try_parse_from(["sim", "--time-scale", "0"]).is_err());
     }
 }

@@ -1,8 +1,9 @@
-//! The span of each request, as vLLM sends it to an OTLP collector: `llm_request`, a child of
-//! whoever asked. A request that its client gave up has none. With a time scale, a span is as long
-//! as its request was in real time, and its attributes are in simulated seconds, as metrics are.
+//! Exports one span per request to an OTLP collector, as vLLM does: `llm_request`, a child of the
+//! span in the request's `traceparent`. A request whose client disconnected has no span. With a
+//! time scale, the span has the real duration of the request, and its attributes are in simulated
+//! seconds, like the metrics.
 
-use super::engine::Finished;
+use super::engine::FinishedSequence;
 use opentelemetry::trace::{
     SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
 };
@@ -16,17 +17,17 @@ use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::trace_context::TraceParent;
 
-/// The way out. A full queue drops spans and holds nobody up.
+/// The span exporter. If its queue is full, it drops spans and does not block.
 #[derive(Debug)]
-pub(super) struct Spans {
+pub(super) struct RequestSpanExporter {
     processor: BatchSpanProcessor,
     scope: InstrumentationScope,
 }
 
-/// What a span tells of a request, besides its times.
+/// Span data of a request, without its times.
 #[derive(Debug, Clone)]
-pub(super) struct Call {
-    /// The span that asked. Without one, the trace begins here.
+pub(super) struct RequestSpan {
+    /// The span of the client. Without it, the trace begins here.
     pub(super) parent: Option<TraceParent>,
     pub(super) request_id: String,
     pub(super) prompt_tokens: u32,
@@ -34,8 +35,9 @@ pub(super) struct Call {
     pub(super) max_tokens: u32,
 }
 
-impl Spans {
-    /// Exports with gRPC to the URL of a collector, which need not answer yet. Needs a runtime.
+impl RequestSpanExporter {
+    /// Starts the export with gRPC to the URL of a collector, which need not be reachable yet. Must
+    /// be called in a Tokio runtime.
     pub(super) fn start(endpoint: &str) -> Result<Self, ExporterBuildError> {
         let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build()?;
         let mut processor = BatchSpanProcessor::builder(exporter).build();
@@ -44,18 +46,30 @@ impl Spans {
         Ok(Self { processor, scope })
     }
 
-    /// Tells of a request that has just come to its end. `ids` are for what the caller did not
-    /// name: the trace, and the span itself.
-    pub(super) fn finished(&self, call: &Call, times: &Finished, scale: f64, ids: (u128, u64)) {
-        let is_wanted = call.parent.is_none_or(|parent| parent.is_sampled);
-        if is_wanted {
+    /// Exports the span of a request that has just finished. `ids` are the trace id, used if the
+    /// client sent no trace id, and the span id.
+    pub(super) fn finished(
+        &self,
+        call: &RequestSpan,
+        times: &FinishedSequence,
+        scale: f64,
+        ids: (u128, u64),
+    ) {
+        let should_export = call.parent.is_none_or(|parent| parent.is_sampled);
+        if should_export {
             self.processor.on_end(self.span(call, times, scale, ids));
         }
     }
 
-    fn span(&self, call: &Call, times: &Finished, scale: f64, ids: (u128, u64)) -> SpanData {
+    fn span(
+        &self,
+        call: &RequestSpan,
+        times: &FinishedSequence,
+        scale: f64,
+        ids: (u128, u64),
+    ) -> SpanData {
         let trace = call.parent.map_or(ids.0, |parent| parent.trace_id);
-        let end = clock::wall();
+        let end = clock::wall_time();
         let took = times.last_token.saturating_sub(times.arrived).div_f64(scale);
         let flags = TraceFlags::SAMPLED;
         let (trace, id) = (TraceId::from(trace), SpanId::from(ids.1));
@@ -77,9 +91,9 @@ impl Spans {
     }
 }
 
-/// vLLM's names.
-fn attributes(call: &Call, times: &Finished) -> Vec<KeyValue> {
-    let &Finished { arrived, scheduled, first_token, last_token, .. } = times;
+/// The attributes, with vLLM's names.
+fn attributes(call: &RequestSpan, times: &FinishedSequence) -> Vec<KeyValue> {
+    let &FinishedSequence { arrived, scheduled, first_token, last_token, .. } = times;
     let between = |name, sooner: Duration, later: Duration| {
         KeyValue::new(name, later.saturating_sub(sooner).as_secs_f64())
     };
@@ -103,10 +117,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_span_is_a_child_of_who_asked_and_as_long_as_it_took() {
-        let spans = Spans::start("http://127.0.0.1:1").expect("an exporter");
+    async fn a_span_is_a_child_of_the_client_span_and_has_the_real_duration() {
+        let spans = RequestSpanExporter::start("http://127.0.0.1:1").expect("an exporter");
         let parent = TraceParent { trace_id: 5, span_id: 6, is_sampled: true };
-        let call = Call {
+        let call = RequestSpan {
             parent: Some(parent),
             request_id: "r".to_owned(),
             prompt_tokens: 3,
@@ -114,7 +128,7 @@ mod tests {
             max_tokens: 16,
         };
         let at = Duration::from_secs;
-        let times = Finished {
+        let times = FinishedSequence {
             id: SequenceId(0),
             arrived: at(1),
             scheduled: at(2),
@@ -127,7 +141,7 @@ mod tests {
         assert_eq!(span.end_time.duration_since(span.start_time).unwrap(), at(1));
         let first_token = KeyValue::new("gen_ai.latency.time_to_first_token", 3.0);
         assert!(span.attributes.contains(&first_token), "{:?}", span.attributes);
-        let root = spans.span(&Call { parent: None, ..call }, &times, 1.0, (7, 8));
+        let root = spans.span(&RequestSpan { parent: None, ..call }, &times, 1.0, (7, 8));
         assert_eq!(root.span_context.trace_id(), TraceId::from(7_u128));
         assert_eq!(root.parent_span_id, SpanId::INVALID);
     }

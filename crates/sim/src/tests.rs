@@ -1,4 +1,4 @@
-//! The whole simulator over real sockets. Nothing sleeps: every wait is for something to happen.
+//! Tests of the whole simulator over real sockets. No test sleeps: every wait is for an event.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -6,26 +6,31 @@ use tokio::sync::oneshot;
 
 use super::*;
 
-/// A running simulator with one replica; it ends when this is dropped.
-struct Running {
+/// A running simulator with one backend. Dropping it stops the simulator.
+struct RunningSimulator {
     addr: SocketAddr,
-    replica: Arc<Replica>,
-    _stop: oneshot::Sender<()>,
+    backend: Arc<SimulatedBackend>,
+    _stop_sender: oneshot::Sender<()>,
 }
 
-async fn start(settings: Settings) -> Running {
+async fn start(settings: SimulatorSettings) -> RunningSimulator {
     let listen = ([127, 0, 0, 1], 0).into();
-    let sim = Sim::bind(&Settings { listen, replicas: 1, ..settings }).await.expect("bound");
-    let (addr, replica) = (sim.addrs()[0], sim.replica(0).expect("a replica"));
+    let sim = Simulator::bind(&SimulatorSettings { listen, replicas: 1, ..settings })
+        .await
+        .expect("bound");
+    let (addr, backend) = (sim.addrs()[0], sim.backend(0).expect("a backend"));
     let (stop, stopped) = oneshot::channel::<()>();
     tokio::spawn(sim.run(async {
         let _ = stopped.await;
     }));
-    Running { addr, replica, _stop: stop }
+    RunningSimulator { addr, backend, _stop_sender: stop }
 }
 
-fn fast() -> Settings {
-    Settings { time_scale: Positive::new(1000.0).expect("in range"), ..Settings::default() }
+fn fast() -> SimulatorSettings {
+    SimulatorSettings {
+        time_scale: PositiveNumber::new(1000.0).expect("in range"),
+        ..SimulatorSettings::default()
+    }
 }
 
 fn post(path: &str, body: &str) -> String {
@@ -54,7 +59,7 @@ async fn exchange(addr: SocketAddr, request: &str) -> String {
 
 #[tokio::test]
 async fn a_stream_has_one_chunk_per_event_and_ends_with_done() {
-    let sim = start(Settings { request_id_headers: true, ..fast() }).await;
+    let sim = start(SimulatorSettings { request_id_headers: true, ..fast() }).await;
     let body = r#"{"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"stream":true}"#;
     let reply = exchange(sim.addr, &post("/v1/chat/completions", body)).await;
     let (head, events) = reply.split_once("\r\n\r\n").expect("a head");
@@ -67,30 +72,30 @@ async fn a_stream_has_one_chunk_per_event_and_ends_with_done() {
     assert!(events.contains(r#"{"id":"chatcmpl-r-1","#));
     assert!(events.ends_with("E\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"));
     assert_eq!(events.matches("data: ").count(), events.matches("\n\n\r\n").count());
-    let stats = sim.replica.until(|stats| stats.finished == 1).await;
+    let stats = sim.backend.until(|stats| stats.finished == 1).await;
     assert_eq!((stats.aborts, stats.generation_tokens, stats.running), (0, 3, 0));
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_frees_its_sequences_at_once() {
-    let sim = start(Settings::default()).await;
+async fn a_client_disconnect_frees_its_sequences_at_once() {
+    let sim = start(SimulatorSettings::default()).await;
     let body = r#"{"prompt":"hi","max_tokens":8000,"stream":true,"n":2}"#;
     let mut socket = send(sim.addr, &post("/v1/completions", body)).await;
     socket.read_u8().await.expect("the answer begins");
-    sim.replica.until(|stats| stats.running == 2 && stats.kv_usage > 0.0).await;
+    sim.backend.until(|stats| stats.running == 2 && stats.kv_usage > 0.0).await;
     drop(socket);
-    let stats = sim.replica.until(|stats| stats.aborts == 1).await;
+    let stats = sim.backend.until(|stats| stats.aborts == 1).await;
     assert_eq!((stats.running, stats.waiting, stats.kv_usage), (0, 0, 0.0));
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_before_the_answer_frees_its_sequence_too() {
-    let sim = start(Settings::default()).await;
+async fn a_client_disconnect_before_the_response_frees_its_sequence() {
+    let sim = start(SimulatorSettings::default()).await;
     let socket =
         send(sim.addr, &post("/v1/completions", r#"{"prompt":"hi","max_tokens":8000}"#)).await;
-    sim.replica.until(|stats| stats.running == 1).await;
+    sim.backend.until(|stats| stats.running == 1).await;
     drop(socket);
-    let stats = sim.replica.until(|stats| stats.aborts == 1).await;
+    let stats = sim.backend.until(|stats| stats.aborts == 1).await;
     assert_eq!(stats.running, 0);
 }
 
@@ -118,7 +123,7 @@ async fn the_second_turn_of_a_conversation_finds_the_first_in_the_cache() {
 }
 
 #[tokio::test]
-async fn paths_and_methods_that_vllm_does_not_know_are_refused_as_it_does() {
+async fn unknown_paths_and_methods_get_the_errors_of_vllm() {
     let sim = start(fast()).await;
     let unknown = exchange(sim.addr, &get("/v1/nothing")).await;
     assert!(unknown.starts_with("HTTP/1.1 404 ") && unknown.ends_with(r#"{"detail":"Not Found"}"#));
@@ -132,9 +137,10 @@ async fn paths_and_methods_that_vllm_does_not_know_are_refused_as_it_does() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_named() {
+async fn the_error_for_a_port_in_use_names_the_address() {
     let sim = start(fast()).await;
-    let settings = Settings { listen: sim.addr, replicas: 1, ..Settings::default() };
-    let error = Sim::bind(&settings).await.expect_err("taken");
-    assert_eq!(error.to_string(), format!("replica 0 cannot listen on {}", sim.addr));
+    let settings =
+        SimulatorSettings { listen: sim.addr, replicas: 1, ..SimulatorSettings::default() };
+    let error = Simulator::bind(&settings).await.expect_err("taken");
+    assert_eq!(error.to_string(), format!("backend 0 cannot listen on {}", sim.addr));
 }

@@ -1,44 +1,44 @@
-//! The simulator's language. A token is four bytes of text, in prompts and in answers alike, so
-//! every count agrees with every other, and an answer that comes back as part of the next prompt
-//! finds the blocks in which it was computed.
+//! The text model of the simulator. A token is four bytes of text in prompts and in outputs, so all
+//! token counts are consistent, and an output that returns as part of the next prompt reuses the
+//! blocks in which it was computed.
 
 use std::ops::Range;
 
 const TOKEN_BYTES: usize = 4;
 
-const OPENINGS: [&str; 8] = ["Nunc", "Quid", "Haec", "Amor", "Vita", "Urbs", "Luna", "Quae"];
+const OPENING_WORDS: [&str; 8] = ["Nunc", "Quid", "Haec", "Amor", "Vita", "Urbs", "Luna", "Quae"];
 const WORDS: [&str; 32] = [
     " sit", " est", " qui", " non", " sed", " nec", " vel", " aut", " hic", " cum", " dum", " per",
     " pro", " res", " lex", " pax", " lux", " vox", " rex", " dux", " ars", " vis", " mos", " ius",
     " sol", " mel", " nox", " sal", " via", ", et", ", ut", ". At",
 ];
 
-/// A prompt, as the bytes that its tokens are made of.
+/// A prompt: the bytes of its tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Prompt {
+pub struct SimulatedPrompt {
     bytes: Vec<u8>,
 }
 
-impl Prompt {
-    /// A text as it stands.
+impl SimulatedPrompt {
+    /// Creates a prompt from a text.
     pub fn new(text: &str) -> Self {
         let mut prompt = Self::default();
         prompt.push(text);
         prompt
     }
 
-    /// A prompt that comes as tokens.
+    /// Creates a prompt from token ids.
     pub fn from_tokens(tokens: &[u32]) -> Self {
         Self { bytes: tokens.iter().flat_map(|token| token.to_le_bytes()).collect() }
     }
 
-    /// Appends a text, filled up to whole tokens.
+    /// Appends a text, padded to whole tokens.
     pub fn push(&mut self, text: &str) {
         self.bytes.extend_from_slice(text.as_bytes());
         self.bytes.resize(self.bytes.len().next_multiple_of(TOKEN_BYTES), 0);
     }
 
-    /// Appends a message, or with an empty text the beginning of an answer.
+    /// Appends a message. An empty text begins the output of the model.
     pub fn push_message(&mut self, role: &str, text: &str) {
         self.push(role);
         self.push(":");
@@ -50,67 +50,67 @@ impl Prompt {
         (self.bytes.len() / TOKEN_BYTES).max(1) as u32
     }
 
-    /// The tokens; [`from_tokens`](Self::from_tokens) turns them back.
+    /// The token ids. [`from_tokens`](Self::from_tokens) is the inverse.
     pub fn tokens(&self) -> impl Iterator<Item = u32> + '_ {
-        self.pieces().map(u32::from_le_bytes)
+        self.token_bytes().map(u32::from_le_bytes)
     }
 
-    /// The text, without what filled up its tokens.
+    /// The text without padding.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).replace('\0', "")
     }
 
     /// The text of each token.
     pub fn token_texts(&self) -> impl Iterator<Item = String> + '_ {
-        self.pieces().map(|piece| String::from_utf8_lossy(&piece).replace('\0', ""))
+        self.token_bytes().map(|piece| String::from_utf8_lossy(&piece).replace('\0', ""))
     }
 
-    /// A number that stands for the whole prompt.
+    /// A hash of the whole prompt.
     pub fn hash(&self) -> u64 {
-        chain(0, &self.bytes)
+        chain_hash(0, &self.bytes)
     }
 
-    /// The chained hashes of the full blocks of this prompt followed by an answer.
-    pub fn block_hashes(&self, answer: &Answer, block_size: u32) -> Vec<u64> {
+    /// The chained hashes of the full blocks of this prompt followed by an output.
+    pub fn block_hashes(&self, answer: &SimulatedOutput, block_size: u32) -> Vec<u64> {
         let mut bytes = self.bytes.clone();
-        bytes.extend((0..answer.words()).flat_map(|nth| answer.word(nth).bytes()));
+        bytes.extend((0..answer.word_count()).flat_map(|nth| answer.nth_word(nth).bytes()));
         let mut hash = 0;
         let blocks = bytes.chunks_exact(TOKEN_BYTES * block_size.max(1) as usize);
         blocks
             .map(|block| {
-                hash = chain(hash, block);
+                hash = chain_hash(hash, block);
                 hash
             })
             .collect()
     }
 
-    fn pieces(&self) -> impl Iterator<Item = [u8; TOKEN_BYTES]> + '_ {
+    fn token_bytes(&self) -> impl Iterator<Item = [u8; TOKEN_BYTES]> + '_ {
         self.bytes.chunks_exact(TOKEN_BYTES).map(|piece| [piece[0], piece[1], piece[2], piece[3]])
     }
 }
 
-/// An answer: one word per token, always the same for the same seed.
+/// An output: one word per token. The same seed always gives the same words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
-    /// What the words are drawn from.
+pub struct SimulatedOutput {
+    /// Seed of the words.
     pub seed: u64,
     /// Length in tokens.
     pub tokens: u32,
-    /// Why it ends there.
-    pub finish: Finish,
+    /// The finish reason.
+    pub finish: SimulatedFinishReason,
 }
 
-/// Why an answer ends.
+/// The reason why an output ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
-    /// The model had enough: the last token says so and has no text.
+pub enum SimulatedFinishReason {
+    /// The model stopped. The last token is the stop token and has no text.
     Stop,
-    /// The client asked for no more.
+    /// The token limit of the request was reached.
     Length,
 }
 
-impl Finish {
-    /// The name in vLLM's `finish_reason`.
+impl SimulatedFinishReason {
+    /// The value in vLLM's `finish_reason`.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -119,20 +119,22 @@ impl Finish {
     }
 }
 
-impl Answer {
-    /// An answer of the model's own length, unless there is room for `most` tokens only.
+impl SimulatedOutput {
+    /// An output with a length chosen by the model, at most `most` tokens.
     pub fn stopping(seed: u64, most: u32) -> Self {
         let tokens = 32 + (mix(seed, 1) % 225) as u32;
         if tokens <= most {
-            Self { seed, tokens, finish: Finish::Stop }
+            Self { seed, tokens, finish: SimulatedFinishReason::Stop }
         } else {
-            Self { seed, tokens: most, finish: Finish::Length }
+            Self { seed, tokens: most, finish: SimulatedFinishReason::Length }
         }
     }
 
-    /// Appends the text of some of the tokens.
+    /// Appends the text of a range of tokens.
     pub fn write(&self, tokens: Range<u32>, text: &mut String) {
-        text.extend((tokens.start..tokens.end.min(self.words())).map(|nth| self.word(nth)));
+        text.extend(
+            (tokens.start..tokens.end.min(self.word_count())).map(|nth| self.nth_word(nth)),
+        );
     }
 
     /// The whole text.
@@ -142,20 +144,20 @@ impl Answer {
         text
     }
 
-    fn words(&self) -> u32 {
+    fn word_count(&self) -> u32 {
         match self.finish {
-            Finish::Stop => self.tokens.saturating_sub(1),
-            Finish::Length => self.tokens,
+            SimulatedFinishReason::Stop => self.tokens.saturating_sub(1),
+            SimulatedFinishReason::Length => self.tokens,
         }
     }
 
-    fn word(&self, nth: u32) -> &'static str {
+    fn nth_word(&self, nth: u32) -> &'static str {
         let draw = mix(self.seed, u64::from(nth)) as usize;
-        if nth == 0 { OPENINGS[draw % OPENINGS.len()] } else { WORDS[draw % WORDS.len()] }
+        if nth == 0 { OPENING_WORDS[draw % OPENING_WORDS.len()] } else { WORDS[draw % WORDS.len()] }
     }
 }
 
-/// Mixes two numbers into one that shows no trace of them. Stable between versions and machines.
+/// Mixes two numbers into a hash. The result is the same on all machines and in all versions.
 pub fn mix(a: u64, b: u64) -> u64 {
     let a = u128::from(a ^ 0x9E37_79B9_7F4A_7C15);
     let b = u128::from(b ^ 0xD6E8_FEB8_6659_FD93);
@@ -164,7 +166,7 @@ pub fn mix(a: u64, b: u64) -> u64 {
     (folded ^ (folded >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9)
 }
 
-fn chain(parent: u64, bytes: &[u8]) -> u64 {
+fn chain_hash(parent: u64, bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(mix(parent, bytes.len() as u64), |hash, word| {
         let mut eight = [0; 8];
         eight[..word.len()].copy_from_slice(word);
@@ -176,49 +178,55 @@ fn chain(parent: u64, bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    const NONE: Answer = Answer { seed: 0, tokens: 0, finish: Finish::Length };
+    const EMPTY_OUTPUT: SimulatedOutput =
+        SimulatedOutput { seed: 0, tokens: 0, finish: SimulatedFinishReason::Length };
 
     #[test]
     fn a_token_is_four_bytes() {
-        let prompt = Prompt::new("hello");
-        assert_eq!((prompt.token_count(), Prompt::new("").token_count()), (2, 1));
+        let prompt = SimulatedPrompt::new("hello");
+        assert_eq!((prompt.token_count(), SimulatedPrompt::new("").token_count()), (2, 1));
         assert_eq!(prompt.token_texts().collect::<Vec<_>>(), ["hell", "o"]);
         let tokens: Vec<u32> = prompt.tokens().collect();
-        assert_eq!(Prompt::from_tokens(&tokens).text(), "hello");
-        assert!(OPENINGS.iter().chain(&WORDS).all(|word| word.len() == TOKEN_BYTES));
+        assert_eq!(SimulatedPrompt::from_tokens(&tokens).text(), "hello");
+        assert!(OPENING_WORDS.iter().chain(&WORDS).all(|word| word.len() == TOKEN_BYTES));
     }
 
     #[test]
-    fn prompts_that_begin_alike_have_hashes_that_begin_alike() {
+    fn prompts_with_a_common_prefix_share_the_hashes_of_its_blocks() {
         let (a, b) = ("x".repeat(40) + "one", "x".repeat(40) + "two, longer than the other");
-        let (a, b) =
-            (Prompt::new(&a).block_hashes(&NONE, 4), Prompt::new(&b).block_hashes(&NONE, 4));
+        let (a, b) = (
+            SimulatedPrompt::new(&a).block_hashes(&EMPTY_OUTPUT, 4),
+            SimulatedPrompt::new(&b).block_hashes(&EMPTY_OUTPUT, 4),
+        );
         assert_eq!((a.len(), b.len()), (2, 4));
         assert_eq!(a[..2], b[..2]);
         assert_ne!(b[2], b[3]);
     }
 
     #[test]
-    fn the_answer_of_one_turn_is_a_prefix_of_the_next_prompt() {
-        let mut prompt = Prompt::default();
+    fn the_output_of_one_turn_is_part_of_the_cached_prefix_of_the_next_prompt() {
+        let mut prompt = SimulatedPrompt::default();
         prompt.push_message("user", "How are you?");
         prompt.push_message("assistant", "");
-        let answer = Answer { seed: 7, tokens: 20, finish: Finish::Stop };
+        let answer = SimulatedOutput { seed: 7, tokens: 20, finish: SimulatedFinishReason::Stop };
 
-        let mut next = Prompt::default();
+        let mut next = SimulatedPrompt::default();
         next.push_message("user", "How are you?");
         next.push_message("assistant", &answer.text());
         next.push_message("user", "And now?");
-        let (first, next) = (prompt.block_hashes(&answer, 4), next.block_hashes(&NONE, 4));
-        assert!(first.len() > prompt.block_hashes(&NONE, 4).len());
+        let (first, next) = (prompt.block_hashes(&answer, 4), next.block_hashes(&EMPTY_OUTPUT, 4));
+        assert!(first.len() > prompt.block_hashes(&EMPTY_OUTPUT, 4).len());
         assert_eq!(next[..first.len()], first);
     }
 
     #[test]
-    fn an_answer_that_stops_has_a_last_token_without_text() {
-        let answer = Answer::stopping(3, 1000);
-        assert_eq!(answer.finish, Finish::Stop);
+    fn the_last_token_of_an_output_that_stops_has_no_text() {
+        let answer = SimulatedOutput::stopping(3, 1000);
+        assert_eq!(answer.finish, SimulatedFinishReason::Stop);
         assert_eq!(answer.text().len(), (answer.tokens as usize - 1) * TOKEN_BYTES);
-        assert_eq!(Answer::stopping(3, 5), Answer { seed: 3, tokens: 5, finish: Finish::Length });
+        assert_eq!(
+            SimulatedOutput::stopping(3, 5),
+            SimulatedOutput { seed: 3, tokens: 5, finish: SimulatedFinishReason::Length }
+        );
     }
 }

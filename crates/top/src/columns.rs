@@ -1,41 +1,41 @@
-//! The columns of the three panes, and the rows that a document makes of them.
+//! The columns of the three panes, and the rows of a snapshot.
 
+use super::formatting::{count, number, percent, seconds, text};
 use super::state::Pane;
-use super::words::{count, number, percent, seconds, text};
 use std::cmp::Ordering;
-use tokenweir_api::{Document, EndedRequest, Replica, Stream};
+use tokenweir_api::{BackendSummary, EndedRequest, GatewaySnapshot, StreamSummary};
 
-/// A column.
+/// A column of a pane.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Column {
+pub(super) struct TableColumn {
     pub(super) title: &'static str,
-    /// In characters; the first column of a pane takes what is left.
+    /// Width in characters; the first column of a pane also gets the remaining width.
     pub(super) width: u16,
-    pub(super) is_figure: bool,
-    /// Those with a higher one go first when there is no room.
+    pub(super) is_numeric: bool,
+    /// Columns with a higher rank are dropped first on a narrow screen.
     pub(super) rank: u8,
 }
 
-/// One line of a pane.
+/// One row of a pane.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
-    pub(super) cells: Vec<Cell>,
-    /// The replica's name, or the request's id.
+pub(super) struct TableRow {
+    pub(super) cells: Vec<TableCell>,
+    /// The name of the backend, or the id of the request.
     pub(super) name: String,
     pub(super) is_drained: bool,
 }
 
-/// What stands in it, what it is sorted by, and how it is to be taken.
+/// The text of a cell, its sort key and its tone.
 #[derive(Debug, Clone)]
-pub(super) struct Cell {
+pub(super) struct TableCell {
     pub(super) text: String,
-    order: Order,
-    pub(super) tone: Tone,
+    order: SortKey,
+    pub(super) tone: CellTone,
 }
 
-/// How something is to be taken.
+/// The tone of a text, which determines its colour.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Tone {
+pub(super) enum CellTone {
     #[default]
     Plain,
     Quiet,
@@ -45,23 +45,23 @@ pub(super) enum Tone {
 }
 
 #[derive(Debug, Clone, PartialEq, PartialOrd)]
-enum Order {
-    Word(String),
-    Figure(f64),
-    /// Not known: it stands last in either order.
+enum SortKey {
+    Text(String),
+    Number(f64),
+    /// Unknown: sorted last in either order.
     None,
 }
 
-const fn word(title: &'static str, width: u16, rank: u8) -> Column {
-    Column { title, width, is_figure: false, rank }
+const fn word(title: &'static str, width: u16, rank: u8) -> TableColumn {
+    TableColumn { title, width, is_numeric: false, rank }
 }
 
-const fn figure(title: &'static str, width: u16, rank: u8) -> Column {
-    Column { title, width, is_figure: true, rank }
+const fn figure(title: &'static str, width: u16, rank: u8) -> TableColumn {
+    TableColumn { title, width, is_numeric: true, rank }
 }
 
-const REPLICAS: &[Column] = &[
-    word("REPLICA", 12, 0),
+const BACKEND_COLUMNS: &[TableColumn] = &[
+    word("BACKEND", 12, 0),
     word("STATE", 9, 0),
     figure("KV", 5, 1),
     figure("QUEUE", 6, 1),
@@ -72,18 +72,18 @@ const REPLICAS: &[Column] = &[
     figure("SAMPLE", 7, 6),
 ];
 
-const STREAMS: &[Column] = &[
+const STREAM_COLUMNS: &[TableColumn] = &[
     word("STREAM", 10, 0),
     word("PHASE", 8, 0),
     figure("AGE", 7, 1),
     figure("TOKENS", 7, 2),
     figure("LAST", 7, 1),
-    word("REPLICA", 18, 3),
+    word("BACKEND", 18, 3),
     word("MODEL", 18, 4),
     word("TENANT", 12, 5),
 ];
 
-const ENDED: &[Column] = &[
+const ENDED_COLUMNS: &[TableColumn] = &[
     word("ENDED", 10, 0),
     word("OUTCOME", 10, 0),
     word("SLOW", 13, 2),
@@ -91,137 +91,137 @@ const ENDED: &[Column] = &[
     figure("TOOK", 7, 1),
     figure("TOKENS", 7, 4),
     figure("AGO", 7, 3),
-    word("REPLICA", 18, 5),
+    word("BACKEND", 18, 5),
     word("MODEL", 18, 6),
     word("TENANT", 12, 7),
     word("TRACE", 32, 8),
 ];
 
 /// The columns of a pane.
-pub(super) const fn columns(pane: Pane) -> &'static [Column] {
+pub(super) const fn columns(pane: Pane) -> &'static [TableColumn] {
     match pane {
-        Pane::Replicas => REPLICAS,
-        Pane::Streams => STREAMS,
-        Pane::Ended => ENDED,
+        Pane::Backends => BACKEND_COLUMNS,
+        Pane::Streams => STREAM_COLUMNS,
+        Pane::Ended => ENDED_COLUMNS,
     }
 }
 
-/// The rows of a pane, as the document has them.
-pub(super) fn rows(pane: Pane, document: &Document) -> Vec<Row> {
+/// The rows of a pane, in the order of the snapshot.
+pub(super) fn rows(pane: Pane, document: &GatewaySnapshot) -> Vec<TableRow> {
     match pane {
-        Pane::Replicas => document.replicas.iter().map(replica).collect(),
-        Pane::Streams => document.streams.oldest.iter().map(stream).collect(),
-        Pane::Ended => document.ended.iter().map(ended).collect(),
+        Pane::Backends => document.replicas.iter().map(backend_row).collect(),
+        Pane::Streams => document.streams.oldest.iter().map(stream_row).collect(),
+        Pane::Ended => document.ended.iter().map(ended_row).collect(),
     }
 }
 
-fn replica(replica: &Replica) -> Row {
-    let (state, tone) = standing(replica);
-    let kv = match replica.kv_usage {
-        Some(usage) if usage >= 0.95 => Tone::Bad,
-        Some(usage) if usage >= 0.85 => Tone::Warning,
-        _ => Tone::Plain,
+fn backend_row(backend: &BackendSummary) -> TableRow {
+    let (state, tone) = backend_state(backend);
+    let kv = match backend.kv_usage {
+        Some(usage) if usage >= 0.95 => CellTone::Bad,
+        Some(usage) if usage >= 0.85 => CellTone::Warning,
+        _ => CellTone::Plain,
     };
-    let is_late = replica.metrics_error.is_some()
-        || replica.sample_age_seconds.is_some_and(|seconds| seconds > 10.0);
-    let late = if is_late { Tone::Warning } else { Tone::Quiet };
-    Row {
+    let is_stale = backend.metrics_error.is_some()
+        || backend.sample_age_seconds.is_some_and(|seconds| seconds > 10.0);
+    let age_tone = if is_stale { CellTone::Warning } else { CellTone::Quiet };
+    TableRow {
         cells: vec![
-            Cell::word(Some(&replica.name)),
-            Cell::word(Some(state)).toned(tone),
-            Cell::figure(replica.kv_usage, percent).toned(kv),
-            Cell::figure(replica.waiting, count),
-            Cell::figure(replica.running, count),
-            Cell::figure(Some(f64::from(replica.in_flight)), count),
-            Cell::figure(replica.share, percent),
-            Cell::figure(replica.ttft_seconds, seconds),
-            Cell::figure(replica.sample_age_seconds, seconds).toned(late),
+            TableCell::word(Some(&backend.name)),
+            TableCell::word(Some(state)).toned(tone),
+            TableCell::figure(backend.kv_usage, percent).toned(kv),
+            TableCell::figure(backend.waiting, count),
+            TableCell::figure(backend.running, count),
+            TableCell::figure(Some(f64::from(backend.in_flight)), count),
+            TableCell::figure(backend.share, percent),
+            TableCell::figure(backend.ttft_seconds, seconds),
+            TableCell::figure(backend.sample_age_seconds, seconds).toned(age_tone),
         ],
-        name: replica.name.clone(),
-        is_drained: replica.drained,
+        name: backend.name.clone(),
+        is_drained: backend.drained,
     }
 }
 
-/// How a replica is, in one word.
-fn standing(replica: &Replica) -> (&str, Tone) {
-    match replica.state.as_str() {
-        "drained" if replica.in_flight > 0 => ("draining", Tone::Quiet),
-        "zero_weight" => ("weight 0", Tone::Quiet),
-        "down" => ("down", Tone::Bad),
-        "ejected" if replica.up => ("panic", Tone::Warning),
-        "ejected" => ("ejected", Tone::Warning),
-        "available" if replica.breaker != "closed" => (&replica.breaker, Tone::Warning),
-        "available" if replica.stalled > 0 => ("stalls", Tone::Warning),
-        "available" => ("up", Tone::Good),
-        state => (state, Tone::Quiet),
+/// The state of a backend in one or two words, with its tone.
+fn backend_state(backend: &BackendSummary) -> (&str, CellTone) {
+    match backend.state.as_str() {
+        "drained" if backend.in_flight > 0 => ("draining", CellTone::Quiet),
+        "zero_weight" => ("weight 0", CellTone::Quiet),
+        "down" => ("down", CellTone::Bad),
+        "ejected" if backend.up => ("panic", CellTone::Warning),
+        "ejected" => ("ejected", CellTone::Warning),
+        "available" if backend.breaker != "closed" => (&backend.breaker, CellTone::Warning),
+        "available" if backend.stalled > 0 => ("stalls", CellTone::Warning),
+        "available" => ("up", CellTone::Good),
+        state => (state, CellTone::Quiet),
     }
 }
 
-fn stream(stream: &Stream) -> Row {
+fn stream_row(stream: &StreamSummary) -> TableRow {
     let tone = match stream.phase.as_str() {
-        "decode" => Tone::Good,
-        "stalled" => Tone::Bad,
-        "held" => Tone::Warning,
-        _ => Tone::Quiet,
+        "decode" => CellTone::Good,
+        "stalled" => CellTone::Bad,
+        "held" => CellTone::Warning,
+        _ => CellTone::Quiet,
     };
-    Row {
+    TableRow {
         cells: vec![
-            Cell::word(Some(&stream.request_id)),
-            Cell::word(Some(&stream.phase)).toned(tone),
-            Cell::figure(Some(stream.age_seconds), seconds),
-            Cell::figure(Some(stream.tokens as f64), number),
-            Cell::figure(stream.silence_seconds, seconds),
-            Cell::word(stream.replica.as_deref()),
-            Cell::word(Some(&stream.model)),
-            Cell::word(stream.tenant.as_deref()),
+            TableCell::word(Some(&stream.request_id)),
+            TableCell::word(Some(&stream.phase)).toned(tone),
+            TableCell::figure(Some(stream.age_seconds), seconds),
+            TableCell::figure(Some(stream.tokens as f64), number),
+            TableCell::figure(stream.silence_seconds, seconds),
+            TableCell::word(stream.replica.as_deref()),
+            TableCell::word(Some(&stream.model)),
+            TableCell::word(stream.tenant.as_deref()),
         ],
         name: stream.request_id.clone(),
         is_drained: false,
     }
 }
 
-fn ended(request: &EndedRequest) -> Row {
+fn ended_row(request: &EndedRequest) -> TableRow {
     let tone = match request.outcome.as_str() {
-        "ok" => Tone::Good,
-        "cancelled" => Tone::Quiet,
-        _ => Tone::Bad,
+        "ok" => CellTone::Good,
+        "cancelled" => CellTone::Quiet,
+        _ => CellTone::Bad,
     };
-    Row {
+    TableRow {
         cells: vec![
-            Cell::word(Some(&request.request_id)),
-            Cell::word(Some(&request.outcome)).toned(tone),
-            Cell::word(request.slow.as_deref()).toned(Tone::Warning),
-            Cell::figure(request.ttft_seconds, seconds),
-            Cell::figure(Some(request.duration_seconds), seconds),
-            Cell::figure(request.output_tokens.map(|tokens| tokens as f64), number),
-            Cell::figure(Some(request.age_seconds), seconds).toned(Tone::Quiet),
-            Cell::word(request.replica.as_deref()),
-            Cell::word(Some(&request.model)),
-            Cell::word(request.tenant.as_deref()),
-            Cell::word(request.trace_id.as_deref()).toned(Tone::Quiet),
+            TableCell::word(Some(&request.request_id)),
+            TableCell::word(Some(&request.outcome)).toned(tone),
+            TableCell::word(request.slow.as_deref()).toned(CellTone::Warning),
+            TableCell::figure(request.ttft_seconds, seconds),
+            TableCell::figure(Some(request.duration_seconds), seconds),
+            TableCell::figure(request.output_tokens.map(|tokens| tokens as f64), number),
+            TableCell::figure(Some(request.age_seconds), seconds).toned(CellTone::Quiet),
+            TableCell::word(request.replica.as_deref()),
+            TableCell::word(Some(&request.model)),
+            TableCell::word(request.tenant.as_deref()),
+            TableCell::word(request.trace_id.as_deref()).toned(CellTone::Quiet),
         ],
         name: request.request_id.clone(),
         is_drained: false,
     }
 }
 
-// === impl Row, Cell ===
+// === impl Row, TableCell ===
 
-impl Row {
-    /// Whether any cell has this in it. `filter` is in lower case.
+impl TableRow {
+    /// Whether any cell contains the filter, which is in lower case.
     pub(super) fn fits(&self, filter: &str) -> bool {
         self.cells.iter().any(|cell| cell.text.to_lowercase().contains(filter))
     }
 
-    /// Which comes first, by a column.
+    /// The order of two rows by a column. Unknown values come last.
     pub(super) fn compare(&self, other: &Self, column: usize, is_down: bool) -> Ordering {
         let (Some(left), Some(right)) = (self.cells.get(column), other.cells.get(column)) else {
             return Ordering::Equal;
         };
         match (&left.order, &right.order) {
-            (Order::None, Order::None) => Ordering::Equal,
-            (Order::None, _) => Ordering::Greater,
-            (_, Order::None) => Ordering::Less,
+            (SortKey::None, SortKey::None) => Ordering::Equal,
+            (SortKey::None, _) => Ordering::Greater,
+            (_, SortKey::None) => Ordering::Less,
             (left, right) => {
                 let order = left.partial_cmp(right).unwrap_or(Ordering::Equal);
                 if is_down { order.reverse() } else { order }
@@ -230,18 +230,18 @@ impl Row {
     }
 }
 
-impl Cell {
+impl TableCell {
     fn word(value: Option<&str>) -> Self {
-        let order = value.map_or(Order::None, |value| Order::Word(value.to_owned()));
-        Self { text: text(value), order, tone: Tone::Plain }
+        let order = value.map_or(SortKey::None, |value| SortKey::Text(value.to_owned()));
+        Self { text: text(value), order, tone: CellTone::Plain }
     }
 
     fn figure(value: Option<f64>, words: impl FnOnce(Option<f64>) -> String) -> Self {
-        let order = value.map_or(Order::None, Order::Figure);
-        Self { text: words(value), order, tone: Tone::Plain }
+        let order = value.map_or(SortKey::None, SortKey::Number);
+        Self { text: words(value), order, tone: CellTone::Plain }
     }
 
-    fn toned(self, tone: Tone) -> Self {
+    fn toned(self, tone: CellTone) -> Self {
         Self { tone, ..self }
     }
 }

@@ -1,17 +1,17 @@
-//! Frames of several widths, as characters.
+//! Tests of frames of several sizes, as text.
 
 use super::*;
-use crate::{Key, Wish};
+use crate::{KeyPress, UserAction};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use tokenweir_api::{EndedRequest, Replica, Stream, Streams, Waiting};
-use tokenweir_api::{LastMinute, Totals};
+use tokenweir_api::{BackendSummary, EndedRequest, QueueSummary, StreamSummary, StreamsSummary};
+use tokenweir_api::{LastMinute, RequestTotals};
 
-const QUANTILES: Option<Quantiles> =
-    Some(Quantiles { count: 9, p50: 0.031, p95: 0.12, p99: 0.4, max: 0.5 });
+const QUANTILES: Option<LatencyQuantiles> =
+    Some(LatencyQuantiles { count: 9, p50: 0.031, p95: 0.12, p99: 0.4, max: 0.5 });
 
-fn replica(name: &str, kv_usage: f64) -> Replica {
-    Replica {
+fn backend(name: &str, kv_usage: f64) -> BackendSummary {
+    BackendSummary {
         name: name.into(),
         health: "up".into(),
         state: "available".into(),
@@ -23,12 +23,12 @@ fn replica(name: &str, kv_usage: f64) -> Replica {
         running: Some(7.0),
         share: Some(0.5),
         sample_age_seconds: Some(0.2),
-        ..Replica::default()
+        ..BackendSummary::default()
     }
 }
 
-fn document() -> Document {
-    let stream = |id: &str, age_seconds| Stream {
+fn document() -> GatewaySnapshot {
+    let stream = |id: &str, age_seconds| StreamSummary {
         request_id: id.into(),
         model: "tiny".into(),
         replica: Some("gpu-0".into()),
@@ -36,7 +36,7 @@ fn document() -> Document {
         age_seconds,
         tokens: 41,
         silence_seconds: Some(0.02),
-        ..Stream::default()
+        ..StreamSummary::default()
     };
     let ended = EndedRequest {
         request_id: "req-ended".into(),
@@ -47,20 +47,20 @@ fn document() -> Document {
         duration_seconds: 9.0,
         ..EndedRequest::default()
     };
-    Document {
+    GatewaySnapshot {
         version: "0.1.0".into(),
         policy: "kv_aware".into(),
         ready: true,
         uptime_seconds: 61.0,
         requests_in_flight: 5,
-        queue: vec![Waiting { class: "default".into(), waiting: 3 }],
-        replicas: vec![replica("gpu-1", 0.97), replica("gpu-0", 0.12)],
-        streams: Streams {
+        queue: vec![QueueSummary { class: "default".into(), waiting: 3 }],
+        replicas: vec![backend("gpu-1", 0.97), backend("gpu-0", 0.12)],
+        streams: StreamsSummary {
             count: 2,
             oldest: vec![stream("req-young", 1.0), stream("req-old", 30.0)],
-            ..Streams::default()
+            ..StreamsSummary::default()
         },
-        totals: Totals { requests: 10, output_tokens: 100 },
+        totals: RequestTotals { requests: 10, output_tokens: 100 },
         last_minute: LastMinute {
             seconds: 60.0,
             requests: 120,
@@ -75,29 +75,34 @@ fn document() -> Document {
         verdicts: vec![Verdict {
             verdict: "kv_thrashing".into(),
             backend: "gpu-1".into(),
-            severity: Severity::Critical,
+            severity: VerdictSeverity::Critical,
             meaning: "The KV cache is too small.".into(),
-            remedy: "Add a replica.".into(),
+            remedy: "Add a backend.".into(),
             ..Verdict::default()
         }],
-        ..Document::default()
+        ..GatewaySnapshot::default()
     }
 }
 
-fn watching() -> State {
-    let mut state = State::new();
+fn watching() -> TopState {
+    let mut state = TopState::new();
     state.on_document(document());
     state
 }
 
-/// The frame as lines, without the spaces at their ends.
-fn drawn(state: &State, width: u16, height: u16) -> Vec<String> {
-    drawn_as(state, width, height, Look { has_colour: true, has_keys: true })
+/// The frame as lines, without trailing spaces.
+fn render_screen(state: &TopState, width: u16, height: u16) -> Vec<String> {
+    render_screen_with(state, width, height, FrameOptions { has_colour: true, has_keys: true })
 }
 
-fn drawn_as(state: &State, width: u16, height: u16, look: Look) -> Vec<String> {
+fn render_screen_with(
+    state: &TopState,
+    width: u16,
+    height: u16,
+    options: FrameOptions,
+) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| frame.render_widget(Frame { state, look }, frame.area())).unwrap();
+    terminal.draw(|frame| frame.render_widget(TopFrame { state, options }, frame.area())).unwrap();
     let text = terminal.backend().to_string();
     text.lines().map(|line| line.trim_matches('"').trim_end().to_owned()).collect()
 }
@@ -107,9 +112,9 @@ fn has(lines: &[String], words: &str) -> bool {
 }
 
 #[test]
-fn every_width_shows_the_replicas_the_streams_and_what_is_wrong() {
+fn every_width_shows_backends_streams_and_verdicts() {
     for width in [40, 80, 200] {
-        let lines = drawn(&watching(), width, 40);
+        let lines = render_screen(&watching(), width, 40);
         for words in ["ready", "gpu-0", "97%", "req-old", "req-ended", "kv_thrashing"] {
             assert!(has(&lines, words), "{words} at {width} columns:\n{}", lines.join("\n"));
         }
@@ -120,43 +125,43 @@ fn every_width_shows_the_replicas_the_streams_and_what_is_wrong() {
 }
 
 #[test]
-fn a_verdict_says_how_bad_it_is_whose_it_is_and_what_to_do() {
-    let lines = drawn(&watching(), 200, 40);
-    let said = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]  -> Add a replica.";
-    assert!(has(&lines, said), "{}", lines.join("\n"));
+fn a_verdict_line_has_severity_backend_meaning_and_remedy() {
+    let lines = render_screen(&watching(), 200, 40);
+    let expected = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]  -> Add a backend.";
+    assert!(has(&lines, expected), "{}", lines.join("\n"));
 }
 
 #[test]
-fn a_gateway_that_is_not_ready_says_why() {
+fn a_gateway_that_is_not_ready_shows_the_reason() {
     let shown = |unready: Option<&str>| {
-        let mut state = State::new();
+        let mut state = TopState::new();
         let unready = unready.map(Into::into);
-        state.on_document(Document { ready: false, unready, ..document() });
-        drawn(&state, 80, 40)
+        state.on_document(GatewaySnapshot { ready: false, unready, ..document() });
+        render_screen(&state, 80, 40)
     };
     let why = "3 backends: 1 asleep, 2 down";
     assert!(has(&shown(Some(why)), &format!("not ready: {why}")));
-    assert!(has(&shown(None), "not ready"), "an older gateway does not say why");
+    assert!(has(&shown(None), "not ready"), "an older gateway does not report the reason");
 }
 
 #[test]
-fn panic_mode_is_shown_and_so_is_the_state_of_each_replica() {
-    let mut state = State::new();
-    let replica = |name: &str, state: &str, up| Replica {
+fn panic_mode_and_the_state_of_each_backend_are_shown() {
+    let mut state = TopState::new();
+    let backend = |name: &str, state: &str, up| BackendSummary {
         state: state.into(),
         up,
         breaker: if state == "ejected" { "open" } else { "closed" }.into(),
-        ..replica(name, 0.1)
+        ..backend(name, 0.1)
     };
     let replicas = vec![
-        replica("gpu-0", "ejected", true),
-        replica("gpu-1", "ejected", false),
-        replica("gpu-2", "asleep", false),
-        Replica { weight: 0, ..replica("gpu-3", "zero_weight", false) },
-        Replica { in_flight: 0, drained: true, ..replica("gpu-4", "drained", false) },
+        backend("gpu-0", "ejected", true),
+        backend("gpu-1", "ejected", false),
+        backend("gpu-2", "asleep", false),
+        BackendSummary { weight: 0, ..backend("gpu-3", "zero_weight", false) },
+        BackendSummary { in_flight: 0, drained: true, ..backend("gpu-4", "drained", false) },
     ];
-    state.on_document(Document { replicas, panic: true, ..document() });
-    let shown = drawn(&state, 80, 40);
+    state.on_document(GatewaySnapshot { replicas, panic: true, ..document() });
+    let shown = render_screen(&state, 80, 40);
     assert!(has(&shown, "ready, panic mode"));
     let rows = [
         ("gpu-0", "panic"),
@@ -173,28 +178,28 @@ fn panic_mode_is_shown_and_so_is_the_state_of_each_replica() {
 
 #[test]
 fn a_wide_screen_has_more_columns_than_a_narrow_one() {
-    let wide = drawn(&watching(), 200, 40);
+    let wide = render_screen(&watching(), 200, 40);
     assert!(has(&wide, "SAMPLE") && has(&wide, "TENANT") && has(&wide, "engine_queue"));
-    let narrow = drawn(&watching(), 40, 40);
+    let narrow = render_screen(&watching(), 40, 40);
     assert!(has(&narrow, "KV") && !has(&narrow, "SAMPLE") && !has(&narrow, "TENANT"));
 }
 
 #[test]
-fn a_low_screen_shows_the_list_that_is_looked_at() {
+fn a_low_screen_shows_only_the_current_pane() {
     let mut state = watching();
-    let lines = drawn(&state, 80, 15);
+    let lines = render_screen(&state, 80, 15);
     assert!(has(&lines, "gpu-0") && !has(&lines, "req-old"), "{}", lines.join("\n"));
-    state.on_key(Key::Tab);
-    let lines = drawn(&state, 80, 15);
+    state.on_key(KeyPress::Tab);
+    let lines = render_screen(&state, 80, 15);
     assert!(has(&lines, "req-old") && !has(&lines, "97%"), "{}", lines.join("\n"));
 }
 
 #[test]
-fn a_screen_that_is_too_small_says_so_and_no_size_is_a_panic() {
-    assert!(has(&drawn(&watching(), 20, 10), "too small"));
+fn a_screen_that_is_too_small_is_reported_and_no_size_panics() {
+    assert!(has(&render_screen(&watching(), 20, 10), "too small"));
     for width in 1..60 {
         for height in 1..30 {
-            assert!(!drawn(&watching(), width, height).is_empty());
+            assert!(!render_screen(&watching(), width, height).is_empty());
         }
     }
 }
@@ -205,103 +210,103 @@ fn without_colour_nothing_is_coloured() {
     let area = Rect::new(0, 0, 80, 40);
     for has_colour in [true, false] {
         let mut buffer = Buffer::empty(area);
-        let look = Look { has_colour, has_keys: true };
-        Frame { state: &state, look }.render(area, &mut buffer);
+        let options = FrameOptions { has_colour, has_keys: true };
+        TopFrame { state: &state, options }.render(area, &mut buffer);
         let is_coloured = buffer.content().iter().any(|cell| cell.fg != Color::Reset);
         assert_eq!(is_coloured, has_colour);
     }
 }
 
 #[test]
-fn before_the_first_answer_and_without_one_the_screen_says_why_it_is_empty() {
-    let mut state = State::new();
-    assert!(has(&drawn(&state, 80, 24), "asking the gateway"));
+fn an_empty_screen_shows_the_reason() {
+    let mut state = TopState::new();
+    assert!(has(&render_screen(&state, 80, 24), "connecting to the gateway"));
     state.on_problem("the gateway does not answer: connection refused");
-    assert!(has(&drawn(&state, 80, 24), "no news: the gateway does not answer"));
+    assert!(has(&render_screen(&state, 80, 24), "no update: the gateway does not answer"));
     state.on_document(document());
-    assert!(!has(&drawn(&state, 80, 24), "no news"));
+    assert!(!has(&render_screen(&state, 80, 24), "no update"));
     state.on_problem("gone");
-    let lines = drawn(&state, 80, 40);
-    assert!(has(&lines, "no news: gone") && has(&lines, "gpu-0"), "{}", lines.join("\n"));
+    let lines = render_screen(&state, 80, 40);
+    assert!(has(&lines, "no update: gone") && has(&lines, "gpu-0"), "{}", lines.join("\n"));
 }
 
 #[test]
-fn text_for_a_pipe_is_whole_and_has_no_keys_in_it() {
+fn text_for_a_pipe_is_complete_and_has_no_key_hints() {
     let state = watching();
-    let look = Look { has_colour: false, has_keys: false };
-    let height = Frame { state: &state, look }.height(80);
-    let lines = drawn_as(&state, 80, height, look);
+    let options = FrameOptions { has_colour: false, has_keys: false };
+    let height = TopFrame { state: &state, options }.height(80);
+    let lines = render_screen_with(&state, 80, height, options);
     assert!(has(&lines, "req-old") && has(&lines, "req-young") && has(&lines, "req-ended"));
     assert!(!has(&lines, "q quit"));
 }
 
 #[test]
-fn lists_are_sorted_and_filtered_as_keys_say() {
+fn lists_are_sorted_and_filtered_by_keys() {
     let mut state = watching();
-    let order = |state: &State, first: &str, second: &str| {
-        let lines = drawn(state, 80, 40);
+    let order = |state: &TopState, first: &str, second: &str| {
+        let lines = render_screen(state, 80, 40);
         let place = |words: &str| lines.iter().position(|line| line.starts_with(words));
         place(first) < place(second)
     };
     assert!(order(&state, "gpu-0", "gpu-1") && order(&state, "req-old", "req-young"));
-    state.on_key(Key::Char('r'));
+    state.on_key(KeyPress::Char('r'));
     assert!(order(&state, "gpu-1", "gpu-0"));
     for letter in "/GPU-0".chars() {
-        state.on_key(Key::Char(letter));
+        state.on_key(KeyPress::Char(letter));
     }
-    state.on_key(Key::Enter);
-    let lines = drawn(&state, 80, 40);
+    state.on_key(KeyPress::Enter);
+    let lines = render_screen(&state, 80, 40);
     assert!(!has(&lines, "97%") && has(&lines, "12%") && has(&lines, "filter: GPU-0"));
-    assert!(has(&lines, "nothing fits the filter"));
-    state.on_key(Key::Escape);
-    assert!(has(&drawn(&state, 80, 40), "97%"));
+    assert!(has(&lines, "no row matches the filter"));
+    state.on_key(KeyPress::Escape);
+    assert!(has(&render_screen(&state, 80, 40), "97%"));
 }
 
 #[test]
-fn a_replica_is_drained_only_when_that_is_confirmed() {
+fn a_backend_is_drained_only_after_confirmation() {
     let mut state = watching();
-    assert_eq!(state.on_key(Key::Char('d')), None);
-    assert!(has(&drawn(&state, 80, 24), "drain gpu-0? y / n"));
-    assert_eq!(state.on_key(Key::Char('n')), None);
-    state.on_key(Key::Move(1));
-    state.on_key(Key::Char('d'));
-    let wish = Wish::Drain { replica: "gpu-1".into(), is_drained: true };
-    assert_eq!(state.on_key(Key::Char('y')), Some(wish));
-    state.on_key(Key::Char('2'));
-    assert_eq!(state.on_key(Key::Char('d')), None);
-    assert!(has(&drawn(&state, 80, 24), "choose a replica"));
+    assert_eq!(state.on_key(KeyPress::Char('d')), None);
+    assert!(has(&render_screen(&state, 80, 24), "drain gpu-0? y / n"));
+    assert_eq!(state.on_key(KeyPress::Char('n')), None);
+    state.on_key(KeyPress::Move(1));
+    state.on_key(KeyPress::Char('d'));
+    let action = UserAction::Drain { backend: "gpu-1".into(), is_drained: true };
+    assert_eq!(state.on_key(KeyPress::Char('y')), Some(action));
+    state.on_key(KeyPress::Char('2'));
+    assert_eq!(state.on_key(KeyPress::Char('d')), None);
+    assert!(has(&render_screen(&state, 80, 24), "choose a backend"));
 }
 
 #[test]
 fn a_request_that_is_selected_can_be_explained_and_read() {
     let mut state = watching();
-    assert_eq!(state.on_key(Key::Enter), None);
-    state.on_key(Key::Char('3'));
-    let wish = Wish::Explain { request_id: "req-ended".into() };
-    assert_eq!(state.on_key(Key::Enter), Some(wish));
+    assert_eq!(state.on_key(KeyPress::Enter), None);
+    state.on_key(KeyPress::Char('3'));
+    let action = UserAction::ShowDecision { request_id: "req-ended".into() };
+    assert_eq!(state.on_key(KeyPress::Enter), Some(action));
     state.on_text("why", (0..100).map(|line| format!("line {line}")).collect());
-    assert!(has(&drawn(&state, 80, 24), "line 0"));
-    state.on_key(Key::Move(10));
-    let lines = drawn(&state, 80, 24);
+    assert!(has(&render_screen(&state, 80, 24), "line 0"));
+    state.on_key(KeyPress::Move(10));
+    let lines = render_screen(&state, 80, 24);
     assert!(!has(&lines, "line 9") && has(&lines, "line 10"));
-    state.on_key(Key::Escape);
-    assert!(!has(&drawn(&state, 80, 24), "line 10"));
+    state.on_key(KeyPress::Escape);
+    assert!(!has(&render_screen(&state, 80, 24), "line 10"));
 }
 
 #[test]
 fn the_selection_stays_on_a_row_when_rows_go_away() {
     let mut state = watching();
-    state.on_key(Key::End);
-    state.on_document(Document { replicas: vec![replica("gpu-9", 0.1)], ..document() });
-    state.on_key(Key::Char('d'));
-    assert!(has(&drawn(&state, 80, 24), "drain gpu-9?"));
+    state.on_key(KeyPress::End);
+    state.on_document(GatewaySnapshot { replicas: vec![backend("gpu-9", 0.1)], ..document() });
+    state.on_key(KeyPress::Char('d'));
+    assert!(has(&render_screen(&state, 80, 24), "drain gpu-9?"));
 }
 
 #[test]
-fn paused_it_shows_what_was() {
+fn a_paused_screen_keeps_the_last_snapshot() {
     let mut state = watching();
-    state.on_key(Key::Char('p'));
-    state.on_document(Document { replicas: Vec::new(), ..document() });
-    let lines = drawn(&state, 80, 40);
+    state.on_key(KeyPress::Char('p'));
+    state.on_document(GatewaySnapshot { replicas: Vec::new(), ..document() });
+    let lines = render_screen(&state, 80, 40);
     assert!(has(&lines, "paused") && has(&lines, "gpu-0"));
 }

@@ -1,13 +1,13 @@
-//! What `tokenweir top` shows. A state takes keys and what the gateway says, and becomes a frame;
-//! it reads no clock, no key and no socket itself.
+//! The terminal view of `tokenweir top`. A [`TopState`] is updated by keys and by snapshots of the
+//! gateway, and a [`TopFrame`] draws it. This crate reads no clock, no keys and no sockets.
 
 mod columns;
-mod explanation;
+mod decision;
+mod formatting;
 mod frame;
 mod rates;
 mod state;
-mod words;
 
-pub use explanation::explanation;
-pub use frame::{Frame, Look};
-pub use state::{Key, Mode, Pane, State, Wish};
+pub use decision::explanation;
+pub use frame::{FrameOptions, TopFrame};
+pub use state::{InputMode, KeyPress, Pane, TopState, UserAction};

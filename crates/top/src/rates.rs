@@ -1,39 +1,40 @@
-//! How fast totals grow, from what the gateway said at several moments.
+//! Rates of totals, computed from several snapshots of the gateway.
 
 use std::collections::VecDeque;
-use tokenweir_api::Document;
-use tokenweir_api::Totals;
+use tokenweir_api::GatewaySnapshot;
+use tokenweir_api::RequestTotals;
 
-/// The last moments.
+/// The totals of the last seconds, by uptime.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Rates(VecDeque<(f64, Totals)>);
+pub(super) struct TotalRates(VecDeque<(f64, RequestTotals)>);
 
-/// Seconds over which rates are means.
-const WINDOW: f64 = 5.0;
-/// Moments nearer to each other say nothing.
-const LEAST: f64 = 0.5;
+/// Seconds over which rates are averaged.
+const RATE_WINDOW_SECONDS: f64 = 5.0;
+/// Minimum time between two snapshots for a rate, in seconds.
+const MIN_RATE_SPAN_SECONDS: f64 = 0.5;
 
-impl Rates {
-    /// The gateway said this.
-    pub(super) fn on_document(&mut self, document: &Document) {
+impl TotalRates {
+    /// Adds a snapshot.
+    pub(super) fn on_document(&mut self, document: &GatewaySnapshot) {
         let now = document.uptime_seconds;
         if self.0.back().is_some_and(|(before, _)| *before > now) {
-            // It has been started again.
+            // A smaller uptime means that the gateway was restarted.
             self.0.clear();
         }
         self.0.push_back((now, document.totals));
-        while self.0.front().is_some_and(|(then, _)| now - then > WINDOW + LEAST) {
+        let max_age = RATE_WINDOW_SECONDS + MIN_RATE_SPAN_SECONDS;
+        while self.0.front().is_some_and(|(then, _)| now - then > max_age) {
             self.0.pop_front();
         }
     }
 
-    /// Requests that ended and output tokens, in a second: lately, or in the last minute as long
-    /// as only one moment is known.
-    pub(super) fn of(&self, document: &Document) -> [Option<f64>; 2] {
+    /// Ended requests and output tokens per second: in the last seconds, or in the last minute
+    /// while there is only one snapshot.
+    pub(super) fn per_second(&self, document: &GatewaySnapshot) -> [Option<f64>; 2] {
         let ends = self.0.front().zip(self.0.back());
         let known = ends.map(|(first, last)| (last.0 - first.0, first.1, last.1));
-        let (passed, grown) = match known {
-            Some((passed, before, now)) if passed >= LEAST => (
+        let (passed, growth) = match known {
+            Some((passed, before, now)) if passed >= MIN_RATE_SPAN_SECONDS => (
                 passed,
                 [
                     now.requests.saturating_sub(before.requests),
@@ -45,7 +46,7 @@ impl Rates {
                 (minute.seconds, [minute.requests, minute.output_tokens])
             }
         };
-        grown.map(|grown| (passed > 0.0).then(|| grown as f64 / passed))
+        growth.map(|growth| (passed > 0.0).then(|| growth as f64 / passed))
     }
 }
 
@@ -54,32 +55,33 @@ mod tests {
     use super::*;
     use tokenweir_api::LastMinute;
 
-    fn at(uptime_seconds: f64, requests: u64) -> Document {
+    fn snapshot_at(uptime_seconds: f64, requests: u64) -> GatewaySnapshot {
         let last_minute =
             LastMinute { seconds: 10.0, requests: 50, output_tokens: 70, ..LastMinute::default() };
-        let totals = Totals { requests, output_tokens: 10 * requests };
-        Document { uptime_seconds, totals, last_minute, ..Document::default() }
+        let totals = RequestTotals { requests, output_tokens: 10 * requests };
+        GatewaySnapshot { uptime_seconds, totals, last_minute, ..GatewaySnapshot::default() }
     }
 
     #[test]
-    fn a_rate_is_of_the_last_seconds_and_before_two_moments_that_of_the_minute() {
-        let mut rates = Rates::default();
-        let first = at(100.0, 1_000);
+    fn a_rate_covers_the_last_seconds_or_the_last_minute_before_two_snapshots() {
+        let mut rates = TotalRates::default();
+        let first = snapshot_at(100.0, 1_000);
         rates.on_document(&first);
-        assert_eq!(rates.of(&first), [Some(5.0), Some(7.0)]);
+        assert_eq!(rates.per_second(&first), [Some(5.0), Some(7.0)]);
         for second in 1..=10 {
-            rates.on_document(&at(100.0 + f64::from(second), 1_000 + 4 * u64::from(second as u32)));
+            let requests = 1_000 + 4 * u64::from(second as u32);
+            rates.on_document(&snapshot_at(100.0 + f64::from(second), requests));
         }
-        assert_eq!(rates.of(&at(110.0, 1_040)), [Some(4.0), Some(40.0)]);
+        assert_eq!(rates.per_second(&snapshot_at(110.0, 1_040)), [Some(4.0), Some(40.0)]);
         assert!(rates.0.len() <= 6);
     }
 
     #[test]
-    fn a_gateway_that_was_started_again_has_no_negative_rate() {
-        let mut rates = Rates::default();
-        rates.on_document(&at(100.0, 1_000));
-        rates.on_document(&at(1.0, 3));
-        rates.on_document(&at(2.0, 5));
-        assert_eq!(rates.of(&at(2.0, 5))[0], Some(2.0));
+    fn a_restarted_gateway_has_no_negative_rate() {
+        let mut rates = TotalRates::default();
+        rates.on_document(&snapshot_at(100.0, 1_000));
+        rates.on_document(&snapshot_at(1.0, 3));
+        rates.on_document(&snapshot_at(2.0, 5));
+        assert_eq!(rates.per_second(&snapshot_at(2.0, 5))[0], Some(2.0));
     }
 }

@@ -1,66 +1,66 @@
-//! What is being looked at, and how keys change it.
+//! The state of the terminal view, and its changes by keys and snapshots.
 
-use super::columns::{Row, columns, rows};
-use super::rates::Rates;
-use tokenweir_api::Document;
+use super::columns::{TableRow, columns, rows};
+use super::rates::TotalRates;
+use tokenweir_api::GatewaySnapshot;
 
-/// What is being looked at.
+/// The state of the terminal view.
 #[derive(Debug, Clone, Default)]
-pub struct State {
-    pub(super) document: Option<Document>,
-    /// Why there is nothing newer.
+pub struct TopState {
+    pub(super) document: Option<GatewaySnapshot>,
+    /// Why the last request for a snapshot failed.
     pub(super) problem: Option<String>,
-    pub(super) rates: Rates,
+    pub(super) rates: TotalRates,
     pub(super) pane: Pane,
-    views: [View; 3],
+    views: [PaneView; 3],
     pub(super) filter: String,
-    pub(super) mode: Mode,
-    /// What came of the last wish.
-    pub(super) said: Option<String>,
+    pub(super) mode: InputMode,
+    /// A one-line message, such as the result of the last action.
+    pub(super) notice: Option<String>,
     pub(super) is_paused: bool,
 }
 
-/// A list.
+/// A pane of the view.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Pane {
-    /// Of the replicas.
+    /// The list of backends.
     #[default]
-    Replicas,
-    /// Of the streams that are open.
+    Backends,
+    /// The list of open streams.
     Streams,
-    /// Of the requests that ended.
+    /// The list of ended requests.
     Ended,
 }
 
-/// What keys are for.
+/// The input mode, which determines the effect of keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Walking through the lists.
+pub enum InputMode {
+    /// Selecting rows and panes.
     #[default]
     Watching,
-    /// Writing the filter.
+    /// Typing the filter.
     Filtering,
-    /// Answering whether a replica is to be drained, or no longer.
+    /// Confirming that a backend is to be drained or undrained.
     Confirming {
-        /// Its name.
-        replica: String,
-        /// Whether it is to be drained.
+        /// The name of the backend.
+        backend: String,
+        /// Whether it is drained or undrained.
         is_drained: bool,
     },
-    /// Reading.
+    /// Reading a text.
     Reading {
-        /// What it is.
+        /// The title.
         title: String,
-        /// Its lines.
+        /// The lines.
         lines: Vec<String>,
-        /// The first of them that is shown.
+        /// The index of the first visible line.
         first: usize,
     },
 }
 
-/// A key.
+/// A key press.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Key {
+pub enum KeyPress {
     /// A character.
     Char(char),
     /// Enter.
@@ -73,7 +73,7 @@ pub enum Key {
     Tab,
     /// Tab with Shift.
     BackTab,
-    /// By so many lines down, or up if negative.
+    /// Moves the selection down by this number of lines; up if negative.
     Move(i16),
     /// To the first line.
     Home,
@@ -81,56 +81,56 @@ pub enum Key {
     End,
 }
 
-/// What a key asks for beyond the screen.
+/// An action outside the view that a key requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wish {
-    /// To end.
+pub enum UserAction {
+    /// Quit the program.
     Quit,
-    /// To take a replica out of service, or back.
+    /// Drain or undrain a backend.
     Drain {
-        /// Its name.
-        replica: String,
-        /// Whether it is to be drained.
+        /// The name of the backend.
+        backend: String,
+        /// Whether it is drained or undrained.
         is_drained: bool,
     },
-    /// To know why a request went where it went.
-    Explain {
-        /// Its id.
+    /// Show the routing decision of a request.
+    ShowDecision {
+        /// The id of the request.
         request_id: String,
     },
 }
 
-/// How one list is looked at.
+/// The selection and the sort order of a pane.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct View {
+pub(super) struct PaneView {
     pub(super) selected: usize,
     pub(super) column: usize,
     pub(super) is_down: bool,
 }
 
-const HELP: [&str; 11] = [
-    "Tab, 1 2 3   go to another list",
-    "↑ ↓ j k      walk through it",
+const KEY_HELP: [&str; 11] = [
+    "Tab, 1 2 3   select another list",
+    "↑ ↓ j k      select a row",
     "s            sort by the next column",
-    "r            the other way round",
-    "/            filter all lists; Esc clears it",
-    "d            drain the replica, or end that",
-    "Enter        why did the request go there?",
-    "p            pause, or go on",
-    "?            this",
+    "r            reverse the sort order",
+    "/            filter all lists; Esc clears the filter",
+    "d            drain or undrain the backend",
+    "Enter        show the routing decision of the request",
+    "p            pause or resume",
+    "?            show this help",
     "q            quit",
-    "Esc          back",
+    "Esc          go back",
 ];
 
 // === impl Pane ===
 
 impl Pane {
-    /// All of them, in their order.
-    pub const ALL: [Self; 3] = [Self::Replicas, Self::Streams, Self::Ended];
+    /// All panes, in the order of the screen.
+    pub const ALL: [Self; 3] = [Self::Backends, Self::Streams, Self::Ended];
 
     const fn index(self) -> usize {
         match self {
-            Self::Replicas => 0,
+            Self::Backends => 0,
             Self::Streams => 1,
             Self::Ended => 2,
         }
@@ -143,15 +143,16 @@ impl Pane {
 
 // === impl State ===
 
-impl State {
-    /// Nothing is known yet. Replicas are sorted by name, streams and requests by age.
+impl TopState {
+    /// A state without a snapshot. Backends are sorted by name, streams and requests by age.
     pub fn new() -> Self {
-        let by = |column, is_down| View { column, is_down, ..View::default() };
-        Self { views: [by(0, false), by(2, true), by(6, false)], ..Self::default() }
+        let sorted_by = |column, is_down| PaneView { column, is_down, ..PaneView::default() };
+        let views = [sorted_by(0, false), sorted_by(2, true), sorted_by(6, false)];
+        Self { views, ..Self::default() }
     }
 
-    /// The gateway says this now.
-    pub fn on_document(&mut self, document: Document) {
+    /// Takes a new snapshot. A paused view ignores it.
+    pub fn on_document(&mut self, document: GatewaySnapshot) {
         self.problem = None;
         if !self.is_paused {
             self.rates.on_document(&document);
@@ -159,112 +160,115 @@ impl State {
         }
     }
 
-    /// The gateway says nothing, for this reason.
+    /// Takes the reason why there is no new snapshot.
     pub fn on_problem(&mut self, problem: impl Into<String>) {
         self.problem = Some(problem.into());
     }
 
-    /// What came of a wish, in a line.
-    pub fn on_said(&mut self, said: impl Into<String>) {
-        self.said = Some(said.into());
+    /// Shows a one-line message until the next key.
+    pub fn set_notice(&mut self, notice: impl Into<String>) {
+        self.notice = Some(notice.into());
     }
 
-    /// What came of a wish, to be read.
+    /// Shows a text until a key closes it.
     pub fn on_text(&mut self, title: impl Into<String>, lines: Vec<String>) {
-        self.mode = Mode::Reading { title: title.into(), lines, first: 0 };
+        self.mode = InputMode::Reading { title: title.into(), lines, first: 0 };
     }
 
-    /// A key was pressed.
-    pub fn on_key(&mut self, key: Key) -> Option<Wish> {
-        self.said = None;
+    /// Handles a key press. The caller performs the returned action.
+    pub fn on_key(&mut self, key: KeyPress) -> Option<UserAction> {
+        self.notice = None;
         match &mut self.mode {
-            Mode::Watching => self.watch(key),
-            Mode::Filtering => {
+            InputMode::Watching => self.on_browse_key(key),
+            InputMode::Filtering => {
                 match key {
-                    Key::Char(letter) => self.filter.push(letter),
-                    Key::Backspace => drop(self.filter.pop()),
-                    Key::Escape => {
+                    KeyPress::Char(letter) => self.filter.push(letter),
+                    KeyPress::Backspace => drop(self.filter.pop()),
+                    KeyPress::Escape => {
                         self.filter.clear();
-                        self.mode = Mode::Watching;
+                        self.mode = InputMode::Watching;
                     }
-                    Key::Enter => self.mode = Mode::Watching,
+                    KeyPress::Enter => self.mode = InputMode::Watching,
                     _ => {}
                 }
                 None
             }
-            Mode::Confirming { replica, is_drained } => {
-                let (replica, is_drained) = (std::mem::take(replica), *is_drained);
-                self.mode = Mode::Watching;
-                let is_yes = matches!(key, Key::Char('y' | 'Y'));
-                is_yes.then_some(Wish::Drain { replica, is_drained })
+            InputMode::Confirming { backend, is_drained } => {
+                let (backend, is_drained) = (std::mem::take(backend), *is_drained);
+                self.mode = InputMode::Watching;
+                let is_yes = matches!(key, KeyPress::Char('y' | 'Y'));
+                is_yes.then_some(UserAction::Drain { backend, is_drained })
             }
-            Mode::Reading { lines, first, .. } => {
+            InputMode::Reading { lines, first, .. } => {
                 let last = lines.len().saturating_sub(1);
                 match key {
-                    Key::Move(by) => *first = moved(*first, by, last),
-                    Key::Char('j') => *first = moved(*first, 1, last),
-                    Key::Char('k') => *first = moved(*first, -1, last),
-                    Key::Home => *first = 0,
-                    Key::End => *first = last,
-                    _ => self.mode = Mode::Watching,
+                    KeyPress::Move(by) => *first = move_selection(*first, by, last),
+                    KeyPress::Char('j') => *first = move_selection(*first, 1, last),
+                    KeyPress::Char('k') => *first = move_selection(*first, -1, last),
+                    KeyPress::Home => *first = 0,
+                    KeyPress::End => *first = last,
+                    _ => self.mode = InputMode::Watching,
                 }
                 None
             }
         }
     }
 
-    fn watch(&mut self, key: Key) -> Option<Wish> {
+    fn on_browse_key(&mut self, key: KeyPress) -> Option<UserAction> {
         let last = self.rows(self.pane).len().saturating_sub(1);
         let columns = columns(self.pane).len();
         let view = &mut self.views[self.pane.index()];
         match key {
-            Key::Char('q') => return Some(Wish::Quit),
-            Key::Char('?' | 'h') => self.on_text("Keys", HELP.map(str::to_owned).to_vec()),
-            Key::Char('/') => self.mode = Mode::Filtering,
-            Key::Char('p') => self.is_paused = !self.is_paused,
-            Key::Escape => self.filter.clear(),
-            Key::Char('s') => {
-                *view = View { column: (view.column + 1) % columns, is_down: false, ..*view };
+            KeyPress::Char('q') => return Some(UserAction::Quit),
+            KeyPress::Char('?' | 'h') => self.on_text("Keys", KEY_HELP.map(str::to_owned).to_vec()),
+            KeyPress::Char('/') => self.mode = InputMode::Filtering,
+            KeyPress::Char('p') => self.is_paused = !self.is_paused,
+            KeyPress::Escape => self.filter.clear(),
+            KeyPress::Char('s') => {
+                *view = PaneView { column: (view.column + 1) % columns, is_down: false, ..*view };
             }
-            Key::Char('r') => view.is_down = !view.is_down,
-            Key::Char('j') => view.selected = moved(view.selected, 1, last),
-            Key::Char('k') => view.selected = moved(view.selected, -1, last),
-            Key::Move(by) => view.selected = moved(view.selected, by, last),
-            Key::Home => view.selected = 0,
-            Key::End => view.selected = last,
-            Key::Tab => self.pane = self.pane.after(1),
-            Key::BackTab => self.pane = self.pane.after(2),
-            Key::Char(digit @ '1'..='3') => self.pane = Pane::ALL[digit as usize - '1' as usize],
-            Key::Char('d') => self.ask_to_drain(),
-            Key::Enter => return self.explain(),
-            Key::Char(_) | Key::Backspace => {}
+            KeyPress::Char('r') => view.is_down = !view.is_down,
+            KeyPress::Char('j') => view.selected = move_selection(view.selected, 1, last),
+            KeyPress::Char('k') => view.selected = move_selection(view.selected, -1, last),
+            KeyPress::Move(by) => view.selected = move_selection(view.selected, by, last),
+            KeyPress::Home => view.selected = 0,
+            KeyPress::End => view.selected = last,
+            KeyPress::Tab => self.pane = self.pane.after(1),
+            KeyPress::BackTab => self.pane = self.pane.after(2),
+            KeyPress::Char(digit @ '1'..='3') => {
+                self.pane = Pane::ALL[digit as usize - '1' as usize];
+            }
+            KeyPress::Char('d') => self.confirm_drain(),
+            KeyPress::Enter => return self.request_decision(),
+            KeyPress::Char(_) | KeyPress::Backspace => {}
         }
         None
     }
 
-    fn ask_to_drain(&mut self) {
-        match self.selected() {
-            Some(row) if self.pane == Pane::Replicas => {
-                self.mode = Mode::Confirming { replica: row.name, is_drained: !row.is_drained };
+    fn confirm_drain(&mut self) {
+        match self.selected_row() {
+            Some(row) if self.pane == Pane::Backends => {
+                self.mode =
+                    InputMode::Confirming { backend: row.name, is_drained: !row.is_drained };
             }
-            _ => self.on_said("choose a replica: press 1, then ↑ ↓"),
+            _ => self.set_notice("choose a backend: press 1, then ↑ ↓"),
         }
     }
 
-    fn explain(&mut self) -> Option<Wish> {
-        match self.selected() {
-            Some(row) if self.pane != Pane::Replicas => {
-                Some(Wish::Explain { request_id: row.name })
+    fn request_decision(&mut self) -> Option<UserAction> {
+        match self.selected_row() {
+            Some(row) if self.pane != Pane::Backends => {
+                Some(UserAction::ShowDecision { request_id: row.name })
             }
             _ => {
-                self.on_said("choose a request: press 2 or 3, then ↑ ↓");
+                self.set_notice("choose a request: press 2 or 3, then ↑ ↓");
                 None
             }
         }
     }
 
-    /// The rows of a pane that fit the filter, in their order.
-    pub(super) fn rows(&self, pane: Pane) -> Vec<Row> {
+    /// The rows of a pane that match the filter, in sort order.
+    pub(super) fn rows(&self, pane: Pane) -> Vec<TableRow> {
         let Some(document) = &self.document else { return Vec::new() };
         let view = self.views[pane.index()];
         let filter = self.filter.to_lowercase();
@@ -274,19 +278,19 @@ impl State {
         rows
     }
 
-    /// How a pane is looked at, with a selected row that is there.
-    pub(super) fn view(&self, pane: Pane, rows: usize) -> View {
+    /// The view of a pane with `rows` rows; the selected index is less than `rows`.
+    pub(super) fn view(&self, pane: Pane, rows: usize) -> PaneView {
         let view = self.views[pane.index()];
-        View { selected: view.selected.min(rows.saturating_sub(1)), ..view }
+        PaneView { selected: view.selected.min(rows.saturating_sub(1)), ..view }
     }
 
-    fn selected(&self) -> Option<Row> {
+    fn selected_row(&self) -> Option<TableRow> {
         let mut rows = self.rows(self.pane);
         let selected = self.view(self.pane, rows.len()).selected;
         (selected < rows.len()).then(|| rows.swap_remove(selected))
     }
 }
 
-fn moved(from: usize, by: i16, last: usize) -> usize {
+fn move_selection(from: usize, by: i16, last: usize) -> usize {
     from.min(last).saturating_add_signed(by.into()).min(last)
 }

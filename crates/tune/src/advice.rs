@@ -1,39 +1,43 @@
-//! From arithmetic to settings.
+//! Derives the recommended settings from the calculation.
 
-use super::memory::{Budget, thousands};
-use super::model::Model;
-use super::pace::Pace;
-use super::report::{Advice, Line, Report};
-use super::request::Request;
+use super::memory::{MemoryBudget, format_thousands};
+use super::model::ModelShape;
+use super::report::{Advice, TuneReport, TuneReportLine};
+use super::request::TuneRequest;
+use super::step_bounds::StepBounds;
 
-/// vLLM 0.32's own defaults for its server, by the memory of the GPU: tokens and requests of a step.
-const DEFAULTS: [(u64, u64, u64); 3] =
+/// The defaults of vLLM 0.32's server for the tokens and requests of a step, by the memory of the
+/// GPU.
+const VLLM_STEP_DEFAULTS: [(u64, u64, u64); 3] =
     [(160 << 30, 16_384, 1_024), (70 << 30, 8_192, 1_024), (0, 2_048, 256)];
-/// Steps are rounded to so many tokens.
-const ROUND: u64 = 64;
-/// Requests of a step beyond which its own cost is no longer small.
-const MOST_REQUESTS: f64 = 1_024.0;
+/// The recommended number of tokens per step is a multiple of this.
+const STEP_TOKEN_MULTIPLE: u64 = 64;
+/// Maximum recommended number of requests per step. Beyond it, each step gets noticeably slower.
+const MAX_STEP_REQUESTS: f64 = 1_024.0;
 
-fn defaults(request: &Request) -> (u64, u64) {
-    let known = DEFAULTS.iter().find(|(memory, ..)| request.gpu_memory >= *memory);
+fn step_defaults(request: &TuneRequest) -> (u64, u64) {
+    let known = VLLM_STEP_DEFAULTS.iter().find(|(memory, ..)| request.gpu_memory >= *memory);
     known.map_or((2_048, 256), |(_, tokens, requests)| (*tokens, *requests))
 }
 
-/// Tokens and requests of a step: within the bounds of the targets, and otherwise vLLM's own.
-pub(super) fn steps(request: &Request, pace: &Pace) -> (u64, u64) {
-    let (tokens, requests) = defaults(request);
-    let tokens = tokens.max(pace.least.unwrap_or(0).next_multiple_of(ROUND));
-    // The gaps of running answers come first: everybody sees those.
-    let tokens = pace.most.map_or(tokens, |most| tokens.min((most / ROUND * ROUND).max(ROUND)));
+/// Tokens and requests per step: vLLM's defaults, changed to fit the bounds of the targets.
+pub(super) fn steps(request: &TuneRequest, bounds: &StepBounds) -> (u64, u64) {
+    let (tokens, requests) = step_defaults(request);
+    let tokens = tokens.max(bounds.least.unwrap_or(0).next_multiple_of(STEP_TOKEN_MULTIPLE));
+    // The upper bound has priority, because it affects all running requests.
+    let tokens = bounds.max_tokens.map_or(tokens, |max_tokens| {
+        let rounded = max_tokens / STEP_TOKEN_MULTIPLE * STEP_TOKEN_MULTIPLE;
+        tokens.min(rounded.max(STEP_TOKEN_MULTIPLE))
+    });
     (tokens, requests)
 }
 
 pub(super) fn advise(
-    report: &mut Report,
-    model: &Model,
-    request: &Request,
-    budget: &Budget,
-    pace: &Pace,
+    report: &mut TuneReport,
+    model: &ModelShape,
+    request: &TuneRequest,
+    budget: &MemoryBudget,
+    bounds: &StepBounds,
     (batched, _): (u64, u64),
 ) {
     let set = |flag, value: String, reason: String| Advice { flag, value, reason };
@@ -41,40 +45,47 @@ pub(super) fn advise(
     advice.push(set(
         "--gpu-memory-utilization",
         request.utilization.to_string(),
-        "what the arithmetic above is about; vLLM 0.32 takes 0.92 itself, older ones 0.9"
+        "the value of the calculation above; the default is 0.92 in vLLM 0.32, and 0.9 before"
             .to_owned(),
     ));
     if budget.tensor_parallel > 1 {
         advice.push(set(
             "--tensor-parallel-size",
             budget.tensor_parallel.to_string(),
-            "with fewer GPUs there is no room for 16 requests of mean length".to_owned(),
+            "with fewer GPUs, 16 requests of mean length do not fit".to_owned(),
         ));
     }
-    advice.extend(context(report, model, budget));
-    advice.push(requests(report, request, budget));
-    let reason = match (pace.least, pace.most) {
-        (None, None) => "vLLM's own for such a GPU: no target and speed says otherwise".to_owned(),
-        _ => "between the bounds above".to_owned(),
+    advice.extend(advise_max_model_len(report, model, budget));
+    advice.push(advise_max_num_seqs(report, request, budget));
+    let reason = match (bounds.least, bounds.max_tokens) {
+        (None, None) => {
+            "vLLM's default for this GPU: no target or speed requires another value".to_owned()
+        }
+        _ => "from the bounds above".to_owned(),
     };
     advice.push(set("--max-num-batched-tokens", batched.to_string(), reason));
-    advice.extend(smaller_kv(report, model, request, budget));
+    advice.extend(advise_kv_cache_dtype(report, model, request, budget));
     report.advice = advice;
-    replicas(report, request, budget);
+    add_backend_count(report, request, budget);
 }
 
-/// The longest request, and how many of them the log of vLLM says to fit.
-fn context(report: &mut Report, model: &Model, budget: &Budget) -> Option<Advice> {
+/// The maximum context length, and the `Maximum concurrency` that vLLM logs for it.
+fn advise_max_model_len(
+    report: &mut TuneReport,
+    model: &ModelShape,
+    budget: &MemoryBudget,
+) -> Option<Advice> {
     let longest = model.longest?;
     let served = longest.min(budget.longest());
     let concurrency = budget.concurrency(served);
-    report.lines.push(Line::shown(
-        "the longest at once",
+    report.lines.push(TuneReportLine::shown(
+        "longest requests at once",
         &format!(
-            "{} blocks ÷ {} for {served} tokens: the log's Maximum concurrency; its size is {} tokens",
-            thousands(budget.capacity / budget.block),
+            "{} blocks ÷ {} for {served} tokens: vLLM logs this as Maximum concurrency, and a size \
+             of {} tokens",
+            format_thousands(budget.capacity / budget.block),
             served.div_ceil(budget.block),
-            thousands((concurrency * served as f64) as u64)
+            format_thousands((concurrency * served as f64) as u64)
         ),
         concurrency,
         format!("{concurrency:.2}"),
@@ -83,123 +94,140 @@ fn context(report: &mut Report, model: &Model, budget: &Budget) -> Option<Advice
         flag: "--max-model-len",
         value: served.to_string(),
         reason: format!(
-            "the model allows {longest}, of which a request would not fit, and vLLM keeps a block \
-             for itself: it would not start"
+            "a request of the model's maximum of {longest} tokens does not fit, because vLLM \
+             reserves one block: it would not start"
         ),
     })
 }
 
-/// Requests that run at once: as many as fit while their answers are half done on the mean.
-fn requests(report: &mut Report, request: &Request, budget: &Budget) -> Advice {
+/// The number of concurrent requests that fit while half of their output is generated.
+fn advise_max_num_seqs(
+    report: &mut TuneReport,
+    request: &TuneRequest,
+    budget: &MemoryBudget,
+) -> Advice {
     let (prompt, output) = (request.prompt, request.output);
     let running = prompt.mean + output.mean / 2.0;
     let fit = budget.fit(running);
-    report.lines.push(Line::shown(
-        "requests at once",
-        &format!("KV cache ÷ ({:.0} prompt + {:.0} ÷ 2 answer)", prompt.mean, output.mean),
+    report.lines.push(TuneReportLine::shown(
+        "concurrent requests",
+        &format!("KV cache ÷ ({:.0} prompt + {:.0} ÷ 2 output)", prompt.mean, output.mean),
         fit,
         format!("{fit:.1}"),
     ));
-    let long = budget.fit(prompt.p95 + output.p95);
-    report.lines.push(Line::shown(
-        "the same, all long",
-        &format!("KV cache ÷ ({:.0} prompt + {:.0} answer, both p95)", prompt.p95, output.p95),
-        long,
-        format!("{long:.1}"),
+    let long_fit = budget.fit(prompt.p95 + output.p95);
+    report.lines.push(TuneReportLine::shown(
+        "concurrent, all at p95",
+        &format!("KV cache ÷ ({:.0} prompt + {:.0} output, both p95)", prompt.p95, output.p95),
+        long_fit,
+        format!("{long_fit:.1}"),
     ));
-    if long < 2.0 {
-        report
-            .warnings
-            .push("two long requests do not fit at once: one of them will be preempted".to_owned());
+    if long_fit < 2.0 {
+        report.warnings.push(
+            "two requests of p95 length do not fit: one of them will be \
+                   preempted"
+                .to_owned(),
+        );
     }
-    let value = fit.min(MOST_REQUESTS).floor().max(1.0);
-    let reason = if fit > MOST_REQUESTS {
-        "more would fit, but each step gets slower with them: measure before raising it".to_owned()
+    let value = fit.min(MAX_STEP_REQUESTS).floor().max(1.0);
+    let reason = if fit > MAX_STEP_REQUESTS {
+        "more would fit, but each step would get slower: measure before you raise it".to_owned()
     } else {
-        "as many as fit; more are preempted and computed twice, fewer wait without need".to_owned()
+        "as many as fit; more would be preempted and computed twice, fewer would wait".to_owned()
     };
     Advice { flag: "--max-num-seqs", value: format!("{value:.0}"), reason }
 }
 
-/// Half the bytes, twice the room.
-fn smaller_kv(
-    report: &mut Report,
-    model: &Model,
-    request: &Request,
-    budget: &Budget,
+/// Recommends fp8, which halves the bytes, if the targets need more concurrent requests than fit.
+fn advise_kv_cache_dtype(
+    report: &mut TuneReport,
+    model: &ModelShape,
+    request: &TuneRequest,
+    budget: &MemoryBudget,
 ) -> Option<Advice> {
     let kv_bytes = request.kv_bytes.unwrap_or(model.bytes);
     if kv_bytes == 1 {
         return Some(Advice {
             flag: "--kv-cache-dtype",
             value: "fp8".to_owned(),
-            reason: "as asked; whether answers stay as good has to be measured".to_owned(),
+            reason: "as given; measure whether the quality of outputs suffices".to_owned(),
         });
     }
-    let more = budget.capacity * kv_bytes;
-    report.lines.push(Line::tokens(
+    let fp8_capacity = budget.capacity * kv_bytes;
+    report.lines.push(TuneReportLine::tokens(
         "with --kv-cache-dtype fp8",
         "1 byte for each value",
-        more as f64,
+        fp8_capacity as f64,
     ));
     let running = request.prompt.mean + request.output.mean / 2.0;
-    let wanted = wanted(request)?;
-    (wanted > budget.fit(running)).then(|| Advice {
+    let required = required_concurrency(request)?;
+    (required > budget.fit(running)).then(|| Advice {
         flag: "--kv-cache-dtype",
         value: "fp8".to_owned(),
         reason: format!(
-            "the targets want {wanted:.0} requests at once; try it, and measure whether answers stay as good"
+            "the targets need {required:.0} concurrent requests; measure whether the quality of \
+             outputs suffices"
         ),
     })
 }
 
-/// Requests that must run at once for the throughput: each makes a token in every step (Little's law).
-fn wanted(request: &Request) -> Option<f64> {
+/// Concurrent requests that the target throughput needs: each generates one token per step
+/// (Little's law).
+fn required_concurrency(request: &TuneRequest) -> Option<f64> {
     let gap = request.speed.step.or(request.targets.tbt)?;
     Some(request.targets.throughput? * gap)
 }
 
-fn replicas(report: &mut Report, request: &Request, budget: &Budget) {
+fn add_backend_count(report: &mut TuneReport, request: &TuneRequest, budget: &MemoryBudget) {
     let Some(throughput) = request.targets.throughput else { return };
     let running = request.prompt.mean + request.output.mean / 2.0;
     let (each, how) = match (request.speed.output, request.speed.step.or(request.targets.tbt)) {
-        (Some(output), _) => (output, "as measured".to_owned()),
+        (Some(output), _) => (output, "as measured or given".to_owned()),
         (None, Some(gap)) => {
-            let fit = budget.fit(running).min(MOST_REQUESTS);
-            (
-                fit / gap,
-                format!("at most: {fit:.0} requests ÷ {:.1} ms for a token each", gap * 1e3),
-            )
+            let fit = budget.fit(running).min(MAX_STEP_REQUESTS);
+            (fit / gap, format!("at most: {fit:.0} requests ÷ {:.1} ms per token", gap * 1e3))
         }
         (None, None) => {
-            report.warnings.push(
-                "the throughput says nothing without --tbt, --step or --from-bench".to_owned(),
-            );
+            report
+                .warnings
+                .push("the target throughput needs --tbt, --step or --from-bench".to_owned());
             return;
         }
     };
-    let per_second = format!("{} tokens/s", thousands(each as u64));
-    report.lines.push(Line::shown("output of a replica", &how, each, per_second));
+    let per_second = format!("{} tokens/s", format_thousands(each as u64));
+    report.lines.push(TuneReportLine::shown("output of one backend", &how, each, per_second));
     let count = (throughput / each.max(1e-9)).ceil();
     let how = format!("{throughput:.0} tokens/s ÷ {each:.0}");
-    report.lines.push(Line::shown("replicas for the target", &how, count, format!("{count:.0}")));
+    report.lines.push(TuneReportLine::shown(
+        "backends for the target",
+        &how,
+        count,
+        format!("{count:.0}"),
+    ));
 }
 
-/// Price of an hour ÷ output tokens of a GPU in an hour × a million.
-pub(super) fn cost(report: &mut Report, request: &Request) -> Option<f64> {
+/// Cost of a million output tokens: price per hour ÷ output tokens of a GPU per hour × 1,000,000.
+pub(super) fn cost(report: &mut TuneReport, request: &TuneRequest) -> Option<f64> {
     let price = request.price?;
     let Some(output) = request.speed.output else {
         report.warnings.push(
-            "the cost needs the output of a replica: give --from-bench or --output-rate".to_owned(),
+            "the cost needs the output rate of a backend: give --from-bench or \
+             --output-rate"
+                .to_owned(),
         );
         return None;
     };
     let per_gpu = output / report.gpus as f64;
     let cost = price / (per_gpu * 3600.0) * 1e6;
     let how = format!(
-        "{price} an hour ÷ ({output:.0} tokens/s ÷ {} GPUs × 3600 s) × 1,000,000",
+        "{price} per hour ÷ ({output:.0} tokens/s ÷ {} GPUs × 3600 s) × 1,000,000",
         report.gpus
     );
-    report.lines.push(Line::shown("cost of a million tokens", &how, cost, format!("{cost:.4}")));
+    report.lines.push(TuneReportLine::shown(
+        "cost per million tokens",
+        &how,
+        cost,
+        format!("{cost:.4}"),
+    ));
     Some(cost)
 }

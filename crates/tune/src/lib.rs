@@ -1,13 +1,13 @@
-//! Which settings of vLLM fit a model, a GPU and what is promised: arithmetic, shown line by line.
-//! Nothing here does I/O; what it cannot know it says.
+//! Computes settings of vLLM for a model, a GPU and latency targets, and reports each line of the
+//! calculation. This crate does no I/O. The report lists the inputs that it cannot know.
 
 mod advice;
 pub mod lengths;
 mod memory;
 pub mod model;
-mod pace;
 pub mod report;
 pub mod request;
+mod step_bounds;
 
 #[cfg(test)]
 mod tests;

@@ -1,44 +1,49 @@
-//! What fits into the memory of a replica.
+//! Computes the GPU memory of a backend and the size of its KV cache.
 
-use super::model::{Attention, Model};
-use super::report::Line;
-use super::request::Request;
+use super::model::{Attention, ModelShape};
+use super::report::TuneReportLine;
+use super::request::TuneRequest;
 
-/// The memory of one GPU of a replica, shared out. In bytes.
+/// The memory of one GPU of a backend, in bytes, and its KV cache.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Budget {
+pub(super) struct MemoryBudget {
     pub(super) tensor_parallel: u64,
     pub(super) kv_per_token: u64,
-    /// Tokens of KV cache of the replica, in whole blocks. 0: the weights do not fit.
+    /// Tokens in the KV cache of the backend, in whole blocks. 0: the weights do not fit.
     pub(super) capacity: u64,
-    /// Tokens in a block.
+    /// Tokens per block.
     pub(super) block: u64,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<TuneReportLine>,
 }
 
-/// Of CUDA's context, its graphs and the allocator's slack, on each GPU: an estimate.
-const FIXED: u64 = 3 << 29;
+/// Estimated memory for the CUDA context, CUDA graphs and fragmentation, on each GPU.
+const FIXED_OVERHEAD_BYTES: u64 = 3 << 29;
 
-/// Size of the weights. `None`: not known.
-pub(super) fn weights(model: &Model, request: &Request) -> Option<u64> {
+/// Size of all weights in bytes. `None`: unknown.
+pub(super) fn weights(model: &ModelShape, request: &TuneRequest) -> Option<u64> {
     request.weights.or(model.parameters.map(|parameters| parameters * model.bytes))
 }
 
-/// Bytes of KV cache of a token on each GPU, and how they come about.
-pub(super) fn kv_per_token(model: &Model, kv_bytes: u64, tensor_parallel: u64) -> (u64, String) {
+/// KV cache bytes per token on each GPU, and a description of the calculation.
+pub(super) fn kv_per_token(
+    model: &ModelShape,
+    kv_bytes: u64,
+    tensor_parallel: u64,
+) -> (u64, String) {
     let layers = model.layers;
     match model.attention {
         Attention::Heads { kv_heads, head_dim } => {
-            // Heads are copied if there are fewer than GPUs.
-            let here = kv_heads.div_ceil(tensor_parallel);
-            let bytes = 2 * layers * here * head_dim * kv_bytes;
-            let of = if tensor_parallel > 1 {
-                format!("{here} of {kv_heads} KV heads")
+            // KV heads are replicated if there are fewer heads than GPUs.
+            let local_heads = kv_heads.div_ceil(tensor_parallel);
+            let bytes = 2 * layers * local_heads * head_dim * kv_bytes;
+            let heads = if tensor_parallel > 1 {
+                format!("{local_heads} of {kv_heads} KV heads")
             } else {
                 format!("{kv_heads} KV heads")
             };
             let how = format!(
-                "key and value 2 × {layers} layers × {of} × {head_dim} wide × {kv_bytes} bytes"
+                "key and value 2 × {layers} layers × {heads} × {head_dim} head size × {kv_bytes} \
+                 bytes"
             );
             (bytes, how)
         }
@@ -46,112 +51,118 @@ pub(super) fn kv_per_token(model: &Model, kv_bytes: u64, tensor_parallel: u64) -
             let bytes = layers * (rank + rope) * kv_bytes;
             let how = format!(
                 "latent attention: {layers} layers × ({rank} rank + {rope} position) × {kv_bytes} \
-                 bytes, whole on each GPU"
+                 bytes, replicated on each GPU"
             );
             (bytes, how)
         }
     }
 }
 
-/// Activations of a step: the widest tensors inside a layer for each token of the step, and logits in
-/// float32 for each request. An estimate of what vLLM measures when it starts.
-fn activations(model: &Model, batched: u64, sequences: u64, tensor_parallel: u64) -> u64 {
-    let inside = 2 * model.intermediate / tensor_parallel + 4 * model.hidden;
-    batched * inside * model.bytes + sequences * model.vocabulary * 4 / tensor_parallel
+/// Activation bytes of a step: the widest tensors of a layer for each token, and logits in float32
+/// for each request. This is an estimate; vLLM measures the real value at startup.
+fn activation_bytes(model: &ModelShape, batched: u64, sequences: u64, tensor_parallel: u64) -> u64 {
+    let bytes_per_token = 2 * model.intermediate / tensor_parallel + 4 * model.hidden;
+    batched * bytes_per_token * model.bytes + sequences * model.vocabulary * 4 / tensor_parallel
 }
 
-impl Budget {
-    /// Shares out the memory of `tensor_parallel` GPUs for steps of so many tokens and requests.
-    /// `None`: the size of the weights is not known, and neither is what is left.
-    pub(super) fn of(
-        model: &Model,
-        request: &Request,
+impl MemoryBudget {
+    /// Computes the memory of `tensor_parallel` GPUs for steps of `batched` tokens and `sequences`
+    /// requests. `None`: the size of the weights is unknown, and no KV cache memory is given.
+    pub(super) fn compute(
+        model: &ModelShape,
+        request: &TuneRequest,
         kv_bytes: u64,
         tensor_parallel: u64,
         (batched, sequences): (u64, u64),
     ) -> Option<Self> {
         let (kv_per_token, how) = kv_per_token(model, kv_bytes, tensor_parallel);
-        let mut lines = vec![Line::bytes("KV cache of a token", &how, kv_per_token as f64)];
+        let mut lines =
+            vec![TuneReportLine::bytes("KV cache per token", &how, kv_per_token as f64)];
         let left = if let Some(given) = request.kv_memory {
-            lines.push(Line::bytes("for the KV cache", "as given", given as f64));
+            lines.push(TuneReportLine::bytes("memory for the KV cache", "as given", given as f64));
             given as f64
         } else {
             let weights = weights(model, request)? as f64 / tensor_parallel as f64;
             let usable = request.gpu_memory as f64 * request.utilization;
             let how =
                 format!("{} of memory × {}", gib(request.gpu_memory as f64), request.utilization);
-            lines.push(Line::bytes("vLLM may take", &how, usable));
-            lines.push(Line::bytes(
+            lines.push(TuneReportLine::bytes("memory for vLLM", &how, usable));
+            lines.push(TuneReportLine::bytes(
                 "weights",
-                &of_weights(model, request, tensor_parallel),
+                &describe_weights(model, request, tensor_parallel),
                 weights,
             ));
-            let activations = activations(model, batched, sequences, tensor_parallel);
+            let activations = activation_bytes(model, batched, sequences, tensor_parallel);
             let how = format!("estimate: steps of {batched} tokens, {sequences} requests");
-            lines.push(Line::bytes("activations", &how, activations as f64));
-            lines.push(Line::bytes("context and graphs", "estimate", FIXED as f64));
-            let left = usable - weights - activations as f64 - FIXED as f64;
-            lines.push(Line::bytes("left for the KV cache", "what remains, on each GPU", left));
+            lines.push(TuneReportLine::bytes("activations", &how, activations as f64));
+            let overhead = FIXED_OVERHEAD_BYTES as f64;
+            lines.push(TuneReportLine::bytes("CUDA context and graphs", "estimate", overhead));
+            let left = usable - weights - activations as f64 - overhead;
+            lines.push(TuneReportLine::bytes(
+                "memory for the KV cache",
+                "the rest, on each GPU",
+                left,
+            ));
             left
         };
         let blocks = (left.max(0.0) / (kv_per_token * request.block) as f64).floor() as u64;
         let capacity = blocks * request.block;
-        lines.push(Line {
+        lines.push(TuneReportLine {
             what: "KV cache".to_owned(),
             how: format!("{blocks} blocks of {} tokens", request.block),
             value: capacity as f64,
-            shown: format!("{} tokens", thousands(capacity)),
+            shown: format!("{} tokens", format_thousands(capacity)),
         });
         Some(Self { tensor_parallel, kv_per_token, capacity, block: request.block, lines })
     }
 
-    /// The longest request with which vLLM starts: it keeps one block of its cache for itself.
+    /// Maximum length of a request: vLLM reserves one block of the cache.
     pub(super) const fn longest(&self) -> u64 {
         self.capacity.saturating_sub(self.block)
     }
 
-    /// Requests of so many tokens that its log says to fit at once, each in whole blocks.
+    /// The `Maximum concurrency` that vLLM logs for requests of this length, in whole blocks.
     pub(super) fn concurrency(&self, tokens: u64) -> f64 {
         let blocks = tokens.div_ceil(self.block).max(1);
         (self.capacity / self.block) as f64 / blocks as f64
     }
 
-    /// Requests of so many tokens that fit at once.
+    /// Number of concurrent requests of this length that fit into the cache.
     pub(super) fn fit(&self, tokens: f64) -> f64 {
         self.capacity as f64 / tokens.max(1.0)
     }
 }
 
-fn of_weights(model: &Model, request: &Request, tensor_parallel: u64) -> String {
-    let shared = match tensor_parallel {
+fn describe_weights(model: &ModelShape, request: &TuneRequest, tensor_parallel: u64) -> String {
+    let divisor = match tensor_parallel {
         1 => String::new(),
-        many => format!(" ÷ {many} GPUs"),
+        gpus => format!(" ÷ {gpus} GPUs"),
     };
     match (request.weights, model.parameters) {
-        (Some(weights), _) => format!("{} as given{shared}", gib(weights as f64)),
+        (Some(weights), _) => format!("{} as given{divisor}", gib(weights as f64)),
         (None, parameters) => format!(
-            "{} parameters × {} bytes{shared}",
-            thousands(parameters.unwrap_or(0)),
+            "{} parameters × {} bytes{divisor}",
+            format_thousands(parameters.unwrap_or(0)),
             model.bytes
         ),
     }
 }
 
-/// Gibibytes, or less where that says more.
+/// Formats bytes as GiB, MiB or bytes.
 pub(super) fn gib(bytes: f64) -> String {
     match bytes.abs() {
-        small if small < 1024.0 * 1024.0 => format!("{} bytes", thousands(bytes as u64)),
+        small if small < 1024.0 * 1024.0 => format!("{} bytes", format_thousands(bytes as u64)),
         middle if middle < 1e9 => format!("{:.1} MiB", bytes / f64::from(1 << 20)),
         _ => format!("{:.2} GiB", bytes / f64::from(1 << 30)),
     }
 }
 
-/// A number in groups of three digits.
-pub(super) fn thousands(number: u64) -> String {
+/// Formats a number with thousands separators.
+pub(super) fn format_thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);
@@ -165,7 +176,7 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped_by_three() {
-        let shown = [0, 999, 1_000, 1_234_567].map(thousands);
+        let shown = [0, 999, 1_000, 1_234_567].map(format_thousands);
         assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
     }
 }

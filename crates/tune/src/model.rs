@@ -1,195 +1,200 @@
-//! What a model's `config.json` says of its size.
+//! Reads the shape of a model from its `config.json`.
 
 use serde_json::Value;
 
 /// The shape of a model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Model {
-    /// Its architecture, such as `qwen3`.
+pub struct ModelShape {
+    /// The architecture, such as `qwen3`.
     pub kind: String,
-    /// Layers that attend, and so have a KV cache that grows.
+    /// Number of attention layers, each of which has a KV cache.
     pub layers: u64,
-    /// How a token is kept in each of them.
+    /// The contents of the KV cache per token and layer.
     pub attention: Attention,
-    /// Heads that ask; a tensor parallel size divides them.
+    /// Number of query heads. The tensor parallel size must divide it.
     pub heads: u64,
-    /// Bytes of a value of weights and activations.
+    /// Bytes per value of weights and activations.
     pub bytes: u64,
-    /// What `dtype` says.
+    /// The `dtype`.
     pub dtype: String,
-    /// Width of a token between layers.
+    /// The hidden size.
     pub hidden: u64,
-    /// Width inside a layer.
+    /// The intermediate size of the feed-forward part.
     pub intermediate: u64,
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub vocabulary: u64,
-    /// The longest context, if it is told.
+    /// Maximum number of tokens of the context, if it is known.
     pub longest: Option<u64>,
-    /// Parameters by the usual formula of dense decoders. `None`: it is none, or it is quantised.
+    /// Number of parameters, by the formula for dense decoders. `None`: the model is no dense
+    /// decoder, or it is quantised.
     pub parameters: Option<u64>,
-    /// What makes the arithmetic an estimate.
+    /// Properties of the model that make the calculation an estimate.
     pub remarks: Vec<String>,
 }
 
-/// What a layer keeps of a token.
+/// The contents of the KV cache per token and layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attention {
-    /// A key and a value for each head that is asked.
+    /// A key and a value for each KV head.
     Heads {
-        /// Heads that are asked.
+        /// Number of KV heads.
         kv_heads: u64,
-        /// Width of one.
+        /// Size of a head.
         head_dim: u64,
     },
     /// One compressed vector for all heads (multi-head latent attention).
     Latent {
-        /// Its rank.
+        /// The rank.
         rank: u64,
-        /// Width of the part that knows the position.
+        /// Size of the rotary position part.
         rope: u64,
     },
 }
 
-/// Why a `config.json` is not enough.
+/// Why a `config.json` cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ModelError {
-    /// Not JSON, or no object.
+pub enum ModelShapeError {
+    /// It is not JSON, or no object.
     #[error("it is not a JSON object: {0}")]
     Json(String),
-    /// A field is missing, or has another form.
+    /// A field is missing, or has a wrong type.
     #[error("it has no {0}; it must be a whole number above 0")]
     Field(&'static str),
-    /// Heads cannot be counted.
-    #[error("it has no head_dim, and hidden_size {0} does not divide by num_attention_heads {1}")]
+    /// The head size is unknown.
+    #[error("it has no head_dim, and num_attention_heads {1} does not divide hidden_size {0}")]
     Heads(u64, u64),
-    /// Another number format.
-    #[error("its dtype `{0}` is unknown; known are float32, float16, bfloat16 and float8 ones")]
+    /// The data type is unknown.
+    #[error("its dtype `{0}` is unknown; supported: float32, float16, bfloat16 and float8 types")]
     Dtype(String),
 }
 
-impl Model {
-    /// Reads a `config.json`. What describes the text model of one that also sees or hears is in
-    /// its `text_config`.
-    pub fn read(text: &str) -> Result<Self, ModelError> {
+impl ModelShape {
+    /// Parses a `config.json`. The language model of a multimodal model is described by its
+    /// `text_config`.
+    pub fn read(text: &str) -> Result<Self, ModelShapeError> {
         let config: Value =
-            serde_json::from_str(text).map_err(|error| ModelError::Json(error.to_string()))?;
+            serde_json::from_str(text).map_err(|error| ModelShapeError::Json(error.to_string()))?;
         if !config.is_object() {
-            return Err(ModelError::Json("something else stands there".to_owned()));
+            return Err(ModelShapeError::Json("it has another JSON type".to_owned()));
         }
         let inner = Some(&config["text_config"]).filter(|inner| inner.is_object());
-        let of = inner.unwrap_or(&config);
+        let fields = inner.unwrap_or(&config);
         let number = |name: &'static str| {
-            let number = of[name].as_u64().filter(|number| (1..=1 << 40).contains(number));
-            number.ok_or(ModelError::Field(name))
+            let number = fields[name].as_u64().filter(|number| (1..=1 << 40).contains(number));
+            number.ok_or(ModelShapeError::Field(name))
         };
         let (layers, hidden, heads) =
             (number("num_hidden_layers")?, number("hidden_size")?, number("num_attention_heads")?);
-        let attention = attention(of, hidden, heads)?;
+        let attention = read_attention(fields, hidden, heads)?;
         let dtype = ["dtype", "torch_dtype"];
-        let dtype = dtype.into_iter().find_map(|name| of[name].as_str().or(config[name].as_str()));
+        let text = |name: &str| fields[name].as_str().or(config[name].as_str());
+        let dtype = dtype.into_iter().find_map(text);
         let dtype = dtype.unwrap_or("bfloat16").trim_start_matches("torch.").to_owned();
         let mut model = Self {
-            kind: of["model_type"].as_str().unwrap_or("unknown").to_owned(),
+            kind: fields["model_type"].as_str().unwrap_or("unknown").to_owned(),
             layers,
             attention,
             heads,
-            bytes: bytes_of(&dtype)?,
+            bytes: dtype_bytes(&dtype)?,
             dtype,
             hidden,
             intermediate: number("intermediate_size").unwrap_or(4 * hidden),
             vocabulary: number("vocab_size")?,
-            longest: of["max_position_embeddings"].as_u64(),
+            longest: fields["max_position_embeddings"].as_u64(),
             parameters: None,
             remarks: Vec::new(),
         };
-        model.look_closer(&config, of);
+        model.add_remarks(&config, fields);
         Ok(model)
     }
 
-    /// What is not a dense decoder with full attention is said.
-    fn look_closer(&mut self, config: &Value, of: &Value) {
-        let is_there = |name: &str| !of[name].is_null() && of[name] != false;
+    /// Adds a remark for each property that the calculation does not cover, and computes the number
+    /// of parameters of a dense decoder.
+    fn add_remarks(&mut self, config: &Value, fields: &Value) {
+        let is_set = |name: &str| !fields[name].is_null() && fields[name] != false;
         let mut is_dense = true;
-        if !config["quantization_config"].is_null() || !of["quantization_config"].is_null() {
+        if !config["quantization_config"].is_null() || !fields["quantization_config"].is_null() {
             is_dense = false;
             self.remarks
-                .push("the weights are quantised: their size is not known from the shape".into());
+                .push("the weights are quantised: their size is unknown from the shape".into());
         }
         let experts = ["num_experts", "num_local_experts", "n_routed_experts"];
-        if experts.into_iter().any(is_there) {
+        if experts.into_iter().any(is_set) {
             is_dense = false;
             self.remarks
-                .push("it has experts: the size of its weights is not known from the shape".into());
+                .push("it has experts: the size of its weights is unknown from the shape".into());
         }
         if config["text_config"].is_object() {
             is_dense = false;
             self.remarks
-                .push("it also sees or hears: that part and its memory are not counted".into());
+                .push("it is multimodal: the other parts and their memory are not counted".into());
         }
-        if let Some(types) = of["layer_types"].as_array() {
+        if let Some(types) = fields["layer_types"].as_array() {
             let full = types.iter().filter(|kind| *kind == "full_attention").count() as u64;
             if full > 0 && full < self.layers {
                 self.remarks.push(format!(
-                    "{} of {} layers do not attend to everything: their cache is bounded or none, \
-                     so there is room for more tokens than this says",
+                    "{} of {} layers do not attend to the whole context: their cache is bounded or \
+                     missing, so that more tokens fit than calculated",
                     self.layers - full,
                     self.layers
                 ));
             }
-        } else if is_there("sliding_window") && of["use_sliding_window"] != false {
-            self.remarks.push(
-                "it attends to a sliding window: there may be room for more tokens than this says"
-                    .into(),
-            );
+        } else if is_set("sliding_window") && fields["use_sliding_window"] != false {
+            self.remarks
+                .push("it attends to a sliding window: more tokens may fit than calculated".into());
         }
-        if !is_there("dtype")
-            && !is_there("torch_dtype")
+        if !is_set("dtype")
+            && !is_set("torch_dtype")
             && config["torch_dtype"].is_null()
             && config["dtype"].is_null()
         {
-            self.remarks.push("no dtype is told: bfloat16 is assumed".into());
+            self.remarks.push("it has no dtype: bfloat16 is assumed".into());
         }
         if is_dense && let Attention::Heads { kv_heads, head_dim } = self.attention {
-            self.parameters =
-                Some(self.dense(kv_heads, head_dim, of["tie_word_embeddings"] == true));
+            let is_tied = fields["tie_word_embeddings"] == true;
+            self.parameters = Some(self.dense_parameters(kv_heads, head_dim, is_tied));
         }
     }
 
-    /// Parameters of a dense decoder with a gated feed-forward part: embeddings, and in each layer
-    /// queries and output, keys and values, and three matrices. Norms and biases are left out.
-    fn dense(&self, kv_heads: u64, head_dim: u64, is_tied: bool) -> u64 {
+    /// Number of parameters of a dense decoder with a gated feed-forward part: the embeddings, and
+    /// in each layer the query, output, key and value projections and three feed-forward matrices.
+    /// Norms and biases are omitted.
+    fn dense_parameters(&self, kv_heads: u64, head_dim: u64, is_tied: bool) -> u64 {
         let embeddings = self.vocabulary * self.hidden * if is_tied { 1 } else { 2 };
         let attention = 2 * self.hidden * head_dim * (self.heads + kv_heads);
         embeddings + self.layers * (attention + 3 * self.hidden * self.intermediate)
     }
 }
 
-fn attention(of: &Value, hidden: u64, heads: u64) -> Result<Attention, ModelError> {
-    let positive = |name: &str| of[name].as_u64().filter(|number| *number > 0);
+fn read_attention(fields: &Value, hidden: u64, heads: u64) -> Result<Attention, ModelShapeError> {
+    let positive = |name: &str| fields[name].as_u64().filter(|number| *number > 0);
     if let Some(rank) = positive("kv_lora_rank") {
-        let rope = positive("qk_rope_head_dim").ok_or(ModelError::Field("qk_rope_head_dim"))?;
+        let rope =
+            positive("qk_rope_head_dim").ok_or(ModelShapeError::Field("qk_rope_head_dim"))?;
         return Ok(Attention::Latent { rank, rope });
     }
-    // A model without the field has as many of them as heads that ask.
-    let kv_heads = match &of["num_key_value_heads"] {
+    // A model without the field has as many KV heads as query heads.
+    let kv_heads = match &fields["num_key_value_heads"] {
         Value::Null => heads,
-        _ => positive("num_key_value_heads").ok_or(ModelError::Field("num_key_value_heads"))?,
+        _ => {
+            positive("num_key_value_heads").ok_or(ModelShapeError::Field("num_key_value_heads"))?
+        }
     };
     let head_dim = match positive("head_dim") {
         Some(head_dim) => head_dim,
         None if hidden.is_multiple_of(heads) => hidden / heads,
-        None => return Err(ModelError::Heads(hidden, heads)),
+        None => return Err(ModelShapeError::Heads(hidden, heads)),
     };
     Ok(Attention::Heads { kv_heads, head_dim })
 }
 
-/// Bytes of a value.
-pub(super) fn bytes_of(dtype: &str) -> Result<u64, ModelError> {
+/// Bytes per value of a data type.
+pub(super) fn dtype_bytes(dtype: &str) -> Result<u64, ModelShapeError> {
     match dtype {
         "float32" => Ok(4),
         "float16" | "bfloat16" | "half" => Ok(2),
         float8 if float8.starts_with("float8") || float8.starts_with("fp8") => Ok(1),
-        other => Err(ModelError::Dtype(other.to_owned())),
+        other => Err(ModelShapeError::Dtype(other.to_owned())),
     }
 }
 
@@ -203,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_llama_of_8_billion_parameters_has_about_as_many() {
-        let model = Model::read(LLAMA).unwrap();
+        let model = ModelShape::read(LLAMA).unwrap();
         // Llama 3.1 8B has 8,030,261,248; norms are left out here.
         assert_eq!(model.parameters, Some(8_029_995_008));
         assert_eq!(model.attention, Attention::Heads { kv_heads: 8, head_dim: 128 });
@@ -214,32 +219,35 @@ mod tests {
     fn a_field_that_is_missing_is_named() {
         for field in ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"] {
             let without = LLAMA.replace(field, "another");
-            let error = Model::read(&without).unwrap_err();
+            let error = ModelShape::read(&without).unwrap_err();
             assert!(error.to_string().starts_with(&format!("it has no {field}; ")), "{error}");
         }
-        assert_eq!(Model::read("[]"), Err(ModelError::Json("something else stands there".into())));
-        assert!(matches!(Model::read("{"), Err(ModelError::Json(_))));
+        assert_eq!(
+            ModelShape::read("[]"),
+            Err(ModelShapeError::Json("it has another JSON type".into()))
+        );
+        assert!(matches!(ModelShape::read("{"), Err(ModelShapeError::Json(_))));
         let odd = LLAMA.replace("bfloat16", "int3");
-        assert_eq!(Model::read(&odd), Err(ModelError::Dtype("int3".to_owned())));
+        assert_eq!(ModelShape::read(&odd), Err(ModelShapeError::Dtype("int3".to_owned())));
         let odd = LLAMA.replace("4096", "4097");
-        assert_eq!(Model::read(&odd), Err(ModelError::Heads(4097, 32)));
+        assert_eq!(ModelShape::read(&odd), Err(ModelShapeError::Heads(4097, 32)));
     }
 
     #[test]
-    fn latent_attention_is_told_apart() {
+    fn latent_attention_is_detected() {
         let deepseek = LLAMA.replace(
             "{\"model",
             "{\"kv_lora_rank\":512,\"qk_rope_head_dim\":64,\"n_routed_experts\":256,\"model",
         );
-        let model = Model::read(&deepseek).unwrap();
+        let model = ModelShape::read(&deepseek).unwrap();
         assert_eq!(model.attention, Attention::Latent { rank: 512, rope: 64 });
         assert_eq!((model.parameters, model.remarks.len()), (None, 1));
     }
 
     #[test]
-    fn the_text_part_of_a_model_that_sees_is_what_counts() {
+    fn the_text_config_of_a_multimodal_model_is_used() {
         let seeing = format!("{{\"model_type\":\"seeing\",\"text_config\":{LLAMA}}}");
-        let model = Model::read(&seeing).unwrap();
+        let model = ModelShape::read(&seeing).unwrap();
         assert_eq!((model.layers, model.kind.as_str(), model.parameters), (32, "llama", None));
     }
 }

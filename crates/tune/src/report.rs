@@ -1,89 +1,90 @@
-//! What comes of tuning: arithmetic line by line, settings with their reasons, and what is not known.
+//! The report: the lines of the calculation, the recommended settings with their reasons, and the
+//! unknown inputs.
 
 use super::advice;
-use super::memory::{Budget, gib, thousands, weights};
-use super::model::Model;
-use super::pace::Pace;
-use super::request::Request;
+use super::memory::{MemoryBudget, format_thousands, gib, weights};
+use super::model::ModelShape;
+use super::request::TuneRequest;
+use super::step_bounds::StepBounds;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Settings for a model on a GPU.
+/// The report about a model on a GPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct TuneReport {
     /// The architecture.
     pub model: String,
-    /// The arithmetic, in order.
-    pub lines: Vec<Line>,
-    /// What to give vLLM.
+    /// The lines of the calculation, in order.
+    pub lines: Vec<TuneReportLine>,
+    /// The recommended settings.
     pub advice: Vec<Advice>,
-    /// What cannot be reached, or should be looked at.
+    /// Unreachable targets and other problems.
     pub warnings: Vec<String>,
-    /// What this cannot know.
+    /// Inputs that are unknown or assumed.
     pub unknown: Vec<String>,
-    /// Tokens of KV cache of a replica.
+    /// Tokens in the KV cache of a backend.
     pub kv_tokens: u64,
-    /// GPUs of a replica.
+    /// GPUs of a backend.
     pub gpus: u64,
-    /// For a million output tokens, in the currency of the price.
+    /// Cost of a million output tokens, in the currency of the price.
     pub cost: Option<f64>,
 }
 
-/// A line of arithmetic.
+/// A line of the calculation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Line {
-    /// What comes out.
+pub struct TuneReportLine {
+    /// The name of the result.
     pub what: String,
-    /// Of what.
+    /// How it is calculated.
     pub how: String,
-    /// The number: bytes, tokens or what it is called.
+    /// The result, in bytes, tokens or the unit of its name.
     pub value: f64,
-    /// The number as it is shown.
+    /// The result as text.
     #[serde(skip)]
     pub shown: String,
 }
 
-/// A setting.
+/// A recommended setting.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Advice {
-    /// vLLM's flag.
+    /// The flag of vLLM.
     pub flag: &'static str,
-    /// Its value.
+    /// The value of the flag.
     pub value: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Why there are no settings.
+/// Why there is no report.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TuneError {
-    /// The weights are not known.
-    #[error("the size of the weights is not known from the shape ({0}); give --weights")]
+    /// The size of the weights is unknown.
+    #[error("the size of the weights is unknown from the shape ({0}); give --weights")]
     Weights(String),
-    /// They do not fit.
+    /// The weights and one request do not fit.
     #[error("{weights} of weights and one request do not fit into {gpus} GPUs of {memory}")]
     TooSmall {
-        /// Of all weights.
+        /// Size of all weights.
         weights: String,
-        /// As many as were tried.
+        /// Number of GPUs.
         gpus: u64,
-        /// Of one.
+        /// Memory of one GPU.
         memory: String,
     },
-    /// Heads do not divide.
-    #[error("{0} GPUs do not divide the model's {1} heads evenly; vLLM refuses that")]
+    /// The number of GPUs does not divide the number of heads.
+    #[error("{0} GPUs do not divide the {1} attention heads evenly; vLLM rejects that")]
     Heads(u64, u64),
 }
 
 // === impl Line ===
 
-impl Line {
+impl TuneReportLine {
     pub(super) fn bytes(what: &str, how: &str, value: f64) -> Self {
         Self { what: what.to_owned(), how: how.to_owned(), value, shown: gib(value) }
     }
 
     pub(super) fn tokens(what: &str, how: &str, value: f64) -> Self {
-        Self::shown(what, how, value, format!("{} tokens", thousands(value as u64)))
+        Self::shown(what, how, value, format!("{} tokens", format_thousands(value as u64)))
     }
 
     pub(super) fn shown(what: &str, how: &str, value: f64, shown: String) -> Self {
@@ -93,37 +94,37 @@ impl Line {
 
 // === impl Report ===
 
-impl Report {
-    /// For a model and what is asked of it.
-    pub fn of(model: &Model, request: &Request) -> Result<Self, TuneError> {
-        let pace = Pace::of(request);
-        let steps = advice::steps(request, &pace);
-        let budget = budget(model, request, steps)?;
+impl TuneReport {
+    /// Computes the report for a model and the inputs.
+    pub fn compute(model: &ModelShape, request: &TuneRequest) -> Result<Self, TuneError> {
+        let bounds = StepBounds::from_targets(request);
+        let steps = advice::steps(request, &bounds);
+        let budget = smallest_budget(model, request, steps)?;
         let mut report = Self {
             model: model.kind.clone(),
             lines: budget.lines.clone(),
             advice: Vec::new(),
-            warnings: pace.contradictions.clone(),
-            unknown: unknown(model, request),
+            warnings: bounds.contradictions.clone(),
+            unknown: unknown_inputs(model, request),
             kv_tokens: budget.capacity,
             gpus: budget.tensor_parallel,
             cost: None,
         };
-        report.lines.extend(pace.lines.iter().cloned());
-        advice::advise(&mut report, model, request, &budget, &pace, steps);
+        report.lines.extend(bounds.lines.iter().cloned());
+        advice::advise(&mut report, model, request, &budget, &bounds, steps);
         report.cost = advice::cost(&mut report, request);
         Ok(report)
     }
 
-    /// For people.
+    /// The report as text for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
-        let _ = self.write(&mut text);
+        let _ = self.write_to(&mut text);
         text
     }
 
-    fn write(&self, to: &mut String) -> std::fmt::Result {
+    fn write_to(&self, to: &mut String) -> std::fmt::Result {
         writeln!(
             to,
             "{}, {} GPU{}\n",
@@ -131,7 +132,7 @@ impl Report {
             self.gpus,
             if self.gpus > 1 { "s" } else { "" }
         )?;
-        for Line { what, how, shown, .. } in &self.lines {
+        for TuneReportLine { what, how, shown, .. } in &self.lines {
             writeln!(to, "{what:<26}{shown:>22}   {how}")?;
         }
         writeln!(to)?;
@@ -141,7 +142,7 @@ impl Report {
         for warning in &self.warnings {
             writeln!(to, "\nwarning: {warning}")?;
         }
-        writeln!(to, "\nnot known:")?;
+        writeln!(to, "\nunknown or assumed:")?;
         for unknown in &self.unknown {
             writeln!(to, "  {unknown}")?;
         }
@@ -149,57 +150,61 @@ impl Report {
     }
 }
 
-/// Requests of mean length for which a replica should have room at least, if more GPUs can give it.
-const ROOM: f64 = 16.0;
-/// As many GPUs as are tried for a replica.
-const GPUS: [u64; 4] = [1, 2, 4, 8];
+/// Minimum number of concurrent requests of mean length for which GPUs are added.
+const MIN_CONCURRENT_REQUESTS: f64 = 16.0;
+/// Numbers of GPUs per backend that are tried.
+const GPU_COUNTS: [u64; 4] = [1, 2, 4, 8];
 
-/// The memory of a replica of as few GPUs as it takes.
-fn budget(model: &Model, request: &Request, steps: (u64, u64)) -> Result<Budget, TuneError> {
+/// The memory of a backend with the fewest GPUs that suffice.
+fn smallest_budget(
+    model: &ModelShape,
+    request: &TuneRequest,
+    steps: (u64, u64),
+) -> Result<MemoryBudget, TuneError> {
     let kv_bytes = request.kv_bytes.unwrap_or(model.bytes);
-    let on = |gpus| Budget::of(model, request, kv_bytes, gpus, steps);
+    let compute = |gpus| MemoryBudget::compute(model, request, kv_bytes, gpus, steps);
     let unknown = || TuneError::Weights(model.remarks.join("; "));
-    let tried: Vec<u64> = match request.tensor_parallel {
+    let gpu_counts: Vec<u64> = match request.tensor_parallel {
         Some(gpus) if model.heads.is_multiple_of(gpus) => vec![gpus],
         Some(gpus) => return Err(TuneError::Heads(gpus, model.heads)),
-        None => GPUS.into_iter().filter(|gpus| model.heads.is_multiple_of(*gpus)).collect(),
+        None => GPU_COUNTS.into_iter().filter(|gpus| model.heads.is_multiple_of(*gpus)).collect(),
     };
-    let mut best: Option<Budget> = None;
-    for gpus in &tried {
-        let budget = on(*gpus).ok_or_else(unknown)?;
-        let is_enough = budget.fit(request.prompt.mean + request.output.mean) >= ROOM;
+    let mut best: Option<MemoryBudget> = None;
+    for gpus in &gpu_counts {
+        let budget = compute(*gpus).ok_or_else(unknown)?;
+        let concurrency = budget.fit(request.prompt.mean + request.output.mean);
         best = Some(budget);
-        if is_enough {
+        if concurrency >= MIN_CONCURRENT_REQUESTS {
             break;
         }
     }
-    let holds_one = |it: &Budget| it.fit(request.prompt.mean + request.output.mean) >= 1.0;
+    let holds_one =
+        |budget: &MemoryBudget| budget.fit(request.prompt.mean + request.output.mean) >= 1.0;
     best.filter(holds_one).ok_or_else(|| TuneError::TooSmall {
         weights: gib(weights(model, request).unwrap_or(0) as f64),
-        gpus: tried.last().copied().unwrap_or(1),
+        gpus: gpu_counts.last().copied().unwrap_or(1),
         memory: gib(request.gpu_memory as f64),
     })
 }
 
-fn unknown(model: &Model, request: &Request) -> Vec<String> {
+fn unknown_inputs(model: &ModelShape, request: &TuneRequest) -> Vec<String> {
     let mut unknown = model.remarks.clone();
     if request.kv_memory.is_none() {
         unknown.push(
-            "what activations and graphs really take: vLLM measures it at its start, and its log's \
-             `KV cache size` is what counts; give that memory as --kv-memory"
+            "the real memory of activations and graphs: vLLM measures it at startup and logs \
+             `KV cache size`; give that memory as --kv-memory"
                 .to_owned(),
         );
     }
     let speed = &request.speed;
     if speed.prefill.is_none() || speed.step.is_none() {
         unknown.push(
-            "how fast the engine is: give --from-bench, or --prefill-rate and --step, and \
-             max-num-batched-tokens follows from the targets"
+            "the speed of the engine: with --from-bench, or --prefill-rate and --step, \
+             max-num-batched-tokens is derived from the targets"
                 .to_owned(),
         );
     }
     unknown.extend(speed.sources.iter().cloned());
-    unknown
-        .push("how much of the prompts a prefix cache saves: that makes room and time".to_owned());
+    unknown.push("the effect of the prefix cache, which saves memory and time".to_owned());
     unknown
 }

@@ -1,74 +1,74 @@
-//! What tuning is asked: the GPU, what is promised, and how long requests are.
+//! The inputs of the calculation: the GPU, the targets, request lengths and engine speeds.
 
 use serde::Serialize;
 use std::str::FromStr;
 
-/// What is given. Times in seconds, sizes in bytes.
+/// The inputs. Times are in seconds, sizes in bytes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request {
+pub struct TuneRequest {
     /// Memory of one GPU.
     pub gpu_memory: u64,
-    /// What share of it vLLM may take.
+    /// Share of the GPU memory that vLLM may use.
     pub utilization: f64,
-    /// GPUs for one replica. `None`: as few as it takes.
+    /// GPUs of one backend. `None`: the fewest that suffice.
     pub tensor_parallel: Option<u64>,
-    /// Size of all weights. `None`: from the model's shape.
+    /// Size of all weights. `None`: computed from the model's shape.
     pub weights: Option<u64>,
-    /// Bytes of a value in the KV cache. `None`: as in the model.
+    /// Bytes per value of the KV cache. `None`: those of the model's data type.
     pub kv_bytes: Option<u64>,
-    /// Tokens in a block of the KV cache.
+    /// Tokens per block of the KV cache.
     pub block: u64,
-    /// Memory for the KV cache of each GPU, if it is known instead of what is left.
+    /// Memory of each GPU for the KV cache. `None`: computed.
     pub kv_memory: Option<u64>,
-    /// Lengths of prompts.
-    pub prompt: Tokens,
-    /// Lengths of answers.
-    pub output: Tokens,
-    /// What is promised.
-    pub targets: Targets,
-    /// How fast the engine is.
-    pub speed: Speed,
-    /// What a GPU costs in an hour.
+    /// Prompt lengths.
+    pub prompt: TokenLengths,
+    /// Output lengths.
+    pub output: TokenLengths,
+    /// The targets.
+    pub targets: TuneTargets,
+    /// The speed of the engine.
+    pub speed: EngineSpeed,
+    /// Price of one GPU per hour.
     pub price: Option<f64>,
 }
 
-/// How long, in tokens.
+/// Lengths of requests, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Tokens {
-    /// On the mean.
+pub struct TokenLengths {
+    /// The mean.
     pub mean: f64,
     /// The 95th percentile.
     pub p95: f64,
 }
 
-/// What is promised.
+/// Latency and throughput targets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Targets {
-    /// Longest time to first token, in seconds.
+pub struct TuneTargets {
+    /// Time to first token, in seconds.
     pub ttft: Option<f64>,
-    /// Longest time between tokens, in seconds.
+    /// Time between tokens, in seconds.
     pub tbt: Option<f64>,
-    /// Output tokens a second, of all replicas together.
+    /// Output tokens per second of all backends together.
     pub throughput: Option<f64>,
 }
 
-/// How fast the engine is, as far as it was measured or given.
+/// The speed of the engine, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Speed {
-    /// Prompt tokens that a replica computes in a second.
+pub struct EngineSpeed {
+    /// Prompt tokens per second that one backend computes.
     pub prefill: Option<f64>,
-    /// Seconds of a step that computes one token for each running request.
+    /// Seconds of a step that computes one token for each running request, without prompts.
     pub step: Option<f64>,
-    /// Output tokens a second of one replica under load.
+    /// Output tokens per second of one backend under load.
     pub output: Option<f64>,
-    /// Where they are from.
+    /// Notes about the sources of these values.
     pub sources: Vec<String>,
 }
 
-impl FromStr for Tokens {
+impl FromStr for TokenLengths {
     type Err = &'static str;
 
-    /// `512`, or mean and 95th percentile as `512:2000`.
+    /// Parses `512`, or mean and 95th percentile as `512:2000`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (mean, p95) = text.split_once(':').unwrap_or((text, text));
         let number = |text: &str| text.trim().parse().ok().filter(|it| (1.0..=1e8).contains(it));
@@ -84,10 +84,10 @@ mod tests {
 
     #[test]
     fn tokens_are_one_number_or_mean_and_percentile() {
-        assert_eq!("512".parse(), Ok(Tokens { mean: 512.0, p95: 512.0 }));
-        assert_eq!("512:2000".parse(), Ok(Tokens { mean: 512.0, p95: 2000.0 }));
+        assert_eq!("512".parse(), Ok(TokenLengths { mean: 512.0, p95: 512.0 }));
+        assert_eq!("512:2000".parse(), Ok(TokenLengths { mean: 512.0, p95: 2000.0 }));
         for wrong in ["", "0", "9:3", "a:b", "-1", "1:2:3", "NaN"] {
-            assert!(wrong.parse::<Tokens>().is_err(), "{wrong}");
+            assert!(wrong.parse::<TokenLengths>().is_err(), "{wrong}");
         }
     }
 }

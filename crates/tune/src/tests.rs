@@ -1,15 +1,15 @@
-//! Settings for models and GPUs whose arithmetic was done by hand.
+//! Tests with models and GPUs whose values were calculated by hand.
 
-use super::model::Model;
-use super::report::{Line, Report, TuneError};
-use super::request::{Request, Speed, Targets, Tokens};
+use super::model::ModelShape;
+use super::report::{TuneError, TuneReport, TuneReportLine};
+use super::request::{EngineSpeed, TokenLengths, TuneRequest, TuneTargets};
 
 const LLAMA: &str = r#"{"model_type":"llama","num_hidden_layers":32,"hidden_size":4096,
     "num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":14336,
     "vocab_size":128256,"torch_dtype":"bfloat16","max_position_embeddings":131072}"#;
 
-fn request() -> Request {
-    Request {
+fn request() -> TuneRequest {
+    TuneRequest {
         gpu_memory: 80 << 30,
         utilization: 0.9,
         tensor_parallel: None,
@@ -17,50 +17,51 @@ fn request() -> Request {
         kv_bytes: None,
         block: 16,
         kv_memory: None,
-        prompt: Tokens { mean: 1_000.0, p95: 4_000.0 },
-        output: Tokens { mean: 200.0, p95: 500.0 },
-        targets: Targets::default(),
-        speed: Speed::default(),
+        prompt: TokenLengths { mean: 1_000.0, p95: 4_000.0 },
+        output: TokenLengths { mean: 200.0, p95: 500.0 },
+        targets: TuneTargets::default(),
+        speed: EngineSpeed::default(),
         price: None,
     }
 }
 
-fn llama(request: &Request) -> Report {
-    Report::of(&Model::read(LLAMA).unwrap(), request).unwrap()
+fn llama(request: &TuneRequest) -> TuneReport {
+    TuneReport::compute(&ModelShape::read(LLAMA).unwrap(), request).unwrap()
 }
 
-fn value<'a>(report: &'a Report, flag: &str) -> Option<&'a str> {
+fn value<'a>(report: &'a TuneReport, flag: &str) -> Option<&'a str> {
     report.advice.iter().find(|advice| advice.flag == flag).map(|advice| &*advice.value)
 }
 
-fn line<'a>(report: &'a Report, what: &str) -> &'a Line {
+fn line<'a>(report: &'a TuneReport, what: &str) -> &'a TuneReportLine {
     report.lines.iter().find(|line| line.what == what).unwrap()
 }
 
-/// A whole number of a line.
-fn whole(report: &Report, what: &str) -> i64 {
+/// The value of a line, rounded.
+fn whole(report: &TuneReport, what: &str) -> i64 {
     line(report, what).value.round() as i64
 }
 
 #[test]
 fn a_token_of_llama_8b_takes_128_kib_and_fp8_halves_it() {
     let report = llama(&request());
-    assert_eq!(whole(&report, "KV cache of a token"), 131_072);
+    assert_eq!(whole(&report, "KV cache per token"), 131_072);
     // 72 GiB, less 14.96 GiB of weights, 1.5 GiB and an estimate: some 440,000 tokens.
     assert!((400_000..460_000).contains(&report.kv_tokens), "{}", report.text());
-    let fp8 = llama(&Request { kv_bytes: Some(1), ..request() });
-    assert_eq!(whole(&fp8, "KV cache of a token"), 65_536);
+    let fp8 = llama(&TuneRequest { kv_bytes: Some(1), ..request() });
+    assert_eq!(whole(&fp8, "KV cache per token"), 65_536);
     assert!(fp8.kv_tokens.abs_diff(2 * report.kv_tokens) <= 32);
     assert_eq!(value(&fp8, "--kv-cache-dtype"), Some("fp8"));
 }
 
 #[test]
-fn what_remains_is_what_vllm_has_less_what_is_taken() {
+fn kv_cache_memory_is_usable_memory_minus_all_other_uses() {
     let report = llama(&request());
-    let of = |what| whole(&report, what);
-    let taken = of("weights") + of("activations") + of("context and graphs");
-    // Each is rounded.
-    assert!((of("left for the KV cache") - (of("vLLM may take") - taken)).abs() <= 2);
+    let value_of = |what| whole(&report, what);
+    let taken = value_of("weights") + value_of("activations") + value_of("CUDA context and graphs");
+    // Each value is rounded.
+    let left = value_of("memory for vLLM") - taken;
+    assert!((value_of("memory for the KV cache") - left).abs() <= 2);
     assert!(report.kv_tokens.is_multiple_of(16));
 }
 
@@ -69,8 +70,8 @@ const TINY: &str = r#"{"model_type":"qwen3","num_hidden_layers":2,"hidden_size":
     "num_attention_heads":4,"num_key_value_heads":2,"vocab_size":2048,"dtype":"bfloat16",
     "max_position_embeddings":4096}"#;
 
-/// A start of vLLM: what it was given, and what its log said.
-struct Start {
+/// A start of vLLM: its settings, and the values of its log.
+struct VllmStart {
     kv_memory: u64,
     kv_bytes: u64,
     block: u64,
@@ -80,8 +81,8 @@ struct Start {
     size: &'static str,
 }
 
-const STARTS: [Start; 4] = [
-    Start {
+const VLLM_STARTS: [VllmStart; 4] = [
+    VllmStart {
         kv_memory: 1 << 30,
         kv_bytes: 4,
         block: 32,
@@ -90,7 +91,7 @@ const STARTS: [Start; 4] = [
         concurrency: 512.0,
         size: "1,048,576",
     },
-    Start {
+    VllmStart {
         kv_memory: 2 << 30,
         kv_bytes: 4,
         block: 64,
@@ -99,7 +100,7 @@ const STARTS: [Start; 4] = [
         concurrency: 520.13,
         size: "2,080,507",
     },
-    Start {
+    VllmStart {
         kv_memory: 3 << 30,
         kv_bytes: 2,
         block: 32,
@@ -109,7 +110,7 @@ const STARTS: [Start; 4] = [
         size: "6,241,523",
     },
     // With --num-gpu-blocks-override 128.
-    Start {
+    VllmStart {
         kv_memory: 128 << 15,
         kv_bytes: 4,
         block: 32,
@@ -122,10 +123,10 @@ const STARTS: [Start; 4] = [
 
 #[test]
 fn the_kv_cache_is_that_of_the_log_of_vllm() {
-    for start in STARTS {
+    for start in VLLM_STARTS {
         let text = TINY.replace("4096", &start.max_model_len.to_string());
-        let length = Tokens { mean: 100.0, p95: 200.0 };
-        let asked = Request {
+        let length = TokenLengths { mean: 100.0, p95: 200.0 };
+        let inputs = TuneRequest {
             kv_memory: Some(start.kv_memory),
             kv_bytes: Some(start.kv_bytes),
             block: start.block,
@@ -133,25 +134,22 @@ fn the_kv_cache_is_that_of_the_log_of_vllm() {
             output: length,
             ..request()
         };
-        let report = Report::of(&Model::read(&text).unwrap(), &asked).unwrap();
+        let report = TuneReport::compute(&ModelShape::read(&text).unwrap(), &inputs).unwrap();
         assert_eq!(report.kv_tokens, start.blocks * start.block, "{}", report.text());
-        let longest = line(&report, "the longest at once");
+        let longest = line(&report, "longest requests at once");
         assert!((longest.value - start.concurrency).abs() < 0.005, "{}", report.text());
-        assert!(
-            longest.how.ends_with(&format!("its size is {} tokens", start.size)),
-            "{longest:?}"
-        );
+        assert!(longest.how.ends_with(&format!("a size of {} tokens", start.size)), "{longest:?}");
     }
 }
 
 #[test]
 fn the_longest_request_is_a_block_shorter_than_the_cache() {
-    let model = Model::read(TINY).unwrap();
+    let model = ModelShape::read(TINY).unwrap();
     let with = |blocks: u64| {
-        let prompt = Tokens { mean: 100.0, p95: 100.0 };
+        let prompt = TokenLengths { mean: 100.0, p95: 100.0 };
         let kv_memory = Some(blocks * 32 * 512);
-        let asked = Request { kv_memory, block: 32, prompt, output: prompt, ..request() };
-        Report::of(&model, &asked).unwrap()
+        let inputs = TuneRequest { kv_memory, block: 32, prompt, output: prompt, ..request() };
+        TuneReport::compute(&model, &inputs).unwrap()
     };
     // With 128 blocks of 32 vLLM refuses 4,096 and starts with 4,064.
     assert_eq!(value(&with(128), "--max-model-len"), Some("4064"));
@@ -160,15 +158,18 @@ fn the_longest_request_is_a_block_shorter_than_the_cache() {
 
 #[test]
 fn a_model_that_is_too_large_for_one_gpu_gets_more_of_them() {
-    let asked = Request { gpu_memory: 24 << 30, weights: Some(60 << 30), ..request() };
-    let report = llama(&asked);
+    let inputs = TuneRequest { gpu_memory: 24 << 30, weights: Some(60 << 30), ..request() };
+    let report = llama(&inputs);
     assert_eq!((report.gpus, value(&report, "--tensor-parallel-size")), (4, Some("4")));
-    assert_eq!(whole(&report, "KV cache of a token"), 32_768);
-    let never = Request { gpu_memory: 8 << 30, weights: Some(600 << 30), ..request() };
-    let error = Report::of(&Model::read(LLAMA).unwrap(), &never).unwrap_err();
+    assert_eq!(whole(&report, "KV cache per token"), 32_768);
+    let never = TuneRequest { gpu_memory: 8 << 30, weights: Some(600 << 30), ..request() };
+    let error = TuneReport::compute(&ModelShape::read(LLAMA).unwrap(), &never).unwrap_err();
     assert!(error.to_string().contains("600.00 GiB of weights"), "{error}");
-    let odd = Request { tensor_parallel: Some(3), ..request() };
-    assert_eq!(Report::of(&Model::read(LLAMA).unwrap(), &odd), Err(TuneError::Heads(3, 32)));
+    let odd = TuneRequest { tensor_parallel: Some(3), ..request() };
+    assert_eq!(
+        TuneReport::compute(&ModelShape::read(LLAMA).unwrap(), &odd),
+        Err(TuneError::Heads(3, 32))
+    );
 }
 
 #[test]
@@ -177,58 +178,58 @@ fn latent_attention_is_not_divided_among_gpus() {
         "{\"model",
         "{\"kv_lora_rank\":512,\"qk_rope_head_dim\":64,\"n_routed_experts\":256,\"model",
     );
-    let model = Model::read(&deepseek).unwrap();
-    let none = Report::of(&model, &request()).unwrap_err();
+    let model = ModelShape::read(&deepseek).unwrap();
+    let none = TuneReport::compute(&model, &request()).unwrap_err();
     assert!(
         none.to_string().contains("experts") && none.to_string().contains("--weights"),
         "{none}"
     );
-    let asked = Request { weights: Some(40 << 30), tensor_parallel: Some(4), ..request() };
-    let report = Report::of(&model, &asked).unwrap();
-    assert_eq!(whole(&report, "KV cache of a token"), 32 * (512 + 64) * 2);
+    let inputs = TuneRequest { weights: Some(40 << 30), tensor_parallel: Some(4), ..request() };
+    let report = TuneReport::compute(&model, &inputs).unwrap();
+    assert_eq!(whole(&report, "KV cache per token"), 32 * (512 + 64) * 2);
 }
 
 #[test]
 fn steps_are_between_what_both_targets_allow() {
-    let speed = Speed { prefill: Some(20_000.0), step: Some(0.01), ..Speed::default() };
-    let targets = Targets { ttft: Some(0.4), tbt: Some(0.05), throughput: None };
-    let report = llama(&Request { targets, speed: speed.clone(), ..request() });
+    let speed = EngineSpeed { prefill: Some(20_000.0), step: Some(0.01), ..EngineSpeed::default() };
+    let targets = TuneTargets { ttft: Some(0.4), tbt: Some(0.05), throughput: None };
+    let report = llama(&TuneRequest { targets, speed: speed.clone(), ..request() });
     // (50 − 10 ms) × 20,000 = 800, down to whole 64s; at least 4,000 × 10 ÷ (400 − 200) = 200.
-    assert_eq!(whole(&report, "a step computes at most"), 800);
-    assert_eq!(whole(&report, "a step computes at least"), 200);
+    assert_eq!(whole(&report, "max tokens per step"), 800);
+    assert_eq!(whole(&report, "min tokens per step"), 200);
     assert_eq!(value(&report, "--max-num-batched-tokens"), Some("768"));
-    let targets = Targets { ttft: Some(0.21), tbt: Some(0.012), throughput: None };
-    let report = llama(&Request { targets, speed, ..request() });
-    assert!(report.warnings[0].contains("one of both will be missed"), "{:?}", report.warnings);
+    let targets = TuneTargets { ttft: Some(0.21), tbt: Some(0.012), throughput: None };
+    let report = llama(&TuneRequest { targets, speed, ..request() });
+    assert!(report.warnings[0].contains("one of both is missed"), "{:?}", report.warnings);
 }
 
 #[test]
-fn targets_that_nothing_reaches_are_said_to_be() {
-    let speed = Speed { prefill: Some(20_000.0), step: Some(0.01), ..Speed::default() };
-    let targets = Targets { ttft: Some(0.1), tbt: Some(0.005), throughput: None };
-    let report = llama(&Request { targets, speed, ..request() });
+fn unreachable_targets_are_reported() {
+    let speed = EngineSpeed { prefill: Some(20_000.0), step: Some(0.01), ..EngineSpeed::default() };
+    let targets = TuneTargets { ttft: Some(0.1), tbt: Some(0.005), throughput: None };
+    let report = llama(&TuneRequest { targets, speed, ..request() });
     assert_eq!(report.warnings.len(), 2, "{:?}", report.warnings);
     assert!(report.warnings.iter().all(|warning| warning.contains("out of reach")));
 }
 
 #[test]
 fn cost_is_price_over_tokens_of_a_gpu() {
-    let speed = Speed { output: Some(1_000.0), ..Speed::default() };
-    let report = llama(&Request { speed, price: Some(3.6), ..request() });
+    let speed = EngineSpeed { output: Some(1_000.0), ..EngineSpeed::default() };
+    let report = llama(&TuneRequest { speed, price: Some(3.6), ..request() });
     assert!((report.cost.unwrap() - 1.0).abs() < 1e-9);
-    let without = llama(&Request { price: Some(3.6), ..request() });
+    let without = llama(&TuneRequest { price: Some(3.6), ..request() });
     assert_eq!(without.cost, None);
     assert!(without.warnings[0].contains("--output-rate"));
 }
 
 #[test]
-fn a_throughput_needs_so_many_replicas_and_says_when_the_cache_is_what_lacks() {
-    let speed = Speed { output: Some(1_000.0), step: Some(0.02), ..Speed::default() };
-    let targets = Targets { throughput: Some(2_500.0), ..Targets::default() };
-    let report = llama(&Request { targets, speed: speed.clone(), ..request() });
-    assert_eq!(whole(&report, "replicas for the target"), 3);
+fn a_throughput_target_gives_a_backend_count_and_suggests_fp8_if_the_cache_is_the_limit() {
+    let speed = EngineSpeed { output: Some(1_000.0), step: Some(0.02), ..EngineSpeed::default() };
+    let targets = TuneTargets { throughput: Some(2_500.0), ..TuneTargets::default() };
+    let report = llama(&TuneRequest { targets, speed: speed.clone(), ..request() });
+    assert_eq!(whole(&report, "backends for the target"), 3);
     assert_eq!(value(&report, "--kv-cache-dtype"), None);
-    let targets = Targets { throughput: Some(50_000.0), ..Targets::default() };
-    let report = llama(&Request { targets, speed, ..request() });
+    let targets = TuneTargets { throughput: Some(50_000.0), ..TuneTargets::default() };
+    let report = llama(&TuneRequest { targets, speed, ..request() });
     assert_eq!(value(&report, "--kv-cache-dtype"), Some("fp8"));
 }

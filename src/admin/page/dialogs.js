@@ -1,4 +1,4 @@
-// What is asked and told in a dialog: the keys, a confirmation, the token, why a request went where.
+// Dialogs: keys, confirmation, message, admin token, routing decision.
 
 import { count, element, percent, seconds, text } from "./words.js";
 
@@ -15,37 +15,37 @@ function open(title, className = "") {
 
 function buttons(dialog, ...labels) {
   const line = element("div", "buttons");
-  const made = labels.map(([label, className, act]) => {
+  const created = labels.map(([label, className, action]) => {
     const button = element("button", className, label);
     button.type = "button";
     button.addEventListener("click", () => {
       dialog.close();
-      act?.();
+      action?.();
     });
     line.append(button);
     return button;
   });
   dialog.append(line);
-  return made;
+  return created;
 }
 
-/** Whether any dialog is open. */
+/** Whether a dialog is open. */
 export const isOpen = () => document.querySelector("dialog[open]") !== null;
 
-/** The keys. */
+/** Shows the keys. */
 export function help() {
   const dialog = open("Keys", "keys");
   const list = element("dl");
   const keys = [
     ["/", "filter all tables"], ["Esc", "clear the filter"],
-    ["1 2 3", "go to replicas, streams, requests"], ["↑ ↓ Home End", "walk through the rows"],
-    ["s", "sort by the next column"], ["d", "drain the replica, or end that"],
-    ["Enter", "why did the request go there?"], ["t", "open the trace of the request"],
-    ["p", "pause, or go on"], ["?", "this"],
+    ["1 2 3", "go to backends, streams, requests"], ["↑ ↓ Home End", "move between rows"],
+    ["s", "sort by the next column"], ["d", "drain or undrain the backend"],
+    ["Enter", "routing decision of the request"], ["t", "open the trace of the request"],
+    ["p", "pause or resume"], ["?", "show the keys"],
   ];
   for (const [key, words] of keys) {
     const term = element("dt");
-    term.append(...key.split(" ").map((one) => element("kbd", "", one)));
+    term.append(...key.split(" ").map((name) => element("kbd", "", name)));
     list.append(term, element("dd", "", words));
   }
   dialog.append(list);
@@ -53,11 +53,11 @@ export function help() {
   dialog.showModal();
 }
 
-/** Asks before something is done. */
-export function confirm(title, words, label) {
+/** Requests a confirmation. Resolves to whether the user confirmed. */
+export function confirm(title, message, label) {
   return new Promise((resolve) => {
     const dialog = open(title);
-    dialog.append(element("p", "", words));
+    dialog.append(element("p", "", message));
     const [, button] = buttons(dialog, ["Cancel", ""], [label, "main", () => resolve(true)]);
     dialog.addEventListener("close", () => resolve(false));
     dialog.showModal();
@@ -65,32 +65,32 @@ export function confirm(title, words, label) {
   });
 }
 
-/** Tells something that went wrong. */
-export function tell(title, words) {
+/** Shows a message. */
+export function showMessage(title, message) {
   const dialog = open(title);
-  dialog.append(element("p", "", words));
+  dialog.append(element("p", "", message));
   buttons(dialog, ["Close", "main"]);
   dialog.showModal();
 }
 
-/** Asks for the admin token. */
-export function askToken(isWrong) {
+/** Requests the admin token from the user. Resolves to "" if the user cancels. */
+export function requestToken(isWrong) {
   return new Promise((resolve) => {
     const dialog = open("Admin token");
     const form = element("form");
     form.method = "dialog";
-    const words = isWrong
-      ? "This is not the token of access.admin_token. Nothing is shown without it."
-      : "This gateway shows itself to those who have the token of access.admin_token. It is kept in this tab only.";
+    const message = isWrong
+      ? "This is not the token of access.admin_token."
+      : "This page needs the token of access.admin_token. The token is stored in this tab only.";
     const label = element("label", "", "Token");
     const input = element("input");
     Object.assign(input, { type: "password", autocomplete: "off", required: true, id: "token" });
     label.htmlFor = input.id;
-    const button = element("button", "main", "Look");
+    const button = element("button", "main", "Submit");
     button.type = "submit";
     const line = element("div", "buttons");
     line.append(button);
-    form.append(element("p", "", words), label, input, line);
+    form.append(element("p", "", message), label, input, line);
     dialog.append(form);
     dialog.addEventListener("close", () => resolve(input.value.trim()));
     dialog.showModal();
@@ -98,40 +98,40 @@ export function askToken(isWrong) {
 }
 
 const FACTS = [
-  ["Policy", (why) => text(why.policy)],
-  ["Reason", (why) => text(why.reason)],
-  ["Replica", (why) => text(why.backend)],
-  ["Outcome", (why) => text(why.actual?.outcome)],
-  ["First token, predicted", (why) => seconds(why.predicted?.ttft_seconds)],
-  ["First token, actual", (why) => seconds(why.actual?.ttft_seconds)],
-  ["Prompt, predicted", (why) => `${count(why.predicted?.input_tokens)} tokens, ${count(why.predicted?.cached_tokens)} cached`],
-  ["Prompt, actual", (why) => `${count(why.actual?.input_tokens)} tokens, ${count(why.actual?.cached_tokens)} cached`],
+  ["Policy", (decision) => text(decision.policy)],
+  ["Reason", (decision) => text(decision.reason)],
+  ["Backend", (decision) => text(decision.backend)],
+  ["Outcome", (decision) => text(decision.actual?.outcome)],
+  ["TTFT, predicted", (decision) => seconds(decision.predicted?.ttft_seconds)],
+  ["TTFT, measured", (decision) => seconds(decision.actual?.ttft_seconds)],
+  ["Prompt, predicted", (decision) => `${count(decision.predicted?.input_tokens)} tokens, ${count(decision.predicted?.cached_tokens)} cached`],
+  ["Prompt, reported", (decision) => `${count(decision.actual?.input_tokens)} tokens, ${count(decision.actual?.cached_tokens)} cached`],
 ];
 
 const CANDIDATE = [
-  ["Replica", (one) => (one.chosen ? `${one.backend} ✓` : text(one.backend))],
-  ["Predicted", (one) => seconds(one.predicted_ttft_seconds)],
-  ["Cached", (one) => count(one.cached)],
-  ["Backlog", (one) => count(one.backlog)],
-  ["KV cache", (one) => percent(one.kv_usage)],
-  ["Queue", (one) => count(one.waiting)],
-  ["Running", (one) => count(one.running)],
-  ["In flight", (one) => count(one.in_flight)],
+  ["Backend", (candidate) => (candidate.chosen ? `${candidate.backend} ✓` : text(candidate.backend))],
+  ["Predicted TTFT", (candidate) => seconds(candidate.predicted_ttft_seconds)],
+  ["Cached", (candidate) => count(candidate.cached)],
+  ["Backlog", (candidate) => count(candidate.backlog)],
+  ["KV cache", (candidate) => percent(candidate.kv_usage)],
+  ["Queue", (candidate) => count(candidate.waiting)],
+  ["Running", (candidate) => count(candidate.running)],
+  ["In flight", (candidate) => count(candidate.in_flight)],
 ];
 
-/** Why a request went where it went. */
-export function explain(id, why) {
-  const dialog = open("Why did it go there?", "wide");
+/** Shows the routing decision of a request. */
+export function showDecision(id, decision) {
+  const dialog = open("Routing decision", "wide");
   dialog.append(element("p", "id quiet", id));
   const facts = element("dl", "facts");
-  for (const [name, of] of FACTS) facts.append(element("dt", "", name), element("dd", "", of(why)));
+  for (const [name, format] of FACTS) facts.append(element("dt", "", name), element("dd", "", format(decision)));
   const table = element("table");
   const head = element("tr");
   for (const [name] of CANDIDATE) head.append(element("th", "", name));
   table.append(head);
-  for (const one of why.candidates ?? []) {
-    const row = element("tr", one.chosen ? "chosen" : "");
-    for (const [name, of] of CANDIDATE) row.append(element("td", name === "Replica" ? "name" : "figure", of(one)));
+  for (const candidate of decision.candidates ?? []) {
+    const row = element("tr", candidate.chosen ? "chosen" : "");
+    for (const [name, format] of CANDIDATE) row.append(element("td", name === "Backend" ? "name" : "figure", format(candidate)));
     table.append(row);
   }
   const frame = element("div", "frame");

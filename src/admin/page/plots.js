@@ -1,17 +1,16 @@
-// Small plots: the last minute of one number, as SVG.
+// Small plots of the last minute of one value, as SVG.
 
 const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT] = [120, 28];
-/** Points that are kept. */
-const MOST = 60;
+const MAX_POINTS = 60;
 
-/** The last values of one number. */
+/** The last values of one quantity. */
 export class Series {
   #values = [];
 
   push(value) {
     this.#values.push(Number.isFinite(value) ? value : null);
-    if (this.#values.length > MOST) this.#values.shift();
+    if (this.#values.length > MAX_POINTS) this.#values.shift();
   }
 
   get values() {
@@ -20,9 +19,9 @@ export class Series {
 }
 
 function shape(tag, attributes) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
+  const created = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) created.setAttribute(name, value);
+  return created;
 }
 
 /** An empty plot. */
@@ -35,31 +34,31 @@ export function plot(className) {
   return svg;
 }
 
-/** Draws values into a plot; the newest is at its right edge, the bottom is 0. */
+/** Draws values into a plot. The newest value is at the right edge, and 0 is at the bottom. */
 export function draw(svg, values, top) {
-  const most = top ?? Math.max(1e-9, ...values.map((value) => value ?? 0));
-  const place = (value, index) => {
-    const x = WIDTH - (values.length - 1 - index) * (WIDTH / (MOST - 1));
-    const y = HEIGHT - 2 - (Math.min(value, most) / most) * (HEIGHT - 4);
+  const max = top ?? Math.max(1e-9, ...values.map((value) => value ?? 0));
+  const point = (value, index) => {
+    const x = WIDTH - (values.length - 1 - index) * (WIDTH / (MAX_POINTS - 1));
+    const y = HEIGHT - 2 - (Math.min(value, max) / max) * (HEIGHT - 4);
     return `${x.toFixed(1)},${y.toFixed(1)}`;
   };
-  // A value that was not known leaves a gap.
+  // An unknown value is a gap.
   const runs = [[]];
   values.forEach((value, index) => {
     if (value === null) runs.push([]);
-    else runs.at(-1).push(place(value, index));
+    else runs.at(-1).push(point(value, index));
   });
   const drawn = runs.filter((run) => run.length > 1);
   const line = drawn.map((run) => `M${run.join("L")}`).join("");
   const down = (run) => {
-    const x = (point) => point.split(",")[0];
+    const x = (coordinates) => coordinates.split(",")[0];
     return `M${x(run[0])},${HEIGHT}L${run.join("L")}L${x(run.at(-1))},${HEIGHT}Z`;
   };
   svg.querySelector(".line").setAttribute("d", line);
   svg.querySelector(".area").setAttribute("d", drawn.map(down).join(""));
 }
 
-/** A bar for a share of one, with its text. */
+/** A bar for a ratio from 0 to 1. */
 export function bar() {
   const svg = shape("svg", {
     viewBox: "0 0 100 6", preserveAspectRatio: "none", class: "share", "aria-hidden": "true",
@@ -71,7 +70,7 @@ export function bar() {
   return svg;
 }
 
-/** Sets a bar. Over 0.85 it is amber, over 0.95 red, if it warns. */
+/** Sets the ratio of a bar. With `warns`, the bar is amber from 0.85 and red from 0.95. */
 export function fill(svg, share, warns) {
   const known = Number.isFinite(share) ? Math.min(Math.max(share, 0), 1) : 0;
   const part = svg.querySelector(".part");

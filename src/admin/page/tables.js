@@ -1,14 +1,14 @@
-// A table whose rows stay where they are while their numbers move: sorted, filtered, and walked
-// through with the arrow keys.
+// A table that keeps its row elements while values change. It can be sorted, filtered and navigated with the
+// arrow keys.
 
 import { element } from "./words.js";
 
-/** gpu-9 stands before gpu-10. */
-const WORDS = new Intl.Collator("en", { numeric: true });
+/** Sorts gpu-9 before gpu-10. */
+const COLLATOR = new Intl.Collator("en", { numeric: true });
 
 /**
- * A column: `name`, `title` for its head, `value` of a row to sort and filter by, and either `text`
- * of a row or `make` and `show` for a cell of its own; `optional` if it is hidden while it is empty.
+ * A column has a `name`, a `title` for its header, and a `value` of a row to sort and filter by. It has
+ * either `text` of a row, or `make` and `show` for a custom cell. `optional`: hidden while it is empty.
  */
 export class Table {
   #columns;
@@ -19,7 +19,7 @@ export class Table {
   #sort;
   #body = element("tbody");
   #empty;
-  #nothing;
+  #emptyText;
   #note = element("span", "quiet");
   #heads = new Map();
   #onKey;
@@ -37,12 +37,12 @@ export class Table {
     table.setAttribute("aria-labelledby", head.id);
     table.append(this.#head(), this.#body);
     const frame = element("div", "frame");
-    this.#nothing = empty;
+    this.#emptyText = empty;
     this.#empty = element("p", "empty");
     frame.append(table, this.#empty);
     section.append(line, frame);
-    this.#body.addEventListener("keydown", (event) => this.#walk(event));
-    this.#body.addEventListener("focusin", (event) => this.#settle(event.target.closest("tr")));
+    this.#body.addEventListener("keydown", (event) => this.#onKeydown(event));
+    this.#body.addEventListener("focusin", (event) => this.#select(event.target.closest("tr")));
   }
 
   #head() {
@@ -63,16 +63,16 @@ export class Table {
     return head;
   }
 
-  /** Sorts by a column; by the same one again the other way round. */
+  /** Sorts by a column. Sorting by the same column again reverses the order. */
   sortBy(name) {
     const again = this.#sort.name === name;
     const first = this.#columns.find((column) => column.name === name)?.first ?? "up";
     const other = this.#sort.order === "up" ? "down" : "up";
     this.#sort = { name, order: again ? other : first };
-    this.#place();
+    this.#arrange();
   }
 
-  /** Sorts by the column after the one that it is sorted by. */
+  /** Sorts by the column after the current sort column. */
   sortByNext() {
     const names = this.#columns.map((column) => column.name);
     this.sortBy(names[(names.indexOf(this.#sort.name) + 1) % names.length]);
@@ -80,20 +80,20 @@ export class Table {
 
   set filter(text) {
     this.#filter = text.trim().toLowerCase();
-    this.#place();
+    this.#arrange();
   }
 
   set note(text) {
     this.#note.textContent = text;
   }
 
-  /** The row that the keys are for. */
+  /** The item of the selected row. */
   get selected() {
     const row = this.#body.querySelector("tr[tabindex='0']");
     return row && this.#rows.get(row.dataset.key)?.item;
   }
 
-  /** Gives the keys to it. */
+  /** Moves the focus to the selected row, or to the header if there are no rows. */
   focus() {
     const row = this.#body.querySelector("tr[tabindex='0']");
     (row ?? this.section.querySelector("th button")).focus();
@@ -104,13 +104,13 @@ export class Table {
     const keys = new Set(items.map((item) => String(this.#key(item))));
     for (const [key, { row }] of this.#rows) {
       if (keys.has(key)) continue;
-      if (row.contains(document.activeElement)) this.#leave(row);
+      if (row.contains(document.activeElement)) this.#moveFocusFrom(row);
       row.remove();
       this.#rows.delete(key);
     }
     for (const item of items) this.#show(item);
     this.#hideEmpty();
-    this.#place();
+    this.#arrange();
   }
 
   #show(item) {
@@ -141,7 +141,7 @@ export class Table {
     });
   }
 
-  /** A column that may be empty is not shown while it is. */
+  /** Hides optional columns without values. */
   #hideEmpty() {
     this.#columns.forEach((column, index) => {
       if (!column.optional) return;
@@ -151,23 +151,23 @@ export class Table {
     });
   }
 
-  #place() {
+  #arrange() {
     const column = this.#columns.find((one) => one.name === this.#sort.name);
-    const way = this.#sort.order === "up" ? 1 : -1;
+    const direction = this.#sort.order === "up" ? 1 : -1;
     const compare = (a, b) => {
       const [left, right] = [column.value(a), column.value(b)];
       if (left === right) return 0;
-      // What is not known stands last.
+      // Unknown values are last.
       if (left === null || left === undefined) return 1;
       if (right === null || right === undefined) return -1;
-      if (typeof left === "string") return WORDS.compare(left, String(right)) * way;
-      return (left < right ? -1 : 1) * way;
+      if (typeof left === "string") return COLLATOR.compare(left, String(right)) * direction;
+      return (left < right ? -1 : 1) * direction;
     };
-    const fits = (item) => {
-      const words = this.#columns.map((one) => one.value(item) ?? "");
-      return words.some((word) => String(word).toLowerCase().includes(this.#filter));
+    const matches = (item) => {
+      const values = this.#columns.map((one) => one.value(item) ?? "");
+      return values.some((value) => String(value).toLowerCase().includes(this.#filter));
     };
-    const shown = this.#items.filter(fits).sort(compare);
+    const shown = this.#items.filter(matches).sort(compare);
     const rows = shown.map((item) => this.#rows.get(String(this.#key(item))).row);
     const focused = document.activeElement;
     for (const { row } of this.#rows.values()) if (!rows.includes(row)) row.remove();
@@ -177,50 +177,50 @@ export class Table {
       }
     });
     if (focused !== document.activeElement && focused.isConnected) focused.focus();
-    if (rows.length > 0 && !rows.some((row) => row.tabIndex === 0)) this.#settle(rows[0]);
-    else this.#stops();
+    if (rows.length > 0 && !rows.some((row) => row.tabIndex === 0)) this.#select(rows[0]);
+    else this.#updateTabStops();
     this.#empty.hidden = rows.length > 0;
-    this.#empty.textContent = this.#items.length > 0 ? "Nothing fits the filter." : this.#nothing;
+    this.#empty.textContent = this.#items.length > 0 ? "No row matches the filter." : this.#emptyText;
     for (const [name, head] of this.#heads) {
       const order = this.#sort.order === "up" ? "ascending" : "descending";
       head.setAttribute("aria-sort", name === this.#sort.name ? order : "none");
     }
   }
 
-  #settle(row) {
+  #select(row) {
     if (!row) return;
     for (const other of this.#body.children) other.tabIndex = other === row ? 0 : -1;
-    this.#stops();
+    this.#updateTabStops();
   }
 
-  /** Tab goes from the row that has the keys to the links and buttons in it, and to no others. */
-  #stops() {
+  /** Tab moves from the selected row to its links and buttons, and to those of no other row. */
+  #updateTabStops() {
     for (const row of this.#body.children) {
       for (const inner of row.querySelectorAll("a, button")) inner.tabIndex = row.tabIndex;
     }
   }
 
-  /** The row goes away: the keys go on with its neighbour. */
-  #leave(row) {
+  /** Moves the focus from a row that is removed to its neighbour. */
+  #moveFocusFrom(row) {
     const next = row.nextElementSibling ?? row.previousElementSibling;
-    this.#settle(next);
+    this.#select(next);
     next?.focus();
   }
 
-  #walk(event) {
+  #onKeydown(event) {
     const row = event.target.closest("tr");
     const rows = [...this.#body.children];
-    const at = rows.indexOf(row);
-    const to = {
-      ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: rows.length - 1,
+    const index = rows.indexOf(row);
+    const target = {
+      ArrowDown: index + 1, ArrowUp: index - 1, Home: 0, End: rows.length - 1,
     }[event.key];
-    if (to !== undefined) {
-      rows[Math.min(Math.max(to, 0), rows.length - 1)]?.focus();
+    if (target !== undefined) {
+      rows[Math.min(Math.max(target, 0), rows.length - 1)]?.focus();
       event.preventDefault();
       return;
     }
-    // Enter on a link or a button in the row is theirs.
-    const isOurs = event.target === row || event.key !== "Enter";
-    if (isOurs && this.#onKey?.(event, this.#rows.get(row.dataset.key).item)) event.preventDefault();
+    // A link or a button in the row handles Enter itself.
+    const isForRow = event.target === row || event.key !== "Enter";
+    if (isForRow && this.#onKey?.(event, this.#rows.get(row.dataset.key).item)) event.preventDefault();
   }
 }

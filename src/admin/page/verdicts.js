@@ -1,11 +1,11 @@
-// What is the matter, as /diagnose says it. A verdict that stays keeps its place while its numbers
-// move, so that what it says to do can be read and copied.
+// The current verdicts, as in /diagnose. A verdict keeps its element while its values change, so that the
+// remedy can be read and copied.
 
-import { element, number, percent, seconds, span, text } from "./words.js";
+import { duration, element, number, percent, seconds, text } from "./words.js";
 
 const LEVELS = { critical: "bad", warning: "warn" };
 
-/** The verdicts in a section of the page. */
+/** The list of verdicts in a section of the page. */
 export class Verdicts {
   #section;
   #items = new Map();
@@ -14,20 +14,20 @@ export class Verdicts {
     this.#section = section;
   }
 
-  update(told) {
+  update(verdicts) {
     const list = this.#section.querySelector("ul");
     const known = this.#items;
-    this.#items = new Map(told.map((verdict) => {
+    this.#items = new Map(verdicts.map((verdict) => {
       const key = `${verdict.verdict} ${verdict.backend}`;
       return [key, known.get(key) ?? empty()];
     }));
     for (const [key, item] of known) if (!this.#items.has(key)) item.remove();
     [...this.#items.values()].forEach((item, index) => {
-      fill(item, told[index]);
-      const there = list.children[index];
-      if (there !== item) list.insertBefore(item, there ?? null);
+      fill(item, verdicts[index]);
+      const current = list.children[index];
+      if (current !== item) list.insertBefore(item, current ?? null);
     });
-    this.#section.hidden = told.length === 0;
+    this.#section.hidden = verdicts.length === 0;
   }
 }
 
@@ -41,28 +41,28 @@ function empty() {
 
 function fill(item, verdict) {
   const [head, evidence, remedy, disproof] = item.children;
-  const [level, what, more] = head.children;
+  const [level, title, details] = head.children;
   level.className = `chip ${LEVELS[verdict.severity] ?? "warn"}`;
-  say(level, text(verdict.severity));
+  setText(level, text(verdict.severity));
   const cause = verdict.cause ? ` Cause: ${verdict.cause}` : "";
-  say(what, `${text(verdict.backend)}: ${text(verdict.meaning)}${cause}`);
-  say(more, `${verdict.verdict} · confidence ${verdict.confidence} · for ${span(verdict.age_seconds)}`);
-  say(evidence, verdict.evidence.map(shown).join(" · "));
-  say(remedy, `→ ${text(verdict.remedy)}`);
-  say(disproof, `It is not so if: ${text(verdict.disproof)} See ${text(verdict.runbook)}.`);
+  setText(title, `${text(verdict.backend)}: ${text(verdict.meaning)}${cause}`);
+  setText(details, `${verdict.verdict} · confidence ${verdict.confidence} · for ${duration(verdict.age_seconds)}`);
+  setText(evidence, verdict.evidence.map(describe).join(" · "));
+  setText(remedy, `→ ${text(verdict.remedy)}`);
+  setText(disproof, `Disproved by: ${text(verdict.disproof)} See ${text(verdict.runbook)}.`);
 }
 
-/** Only what is new, so that a selection stays. */
-function say(node, words) {
-  if (node.textContent !== words) node.textContent = words;
-  node.hidden = words === "";
+/** Sets a text only if it differs, so that a selection of the user stays. */
+function setText(node, content) {
+  if (node.textContent !== content) node.textContent = content;
+  node.hidden = content === "";
 }
 
-function shown(evidence) {
-  const of = (value) => {
+function describe(evidence) {
+  const format = (value) => {
     if (evidence.unit === "ratio") return percent(value);
     return evidence.unit === "s" ? seconds(value) : `${number(value)} ${evidence.unit}`;
   };
-  const usual = typeof evidence.usual === "number" ? `, usually ${of(evidence.usual)}` : "";
-  return `${evidence.measure} ${of(evidence.value)} in ${seconds(evidence.window_seconds)}${usual}`;
+  const usual = typeof evidence.usual === "number" ? `, usually ${format(evidence.usual)}` : "";
+  return `${evidence.measure} ${format(evidence.value)} in ${seconds(evidence.window_seconds)}${usual}`;
 }

@@ -1,10 +1,10 @@
-// Numbers and times as people read them.
+// Numbers and times as text.
 
 const DASH = "–";
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
-/** Three digits at most, such as 0.42, 7.1, 132 or 12.3k. */
+/** A number in short form, such as 0.42, 12.3, 132 or 12.3k. */
 export function number(value) {
   if (!isNumber(value)) return DASH;
   const size = Math.abs(value);
@@ -14,12 +14,12 @@ export function number(value) {
   return value.toFixed(size >= 10 ? 1 : 2);
 }
 
-/** A whole number with its thousands apart. */
+/** An integer with thousands separators. */
 export function count(value) {
   return isNumber(value) ? Math.round(value).toLocaleString("en-GB") : DASH;
 }
 
-/** A time in the unit that suits it. */
+/** A time in seconds, in a suitable unit. */
 export function seconds(value) {
   if (!isNumber(value)) return DASH;
   if (value < 0.001) return `${(value * 1e6).toFixed(0)} µs`;
@@ -27,11 +27,11 @@ export function seconds(value) {
   if (value < 1) return `${(value * 1e3).toFixed(0)} ms`;
   if (value < 10) return `${value.toFixed(2)} s`;
   if (value < 60) return `${value.toFixed(1)} s`;
-  return span(value);
+  return duration(value);
 }
 
-/** A long time: minutes, hours, days. */
-export function span(value) {
+/** A long time in seconds as minutes, hours, days. */
+export function duration(value) {
   if (!isNumber(value)) return DASH;
   const whole = Math.floor(value);
   const [days, hours] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24];
@@ -42,7 +42,7 @@ export function span(value) {
   return `${whole} s`;
 }
 
-/** A share of one. */
+/** A ratio from 0 to 1 as a percentage. */
 export function percent(value) {
   if (!isNumber(value)) return DASH;
   const hundredths = value * 100;
@@ -54,10 +54,13 @@ export function text(value) {
   return value === null || value === undefined || value === "" ? DASH : String(value);
 }
 
-/** An element with a class and a text. Text is only ever text: names come from clients. */
+/**
+ * An element with a class and a text. Text is set as textContent and never parsed as HTML, because names
+ * come from clients.
+ */
 export function element(tag, className, content) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (content !== undefined) made.textContent = content;
-  return made;
+  const created = document.createElement(tag);
+  if (className) created.className = className;
+  if (content !== undefined) created.textContent = content;
+  return created;
 }

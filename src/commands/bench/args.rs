@@ -1,161 +1,170 @@
-//! `tokenweir bench`.
+//! The flags of `bench`.
 
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_bench::scenario::{Lengths, Preset};
-use tokenweir_bench::send::Shape;
-use tokenweir_core::address::Address;
+use tokenweir_bench::scenario::{ScenarioPreset, TokenRange};
+use tokenweir_bench::sender::RequestShape;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::units;
 
-/// `tokenweir bench`.
+/// Arguments of `tokenweir bench`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
-#[command(group = ArgGroup::new("what").required(true))]
-pub struct Bench {
-    /// The server: a gateway, or one replica.
-    #[arg(value_name = "URL", value_parser = Address::parse, group = "what")]
-    pub target: Option<Address>,
-    /// Compare two saved reports instead, the earlier one first.
+#[command(group = ArgGroup::new("mode").required(true))]
+pub struct BenchArgs {
+    /// URL of the server: a gateway or one backend.
+    #[arg(value_name = "URL", value_parser = BackendAddress::parse, group = "mode")]
+    pub target: Option<BackendAddress>,
+    /// Compare two saved reports, the earlier one first, without a run.
     #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, value_delimiter = ',')]
-    #[arg(env = "TOKENWEIR_BENCH_COMPARE", group = "what")]
+    #[arg(env = "TOKENWEIR_BENCH_COMPARE", group = "mode")]
     pub compare: Vec<PathBuf>,
-    /// What is sent.
+    /// The load.
     #[command(flatten)]
-    pub load: Load,
-    /// To whom.
+    pub load: BenchLoadArgs,
+    /// The server.
     #[command(flatten)]
-    pub whom: Whom,
-    /// What is shown.
+    pub endpoint: BenchEndpointArgs,
+    /// The report.
     #[command(flatten)]
-    pub shown: Shown,
+    pub shown: BenchReportArgs,
 }
 
-/// What is sent.
+/// Arguments about the load.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Load")]
-pub struct Load {
-    /// low-load, saturation, long-prompts, long-outputs or burst. [default: low-load]
+pub struct BenchLoadArgs {
+    /// Load preset: low-load, saturation, long-prompts, long-outputs or burst. [default: low-load]
     #[arg(long, value_name = "NAME", env = "TOKENWEIR_BENCH_SCENARIO", conflicts_with = "trace")]
-    pub scenario: Option<Preset>,
-    /// A trace instead: Mooncake's format, or a capture of this gateway.
+    pub scenario: Option<ScenarioPreset>,
+    /// Trace to send instead of a preset: a trace capture of the gateway, or Mooncake's format.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_BENCH_TRACE")]
     pub trace: Option<PathBuf>,
-    /// How many times faster than it was recorded the trace is sent.
+    /// Speed of the trace relative to its recording.
     #[arg(long, value_name = "X", default_value_t = 1.0, env = "TOKENWEIR_BENCH_SPEED")]
     #[arg(value_parser = positive)]
     pub speed: f64,
-    /// Open loop: so many requests a second, whatever became of those before.
-    #[arg(long, value_name = "RATE", env = "TOKENWEIR_BENCH_RATE", conflicts_with = "users")]
+    /// Open loop: requests per second, independent of earlier responses.
+    #[arg(long, value_name = "RATE", env = "TOKENWEIR_BENCH_RATE", conflicts_with = "concurrency")]
     #[arg(value_parser = positive)]
     pub rate: Option<f64>,
-    /// With --rate: requests are evenly apart, instead of independent of each other.
-    #[arg(long, env = "TOKENWEIR_BENCH_EVEN", requires = "rate")]
-    pub even: bool,
-    /// Closed loop: so many users, each of whom sends the next request after an answer.
-    #[arg(long, value_name = "N", env = "TOKENWEIR_BENCH_USERS")]
+    /// With --rate: constant intervals instead of Poisson arrivals.
+    #[arg(long, env = "TOKENWEIR_BENCH_CONSTANT_RATE", requires = "rate")]
+    pub constant_rate: bool,
+    /// Closed loop: number of concurrent requests; a new one starts when an earlier one ends.
+    #[arg(long, value_name = "N", env = "TOKENWEIR_BENCH_CONCURRENCY")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub users: Option<u32>,
-    /// Tokens of prompts, such as 512 or 200-800.
+    pub concurrency: Option<u32>,
+    /// Prompt tokens, such as 512 or 200-800.
     #[arg(long, value_name = "N[-N]", env = "TOKENWEIR_BENCH_PROMPT_TOKENS")]
-    pub prompt_tokens: Option<Lengths>,
-    /// Tokens of answers.
+    pub prompt_tokens: Option<TokenRange>,
+    /// Output tokens.
     #[arg(long, value_name = "N[-N]", env = "TOKENWEIR_BENCH_OUTPUT_TOKENS")]
-    pub output_tokens: Option<Lengths>,
-    /// Send so many requests at most.
+    pub output_tokens: Option<TokenRange>,
+    /// Maximum number of requests.
     #[arg(long, value_name = "N", env = "TOKENWEIR_BENCH_REQUESTS")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
-    /// Send nothing after this time. [default: 1m, unless --requests or --trace]
-    #[arg(long = "for", value_name = "DURATION", env = "TOKENWEIR_BENCH_FOR")]
+    /// Time limit for sending requests. [default: 1m, unless --requests or --trace is set]
+    #[arg(long = "duration", value_name = "DURATION", env = "TOKENWEIR_BENCH_DURATION")]
     #[arg(value_parser = units::duration::parse)]
     pub duration: Option<Duration>,
-    /// Equal seeds send the same lengths at the same times.
+    /// Seed of lengths and arrival times; runs with equal seeds send the same load.
     #[arg(long, value_name = "N", default_value_t = 1, env = "TOKENWEIR_BENCH_SEED")]
     pub seed: u64,
-    /// Equal salts make the same words. By default another one each time, so that no run finds the
-    /// prefix cache of another.
+    /// Salt of the prompt text; equal salts produce equal text. [default: a new one for each run,
+    /// so that no prefix is cached from an earlier run]
     #[arg(long, value_name = "N", env = "TOKENWEIR_BENCH_SALT")]
     pub salt: Option<u64>,
-    /// Most requests at the same time in an open loop. Others wait, and the results are not valid.
+    /// Maximum number of concurrent requests of an open loop. If it delays a request, the results
+    /// are not valid.
     #[arg(long, value_name = "N", default_value_t = 4096, env = "TOKENWEIR_BENCH_MAX_IN_FLIGHT")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_in_flight: u32,
-    /// Requests before the run that do not count.
+    /// Number of requests before the run that are not measured.
     #[arg(long, value_name = "N", default_value_t = 1, env = "TOKENWEIR_BENCH_WARMUP")]
     #[arg(value_parser = clap::value_parser!(u32).range(..=1000))]
     pub warmup: u32,
 }
 
-/// To whom.
+/// Arguments about the server.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server")]
-pub struct Whom {
-    /// The model to ask for. By default the only one that the server lists.
+pub struct BenchEndpointArgs {
+    /// Model of the requests. [default: the only one that the server lists]
     #[arg(long, value_name = "NAME", env = "TOKENWEIR_BENCH_MODEL")]
     pub model: Option<String>,
-    /// completions or chat.
+    /// API of the requests: completions or chat.
     #[arg(long, value_name = "SHAPE", default_value = "completions", env = "TOKENWEIR_BENCH_API")]
-    pub api: Shape,
-    #[arg(help = "The variable that holds the API key. [default: OPENAI_API_KEY, if it is set]")]
+    pub api: RequestShape,
+    #[arg(help = "Environment variable with the API key. [default: OPENAI_API_KEY, if it is set]")]
     #[arg(long, value_name = "NAME", env = "TOKENWEIR_BENCH_API_KEY_ENV")]
     #[arg(conflicts_with = "api_key_file")]
     pub api_key_env: Option<String>,
-    /// The file that holds it.
+    /// File with the API key.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_BENCH_API_KEY_FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// The admin port of the gateway, to have its own numbers beside the client's.
-    #[arg(long, value_name = "URL", env = "TOKENWEIR_BENCH_ADMIN", value_parser = Address::parse)]
-    pub admin: Option<Address>,
-    /// Longest time from sending a request to the end of its answer.
+    /// URL of the admin listener of the gateway, to add its own measurements to the report.
+    #[arg(long, value_name = "URL", env = "TOKENWEIR_BENCH_ADMIN")]
+    #[arg(value_parser = BackendAddress::parse)]
+    pub admin: Option<BackendAddress>,
+    /// Time limit from sending a request to the end of its response.
     #[arg(long, value_name = "DURATION", default_value = "10m", env = "TOKENWEIR_BENCH_TIMEOUT")]
     #[arg(value_parser = units::duration::parse)]
     pub timeout: Duration,
 }
 
-/// What is shown.
+/// Arguments about the report.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Report")]
-pub struct Shown {
-    /// Objective: longest time to first token.
+pub struct BenchReportArgs {
+    /// Objective: time to first token.
     #[arg(long, value_name = "DURATION", default_value = "2s", env = "TOKENWEIR_BENCH_TTFT")]
     #[arg(value_parser = units::duration::parse)]
     pub ttft: Duration,
-    /// Objective: longest time per output token after the first.
+    /// Objective: time per output token after the first.
     #[arg(long, value_name = "DURATION", default_value = "100ms", env = "TOKENWEIR_BENCH_TPOT")]
     #[arg(value_parser = units::duration::parse)]
     pub tpot: Duration,
-    /// The p99 of how late the generator may be. Later, and the results are not valid.
+    /// Limit of the generator's lag at p99. Above it, the results are not valid.
     #[arg(long, value_name = "DURATION", default_value = "10ms", env = "TOKENWEIR_BENCH_MAX_LAG")]
     #[arg(value_parser = units::duration::parse)]
     pub max_lag: Duration,
-    /// One JSON object instead of text.
+    /// Print one JSON object.
     #[arg(long, env = "TOKENWEIR_BENCH_JSON")]
     pub json: bool,
-    /// Write the JSON here too.
+    /// File to which the JSON report is written too.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_BENCH_SAVE")]
     pub save: Option<PathBuf>,
-    /// Write a page with plots here too.
+    /// File to which an HTML page with plots is written too.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_BENCH_HTML")]
     pub html: Option<PathBuf>,
-    /// Compare with a report that was saved.
-    #[arg(long, value_name = "FILE", env = "TOKENWEIR_BENCH_AGAINST", conflicts_with = "compare")]
-    pub against: Option<PathBuf>,
-    /// Fail if something got worse by more than this, and by more than chance does.
-    #[arg(long, value_name = "PERCENT", default_value = "10%", env = "TOKENWEIR_BENCH_FAIL_OVER")]
+    /// Saved report to compare the run with.
+    #[arg(long, value_name = "FILE", env = "TOKENWEIR_BENCH_BASELINE", conflicts_with = "compare")]
+    pub baseline: Option<PathBuf>,
+    /// Fail if a figure got significantly worse, by more than this.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "10%",
+        env = "TOKENWEIR_BENCH_REGRESSION_THRESHOLD"
+    )]
     #[arg(value_parser = percent)]
-    pub fail_over: f64,
+    pub regression_threshold: f64,
 }
 
 const HELP: &str = "\
 Examples:
   tokenweir bench http://127.0.0.1:8080
   tokenweir bench http://127.0.0.1:8080 --scenario burst --admin http://127.0.0.1:9090
-  tokenweir bench http://127.0.0.1:8080 --rate 20 --for 2m --save before.json --html before.html
-  tokenweir bench http://127.0.0.1:8080 --rate 20 --for 2m --against before.json --fail-over 5%
+  tokenweir bench http://127.0.0.1:8080 --rate 20 --duration 2m \\
+    --save before.json --html before.html
+  tokenweir bench http://127.0.0.1:8080 --rate 20 --duration 2m \\
+    --baseline before.json --regression-threshold 5%
 
-Exit status: 0 if the results are valid, 1 if they are not, nothing was served or something got
-worse than --fail-over, 64 if it was asked for wrongly.";
+Exit code: 0 the results are valid, 1 the results are not valid, no request was served, or a figure
+got worse by more than --regression-threshold, 64 invalid arguments.";
 
 fn positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (0.001..=100_000.0).contains(number));

@@ -1,6 +1,6 @@
-//! `tokenweir bench`: measures a server under load.
+//! `tokenweir bench`: load-tests a server.
 
 pub(crate) mod args;
-mod drive;
-mod opening;
+mod driver;
 pub(crate) mod run;
+mod setup;

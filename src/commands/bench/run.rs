@@ -1,87 +1,90 @@
-//! `tokenweir bench`: from its arguments to a report.
+//! Runs a benchmark or compares two reports, and prints and saves the results.
 
-use super::args::Bench;
-use super::drive::Drive;
-use super::opening::{BenchError, Opening};
-use crate::app::ports::raise_file_limit;
+use super::args::BenchArgs;
+use super::driver::LoadDriver;
+use super::setup::{BenchError, BenchSetup};
+use crate::app::listeners::raise_file_limit;
 use crate::app::signals;
-use crate::commands::progress::Bar;
+use crate::commands::progress::ProgressBar;
 use crate::commands::{USAGE, block_on, failed};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use tokenweir_bench::compare::Comparison;
-use tokenweir_bench::gateway::{Beheld, Page};
-use tokenweir_bench::report::{Ending, Report};
-use tokenweir_bench::send::Asker;
-use tokenweir_bench::tally::Tally;
-use tokenweir_core::address::Address;
+use tokenweir_bench::comparison::Comparison;
+use tokenweir_bench::gateway_metrics::{GatewayComparison, GatewayMetricsPage};
+use tokenweir_bench::report::{BenchReport, RunTermination};
+use tokenweir_bench::sender::TargetClient;
+use tokenweir_bench::statistics::RunStatistics;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
 
-/// A report that cannot be written or read.
+/// Why a report file cannot be written or read.
 #[derive(Debug, thiserror::Error)]
-enum FileError {
+enum ReportFileError {
     #[error("the report {0} cannot be written")]
     Write(PathBuf, #[source] std::io::Error),
     #[error("the report {0} cannot be read")]
     Read(PathBuf, #[source] std::io::Error),
     #[error("{0} is no report of this version of bench; --save and --json write one")]
-    Form(PathBuf, #[source] serde_json::Error),
-    #[error("the report has numbers that JSON cannot have")]
+    Parse(PathBuf, #[source] serde_json::Error),
+    #[error("the report has numbers that JSON cannot represent")]
     Json(#[from] serde_json::Error),
 }
 
-/// Longest wait until the gateway has counted the last requests.
-const SETTLED: Duration = Duration::from_secs(2);
-/// Time between two looks at it.
-const LOOK: Duration = Duration::from_millis(50);
+/// Time limit for the gateway to count the last requests.
+const FINAL_METRICS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval between two scrapes of the gateway while waiting for these counts.
+const METRICS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-pub(crate) fn run(bench: &Bench) -> ExitCode {
+pub(crate) fn run(bench: &BenchArgs) -> ExitCode {
     match (&bench.target, &*bench.compare) {
-        (Some(target), _) => block_on(measure(bench, target.clone())),
-        (None, [before, after]) => compare(bench, before, after),
+        (Some(target), _) => block_on(run_benchmark(bench, target.clone())),
+        (None, [before, after]) => compare_reports(bench, before, after),
         (None, _) => ExitCode::from(USAGE),
     }
 }
 
-fn compare(bench: &Bench, before: &Path, after: &Path) -> ExitCode {
-    match (read(before), read(after)) {
-        (Ok(before), Ok(after)) => show_comparison(bench, &before, &after),
+fn compare_reports(bench: &BenchArgs, before: &Path, after: &Path) -> ExitCode {
+    match (read_report(before), read_report(after)) {
+        (Ok(before), Ok(after)) => print_comparison(bench, &before, &after),
         (Err(error), _) | (_, Err(error)) => failed(&error),
     }
 }
 
-async fn measure(bench: &Bench, target: Address) -> ExitCode {
+async fn run_benchmark(bench: &BenchArgs, target: BackendAddress) -> ExitCode {
     raise_file_limit();
-    let before = match bench.shown.against.as_deref().map(read).transpose() {
+    let before = match bench.shown.baseline.as_deref().map(read_report).transpose() {
         Ok(before) => before,
         Err(error) => return failed(&error),
     };
-    let report = match report(bench, target).await {
+    let report = match build_report(bench, target).await {
         Ok(report) => report,
         Err(error) => return failed(&error),
     };
-    if let Err(error) = show(bench, &report) {
+    if let Err(error) = print_report(bench, &report) {
         return failed(&error);
     }
-    let compared = before.map(|before| show_comparison(bench, &before, &report));
-    if !report.is_valid() || report.ending == Ending::GaveUp {
+    let compared = before.map(|before| print_comparison(bench, &before, &report));
+    if !report.is_valid() || report.ending == RunTermination::GaveUp {
         return ExitCode::FAILURE;
     }
     compared.unwrap_or(ExitCode::SUCCESS)
 }
 
-async fn report(bench: &Bench, target: Address) -> Result<Report, BenchError> {
-    let opening = Opening::of(bench, target).await?;
+async fn build_report(
+    bench: &BenchArgs,
+    target: BackendAddress,
+) -> Result<BenchReport, BenchError> {
+    let opening = BenchSetup::prepare(bench, target).await?;
     let admin = opening.admin.clone();
     let (run, model) = (opening.run, opening.sender.model.clone());
     let before = match &admin {
-        Some(admin) => Some(page(admin, &model).await?),
+        Some(admin) => Some(fetch_page(admin, &model).await?),
         None => None,
     };
-    let bar = Bar::new();
-    let drive = Drive {
+    let bar = ProgressBar::new();
+    let driver = LoadDriver {
         sender: opening.sender,
         plan: opening.plan,
         synthesis: opening.synthesis,
@@ -89,42 +92,49 @@ async fn report(bench: &Bench, target: Address) -> Result<Report, BenchError> {
         until: bench.load.duration.or(opening.until),
         salt: run.salt,
     };
-    let (end, tally) = drive.run(run.objectives, signals::stop(), &bar).await;
+    let (end, tally) = driver.run(run.objectives, signals::stop(), &bar).await;
     drop(bar);
-    let beheld = match admin.zip(before) {
-        Some((admin, before)) => beheld(&admin, &model, &before, &tally).await,
+    let gateway = match admin.zip(before) {
+        Some((admin, before)) => fetch_gateway_measurements(&admin, &model, &before, &tally).await,
         None => None,
     };
-    Ok(Report::of(run, &end, tally, beheld))
+    Ok(BenchReport::new(run, &end, tally, gateway))
 }
 
-async fn page(admin: &Asker, model: &str) -> Result<Page, BenchError> {
+async fn fetch_page(admin: &TargetClient, model: &str) -> Result<GatewayMetricsPage, BenchError> {
     let page = admin.metrics().await?;
-    Page::read(&page, model).ok_or_else(|| BenchError::NoGateway(admin.target().to_string()))
+    GatewayMetricsPage::read(&page, model)
+        .ok_or_else(|| BenchError::NotAGateway(admin.target().to_string()))
 }
 
-/// The gateway's numbers, when it has counted what ended.
-async fn beheld(admin: &Asker, model: &str, before: &Page, tally: &Tally) -> Option<Beheld> {
+/// Fetches the gateway's own measurements of the run, when it has counted all ended requests or
+/// after [`FINAL_METRICS_TIMEOUT`].
+async fn fetch_gateway_measurements(
+    admin: &TargetClient,
+    model: &str,
+    before: &GatewayMetricsPage,
+    tally: &RunStatistics,
+) -> Option<GatewayComparison> {
     let ended = tally.counts.served + tally.counts.failed;
-    let begun = clock::now();
+    let start = clock::now();
     loop {
-        let after = match page(admin, model).await {
+        let after = match fetch_page(admin, model).await {
             Ok(after) => after,
             Err(error) => {
-                eprintln!("warning: the gateway's own numbers are missing: {error}");
+                eprintln!("warning: the report lacks the gateway's own measurements: {error}");
                 return None;
             }
         };
-        let is_over = clock::now().saturating_duration_since(begun) >= SETTLED;
-        if after.ended_since(before) >= ended || is_over {
+        let is_timed_out = clock::now().saturating_duration_since(start) >= FINAL_METRICS_TIMEOUT;
+        if after.finished_requests_since(before) >= ended || is_timed_out {
             return Some(after.beside(before, tally));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(METRICS_POLL_INTERVAL).await;
     }
 }
 
-#[expect(clippy::print_stdout, reason = "it is what was asked for")]
-fn show(bench: &Bench, report: &Report) -> Result<(), FileError> {
+#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+fn print_report(bench: &BenchArgs, report: &BenchReport) -> Result<(), ReportFileError> {
     let json = serde_json::to_string(report)?;
     if bench.shown.json {
         println!("{json}");
@@ -132,18 +142,19 @@ fn show(bench: &Bench, report: &Report) -> Result<(), FileError> {
         print!("{}", report.text());
     }
     if let Some(file) = &bench.shown.save {
-        write(file, &json)?;
+        write_report(file, &json)?;
     }
     match &bench.shown.html {
-        Some(file) => write(file, &report.html()),
+        Some(file) => write_report(file, &report.html()),
         None => Ok(()),
     }
 }
 
-/// Beside the JSON of a run, on standard error: standard output is one object.
-#[expect(clippy::print_stdout, reason = "it is what was asked for")]
-fn show_comparison(bench: &Bench, before: &Report, after: &Report) -> ExitCode {
-    let comparison = Comparison::of(before, after, bench.shown.fail_over);
+/// Prints a comparison. After a run with --json it goes to standard error, because standard output
+/// is one JSON object.
+#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+fn print_comparison(bench: &BenchArgs, before: &BenchReport, after: &BenchReport) -> ExitCode {
+    let comparison = Comparison::new(before, after, bench.shown.regression_threshold);
     if bench.target.is_some() && bench.shown.json {
         eprint!("{}", comparison.text());
     } else if bench.shown.json {
@@ -157,11 +168,11 @@ fn show_comparison(bench: &Bench, before: &Report, after: &Report) -> ExitCode {
     if comparison.regressions.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn write(file: &Path, text: &str) -> Result<(), FileError> {
-    fs::write(file, text).map_err(|error| FileError::Write(file.to_owned(), error))
+fn write_report(file: &Path, text: &str) -> Result<(), ReportFileError> {
+    fs::write(file, text).map_err(|error| ReportFileError::Write(file.to_owned(), error))
 }
 
-fn read(file: &Path) -> Result<Report, FileError> {
-    let text = fs::read(file).map_err(|error| FileError::Read(file.to_owned(), error))?;
-    serde_json::from_slice(&text).map_err(|error| FileError::Form(file.to_owned(), error))
+fn read_report(file: &Path) -> Result<BenchReport, ReportFileError> {
+    let text = fs::read(file).map_err(|error| ReportFileError::Read(file.to_owned(), error))?;
+    serde_json::from_slice(&text).map_err(|error| ReportFileError::Parse(file.to_owned(), error))
 }

@@ -5,22 +5,22 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir_core::units;
 
-/// `tokenweir demo`.
+/// Arguments of `tokenweir demo`.
 #[derive(Debug, Clone, Args)]
-pub struct Demo {
-    /// End after this time, such as 30s. Until interrupted, if not given.
-    #[arg(long = "for", value_name = "DURATION", env = "TOKENWEIR_DEMO_FOR")]
+pub struct DemoArgs {
+    /// Stop after this time, such as 30s. [default: run until interrupted]
+    #[arg(long = "duration", value_name = "DURATION", env = "TOKENWEIR_DEMO_DURATION")]
     #[arg(value_parser = units::duration::parse)]
     pub duration: Option<Duration>,
-    /// Where clients are served.
+    /// Address of the client listener.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
     #[arg(env = "TOKENWEIR_DEMO_LISTEN")]
     pub listen: SocketAddr,
-    /// Where metrics and health are served.
+    /// Address of the admin listener (metrics, health, state).
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090")]
     #[arg(env = "TOKENWEIR_DEMO_ADMIN")]
     pub admin: SocketAddr,
-    /// Number of simulated replicas.
+    /// Number of simulated backends.
     #[arg(long, value_name = "N", default_value_t = 3, env = "TOKENWEIR_DEMO_REPLICAS")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub replicas: u16,

@@ -1,5 +1,5 @@
-//! The light load of the demo: short and long chats at a steady rate, some streamed, each checked
-//! to its end.
+//! The load generator of the demo: short and long chats at a constant rate, some of them streamed.
+//! Each response is read to its end and counted.
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
@@ -8,34 +8,34 @@ use http_body_util::BodyExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
-use tokenweir_net::client::Client;
-use tokenweir_net::idle::Idle;
+use tokenweir_net::client::HttpClient;
+use tokenweir_net::idle_pool::IdlePool;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// What came of the load so far.
+/// Counters of the load.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
-    /// Requests answered whole.
+pub(crate) struct DemoCounters {
+    /// Requests with a complete, successful response.
     pub(super) served: AtomicU64,
-    /// Requests that were not.
+    /// All other requests.
     pub(super) failed: AtomicU64,
 }
 
 const TOPICS: [&str; 4] = ["weirs", "rivers", "token streams", "prefix caches"];
 
-/// Sends `rate` requests per second to the gateway until `stop`, and waits for the last to end.
+/// Sends `rate` requests per second to the gateway until `stop`, and waits for the last response.
 pub(crate) async fn run(
-    gateway: Address,
-    client: Client,
+    gateway: BackendAddress,
+    client: HttpClient,
     model: String,
     rate: f64,
-    tally: Arc<Tally>,
+    tally: Arc<DemoCounters>,
     mut stop: oneshot::Receiver<()>,
 ) {
-    let (mut requests, idle) = (JoinSet::new(), Idle::default());
+    let (mut requests, idle) = (JoinSet::new(), IdlePool::default());
     let mut random = fastrand::Rng::with_seed(7);
     let mut due = clock::now();
     for number in 0_u64.. {
@@ -45,25 +45,25 @@ pub(crate) async fn run(
             _ = &mut stop => break,
         }
         while requests.try_join_next().is_some() {}
-        let request = request(&gateway, &model, number, &mut random);
+        let request = build_request(&gateway, &model, number, &mut random);
         let (client, idle, tally) = (client.clone(), idle.clone(), tally.clone());
         requests.spawn(async move {
-            let count =
-                if is_whole(&client, &idle, request).await { &tally.served } else { &tally.failed };
-            count.fetch_add(1, Ordering::Relaxed);
+            let is_served = is_completed(&client, &idle, request).await;
+            let counter = if is_served { &tally.served } else { &tally.failed };
+            counter.fetch_add(1, Ordering::Relaxed);
         });
     }
     while requests.join_next().await.is_some() {}
 }
 
-async fn is_whole(client: &Client, idle: &Idle, request: Request<Bytes>) -> bool {
+async fn is_completed(client: &HttpClient, idle: &IdlePool, request: Request<Bytes>) -> bool {
     let Ok(response) = client.send(idle, request).await else { return false };
     response.status().is_success() && response.into_body().collect().await.is_ok()
 }
 
-/// Conversations of four topics share their first message, so that prefix caches have work.
-fn request(
-    gateway: &Address,
+/// The requests of one topic share their first message, so that prefix caches have hits.
+fn build_request(
+    gateway: &BackendAddress,
     model: &str,
     number: u64,
     random: &mut fastrand::Rng,

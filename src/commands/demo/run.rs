@@ -1,69 +1,69 @@
-//! The whole thing on one machine without a GPU: simulated replicas, a gateway and a light load.
+//! Runs simulated backends, a gateway and a light load in one process, without a GPU.
 
-use super::args::Demo;
-use super::load::{self, Tally};
-use crate::app::assembly::Assembly;
-use crate::app::{banner, logs, signals};
+use super::args::DemoArgs;
+use super::load::{self, DemoCounters};
+use crate::app::application::Application;
+use crate::app::{banner, logging, signals};
 use crate::commands::{failed, variable, wrong};
-use crate::config::{Config, Given, Log, Overrides, Source};
+use crate::config::{Config, ConfigSource, LogConfig, OverrideValue, Overrides};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokenweir_core::address::Address;
-use tokenweir_net::client::{Client, Limits};
-use tokenweir_sim::Sim;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
+use tokenweir_sim::Simulator;
 use tokio::sync::oneshot;
 
-/// Runs until Ctrl-C, or for the time asked for.
-pub(crate) async fn run(demo: Demo) -> ExitCode {
-    let settings = tokenweir_sim::Settings {
+/// Runs until Ctrl-C or for `--duration`.
+pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
+    let settings = tokenweir_sim::SimulatorSettings {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         replicas: demo.replicas,
-        ..tokenweir_sim::Settings::default()
+        ..tokenweir_sim::SimulatorSettings::default()
     };
     let model = settings.models.first().cloned().unwrap_or_default();
-    let sim = match Sim::bind(&settings).await {
+    let sim = match Simulator::bind(&settings).await {
         Ok(sim) => sim,
         Err(error) => return failed(&error),
     };
-    let overrides = overrides(&demo, sim.addrs());
-    let replicas = tokio::spawn(sim.run(std::future::pending()));
+    let overrides = build_overrides(&demo, sim.addrs());
+    let backends = tokio::spawn(sim.run(std::future::pending()));
     let mut loaded = match Config::load(None, overrides) {
         Ok(loaded) => loaded,
         Err(error) => return wrong(&error),
     };
-    // A light load, and whoever looks at one request wants its trace.
+    // The load is light, and each request of the demo should have a trace.
     loaded.config.tracing.ratio = Some(1.0);
-    let logs = logs::start(&Log { access: false, ..loaded.config.log.clone() });
-    let assembly = match Assembly::new(&loaded, Overrides::default(), &logs, variable).await {
+    let logs = logging::start(&LogConfig { access: false, ..loaded.config.log.clone() });
+    let assembly = match Application::new(&loaded, Overrides::default(), &logs, variable).await {
         Ok(assembly) => assembly,
         Err(error) => return failed(&error),
     };
     banner::show(&assembly, &logs);
-    show_what_to_try(&assembly, &model, &demo);
-    let Ok(gateway) = Address::parse(&format!("http://{}", assembly.listen)) else {
+    print_examples(&assembly, &model, &demo);
+    let Ok(gateway) = BackendAddress::parse(&format!("http://{}", assembly.listen)) else {
         return ExitCode::FAILURE;
     };
-    let tally = Arc::new(Tally::default());
-    let client = Client::new(Limits::default());
+    let tally = Arc::new(DemoCounters::default());
+    let client = HttpClient::new(HttpClientTimeouts::default());
     let (stop_load, stopped) = oneshot::channel();
     let load = tokio::spawn(load::run(gateway, client, model, demo.rate, tally.clone(), stopped));
     let ended = assembly
         .run(async move {
-            stop(demo.duration).await;
+            wait_for_stop(demo.duration).await;
             let _ = stop_load.send(());
-            // The gateway goes last: a request that comes when it has stopped accepting would fail.
+            // The gateway stops after the load: later requests would fail.
             let _ = load.await;
         })
         .await;
-    replicas.abort();
-    let summary = summary(&tally);
-    if ended.is_ok() { summary } else { ExitCode::FAILURE }
+    backends.abort();
+    let exit_code = print_summary(&tally);
+    if ended.is_ok() { exit_code } else { ExitCode::FAILURE }
 }
 
-async fn stop(after: Option<Duration>) {
+async fn wait_for_stop(after: Option<Duration>) {
     match after {
         None => signals::stop().await,
         Some(time) => tokio::select! {
@@ -73,23 +73,24 @@ async fn stop(after: Option<Duration>) {
     }
 }
 
-fn overrides(demo: &Demo, replicas: &[SocketAddr]) -> Overrides {
-    let flag = |name: &str| Source::Flag(name.to_owned());
-    let urls = replicas.iter().filter_map(|addr| Address::parse(&format!("http://{addr}")).ok());
+fn build_overrides(demo: &DemoArgs, backends: &[SocketAddr]) -> Overrides {
+    let flag = |name: &str| ConfigSource::Flag(name.to_owned());
+    let urls =
+        backends.iter().filter_map(|addr| BackendAddress::parse(&format!("http://{addr}")).ok());
     Overrides {
-        backends: Some(Given { value: urls.collect(), source: flag("demo") }),
-        listen: Some(Given { value: demo.listen, source: flag("--listen") }),
-        admin: Some(Given { value: demo.admin, source: flag("--admin") }),
+        backends: Some(OverrideValue { value: urls.collect(), source: flag("demo") }),
+        listen: Some(OverrideValue { value: demo.listen, source: flag("--listen") }),
+        admin: Some(OverrideValue { value: demo.admin, source: flag("--admin") }),
         ..Overrides::default()
     }
 }
 
-fn show_what_to_try(assembly: &Assembly, model: &str, demo: &Demo) {
+fn print_examples(assembly: &Application, model: &str, demo: &DemoArgs) {
     let body = format!(
         r#"{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}"#
     );
     eprintln!();
-    eprintln!("{} requests per second are under way. Watch them:", demo.rate);
+    eprintln!("The demo sends {} requests per second. Watch them:", demo.rate);
     eprintln!();
     eprintln!("  http://{}/  in a browser", assembly.operators);
     eprintln!();
@@ -101,12 +102,12 @@ fn show_what_to_try(assembly: &Assembly, model: &str, demo: &Demo) {
     );
     eprintln!("  curl http://{}/metrics", assembly.operators);
     eprintln!("  curl http://{}/status", assembly.operators);
-    eprintln!("  curl http://{}/explain", assembly.operators);
+    eprintln!("  curl http://{}/decisions", assembly.operators);
     eprintln!();
     eprintln!("Stop with Ctrl-C.");
 }
 
-fn summary(tally: &Tally) -> ExitCode {
+fn print_summary(tally: &DemoCounters) -> ExitCode {
     let (served, failed) =
         (tally.served.load(Ordering::Relaxed), tally.failed.load(Ordering::Relaxed));
     eprintln!("served {served} requests, {failed} failed");

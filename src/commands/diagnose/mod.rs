@@ -1,4 +1,4 @@
-//! `tokenweir diagnose`: names the conditions of backends under load.
+//! `tokenweir diagnose`: reports the conditions of backends under load.
 
 pub(crate) mod args;
 mod report;

@@ -1,23 +1,24 @@
-//! A diagnosis for people, in lines of any width.
+//! Renders a diagnosis as text of a given width.
 
 use anstyle::AnsiColor;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use tokenweir_diagnose::{Diagnosis, Evidence, Severity, Verdict};
-use tokenweir_doctor::report::{INDENT, NARROWEST, paragraph};
+use tokenweir_diagnose::{Diagnosis, Evidence, Verdict, VerdictSeverity};
+use tokenweir_doctor::report::{INDENT, NARROWEST, wrap_paragraph};
 
-/// All of it, with colours, which whoever writes it may have to take out.
+/// Renders the whole diagnosis with ANSI colours. The writer strips them if the output is no
+/// terminal.
 pub(crate) fn text(diagnosis: &Diagnosis, width: usize) -> String {
     let (mut text, width) = (String::new(), width.max(NARROWEST));
     for verdict in &diagnosis.verdicts {
-        text.push_str(&told(verdict, width));
+        text.push_str(&render_verdict(verdict, width));
         text.push('\n');
     }
-    for (backend, lines) in untold(diagnosis) {
-        let head = format!("{backend}: cannot tell");
-        line(&mut text, &paragraph(&head, "", INDENT, width, None));
-        for words in lines {
-            line(&mut text, &paragraph(&words, INDENT, "      ", width, None));
+    for (backend, reasons) in undetermined_rules(diagnosis) {
+        let head = format!("{backend}: not judged");
+        push_line(&mut text, &wrap_paragraph(&head, "", INDENT, width, None));
+        for words in reasons {
+            push_line(&mut text, &wrap_paragraph(&words, INDENT, "      ", width, None));
         }
         text.push('\n');
     }
@@ -26,24 +27,24 @@ pub(crate) fn text(diagnosis: &Diagnosis, width: usize) -> String {
             "note  {}: {} is {}, usually {} (z = {:.0})",
             anomaly.backend,
             anomaly.measure,
-            number(anomaly.value, &anomaly.unit),
-            number(anomaly.usual, &anomaly.unit),
+            format_number(anomaly.value, &anomaly.unit),
+            format_number(anomaly.usual, &anomaly.unit),
             anomaly.z,
         );
-        line(&mut text, &paragraph(&words, "", INDENT, width, None));
+        push_line(&mut text, &wrap_paragraph(&words, "", INDENT, width, None));
     }
     for pair in &diagnosis.pairs {
         let words = format!(
             "note  {}: {} and {} move together (rank correlation {:.2})",
             pair.backend, pair.first, pair.second, pair.correlation,
         );
-        line(&mut text, &paragraph(&words, "", INDENT, width, None));
+        push_line(&mut text, &wrap_paragraph(&words, "", INDENT, width, None));
     }
-    line(&mut text, &paragraph(&summary(diagnosis), "", "", width, None));
+    push_line(&mut text, &wrap_paragraph(&render_summary(diagnosis), "", "", width, None));
     text
 }
 
-fn told(verdict: &Verdict, width: usize) -> String {
+fn render_verdict(verdict: &Verdict, width: usize) -> String {
     let Verdict { verdict: name, backend, severity, confidence, meaning, .. } = verdict;
     let mut text = String::new();
     let head = format!(
@@ -52,41 +53,42 @@ fn told(verdict: &Verdict, width: usize) -> String {
         confidence.as_str()
     );
     let style = match severity {
-        Severity::Critical => AnsiColor::Red,
-        Severity::Warning => AnsiColor::Yellow,
+        VerdictSeverity::Critical => AnsiColor::Red,
+        VerdictSeverity::Warning => AnsiColor::Yellow,
     };
     let styled = Some((severity.as_str(), style.on_default().bold()));
-    line(&mut text, &paragraph(&head, "", INDENT, width, styled));
+    push_line(&mut text, &wrap_paragraph(&head, "", INDENT, width, styled));
     if let Some(cause) = &verdict.cause {
-        line(&mut text, &paragraph(&format!("cause: {cause}"), INDENT, INDENT, width, None));
+        let cause = format!("cause: {cause}");
+        push_line(&mut text, &wrap_paragraph(&cause, INDENT, INDENT, width, None));
     }
     for evidence in &verdict.evidence {
-        let words = shown(evidence);
-        line(&mut text, &paragraph(&words, INDENT, "      ", width, None));
+        let words = render_evidence(evidence);
+        push_line(&mut text, &wrap_paragraph(&words, INDENT, "      ", width, None));
     }
     let remedy = format!("-> {}", verdict.remedy);
-    line(&mut text, &paragraph(&remedy, INDENT, "       ", width, None));
-    let disproof = format!("It is not so if: {} See {}.", verdict.disproof, verdict.runbook);
-    line(&mut text, &paragraph(&disproof, INDENT, INDENT, width, None));
+    push_line(&mut text, &wrap_paragraph(&remedy, INDENT, "       ", width, None));
+    let disproof = format!("Disproved if: {} See {}.", verdict.disproof, verdict.runbook);
+    push_line(&mut text, &wrap_paragraph(&disproof, INDENT, INDENT, width, None));
     text
 }
 
-fn shown(evidence: &Evidence) -> String {
+fn render_evidence(evidence: &Evidence) -> String {
     let Evidence { measure, value, unit, usual, window_seconds } = evidence;
-    let usual = usual.map(|usual| format!(", usually {}", number(usual, unit)));
-    let value = number(*value, unit);
+    let usual = usual.map(|usual| format!(", usually {}", format_number(usual, unit)));
+    let value = format_number(*value, unit);
     format!("{measure} = {value} in {window_seconds:.0} s{}", usual.unwrap_or_default())
 }
 
-/// Rules that cannot be judged, by replica and by what is missing for them.
-fn untold(diagnosis: &Diagnosis) -> Vec<(&str, Vec<String>)> {
+/// The rules that could not be judged: for each backend, lines of rules that lack the same data.
+fn undetermined_rules(diagnosis: &Diagnosis) -> Vec<(&str, Vec<String>)> {
     let backends = diagnosis.backends.iter().map(|watched| {
-        let mut reasons: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-        let of_it = diagnosis.cannot_tell.iter().filter(|it| it.backend == watched.backend);
-        for untold in of_it {
-            reasons.entry(untold.missing.join(", ")).or_default().push(&untold.verdict);
+        let mut by_missing: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        let rules = diagnosis.cannot_tell.iter().filter(|rule| rule.backend == watched.backend);
+        for rule in rules {
+            by_missing.entry(rule.missing.join(", ")).or_default().push(&rule.verdict);
         }
-        let lines = reasons
+        let lines = by_missing
             .into_iter()
             .map(|(missing, rules)| format!("{}: missing {missing}", rules.join(", ")));
         (&*watched.backend, lines.collect::<Vec<_>>())
@@ -94,7 +96,7 @@ fn untold(diagnosis: &Diagnosis) -> Vec<(&str, Vec<String>)> {
     backends.filter(|(_, lines)| !lines.is_empty()).collect()
 }
 
-fn number(value: f64, unit: &str) -> String {
+fn format_number(value: f64, unit: &str) -> String {
     match unit {
         "ratio" => format!("{:.1} %", 100.0 * value),
         "s" if value < 1.0 => format!("{:.1} ms", 1e3 * value),
@@ -103,18 +105,19 @@ fn number(value: f64, unit: &str) -> String {
     }
 }
 
-fn summary(diagnosis: &Diagnosis) -> String {
-    let count = |severity| diagnosis.verdicts.iter().filter(|it| it.severity == severity).count();
-    let unknown = diagnosis.backends.iter().filter(|it| !it.is_judged).count();
+fn render_summary(diagnosis: &Diagnosis) -> String {
+    let count =
+        |severity| diagnosis.verdicts.iter().filter(|verdict| verdict.severity == severity).count();
+    let unknown = diagnosis.backends.iter().filter(|backend| !backend.is_judged).count();
     format!(
-        "{} replica(s): {} critical, {} warning; {unknown} of which nothing can be told",
+        "{} backend(s): {} critical, {} warning; {unknown} not judged",
         diagnosis.backends.len(),
-        count(Severity::Critical),
-        count(Severity::Warning),
+        count(VerdictSeverity::Critical),
+        count(VerdictSeverity::Warning),
     )
 }
 
-fn line(text: &mut String, words: &str) {
+fn push_line(text: &mut String, words: &str) {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{words}");
 }
@@ -123,10 +126,10 @@ fn line(text: &mut String, words: &str) {
 mod tests {
     use super::*;
     use crate::commands::diagnose::run::tests::{diagnosis, verdict};
-    use tokenweir_diagnose::CannotTell;
+    use tokenweir_diagnose::UndeterminedRule;
 
     #[test]
-    fn forty_columns_are_enough_and_what_is_missing_is_said_once() {
+    fn a_report_of_forty_columns_lists_missing_signals_once() {
         let evidence = Evidence {
             measure: "queue_time_mean".into(),
             value: 4.0,
@@ -134,13 +137,13 @@ mod tests {
             usual: Some(0.005),
             window_seconds: 60.0,
         };
-        let found = Verdict { evidence: vec![evidence], ..verdict(Severity::Warning) };
-        let untold = |name: &'static str| CannotTell {
+        let found = Verdict { evidence: vec![evidence], ..verdict(VerdictSeverity::Warning) };
+        let undetermined = |name: &'static str| UndeterminedRule {
             verdict: name.into(),
             backend: "gpu-0".into(),
             missing: vec!["gateway".into()],
         };
-        let cannot_tell = vec![untold("stalls"), untold("abort_spike")];
+        let cannot_tell = vec![undetermined("stalls"), undetermined("abort_spike")];
         let diagnosis = Diagnosis { cannot_tell, ..diagnosis(vec![found], true) };
         let text = text(&diagnosis, 40);
         let text = anstream::adapter::strip_str(&text).to_string();
@@ -149,9 +152,9 @@ mod tests {
         for part in [
             "warning gpu-0: The KV cache is full. [kv_backlog, confidence high]",
             "queue_time_mean = 4.00 s in 60 s, usually 5.0 ms",
-            "-> Add a replica.",
+            "-> Add a backend.",
             "stalls, abort_spike: missing gateway",
-            "1 replica(s): 0 critical, 1 warning; 0 of which nothing can be told",
+            "1 backend(s): 0 critical, 1 warning; 0 not judged",
         ] {
             assert!(words.contains(part), "{part}: {words}");
         }

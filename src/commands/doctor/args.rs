@@ -1,50 +1,50 @@
-//! `tokenweir doctor`.
+//! The flags of `doctor`.
 
 use clap::{ArgGroup, Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::units;
 
-/// `tokenweir doctor`.
+/// Arguments of `tokenweir doctor`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
-#[command(group = ArgGroup::new("whom").required(true).multiple(true))]
-pub struct Doctor {
-    /// A replica; may be given several times, or several with commas.
-    #[arg(long, value_name = "URL", value_delimiter = ',', group = "whom")]
+#[command(group = ArgGroup::new("target").required(true).multiple(true))]
+pub struct DoctorArgs {
+    /// URL of a backend; can be given several times, or as a comma-separated list.
+    #[arg(long, value_name = "URL", value_delimiter = ',', group = "target")]
     #[arg(env = "TOKENWEIR_DOCTOR_BACKEND")]
-    #[arg(value_parser = Address::parse)]
-    pub backend: Vec<Address>,
-    /// A configuration file: its replicas, unless --backend names others, and what it says itself.
-    #[arg(long, value_name = "FILE", group = "whom", env = "TOKENWEIR_DOCTOR_CONFIG")]
+    #[arg(value_parser = BackendAddress::parse)]
+    pub backend: Vec<BackendAddress>,
+    /// Configuration file: checks the file and its backends, or those of --backend only.
+    #[arg(long, value_name = "FILE", group = "target", env = "TOKENWEIR_DOCTOR_CONFIG")]
     pub config: Option<PathBuf>,
-    /// The admin port of a gateway that runs: its replicas and its configuration.
-    #[arg(long, value_name = "URL", group = "whom", conflicts_with = "config")]
-    #[arg(value_parser = Address::parse, env = "TOKENWEIR_DOCTOR_ADMIN")]
-    pub admin: Option<Address>,
-    /// Send each replica a chat request of 16 tokens, up to three times, and look at its stream.
+    /// URL of the admin listener of a running gateway: checks its backends and its configuration.
+    #[arg(long, value_name = "URL", group = "target", conflicts_with = "config")]
+    #[arg(value_parser = BackendAddress::parse, env = "TOKENWEIR_DOCTOR_ADMIN")]
+    pub admin: Option<BackendAddress>,
+    /// Send each backend a chat request of 16 tokens, up to three times, and check its stream.
     #[arg(long, env = "TOKENWEIR_DOCTOR_PROBE")]
     pub probe: bool,
-    /// Longest wait for an answer.
+    /// Time limit for each response.
     #[arg(long, value_name = "DURATION", default_value = "5s", env = "TOKENWEIR_DOCTOR_TIMEOUT")]
     #[arg(value_parser = units::duration::parse)]
     pub timeout: Duration,
-    /// How long an idle connection is watched, to see when it is closed; 0s: not at all.
+    /// How long to observe an idle connection, to see when the backend closes it. 0s skips this.
     #[arg(long, value_name = "DURATION", default_value = "6s", env = "TOKENWEIR_DOCTOR_IDLE")]
     #[arg(value_parser = units::duration::parse)]
     pub idle: Duration,
-    /// The least of what is found that makes the exit code 1.
+    /// Lowest severity that makes the exit code 1.
     #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_DOCTOR_FAIL_ON")]
-    pub fail_on: FailOn,
+    pub fail_on: DoctorFailOn,
     /// Print one JSON object.
     #[arg(long, env = "TOKENWEIR_DOCTOR_JSON")]
     pub json: bool,
 }
 
-/// What a pipeline ends at.
+/// Lowest severity that makes the exit code 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum FailOn {
+pub enum DoctorFailOn {
     /// Warnings and errors.
     #[default]
     Warning,
@@ -53,12 +53,12 @@ pub enum FailOn {
 }
 
 const HELP: &str = "\
-Nothing that is asked changes a replica; only --probe makes an engine work. The key of replicas
-without one in a configuration is taken from VLLM_API_KEY, the token of an admin port from
+The doctor changes nothing on a backend; only --probe puts load on an engine. The key for backends
+without an api_key in a configuration comes from VLLM_API_KEY, the admin token from
 TOKENWEIR_ADMIN_TOKEN.
 
-Exit code: 0 nothing worse than notes, 1 something as bad as --fail-on says, 2 or 64 it cannot be
-run as asked.
+Exit code: 0 nothing worse than notes, 1 a finding of the severity of --fail-on or above, 2 invalid
+arguments, 64 a mistake in the configuration.
 
 Examples:
   tokenweir doctor --backend http://127.0.0.1:8000

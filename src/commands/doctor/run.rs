@@ -1,262 +1,276 @@
-//! Asks replicas, the configuration and a running gateway what is wrong with them.
+//! Gathers facts about backends, the configuration and a running gateway, runs the checks and
+//! prints the findings.
 
-use super::args::{Doctor, FailOn};
-use crate::app::assembly::AssemblyError;
+use super::args::{DoctorArgs, DoctorFailOn};
+use crate::app::application::ApplicationError;
+use crate::app::builders::outbound;
 use crate::app::collectors;
-use crate::app::parts::outbound;
-use crate::app::sources::Sources;
-use crate::backend::routes::Named;
-use crate::commands::{Chain, variable, wrong};
-use crate::config::{BackendConfig, Config, ConfigError, Loaded, Overrides, Secret, SecretError};
-use crate::telemetry::otel::{Protocol, Settings};
+use crate::app::discovery_sources::DiscoverySources;
+use crate::backend::routes::ModelConfig;
+use crate::commands::{ErrorChain, variable, wrong};
+use crate::config::{
+    BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret, SecretError,
+};
+use crate::telemetry::otel::{OtlpProtocol, TracingSettings};
 use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::address::Address;
-use tokenweir_doctor::configuration::{self, Configuration};
-use tokenweir_doctor::facts::{Collector, Facts, Gateway, Key, Replica};
-use tokenweir_doctor::finding::{Finding, Severity};
-use tokenweir_doctor::gather::{self, Plan, Target, Told};
+use tokenweir_core::address::BackendAddress;
+use tokenweir_doctor::configuration::{self, GatewaySettings};
+use tokenweir_doctor::facts::{BackendFacts, CollectorFacts, DoctorFacts, GatewayFacts, TargetKey};
+use tokenweir_doctor::finding::{Finding, FindingSeverity};
+use tokenweir_doctor::gather::{self, GatewayAnswers, GatherOptions, GatherTarget};
 use tokenweir_doctor::{checks, report};
-use tokenweir_net::tls::{Alpn, Outbound};
+use tokenweir_net::tls::{Alpn, OutboundTls};
 use tokio::task::JoinSet;
 
-/// The key of replicas that have none in a configuration, by the name that vLLM itself reads.
-pub(crate) const REPLICA_KEY: &str = "VLLM_API_KEY";
-/// The token of an admin port.
+/// Environment variable of the key for backends without `api_key` in a configuration. vLLM reads
+/// the same variable.
+pub(crate) const BACKEND_KEY_VARIABLE: &str = "VLLM_API_KEY";
+/// Environment variable of the admin token.
 pub(crate) const ADMIN_TOKEN: &str = "TOKENWEIR_ADMIN_TOKEN";
 
-/// How long sources of replicas are waited for.
-const DISCOVERY: Duration = Duration::from_secs(2);
-/// Replicas that are asked at the same time.
-const AT_ONCE: usize = 64;
-/// Columns of a line where nobody says how wide it is, and at most.
-const WIDTH: usize = 100;
+/// Time limit for the first results of discovery.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of backends that are examined concurrently.
+const MAX_CONCURRENT_BACKENDS: usize = 64;
+/// Maximum width of the report, in columns.
+const MAX_COLUMNS: usize = 100;
 
-/// It cannot be run as asked.
-const CANNOT: u8 = 2;
+/// Exit code if the doctor cannot run with these arguments.
+const EXIT_CANNOT_RUN: u8 = 2;
 
-/// What is to be looked at.
-struct Case {
-    /// The configuration, and where it is from, if there is one.
-    loaded: Option<Loaded>,
-    replicas: Vec<BackendConfig>,
-    told: Option<Told>,
+/// The inputs that the arguments select.
+struct DoctorInputs {
+    /// The configuration with the sources of its values, if there is one.
+    loaded: Option<LoadedConfig>,
+    backends: Vec<BackendConfig>,
+    gateway_answers: Option<GatewayAnswers>,
 }
 
-pub(crate) async fn run(doctor: Doctor) -> ExitCode {
-    let case = match case(&doctor).await {
-        Ok(case) => case,
+pub(crate) async fn run(doctor: DoctorArgs) -> ExitCode {
+    let inputs = match gather_inputs(&doctor).await {
+        Ok(inputs) => inputs,
         Err(error) => return wrong(&error),
     };
-    let facts = match facts(&doctor, case).await {
+    let facts = match gather_facts(&doctor, inputs).await {
         Ok(facts) => facts,
         Err(error) => {
-            eprintln!("error: {}", Chain(&error));
-            return ExitCode::from(CANNOT);
+            eprintln!("error: {}", ErrorChain(&error));
+            return ExitCode::from(EXIT_CANNOT_RUN);
         }
     };
     let findings = checks::examine(&facts);
     if doctor.json {
         show(&format_args!("{:#}\n", report::json(&facts, &findings)));
     } else {
-        let width = textwrap::termwidth().min(WIDTH);
+        let width = textwrap::termwidth().min(MAX_COLUMNS);
         show(&report::text(&facts, &findings, width));
     }
-    code(&findings, doctor.fail_on)
+    exit_code(&findings, doctor.fail_on)
 }
 
-/// On standard output, without colours where nobody wants them. A closed pipe is no failure.
+/// Prints a report to standard output, without colours if that is no terminal or colours are
+/// disabled. A closed pipe is not an error.
 pub(crate) fn show(report: &dyn Display) {
     let _ = write!(anstream::stdout(), "{report}");
 }
 
-fn code(findings: &[Finding], fail_on: FailOn) -> ExitCode {
+fn exit_code(findings: &[Finding], fail_on: DoctorFailOn) -> ExitCode {
     let limit = match fail_on {
-        FailOn::Warning => Severity::Warning,
-        FailOn::Error => Severity::Error,
+        DoctorFailOn::Warning => FindingSeverity::Warning,
+        DoctorFailOn::Error => FindingSeverity::Error,
     };
     let is_bad = findings.iter().any(|finding| finding.severity >= limit);
     if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-async fn case(doctor: &Doctor) -> Result<Case, ConfigError> {
+async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError> {
     let named: Vec<BackendConfig> = doctor.backend.iter().cloned().map(BackendConfig::at).collect();
-    let (loaded, told, found) = match (&doctor.admin, &doctor.config) {
+    let (loaded, gateway_answers, known_backends) = match (&doctor.admin, &doctor.config) {
         (Some(admin), _) => {
-            let told = told(doctor, admin).await;
-            let found = listed(&told);
-            (None, Some(told), found)
+            let answers = query_gateway(doctor, admin).await;
+            let backends = gateway_backends(&answers);
+            (None, Some(answers), backends)
         }
         (None, Some(file)) => {
             let loaded = Config::load(Some(file), Overrides::default())?;
-            let found = if named.is_empty() {
-                discovered(&loaded.config).await
+            let backends = if named.is_empty() {
+                discover_backends(&loaded.config).await
             } else {
                 loaded.config.backends.clone()
             };
-            (Some(loaded), None, found)
+            (Some(loaded), None, backends)
         }
         (None, None) => (None, None, Vec::new()),
     };
-    // Those that were named, with what is known of them.
-    let known = |named: BackendConfig| {
-        let found = found.iter().find(|found| found.url == named.url);
-        found.cloned().unwrap_or(named)
+    // A backend of --backend has the settings that the configuration or the gateway has for it.
+    let with_settings = |named: BackendConfig| {
+        let known = known_backends.iter().find(|known| known.url == named.url);
+        known.cloned().unwrap_or(named)
     };
-    let replicas: Vec<BackendConfig> = named.into_iter().map(known).collect();
-    let replicas = if replicas.is_empty() { found } else { replicas };
-    Ok(Case { loaded, replicas, told })
+    let selected: Vec<BackendConfig> = named.into_iter().map(with_settings).collect();
+    let backends = if selected.is_empty() { known_backends } else { selected };
+    Ok(DoctorInputs { loaded, backends, gateway_answers })
 }
 
-async fn told(doctor: &Doctor, admin: &Address) -> Told {
-    let plan = plan(doctor, Outbound::of_machine(Alpn::Http1));
-    let target = Target { id: "admin".into(), url: admin.clone(), key: key_in(ADMIN_TOKEN) };
-    gather::gateway(&target, &plan).await
+async fn query_gateway(doctor: &DoctorArgs, admin: &BackendAddress) -> GatewayAnswers {
+    let options = gather_options(doctor, OutboundTls::with_native_roots(Alpn::Http1));
+    let target =
+        GatherTarget { id: "admin".into(), url: admin.clone(), key: key_from_env(ADMIN_TOKEN) };
+    gather::gateway(&target, &options).await
 }
 
-/// The replicas that a gateway has, with what its configuration says of them.
-fn listed(told: &Told) -> Vec<BackendConfig> {
-    let config = told.config.clone().and_then(|config| settings_in(config).ok());
+/// The backends of a gateway, with their settings from its configuration if it is known.
+fn gateway_backends(answers: &GatewayAnswers) -> Vec<BackendConfig> {
+    let config = answers.config.clone().and_then(|config| parse_shown_config(config).ok());
     let configured = config.as_ref().map(|config| config.backends.as_slice());
-    let listed = told.replicas.iter().map(|(id, url)| {
+    let backends = answers.backends.iter().map(|(id, url)| {
         let known = configured.unwrap_or_default().iter().find(|known| known.url == *url);
-        let found = || BackendConfig { name: Some(id.clone()), ..BackendConfig::at(url.clone()) };
-        known.cloned().unwrap_or_else(found)
+        let unknown = || BackendConfig { name: Some(id.clone()), ..BackendConfig::at(url.clone()) };
+        known.cloned().unwrap_or_else(unknown)
     });
-    listed.collect()
+    backends.collect()
 }
 
-async fn discovered(config: &Config) -> Vec<BackendConfig> {
-    let mut sources = Sources::start(&config.discovery);
-    sources.first(DISCOVERY).await;
-    sources.replicas(config)
+async fn discover_backends(config: &Config) -> Vec<BackendConfig> {
+    let mut sources = DiscoverySources::start(&config.discovery);
+    sources.first(DISCOVERY_TIMEOUT).await;
+    sources.backends(config)
 }
 
-async fn facts(doctor: &Doctor, case: Case) -> Result<Facts, AssemblyError> {
-    let Case { loaded, replicas, told } = case;
-    let (gateway, told_config) = match told {
-        Some(told) => (Some(told.gateway), told.config),
+async fn gather_facts(
+    doctor: &DoctorArgs,
+    inputs: DoctorInputs,
+) -> Result<DoctorFacts, ApplicationError> {
+    let DoctorInputs { loaded, backends, gateway_answers } = inputs;
+    let (gateway, gateway_config) = match gateway_answers {
+        Some(answers) => (Some(answers.gateway), answers.config),
         None => (None, None),
     };
-    let (told_config, config_problem) = match told_config.map(settings_in).transpose() {
+    let (gateway_config, config_problem) = match gateway_config.map(parse_shown_config).transpose()
+    {
         Ok(config) => (config, None),
         Err(problem) => (None, Some(problem)),
     };
-    let gateway = gateway.map(|gateway| gateway.map(|it| Gateway { config_problem, ..it }));
-    let config = loaded.as_ref().map(|loaded| loaded.config.clone()).or(told_config);
+    let gateway =
+        gateway.map(|gateway| gateway.map(|gateway| GatewayFacts { config_problem, ..gateway }));
+    let config = loaded.as_ref().map(|loaded| loaded.config.clone()).or(gateway_config);
     let is_configured = config.is_some();
     let config = config.unwrap_or_default();
-    let outbound = match outbound(&config, &replicas) {
-        // The files of a gateway may be on another machine.
-        Err(_) if gateway.is_some() => Outbound::of_machine(Alpn::Http1),
+    let outbound = match outbound(&config, &backends) {
+        // The TLS files of a remote gateway may not exist on this machine.
+        Err(_) if gateway.is_some() => OutboundTls::with_native_roots(Alpn::Http1),
         outbound => outbound?,
     };
-    let plan = plan(doctor, outbound);
-    let collector = collector(loaded.as_ref(), plan.timeout);
-    let asking = ask(replicas.iter().map(target).collect(), &plan);
-    let (collector, replicas) = tokio::join!(collector, asking);
-    let config = compared(&config);
-    Ok(Facts { config, is_configured, replicas, gateway, collector: collector? })
+    let options = gather_options(doctor, outbound);
+    let collector = check_collector(loaded.as_ref(), options.timeout);
+    let gathering = gather_backends(backends.iter().map(backend_target).collect(), &options);
+    let (collector, backends) = tokio::join!(collector, gathering);
+    let config = checked_settings(&config);
+    Ok(DoctorFacts { config, is_configured, backends, gateway, collector: collector? })
 }
 
-fn plan(doctor: &Doctor, outbound: Arc<Outbound>) -> Plan {
-    let Doctor { timeout, idle, probe, .. } = *doctor;
-    Plan { outbound, timeout, idle, probe }
+fn gather_options(doctor: &DoctorArgs, outbound: Arc<OutboundTls>) -> GatherOptions {
+    let DoctorArgs { timeout, idle, probe, .. } = *doctor;
+    GatherOptions { outbound, timeout, idle, probe }
 }
 
-fn target(replica: &BackendConfig) -> Target {
-    let key = replica.api_key.as_ref().map_or_else(|| key_in(REPLICA_KEY), key);
-    Target { id: replica.id().to_string(), url: replica.url.clone(), key }
+fn backend_target(backend: &BackendConfig) -> GatherTarget {
+    let key =
+        backend.api_key.as_ref().map_or_else(|| key_from_env(BACKEND_KEY_VARIABLE), resolve_key);
+    GatherTarget { id: backend.id().to_string(), url: backend.url.clone(), key }
 }
 
-fn key(secret: &Secret) -> Key {
+fn resolve_key(secret: &Secret) -> TargetKey {
     match secret.resolve(variable) {
-        Ok(secret) => Key::Known(secret.bearer().clone()),
-        Err(error) => Key::Missing(error.to_string()),
+        Ok(secret) => TargetKey::Known(secret.bearer().clone()),
+        Err(error) => TargetKey::Missing(error.to_string()),
     }
 }
 
-/// The key in a variable of this name.
-pub(crate) fn key_in(name: &str) -> Key {
+/// The key in the environment variable `name`.
+pub(crate) fn key_from_env(name: &str) -> TargetKey {
     match Secret::Env(name.to_owned()).resolve(variable) {
-        Ok(secret) => Key::Known(secret.bearer().clone()),
-        Err(SecretError::Unset(_)) => Key::None,
-        Err(error) => Key::Missing(error.to_string()),
+        Ok(secret) => TargetKey::Known(secret.bearer().clone()),
+        Err(SecretError::Unset(_)) => TargetKey::None,
+        Err(error) => TargetKey::Missing(error.to_string()),
     }
 }
 
-/// All of them, in their order.
-async fn ask(targets: Vec<Target>, plan: &Plan) -> Vec<Replica> {
-    let mut found = Vec::with_capacity(targets.len());
-    let mut asking = JoinSet::new();
-    for (place, target) in targets.into_iter().enumerate() {
-        if asking.len() >= AT_ONCE {
-            found.extend(asking.join_next().await.and_then(Result::ok));
+/// Gathers the facts of all backends concurrently. The result is in the order of `targets`.
+async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) -> Vec<BackendFacts> {
+    let mut gathered = Vec::with_capacity(targets.len());
+    let mut tasks = JoinSet::new();
+    for (index, target) in targets.into_iter().enumerate() {
+        if tasks.len() >= MAX_CONCURRENT_BACKENDS {
+            gathered.extend(tasks.join_next().await.and_then(Result::ok));
         }
-        let plan = plan.clone();
-        asking.spawn(async move { (place, gather::replica(target, &plan).await) });
+        let options = options.clone();
+        tasks.spawn(async move { (index, gather::gather_backend(target, &options).await) });
     }
-    while let Some(asked) = asking.join_next().await {
-        // One that panics is a defect of ours.
-        found.extend(asked.ok());
+    while let Some(result) = tasks.join_next().await {
+        // A task that panicked, which is a defect of this program, has no result.
+        gathered.extend(result.ok());
     }
-    found.sort_unstable_by_key(|(place, _)| *place);
-    found.into_iter().map(|(_, replica)| replica).collect()
+    gathered.sort_unstable_by_key(|(index, _)| *index);
+    gathered.into_iter().map(|(_, backend)| backend).collect()
 }
 
-/// Whether the collector of a configuration takes spans. A gateway that runs knows better itself.
-async fn collector(
-    loaded: Option<&Loaded>,
+/// Sends an empty message to the trace collector of a configuration file. The result is `None`
+/// without a file or without a collector. For a running gateway this check is not done: its
+/// `/status` reports failed exports.
+async fn check_collector(
+    loaded: Option<&LoadedConfig>,
     limit: Duration,
-) -> Result<Option<Collector>, AssemblyError> {
+) -> Result<Option<CollectorFacts>, ApplicationError> {
     let Some(loaded) = loaded else { return Ok(None) };
-    let settings = Settings::read(collectors::spans(loaded, variable), variable)?;
+    let settings = TracingSettings::read(collectors::spans(loaded, variable), variable)?;
     let Some(reached) = settings.reach(limit).await else { return Ok(None) };
     let protocol = match settings.protocol {
-        Protocol::Grpc => "grpc",
-        Protocol::HttpProtobuf => "http/protobuf",
+        OtlpProtocol::Grpc => "grpc",
+        OtlpProtocol::HttpProtobuf => "http/protobuf",
     };
     let endpoint = settings.endpoint.unwrap_or_default();
-    Ok(Some(Collector { endpoint, protocol, problem: reached.err() }))
+    Ok(Some(CollectorFacts { endpoint, protocol, problem: reached.err() }))
 }
 
 /// The configuration of a running gateway, from the values that its admin listener shows.
-fn settings_in(shown: Result<serde_json::Value, String>) -> Result<Config, String> {
+fn parse_shown_config(shown: Result<serde_json::Value, String>) -> Result<Config, String> {
     serde_json::from_value(shown?).map_err(|error| error.to_string())
 }
 
-/// The settings that checks read.
-fn compared(config: &Config) -> Configuration {
-    let Config { admission, access, timeouts, watch, .. } = config;
-    Configuration {
+/// The settings that the checks read.
+fn checked_settings(config: &Config) -> GatewaySettings {
+    let Config { admission, access, timeouts, scrape, .. } = config;
+    GatewaySettings {
         listen: config.listen,
         admin: config.admin,
         has_keys: access.keys_file.is_some(),
         has_admin_token: access.admin_token.is_some(),
-        backends: config.backends.iter().map(compared_backend).collect(),
-        models: config.models.iter().map(compared_model).collect(),
+        backends: config.backends.iter().map(checked_backend).collect(),
+        models: config.models.iter().map(checked_model).collect(),
         policy: config.routing.policy,
         max_waiting: admission.max_waiting.filter(|_| admission.enabled),
-        idle_connection: timeouts.idle,
-        scrape_timeout: watch.timeout,
-        max_page: watch.max_page,
+        idle_connection: timeouts.idle_connection,
+        scrape_timeout: scrape.timeout,
+        max_page: scrape.max_page,
     }
 }
 
-fn compared_backend(backend: &BackendConfig) -> configuration::Backend {
-    configuration::Backend {
+fn checked_backend(backend: &BackendConfig) -> configuration::ConfiguredBackend {
+    configuration::ConfiguredBackend {
         id: backend.id().to_string(),
         url: backend.url.clone(),
         has_key: backend.api_key.is_some(),
     }
 }
 
-fn compared_model(named: &Named) -> configuration::Model {
-    let Named { name, served_as, backends, .. } = named;
-    configuration::Model {
+fn checked_model(named: &ModelConfig) -> configuration::ConfiguredModel {
+    let ModelConfig { name, served_as, backends, .. } = named;
+    configuration::ConfiguredModel {
         name: name.clone(),
         served_as: served_as.clone(),
         backends: backends.clone(),
@@ -270,11 +284,11 @@ mod tests {
 
     #[test]
     fn the_checks_assume_the_defaults_of_the_gateway_where_there_is_no_configuration() {
-        assert_eq!(compared(&Config::default()), Configuration::default());
+        assert_eq!(checked_settings(&Config::default()), GatewaySettings::default());
     }
 
     #[test]
-    fn a_configuration_is_read_back_from_what_the_admin_listener_shows() {
+    fn a_configuration_is_parsed_from_the_admin_view() {
         let text = "backends:\n  - { url: 'http://a:1', name: a, api_key: { env: K }, weight: 0 }\n\
                     models: [{ name: gpt, served_as: tiny }]\n\
                     timeouts: { idle_connection: 7s, first_output: null }\n\
@@ -282,6 +296,6 @@ mod tests {
                     limits: { memory: 4GiB }\n";
         let loaded = Config::parse(text, Path::new("a.yaml"), Overrides::default()).unwrap();
         let shown = gather::bare(loaded.view()["config"].clone());
-        assert_eq!(settings_in(Ok(shown)), Ok(loaded.config));
+        assert_eq!(parse_shown_config(Ok(shown)), Ok(loaded.config));
     }
 }

@@ -1,73 +1,73 @@
-//! `tokenweir generate`.
+//! The flags of `generate`.
 
-use super::shell::Guide;
+use super::shell::ShellArtifact;
 use clap::{Args, ValueEnum, builder::PossibleValue};
 use std::path::PathBuf;
 use tokenweir_operations::Artifact;
 
-/// `tokenweir generate`.
+/// Arguments of `tokenweir generate`.
 #[derive(Debug, Clone, Args)]
-pub struct Generate {
-    /// What to print.
+pub struct GenerateArgs {
+    /// The artifact to print.
     #[arg(value_enum)]
-    pub what: What,
-    /// The configuration of the gateway: its admin port, and its replicas.
+    pub what: GenerateTarget,
+    /// Configuration file of the gateway: for its admin listener and its backends.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_GENERATE_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Write files below this folder instead of printing; manual pages and completions where
-    /// they are looked for below a prefix such as /usr.
+    /// Write files below this folder instead of printing. Manual pages and completions get the
+    /// paths that they have below a prefix such as /usr.
     #[arg(long, value_name = "DIR", env = "TOKENWEIR_GENERATE_OUT")]
     #[arg(required_if_eq("what", "all"))]
     pub out: Option<PathBuf>,
-    /// The admin ports of the gateways. That of the configuration, if not given.
+    /// Admin listeners of the gateways. [default: that of the configuration]
     #[arg(long, value_name = "HOST:PORT", env = "TOKENWEIR_GENERATE_GATEWAY")]
     #[arg(value_delimiter = ',')]
     pub gateway: Vec<String>,
-    /// The URL of Prometheus.
-    #[arg(help = "Prometheus. [default: http://prometheus:9090]")]
+    /// URL of Prometheus.
+    #[arg(help = "URL of Prometheus. [default: http://prometheus:9090]")]
     #[arg(long, value_name = "URL", env = "TOKENWEIR_GENERATE_PROMETHEUS")]
     pub prometheus: Option<String>,
-    /// Alertmanager. [default: alertmanager:9093]
+    /// Address of Alertmanager. [default: alertmanager:9093]
     #[arg(long, value_name = "HOST:PORT", env = "TOKENWEIR_GENERATE_ALERTMANAGER")]
     pub alertmanager: Option<String>,
-    /// Where notifications go.
-    #[arg(help = "Where notifications go, plus /page or /ticket. [default: http://webhook:8080]")]
+    /// URL of the webhook for notifications.
+    #[arg(help = "Webhook, to which /page or /ticket is appended. [default: http://webhook:8080]")]
     #[arg(long, value_name = "URL", env = "TOKENWEIR_GENERATE_WEBHOOK")]
     pub webhook: Option<String>,
-    /// The URL of Jaeger's query service.
-    #[arg(help = "Jaeger's query service. [default: http://jaeger:16686]")]
+    /// URL of Jaeger's query service.
+    #[arg(help = "URL of Jaeger's query service. [default: http://jaeger:16686]")]
     #[arg(long, value_name = "URL", env = "TOKENWEIR_GENERATE_JAEGER")]
     pub jaeger: Option<String>,
-    /// Where you serve the page of runbooks: alerts link to it. [default: docs/runbooks.md]
+    /// URL at which the runbooks are published; alerts link to it. [default: docs/operate/runbooks.md]
     #[arg(long, value_name = "URL", env = "TOKENWEIR_GENERATE_RUNBOOKS")]
     pub runbooks: Option<String>,
 }
 
-/// What is printed.
+/// The selection of artifacts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
-    /// Each artifact.
+pub enum GenerateTarget {
+    /// All artifacts.
     All,
-    /// This one.
+    /// One artifact.
     One(Artifact),
-    /// What a shell and `man` are told of the command line.
-    Guide(Guide),
+    /// Manual pages or shell completions.
+    Guide(ShellArtifact),
 }
 
-impl ValueEnum for What {
+impl ValueEnum for GenerateTarget {
     fn value_variants<'a>() -> &'a [Self] {
         const ARTIFACTS: usize = Artifact::ALL.len();
-        const ALL: [What; 1 + ARTIFACTS + Guide::ALL.len()] = {
-            let mut all = [What::All; 1 + ARTIFACTS + Guide::ALL.len()];
-            let mut place = 0;
-            while place < ARTIFACTS {
-                all[1 + place] = What::One(Artifact::ALL[place]);
-                place += 1;
+        const ALL: [GenerateTarget; 1 + ARTIFACTS + ShellArtifact::ALL.len()] = {
+            let mut all = [GenerateTarget::All; 1 + ARTIFACTS + ShellArtifact::ALL.len()];
+            let mut index = 0;
+            while index < ARTIFACTS {
+                all[1 + index] = GenerateTarget::One(Artifact::ALL[index]);
+                index += 1;
             }
-            let mut place = 0;
-            while place < Guide::ALL.len() {
-                all[1 + ARTIFACTS + place] = What::Guide(Guide::ALL[place]);
-                place += 1;
+            let mut index = 0;
+            while index < ShellArtifact::ALL.len() {
+                all[1 + ARTIFACTS + index] = GenerateTarget::Guide(ShellArtifact::ALL[index]);
+                index += 1;
             }
             all
         };
@@ -78,7 +78,7 @@ impl ValueEnum for What {
         match self {
             Self::All => Some(
                 PossibleValue::new("all")
-                    .help("All that follow down to `metrics-reference`; needs --out"),
+                    .help("All artifacts down to `metrics-reference`; needs --out"),
             ),
             Self::One(artifact) => artifact.to_possible_value(),
             Self::Guide(guide) => guide.to_possible_value(),

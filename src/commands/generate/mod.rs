@@ -1,4 +1,4 @@
-//! `tokenweir generate`: prints the files that are installed around the gateway.
+//! `tokenweir generate`: prints the files that a deployment of the gateway needs.
 
 pub(crate) mod args;
 pub mod run;

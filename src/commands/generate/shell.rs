@@ -1,12 +1,12 @@
-//! What a shell and `man` are told of the command line: completions, and a page for each command.
+//! Manual pages and shell completions, generated from the definition of the command line.
 
 use clap_complete::Shell;
 use clap_mangen::Man;
 use std::io;
 
-/// What can be told.
+/// Kinds of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Guide {
+pub enum ShellArtifact {
     /// Manual pages: tokenweir(1), and one for each command.
     Man,
     /// Completions for bash.
@@ -17,17 +17,18 @@ pub enum Guide {
     CompletionsFish,
 }
 
-impl Guide {
-    /// All of them.
+impl ShellArtifact {
+    /// All kinds.
     pub const ALL: [Self; 4] =
         [Self::Man, Self::CompletionsBash, Self::CompletionsZsh, Self::CompletionsFish];
 
-    /// Its files: where each is looked for below a prefix such as `/usr`, and its text. The error is
-    /// one of the text's, which must be UTF-8.
+    /// The files: the path of each below a prefix such as `/usr`, and its text. The error is
+    /// `InvalidData` if a generator does not write UTF-8.
     pub fn files(self) -> io::Result<Vec<(String, String)>> {
-        let completions = |path: &str, shell| Ok(vec![(path.to_owned(), completions(shell)?)]);
+        let completions =
+            |path: &str, shell| Ok(vec![(path.to_owned(), render_completions(shell)?)]);
         match self {
-            Self::Man => pages(),
+            Self::Man => render_man_pages(),
             Self::CompletionsBash => {
                 completions("share/bash-completion/completions/tokenweir", Shell::Bash)
             }
@@ -39,30 +40,30 @@ impl Guide {
     }
 }
 
-fn completions(shell: Shell) -> io::Result<String> {
+fn render_completions(shell: Shell) -> io::Result<String> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut crate::cli::command(), "tokenweir", &mut text);
-    utf8(text)
+    into_utf8(text)
 }
 
-/// The page of the program, and one of each command.
-fn pages() -> io::Result<Vec<(String, String)>> {
+/// The manual page of the program, and one of each command.
+fn render_man_pages() -> io::Result<Vec<(String, String)>> {
     let mut program = crate::cli::command();
     program.build();
-    let commands = program.get_subcommands().cloned().map(page);
-    std::iter::once(page(program.clone())).chain(commands).collect()
+    let commands = program.get_subcommands().cloned().map(render_man_page);
+    std::iter::once(render_man_page(program.clone())).chain(commands).collect()
 }
 
-fn page(command: clap::Command) -> io::Result<(String, String)> {
+fn render_man_page(command: clap::Command) -> io::Result<(String, String)> {
     let man = Man::new(command);
     let path = format!("share/man/man1/{}", man.get_filename());
     let mut text = Vec::new();
     man.render(&mut text)?;
-    // Examples are lines, not a paragraph. The next heading fills again.
-    Ok((path, utf8(text)?.replace("\n.SH EXTRA\n", "\n.SH EXTRA\n.nf\n")))
+    // Examples are lines, not a paragraph: `.nf` switches filling off until the next heading.
+    Ok((path, into_utf8(text)?.replace("\n.SH EXTRA\n", "\n.SH EXTRA\n.nf\n")))
 }
 
-fn utf8(text: Vec<u8>) -> io::Result<String> {
+fn into_utf8(text: Vec<u8>) -> io::Result<String> {
     String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
@@ -70,7 +71,7 @@ fn utf8(text: Vec<u8>) -> io::Result<String> {
 mod tests {
     use super::*;
 
-    fn only(guide: Guide) -> String {
+    fn only_file(guide: ShellArtifact) -> String {
         let mut files = guide.files().unwrap();
         assert_eq!(files.len(), 1);
         files.remove(0).1
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn every_command_has_a_manual_page_with_all_of_its_flags() {
-        let pages = Guide::Man.files().unwrap();
+        let pages = ShellArtifact::Man.files().unwrap();
         assert!(pages[0].0.ends_with("/tokenweir.1"));
         for command in crate::cli::command().get_subcommands() {
             let name = command.get_name();
@@ -94,8 +95,12 @@ mod tests {
 
     #[test]
     fn every_shell_completes_every_command() {
-        for guide in [Guide::CompletionsBash, Guide::CompletionsZsh, Guide::CompletionsFish] {
-            let text = only(guide);
+        for guide in [
+            ShellArtifact::CompletionsBash,
+            ShellArtifact::CompletionsZsh,
+            ShellArtifact::CompletionsFish,
+        ] {
+            let text = only_file(guide);
             for command in crate::cli::command().get_subcommands() {
                 assert!(text.contains(command.get_name()), "{guide:?} {}", command.get_name());
             }
@@ -104,13 +109,13 @@ mod tests {
 
     #[test]
     fn examples_of_a_manual_page_keep_their_lines() {
-        let pages = Guide::Man.files().unwrap();
+        let pages = ShellArtifact::Man.files().unwrap();
         assert!(pages[0].1.contains(".SH EXTRA\n.nf\nExamples:\n"), "{}", pages[0].1);
     }
 
     #[test]
-    fn what_a_variable_holds_is_not_told() {
-        for (path, text) in Guide::Man.files().unwrap() {
+    fn values_of_variables_are_not_shown() {
+        for (path, text) in ShellArtifact::Man.files().unwrap() {
             assert!(!text.contains("TOKENWEIR_LISTEN="), "{path}");
         }
     }

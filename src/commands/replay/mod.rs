@@ -1,4 +1,4 @@
-//! `tokenweir replay`: runs a trace of traffic against routing policies, or against a live server.
+//! `tokenweir replay`: simulates routing policies on a traffic trace, or sends it to a server.
 
 pub(crate) mod args;
 mod live;

@@ -1,8 +1,8 @@
-//! Tries policies on a trace, and shows what came of it.
+//! Simulates routing policies on a trace and prints their latencies and goodput.
 
-use super::args::Replay;
+use super::args::ReplayArgs;
 use super::live as real;
-use crate::commands::progress::Progress;
+use crate::commands::progress::ProgressLine;
 use crate::commands::{block_on, failed, wrong};
 use crate::config::{Config, Overrides};
 use serde::Serialize;
@@ -12,28 +12,28 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::routing::{Policy, PolicyKind};
-use tokenweir_lab::experiment::{Experiment, Outcome};
+use tokenweir_lab::experiment::{Experiment, PolicyOutcome};
+use tokenweir_lab::results::LatencyObjectives;
 use tokenweir_lab::router::RouterKind;
-use tokenweir_lab::score::Objectives;
-use tokenweir_lab::trace::{self, Job, TraceError};
-use tokenweir_lab::world::Setup;
+use tokenweir_lab::simulation::SimulationSetup;
+use tokenweir_lab::trace::{self, TraceError, TraceRequest};
 
-/// What is shown.
+/// The results of all policies.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct ReplayReport<'a> {
     trace: String,
     requests: usize,
     replicas: usize,
     speed: f64,
     seeds: u64,
-    objectives: Objectives,
-    outcomes: &'a [Outcome],
+    objectives: LatencyObjectives,
+    outcomes: &'a [PolicyOutcome],
 }
 
-/// Traces that round their time stamps do so to as much.
-pub(crate) const ROUNDED_TO: Duration = Duration::from_secs(3);
+/// Resolution of rounded time stamps in published traces.
+pub(crate) const TIMESTAMP_ROUNDING: Duration = Duration::from_secs(3);
 
-pub(crate) fn run(replay: &Replay) -> ExitCode {
+pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
     if let Some(target) = &replay.real.target {
         return block_on(real::run(replay, target));
     }
@@ -46,23 +46,26 @@ pub(crate) fn run(replay: &Replay) -> ExitCode {
         Err(error) => return failed(&error),
     };
     let mut experiment = Experiment {
-        setup: setup(replay, &jobs, loaded.config.routing.policy()),
+        setup: build_setup(replay, &jobs, loaded.config.routing.policy()),
         jobs: &jobs,
-        objectives: Objectives { ttft: replay.ttft.as_secs_f64(), tpot: replay.tpot.as_secs_f64() },
+        objectives: LatencyObjectives {
+            ttft: replay.ttft.as_secs_f64(),
+            tpot: replay.tpot.as_secs_f64(),
+        },
         seeds: replay.seeds,
     };
-    if let Some(goodput) = replay.load_at {
+    if let Some(goodput) = replay.target_goodput {
         let kind = RouterKind::Shipped(PolicyKind::RoundRobin);
-        let progress = Progress::new("looking for the load", None);
+        let progress = ProgressLine::new("searching for the load", None);
         experiment.setup.speed = experiment.calibrate(kind, goodput, &|| progress.step());
     }
     let kinds = if replay.policy.is_empty() { RouterKind::all() } else { replay.policy.clone() };
     let total = jobs.len() * kinds.len() * replay.seeds as usize;
-    let progress = Progress::new("requests", Some(total));
+    let progress = ProgressLine::new("requests", Some(total));
     let outcomes = experiment.run(&kinds, &|| progress.step());
     drop(progress);
-    show(
-        &Report {
+    print_report(
+        &ReplayReport {
             trace: replay.trace.display().to_string(),
             requests: jobs.len(),
             replicas: experiment.setup.specs.len(),
@@ -75,21 +78,22 @@ pub(crate) fn run(replay: &Replay) -> ExitCode {
     )
 }
 
-/// The requests of the trace.
-pub(crate) fn jobs(replay: &Replay) -> Result<Vec<Job>, TraceError> {
+/// Reads the requests of the trace, at most `--max-requests`.
+pub(crate) fn jobs(replay: &ReplayArgs) -> Result<Vec<TraceRequest>, TraceError> {
     let mut jobs = trace::read(BufReader::new(File::open(&replay.trace)?))?;
     jobs.truncate(replay.max_requests.unwrap_or(usize::MAX));
     Ok(jobs)
 }
 
-/// Over which time arrivals are spread.
-pub(crate) fn spread(replay: &Replay, jobs: &[Job]) -> Duration {
-    let usual = || if trace::is_rounded(jobs) { ROUNDED_TO } else { Duration::ZERO };
-    replay.spread.unwrap_or_else(usual)
+/// The range of the random delay that is added to each arrival.
+pub(crate) fn spread(replay: &ReplayArgs, jobs: &[TraceRequest]) -> Duration {
+    let default =
+        || if trace::has_rounded_timestamps(jobs) { TIMESTAMP_ROUNDING } else { Duration::ZERO };
+    replay.jitter.unwrap_or_else(default)
 }
 
-fn setup(replay: &Replay, jobs: &[Job], policy: Policy) -> Setup {
-    Setup {
+fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> SimulationSetup {
+    SimulationSetup {
         frozen: None,
         specs: replay.specs(),
         speed: replay.speed,
@@ -101,8 +105,8 @@ fn setup(replay: &Replay, jobs: &[Job], policy: Policy) -> Setup {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "it is what was asked for")]
-fn show(report: &Report<'_>, as_json: bool) -> ExitCode {
+#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+fn print_report(report: &ReplayReport<'_>, as_json: bool) -> ExitCode {
     if as_json {
         match serde_json::to_string_pretty(report) {
             Ok(json) => println!("{json}"),
@@ -110,9 +114,9 @@ fn show(report: &Report<'_>, as_json: bool) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let Objectives { ttft, tpot } = report.objectives;
+    let LatencyObjectives { ttft, tpot } = report.objectives;
     println!(
-        "{} requests over {} replicas, {:.2} times as fast as recorded, {} seeds",
+        "{} requests over {} backends, {:.2} times as fast as recorded, {} seeds",
         report.requests, report.replicas, report.speed, report.seeds
     );
     println!("goodput: share with TTFT ≤ {ttft} s and TPOT ≤ {} ms", tpot * 1e3);
@@ -130,7 +134,7 @@ fn show(report: &Report<'_>, as_json: bool) -> ExitCode {
         "preempted",
         "imbalance"
     );
-    for Outcome { policy, mean, goodput_spread, .. } in report.outcomes {
+    for PolicyOutcome { policy, mean, goodput_spread, .. } in report.outcomes {
         println!(
             "{policy:<16} {:>6.1} ± {:>3.1} % {:>7.2} s {:>7.2} s {:>6.1} ms {:>6.1} ms {:>9.0} \
              {:>5.1} % {:>9.1} {:>9.3}",

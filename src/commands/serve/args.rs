@@ -1,69 +1,68 @@
-//! The flags of `serve`. They override environment variables, which override the configuration file.
+//! The flags of `serve`. A flag overrides its environment variable, which overrides the
+//! configuration file.
 
-use crate::config::{Format, Given, Level, Overrides, Source, UsageMode};
+use crate::config::{ConfigSource, LogFormat, LogLevel, OverrideValue, Overrides, UsageMode};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, FromArgMatches};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::routing::PolicyKind;
 use tokenweir_core::units;
 
-/// `tokenweir serve`.
+/// Arguments of `tokenweir serve`.
 #[derive(Debug, Clone)]
-pub struct Serve {
+pub struct ServeArgs {
     /// The configuration file, if there is one.
     pub config: Option<PathBuf>,
-    /// What flags and variables say besides.
+    /// Values of flags and environment variables, which override those of the file.
     pub overrides: Overrides,
 }
 
-/// The flags of `serve`, before it is known who gave them.
+/// The flags of `serve` as clap parses them, without the source of each value.
 #[derive(Debug, Args)]
 struct ServeFlags {
-    /// A replica; may be given several times, or several with commas.
+    /// URL of a backend; can be given several times, or as a comma-separated list.
     #[arg(long, value_name = "URL", value_delimiter = ',', action = ArgAction::Append)]
-    #[arg(env = "TOKENWEIR_BACKEND", value_parser = Address::parse)]
-    backend: Option<Vec<Address>>,
-    /// Where clients are served. [default: 127.0.0.1:8080]
+    #[arg(env = "TOKENWEIR_BACKEND", value_parser = BackendAddress::parse)]
+    backend: Option<Vec<BackendAddress>>,
+    /// Address of the client listener. [default: 127.0.0.1:8080]
     #[arg(long, value_name = "IP:PORT", env = "TOKENWEIR_LISTEN")]
     listen: Option<SocketAddr>,
-    /// Where metrics and health are served. [default: 127.0.0.1:9090]
+    /// Address of the admin listener (metrics, health, state). [default: 127.0.0.1:9090]
     #[arg(long, value_name = "IP:PORT", env = "TOKENWEIR_ADMIN")]
     admin: Option<SocketAddr>,
-    /// A configuration file; what it says gives way to flags and variables.
+    /// Configuration file. Flags and environment variables override its values.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_CONFIG")]
     config: Option<PathBuf>,
-    #[arg(
-        help = "Whether replicas are asked for usage that clients did not ask for. [default: inject]"
-    )]
+    #[arg(help = "Whether the gateway requests usage on behalf of clients. [default: inject]")]
     #[arg(long, value_enum, env = "TOKENWEIR_USAGE")]
     usage: Option<UsageMode>,
-    #[arg(help = "How a replica is chosen. [default: kv_aware]")]
+    #[arg(help = "Routing policy. [default: kv_aware]")]
     #[arg(long, value_enum, env = "TOKENWEIR_POLICY")]
     policy: Option<PolicyKind>,
-    /// The least important events that are logged. [default: info]
+    /// Lowest level of messages that are logged. [default: info]
     #[arg(long, value_name = "LEVEL", value_enum, env = "TOKENWEIR_LOG_LEVEL")]
-    log_level: Option<Level>,
-    /// The form of log lines. [default: auto]
+    log_level: Option<LogLevel>,
+    /// Format of log lines. [default: auto]
     #[arg(long, value_name = "FORMAT", value_enum, env = "TOKENWEIR_LOG_FORMAT")]
-    log_format: Option<Format>,
-    /// Whether each request gets a log line. [default: true]
+    log_format: Option<LogFormat>,
+    /// Whether the gateway writes an access log line for each request. [default: true]
     #[arg(long, value_name = "BOOL", env = "TOKENWEIR_ACCESS_LOG")]
     access_log: Option<bool>,
-    /// How long running requests may go on after the signal to end. [default: 30s]
+    /// Time limit for running requests after the shutdown signal. [default: 30s]
     #[arg(long, value_name = "DURATION", env = "TOKENWEIR_DRAIN_TIMEOUT")]
     #[arg(value_parser = units::duration::parse)]
     drain_timeout: Option<Duration>,
-    #[arg(help = "Where traces go, such as http://127.0.0.1:4317. [default: nowhere]")]
+    #[arg(help = "OTLP endpoint for traces, such as http://127.0.0.1:4317. [default: none]")]
     #[arg(long, value_name = "URL", env = "TOKENWEIR_OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
 }
 
 // === impl Serve ===
 
-impl Args for Serve {
+impl Args for ServeArgs {
     fn augment_args(command: clap::Command) -> clap::Command {
         ServeFlags::augment_args(command)
     }
@@ -73,10 +72,10 @@ impl Args for Serve {
     }
 }
 
-impl FromArgMatches for Serve {
+impl FromArgMatches for ServeArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let flags = ServeFlags::from_arg_matches(matches)?;
-        Ok(Self { config: flags.config.clone(), overrides: flags.overrides(matches) })
+        Ok(Self { config: flags.config.clone(), overrides: flags.into_overrides(matches) })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -86,29 +85,31 @@ impl FromArgMatches for Serve {
 }
 
 impl ServeFlags {
-    fn overrides(self, matches: &ArgMatches) -> Overrides {
+    fn into_overrides(self, matches: &ArgMatches) -> Overrides {
         Overrides {
-            backends: given(matches, "backend", self.backend),
-            listen: given(matches, "listen", self.listen),
-            admin: given(matches, "admin", self.admin),
-            policy: given(matches, "policy", self.policy),
-            usage: given(matches, "usage", self.usage),
-            drain_timeout: given(matches, "drain_timeout", self.drain_timeout),
-            log_level: given(matches, "log_level", self.log_level),
-            log_format: given(matches, "log_format", self.log_format),
-            access_log: given(matches, "access_log", self.access_log),
-            otlp_endpoint: given(matches, "otlp_endpoint", self.otlp_endpoint),
+            backends: override_value(matches, "backend", self.backend),
+            listen: override_value(matches, "listen", self.listen),
+            admin: override_value(matches, "admin", self.admin),
+            policy: override_value(matches, "policy", self.policy),
+            usage: override_value(matches, "usage", self.usage),
+            drain_timeout: override_value(matches, "drain_timeout", self.drain_timeout),
+            log_level: override_value(matches, "log_level", self.log_level),
+            log_format: override_value(matches, "log_format", self.log_format),
+            access_log: override_value(matches, "access_log", self.access_log),
+            otlp_endpoint: override_value(matches, "otlp_endpoint", self.otlp_endpoint),
         }
     }
 }
 
-/// A value with its source: the flag of this id, or the flag's twin.
-fn given<T>(matches: &ArgMatches, id: &str, value: Option<T>) -> Option<Given<T>> {
+/// A value with its source: the flag of this id, or the environment variable of the flag.
+fn override_value<T>(matches: &ArgMatches, id: &str, value: Option<T>) -> Option<OverrideValue<T>> {
     let source = match matches.value_source(id) {
-        Some(ValueSource::EnvVariable) => Source::Environment(crate::cli::variable("serve", id)),
-        _ => Source::Flag(format!("--{}", id.replace('_', "-"))),
+        Some(ValueSource::EnvVariable) => {
+            ConfigSource::Environment(crate::cli::variable("serve", id))
+        }
+        _ => ConfigSource::Flag(format!("--{}", id.replace('_', "-"))),
     };
-    value.map(|value| Given { value, source })
+    value.map(|value| OverrideValue { value, source })
 }
 
 #[cfg(test)]
@@ -118,7 +119,7 @@ mod tests {
     use std::ffi::OsStr;
 
     #[test]
-    fn the_names_that_sources_show_are_those_of_the_flags() {
+    fn sources_have_the_names_of_flags_and_variables() {
         for flag in ServeFlags::augment_args(clap::Command::new("serve")).get_arguments() {
             let id = flag.get_id().as_str();
             assert_eq!(flag.get_long(), Some(id.replace('_', "-").as_str()));

@@ -1,4 +1,4 @@
-//! `tokenweir serve`: the gateway.
+//! `tokenweir serve`: runs the gateway.
 
 pub mod args;
 pub mod run;

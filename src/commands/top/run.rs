@@ -1,6 +1,7 @@
-//! Shows what a running gateway does, again and again, and does what its operator wishes.
+//! Polls the admin listener of a running gateway, draws its state in the terminal and performs the
+//! actions of the operator (drain, undrain, show a decision).
 
-use super::args::Top;
+use super::args::TopArgs;
 use crate::app::signals;
 use crate::commands::{failed, variable};
 use crate::config::{Secret, SecretError};
@@ -17,97 +18,99 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_api::Document;
-use tokenweir_doctor::facts::{Key as Token, Silence};
-use tokenweir_doctor::gather::{Asker, Plan, Target};
-use tokenweir_net::tls::{Alpn, Outbound};
-use tokenweir_top::{Frame, Key, Look, State, Wish, explanation};
+use tokenweir_api::GatewaySnapshot;
+use tokenweir_doctor::facts::{GatherError, TargetKey as Token};
+use tokenweir_doctor::gather::{GatherOptions, GatherTarget, ServerClient};
+use tokenweir_net::tls::{Alpn, OutboundTls};
+use tokenweir_top::{FrameOptions, KeyPress, TopFrame, TopState, UserAction, explanation};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-/// The token of an admin port.
-const ADMIN_TOKEN: &str = "TOKENWEIR_ADMIN_TOKEN";
-/// How often it is looked whether nobody waits for keys any more.
-const KEYS: Duration = Duration::from_millis(200);
-/// Columns of text for a pipe.
-const WIDTH: u16 = 120;
-/// The narrowest and the widest that a pipe may ask for.
-const NARROWEST: u16 = 30;
-const WIDEST: u16 = 1_000;
+/// Environment variable of the admin token.
+const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
+/// Time between two checks by the key reader whether its channel is closed.
+const KEY_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Columns of the text output if neither the terminal nor `COLUMNS` gives a width.
+const DEFAULT_COLUMNS: u16 = 120;
+/// Smallest and largest value that is accepted from `COLUMNS`.
+const MIN_COLUMNS: u16 = 30;
+const MAX_COLUMNS: u16 = 1_000;
 
-/// What happens while it is shown.
-enum Happening {
-    Key(Key),
-    /// Ctrl-C.
+/// An event of the terminal.
+enum TerminalEvent {
+    Key(KeyPress),
+    /// Ctrl-C or Ctrl-D.
     Interrupt,
     Resized,
-    /// The terminal is gone.
-    Gone,
+    /// The terminal was closed.
+    Closed,
 }
 
-pub(crate) async fn run(top: Top) -> ExitCode {
-    let asker = match asker(&top) {
-        Ok(asker) => asker,
+pub(crate) async fn run(top: TopArgs) -> ExitCode {
+    let client = match build_client(&top) {
+        Ok(client) => client,
         Err(error) => return failed(&error),
     };
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
-    if top.once || !is_terminal || !has_screen(variable("TERM").as_deref()) {
-        return once(&asker).await;
+    if top.once || !is_terminal || !has_cursor_control(variable("TERM").as_deref()) {
+        return print_once(&client).await;
     }
-    // It restores the terminal when this panics, as well.
+    // `try_init` also installs a panic hook that restores the terminal.
     let terminal = match ratatui::try_init() {
         Ok(terminal) => terminal,
         Err(error) => return failed(&error),
     };
-    let watched = watch(terminal, &asker, &top).await;
+    let result = run_interactive(terminal, &client, &top).await;
     ratatui::restore();
-    match watched {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
     }
 }
 
-fn asker(top: &Top) -> Result<Asker, SecretError> {
-    let secret = top.token_file.clone().map_or(Secret::Env(ADMIN_TOKEN.to_owned()), Secret::File);
+fn build_client(top: &TopArgs) -> Result<ServerClient, SecretError> {
+    let from_env = Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned());
+    let secret = top.token_file.clone().map_or(from_env, Secret::File);
     let key = match secret.resolve(variable) {
         Ok(token) => Token::Known(token.bearer().clone()),
         Err(SecretError::Unset(_)) => Token::None,
         Err(error) => return Err(error),
     };
-    let target = Target { id: "admin".into(), url: top.admin.clone(), key };
-    let outbound = Outbound::of_machine(Alpn::Http1);
-    let plan = Plan { outbound, timeout: top.timeout, idle: Duration::ZERO, probe: false };
-    Ok(Asker::to(&target, &plan))
+    let target = GatherTarget { id: "admin".into(), url: top.admin.clone(), key };
+    let outbound = OutboundTls::with_native_roots(Alpn::Http1);
+    let plan = GatherOptions { outbound, timeout: top.timeout, idle: Duration::ZERO, probe: false };
+    Ok(ServerClient::to(&target, &plan))
 }
 
-/// One frame as text.
-async fn once(asker: &Asker) -> ExitCode {
-    let mut state = State::new();
-    match look(asker).await {
+/// Prints one frame as text.
+async fn print_once(client: &ServerClient) -> ExitCode {
+    let mut state = TopState::new();
+    match fetch_snapshot(client).await {
         Ok(document) => state.on_document(document),
         Err(problem) => {
             eprintln!("error: {problem}");
             return ExitCode::FAILURE;
         }
     }
-    let width = if io::stdout().is_terminal() { columns() } else { told_columns() };
-    // A closed pipe is no failure.
-    let _ = io::stdout().write_all(text(&state, width).as_bytes());
+    let width = if io::stdout().is_terminal() { terminal_columns() } else { requested_columns() };
+    // A closed pipe is not an error.
+    let _ = io::stdout().write_all(render_text(&state, width).as_bytes());
     ExitCode::SUCCESS
 }
 
-fn columns() -> u16 {
-    u16::try_from(textwrap::termwidth()).unwrap_or(WIDTH)
+fn terminal_columns() -> u16 {
+    u16::try_from(textwrap::termwidth()).unwrap_or(DEFAULT_COLUMNS)
 }
 
-/// As somebody says who reads a pipe.
-fn told_columns() -> u16 {
-    let told = variable("COLUMNS").and_then(|told| told.trim().parse().ok());
-    told.map_or(WIDTH, |told: u16| told.clamp(NARROWEST, WIDEST))
+/// The width from the environment variable `COLUMNS`, or the default.
+fn requested_columns() -> u16 {
+    let columns = variable("COLUMNS").and_then(|text| text.trim().parse().ok());
+    columns.map_or(DEFAULT_COLUMNS, |columns: u16| columns.clamp(MIN_COLUMNS, MAX_COLUMNS))
 }
 
-fn text(state: &State, width: u16) -> String {
-    let frame = Frame { state, look: Look { has_colour: false, has_keys: false } };
+/// One frame as lines of text without trailing spaces.
+fn render_text(state: &TopState, width: u16) -> String {
+    let frame = TopFrame { state, options: FrameOptions { has_colour: false, has_keys: false } };
     let area = Rect::new(0, 0, width, frame.height(width));
     let mut buffer = Buffer::empty(area);
     frame.render(area, &mut buffer);
@@ -120,171 +123,180 @@ fn text(state: &State, width: u16) -> String {
     format!("{}\n", text.trim_end())
 }
 
-async fn watch(mut terminal: DefaultTerminal, asker: &Asker, top: &Top) -> io::Result<()> {
-    let look_of = Look { has_colour: has_colour(variable("NO_COLOR").as_deref()), has_keys: true };
-    let (sender, mut happenings) = mpsc::channel(64);
-    let reading = std::thread::spawn(move || read_keys(&sender));
-    let (sending, mut news) = mpsc::channel(1);
-    let again = Arc::<Notify>::default();
-    let mut asking = JoinSet::new();
-    asking.spawn(ask_again_and_again(asker.clone(), top.interval, sending, again.clone()));
+/// Draws frames until the user quits, a shutdown signal arrives or the terminal is closed.
+async fn run_interactive(
+    mut terminal: DefaultTerminal,
+    client: &ServerClient,
+    top: &TopArgs,
+) -> io::Result<()> {
+    let has_colour = is_colour_enabled(variable("NO_COLOR").as_deref());
+    let options = FrameOptions { has_colour, has_keys: true };
+    let (event_sender, mut events) = mpsc::channel(64);
+    let reader = std::thread::spawn(move || read_keys(&event_sender));
+    let (snapshot_sender, mut snapshots) = mpsc::channel(1);
+    let refresh = Arc::<Notify>::default();
+    let mut poller = JoinSet::new();
+    poller.spawn(poll_gateway(client.clone(), top.interval, snapshot_sender, refresh.clone()));
     let mut stop = pin!(signals::stop());
-    let mut state = State::new();
+    let mut state = TopState::new();
     loop {
-        let frame = Frame { state: &state, look: look_of };
-        terminal.draw(|room| room.render_widget(frame, room.area()))?;
+        let frame = TopFrame { state: &state, options };
+        terminal.draw(|screen| screen.render_widget(frame, screen.area()))?;
         tokio::select! {
             () = &mut stop => break,
-            Some(said) = news.recv() => match said {
+            Some(snapshot) = snapshots.recv() => match snapshot {
                 Ok(document) => state.on_document(document),
                 Err(problem) => state.on_problem(problem),
             },
-            happening = happenings.recv() => match happening {
-                None | Some(Happening::Interrupt | Happening::Gone) => break,
-                Some(Happening::Resized) => {}
-                Some(Happening::Key(key)) => match state.on_key(key) {
+            event = events.recv() => match event {
+                None | Some(TerminalEvent::Interrupt | TerminalEvent::Closed) => break,
+                Some(TerminalEvent::Resized) => {}
+                Some(TerminalEvent::Key(key)) => match state.on_key(key) {
                     None => {}
-                    Some(Wish::Quit) => break,
-                    Some(wish) => {
-                        grant(wish, asker, &mut state).await;
-                        again.notify_one();
+                    Some(UserAction::Quit) => break,
+                    Some(action) => {
+                        perform_action(action, client, &mut state).await;
+                        refresh.notify_one();
                     }
                 },
             },
         }
     }
-    drop(happenings);
-    // It ends when it finds that nobody listens.
-    drop(reading.join());
+    drop(events);
+    // The reader ends when it finds that the channel is closed.
+    drop(reader.join());
     Ok(())
 }
 
-/// Beside the keys, so that they work while the gateway does not answer.
-async fn ask_again_and_again(
-    asker: Asker,
-    pause: Duration,
-    news: mpsc::Sender<Result<Document, String>>,
-    again: Arc<Notify>,
+/// Fetches snapshots in a task of its own, so that keys work while the gateway does not respond.
+async fn poll_gateway(
+    client: ServerClient,
+    interval: Duration,
+    snapshots: mpsc::Sender<Result<GatewaySnapshot, String>>,
+    refresh: Arc<Notify>,
 ) {
-    while news.send(look(&asker).await).await.is_ok() {
-        // Whether the time is over or somebody wants to know at once.
-        let _ = tokio::time::timeout(pause, again.notified()).await;
+    while snapshots.send(fetch_snapshot(&client).await).await.is_ok() {
+        // Either the interval is over, or an action asked for a new snapshot.
+        let _ = tokio::time::timeout(interval, refresh.notified()).await;
     }
 }
 
-/// Whether the cursor of this terminal can be moved: a dumb one shows the signs that would.
-fn has_screen(term: Option<&str>) -> bool {
+/// Whether the terminal supports cursor movement. A dumb one would print the control sequences.
+fn has_cursor_control(term: Option<&str>) -> bool {
     term != Some("dumb")
 }
 
-/// Colours are off for whoever says so: <https://no-color.org>.
-fn has_colour(no_color: Option<&str>) -> bool {
+/// Whether output is coloured: `NO_COLOR` disables colours, see <https://no-color.org>.
+fn is_colour_enabled(no_color: Option<&str>) -> bool {
     no_color.is_none_or(str::is_empty)
 }
 
-async fn look(asker: &Asker) -> Result<Document, String> {
-    let answer = told(asker.get("/live").await)?;
-    serde_json::from_slice(&answer)
-        .map_err(|_| "what answers there is no gateway of this version".to_owned())
+async fn fetch_snapshot(client: &ServerClient) -> Result<GatewaySnapshot, String> {
+    let body = read_answer(client.get("/streams").await)?;
+    serde_json::from_slice(&body).map_err(|_| {
+        "the response is not a /streams document: this is no gateway of this version".to_owned()
+    })
 }
 
-/// The body of an answer that is no error; else what is wrong, and whose fault it is.
-fn told(asked: tokenweir_doctor::facts::Asked) -> Result<bytes::Bytes, String> {
-    let answer = asked.map_err(|silence| match silence {
-        Silence::Connect(_) | Silence::Timeout(_) | Silence::Closed(_) => {
-            format!("the gateway does not answer: {silence}")
+/// The body of a successful response. The error text says what is wrong and what to do.
+fn read_answer(result: tokenweir_doctor::facts::GatherResult) -> Result<bytes::Bytes, String> {
+    let answer = result.map_err(|error| match error {
+        GatherError::Connect(_) | GatherError::Timeout(_) | GatherError::Closed(_) => {
+            format!("the gateway does not answer: {error}")
         }
-        silence => silence.to_string(),
+        error => error.to_string(),
     })?;
     if answer.status.is_success() {
         return Ok(answer.body);
     }
-    let said = serde_json::from_slice::<serde_json::Value>(&answer.body).ok();
-    let said = said.and_then(|said| Some(said["error"].as_str()?.to_owned()));
-    Err(match (answer.status.as_u16(), said) {
+    let document = serde_json::from_slice::<serde_json::Value>(&answer.body).ok();
+    let message = document.and_then(|document| Some(document["error"].as_str()?.to_owned()));
+    Err(match (answer.status.as_u16(), message) {
         (401, _) => format!(
-            "the gateway wants its admin token (access.admin_token): put it into {ADMIN_TOKEN}, or \
-             name its file with --token-file"
+            "the gateway requires the admin token (access.admin_token): set \
+             {ADMIN_TOKEN_VARIABLE}, or give a file with --token-file"
         ),
-        (403, None) => "the gateway does not answer for this host name: use its address, add the \
+        (403, None) => "the gateway rejects this host name: use its IP address, add the \
                         name to access.admin_hosts, or set access.admin_token"
             .to_owned(),
-        (_, Some(said)) => said,
-        (404, None) => {
-            "there is no /live: this is no admin port, or of an older gateway".to_owned()
-        }
+        (_, Some(message)) => message,
+        (404, None) => "/streams was not found: this is not the admin port of a gateway of this \
+                        version"
+            .to_owned(),
         (status, None) => format!("the gateway answered {status}"),
     })
 }
 
-async fn grant(wish: Wish, asker: &Asker, state: &mut State) {
-    match wish {
-        Wish::Quit => {}
-        Wish::Drain { replica, is_drained } => {
+/// Performs an action of the operator and shows the result.
+async fn perform_action(action: UserAction, client: &ServerClient, state: &mut TopState) {
+    match action {
+        UserAction::Quit => {}
+        UserAction::Drain { backend, is_drained } => {
             let verb = if is_drained { "drain" } else { "undrain" };
-            let path = format!("/-/{verb}?backend={}", escaped(&replica));
+            let path = format!("/-/{verb}?backend={}", percent_encode(&backend));
             let json = HeaderValue::from_static("application/json");
-            let asked = asker.ask(Method::POST, &path, Some((CONTENT_TYPE, json))).await;
-            let done = if is_drained { "gets nothing new" } else { "gets requests again" };
-            state.on_said(match told(asked) {
-                Ok(_) => format!("{replica} {done}"),
+            let result = client.request(Method::POST, &path, Some((CONTENT_TYPE, json))).await;
+            let effect = if is_drained { "gets no new requests" } else { "gets requests again" };
+            state.set_notice(match read_answer(result) {
+                Ok(_) => format!("{backend} {effect}"),
                 Err(problem) => problem,
             });
         }
-        Wish::Explain { request_id } => {
-            let asked = asker.get(&format!("/explain/{}", escaped(&request_id))).await;
-            match told(asked) {
+        UserAction::ShowDecision { request_id } => {
+            let result = client.get(&format!("/decisions/{}", percent_encode(&request_id))).await;
+            match read_answer(result) {
                 Ok(body) => {
-                    let why = serde_json::from_slice(&body).unwrap_or_default();
-                    state.on_text("Why did it go there?", explanation(&why));
+                    let decision = serde_json::from_slice(&body).unwrap_or_default();
+                    state.on_text("Routing decision", explanation(&decision));
                 }
-                Err(problem) => state.on_text("Why did it go there?", vec![problem]),
+                Err(problem) => state.on_text("Routing decision", vec![problem]),
             }
         }
     }
 }
 
-fn escaped(name: &str) -> String {
+fn percent_encode(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
 
-/// Reads keys until nobody wants them.
-fn read_keys(sender: &mpsc::Sender<Happening>) {
+/// Reads terminal events and sends them, until the receiver is dropped or the terminal is closed.
+fn read_keys(sender: &mpsc::Sender<TerminalEvent>) {
     while !sender.is_closed() {
-        let happening = match event::poll(KEYS) {
+        let terminal_event = match event::poll(KEY_POLL_INTERVAL) {
             Ok(false) => continue,
             Ok(true) => match event::read() {
-                Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => happening(key),
-                Ok(Event::Resize(..)) => Some(Happening::Resized),
+                Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => to_terminal_event(key),
+                Ok(Event::Resize(..)) => Some(TerminalEvent::Resized),
                 Ok(_) => None,
-                Err(_) => Some(Happening::Gone),
+                Err(_) => Some(TerminalEvent::Closed),
             },
-            Err(_) => Some(Happening::Gone),
+            Err(_) => Some(TerminalEvent::Closed),
         };
-        let is_over = matches!(happening, Some(Happening::Gone));
-        let is_heard = happening.is_none_or(|one| sender.blocking_send(one).is_ok());
-        if is_over || !is_heard {
+        let is_closed = matches!(terminal_event, Some(TerminalEvent::Closed));
+        let is_received = terminal_event.is_none_or(|event| sender.blocking_send(event).is_ok());
+        if is_closed || !is_received {
             return;
         }
     }
 }
 
-fn happening(key: KeyEvent) -> Option<Happening> {
+/// The event of a key press; `None` for keys without a function.
+fn to_terminal_event(key: KeyEvent) -> Option<TerminalEvent> {
     let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-    Some(Happening::Key(match key.code {
-        KeyCode::Char('c' | 'd') if is_control => return Some(Happening::Interrupt),
-        KeyCode::Char(letter) if !is_control => Key::Char(letter),
-        KeyCode::Enter => Key::Enter,
-        KeyCode::Esc => Key::Escape,
-        KeyCode::Backspace => Key::Backspace,
-        KeyCode::Tab => Key::Tab,
-        KeyCode::BackTab => Key::BackTab,
-        KeyCode::Up => Key::Move(-1),
-        KeyCode::Down => Key::Move(1),
-        KeyCode::PageUp => Key::Move(-10),
-        KeyCode::PageDown => Key::Move(10),
-        KeyCode::Home => Key::Home,
-        KeyCode::End => Key::End,
+    Some(TerminalEvent::Key(match key.code {
+        KeyCode::Char('c' | 'd') if is_control => return Some(TerminalEvent::Interrupt),
+        KeyCode::Char(letter) if !is_control => KeyPress::Char(letter),
+        KeyCode::Enter => KeyPress::Enter,
+        KeyCode::Esc => KeyPress::Escape,
+        KeyCode::Backspace => KeyPress::Backspace,
+        KeyCode::Tab => KeyPress::Tab,
+        KeyCode::BackTab => KeyPress::BackTab,
+        KeyCode::Up => KeyPress::Move(-1),
+        KeyCode::Down => KeyPress::Move(1),
+        KeyCode::PageUp => KeyPress::Move(-10),
+        KeyCode::PageDown => KeyPress::Move(10),
+        KeyCode::Home => KeyPress::Home,
+        KeyCode::End => KeyPress::End,
         _ => return None,
     }))
 }
@@ -294,27 +306,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_are_off_for_whoever_says_so() {
-        assert!(has_colour(None) && has_colour(Some("")) && !has_colour(Some("1")));
-    }
-
-    #[test]
-    fn a_dumb_terminal_gets_text_and_no_moves_of_the_cursor() {
+    fn no_color_switches_colours_off() {
         assert!(
-            has_screen(None) && has_screen(Some("xterm-256color")) && !has_screen(Some("dumb"))
+            is_colour_enabled(None) && is_colour_enabled(Some("")) && !is_colour_enabled(Some("1"))
         );
     }
 
     #[test]
-    fn a_name_is_one_part_of_a_path_whatever_is_in_it() {
-        assert_eq!(escaped("a/b?c&d#e f%"), "a%2Fb%3Fc%26d%23e%20f%25");
+    fn a_dumb_terminal_gets_text_without_cursor_movement() {
+        assert!(
+            has_cursor_control(None)
+                && has_cursor_control(Some("xterm-256color"))
+                && !has_cursor_control(Some("dumb"))
+        );
     }
 
     #[test]
-    fn text_for_a_pipe_has_no_spaces_at_its_ends() {
-        let mut state = State::new();
-        state.on_document(Document::default());
-        let text = text(&state, 80);
+    fn a_name_is_encoded_as_one_path_segment() {
+        assert_eq!(percent_encode("a/b?c&d#e f%"), "a%2Fb%3Fc%26d%23e%20f%25");
+    }
+
+    #[test]
+    fn text_for_a_pipe_has_no_trailing_spaces() {
+        let mut state = TopState::new();
+        state.on_document(GatewaySnapshot::default());
+        let text = render_text(&state, 80);
         assert!(text.ends_with('\n') && text.lines().all(|line| !line.ends_with(' ')), "{text}");
     }
 }

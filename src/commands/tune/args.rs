@@ -1,72 +1,72 @@
-//! `tokenweir tune`.
+//! The flags of `tune`.
 
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::units;
-use tokenweir_tune::request::Tokens;
+use tokenweir_tune::request::TokenLengths;
 
-/// `tokenweir tune`.
+/// Arguments of `tokenweir tune`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
-pub struct Tune {
-    /// The model's config.json, or the folder that it is in.
+pub struct TuneArgs {
+    /// The model's config.json, or the folder that contains it.
     pub model: PathBuf,
-    /// The GPU, and what is known of its memory.
+    /// The GPU and its memory.
     #[command(flatten)]
-    pub gpu: Hardware,
-    /// What is promised, and what requests are like.
+    pub gpu: GpuArgs,
+    /// Latency and throughput targets, and the lengths of requests.
     #[command(flatten)]
-    pub promise: Promise,
-    /// How fast the engine is.
+    pub targets: TuneTargetArgs,
+    /// Speed of the engine.
     #[command(flatten)]
-    pub speed: Measured,
-    /// One JSON object instead of text.
+    pub speed: TuneSpeedArgs,
+    /// Print one JSON object.
     #[arg(long, env = "TOKENWEIR_TUNE_JSON")]
     pub json: bool,
 }
 
-/// The GPU.
+/// Arguments about the GPU.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "GPU")]
-pub struct Hardware {
+pub struct GpuArgs {
     /// Memory of one GPU, such as 80GiB.
     #[arg(long, value_name = "SIZE", env = "TOKENWEIR_TUNE_GPU_MEMORY")]
     #[arg(value_parser = units::bytes::parse)]
     pub gpu_memory: usize,
-    /// What share of it vLLM may take.
+    /// Share of the GPU memory that vLLM may use.
     #[arg(long, value_name = "SHARE", default_value_t = 0.92)]
     #[arg(env = "TOKENWEIR_TUNE_GPU_MEMORY_UTILIZATION", value_parser = share)]
     pub gpu_memory_utilization: f64,
-    /// GPUs of a replica. As few as it takes, if not given.
+    /// GPUs of one backend. [default: the fewest that suffice]
     #[arg(long, value_name = "N", env = "TOKENWEIR_TUNE_TENSOR_PARALLEL")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
     pub tensor_parallel: Option<u64>,
-    /// Size of all weights. By default of the files beside config.json, or from the model's shape.
+    /// Size of all weights. [default: from the files beside config.json, or the model's shape]
     #[arg(long, value_name = "SIZE", env = "TOKENWEIR_TUNE_WEIGHTS")]
     #[arg(value_parser = units::bytes::parse)]
     pub weights: Option<usize>,
-    /// Memory that one GPU has for the KV cache, as vLLM's log tells it, instead of an estimate.
+    /// Memory of one GPU for the KV cache, as vLLM logs it. [default: an estimate]
     #[arg(long, value_name = "SIZE", env = "TOKENWEIR_TUNE_KV_MEMORY")]
     #[arg(value_parser = units::bytes::parse)]
     pub kv_memory: Option<usize>,
-    /// How a value is kept in the KV cache.
+    /// Data type of the KV cache.
     #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_TUNE_KV_CACHE_DTYPE")]
-    pub kv_cache_dtype: KvDtype,
-    /// Tokens in a block of the KV cache.
+    pub kv_cache_dtype: KvCacheDtype,
+    /// Tokens per block of the KV cache.
     #[arg(long, value_name = "N", default_value_t = 16, env = "TOKENWEIR_TUNE_BLOCK_SIZE")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub block_size: u64,
-    /// What a GPU costs in an hour.
+    /// Price of one GPU per hour.
     #[arg(long, value_name = "PRICE", env = "TOKENWEIR_TUNE_PRICE", value_parser = positive)]
     pub price: Option<f64>,
 }
 
-/// How a value is kept in the KV cache.
+/// Data type of the KV cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum KvDtype {
-    /// As in the model.
+pub enum KvCacheDtype {
+    /// The data type of the model.
     #[default]
     Auto,
     /// One byte.
@@ -77,51 +77,52 @@ pub enum KvDtype {
     Float32,
 }
 
-/// What is promised, and what requests are like.
+/// Arguments about targets and the lengths of requests.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Targets and traffic")]
-pub struct Promise {
-    /// Longest time to first token of a prompt at p95.
+pub struct TuneTargetArgs {
+    /// Target: time to first token at p95, without a cached prefix.
     #[arg(long, value_name = "DURATION", env = "TOKENWEIR_TUNE_TTFT")]
     #[arg(value_parser = units::duration::parse)]
     pub ttft: Option<Duration>,
-    /// Longest time between two tokens.
+    /// Target: time between two tokens.
     #[arg(long, value_name = "DURATION", env = "TOKENWEIR_TUNE_TBT")]
     #[arg(value_parser = units::duration::parse)]
     pub tbt: Option<Duration>,
-    /// Output tokens a second, of all replicas together.
+    /// Target: output tokens per second of all backends together.
     #[arg(long, value_name = "RATE", env = "TOKENWEIR_TUNE_THROUGHPUT", value_parser = positive)]
     pub throughput: Option<f64>,
-    /// Tokens of prompts: mean, or mean and 95th percentile. [default: 1000:4000]
+    /// Prompt tokens: mean, or mean and 95th percentile. [default: 1000:4000]
     #[arg(long, value_name = "MEAN[:P95]", env = "TOKENWEIR_TUNE_PROMPT_TOKENS")]
-    pub prompt_tokens: Option<Tokens>,
-    /// Tokens of answers. [default: 200:500]
+    pub prompt_tokens: Option<TokenLengths>,
+    /// Output tokens. [default: 200:500]
     #[arg(long, value_name = "MEAN[:P95]", env = "TOKENWEIR_TUNE_OUTPUT_TOKENS")]
-    pub output_tokens: Option<Tokens>,
-    /// Take both from a trace: a capture of this gateway, or Mooncake's format.
+    pub output_tokens: Option<TokenLengths>,
+    /// Take both lengths from a trace: a trace capture of the gateway, or Mooncake's format.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_TUNE_TRACE")]
     pub trace: Option<PathBuf>,
-    /// Take the means of both from a gateway that runs, by its admin port.
-    #[arg(long, value_name = "URL", env = "TOKENWEIR_TUNE_ADMIN", value_parser = Address::parse)]
+    /// Take the means of both lengths from a running gateway: the URL of its admin listener.
+    #[arg(long, value_name = "URL", env = "TOKENWEIR_TUNE_ADMIN")]
+    #[arg(value_parser = BackendAddress::parse)]
     #[arg(conflicts_with = "trace")]
-    pub admin: Option<Address>,
+    pub admin: Option<BackendAddress>,
 }
 
-/// How fast the engine is.
+/// Arguments about the speed of the engine.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Speed")]
-pub struct Measured {
-    /// A report of `tokenweir bench` against one replica.
+pub struct TuneSpeedArgs {
+    /// Report of `tokenweir bench` against one backend.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_TUNE_FROM_BENCH")]
     pub from_bench: Option<PathBuf>,
-    /// Prompt tokens that a replica computes in a second.
+    /// Prompt tokens per second that one backend computes.
     #[arg(long, value_name = "RATE", env = "TOKENWEIR_TUNE_PREFILL_RATE", value_parser = positive)]
     pub prefill_rate: Option<f64>,
-    /// Time of a step without prompts.
+    /// Duration of an engine step without prompts.
     #[arg(long, value_name = "DURATION", env = "TOKENWEIR_TUNE_STEP")]
     #[arg(value_parser = units::duration::parse)]
     pub step: Option<Duration>,
-    /// Output tokens a second of a replica under load.
+    /// Output tokens per second of one backend under load.
     #[arg(long, value_name = "RATE", env = "TOKENWEIR_TUNE_OUTPUT_RATE", value_parser = positive)]
     pub output_rate: Option<f64>,
 }
@@ -132,7 +133,7 @@ Examples:
   tokenweir tune config.json --gpu-memory 24GiB --weights 15GiB --ttft 500ms --tbt 40ms \\
     --prefill-rate 12000 --step 15ms --price 1.20 --output-rate 900
 
-It is arithmetic: vLLM measures what it really has when it starts, and its log has the last word.";
+The results are calculated. vLLM measures its real memory at startup; its log is authoritative.";
 
 fn positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (1e-6..=1e12).contains(number));

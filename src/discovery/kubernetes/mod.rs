@@ -1,10 +1,12 @@
-//! Replicas behind a Service of Kubernetes. Its API server lists the slices of endpoints once, and
-//! tells what changes of them from then on. A watch that breaks is taken up where it was, or begins
-//! anew if the server no longer knows that place; what is known stays meanwhile.
+//! Discovers the backends of a Kubernetes Service by a watch on its `EndpointSlices`.
+//!
+//! The API server lists the `EndpointSlices` once and then sends their changes. A broken watch
+//! continues at its last resource version, or lists again if that version has expired (410 Gone).
+//! The known backends stay in use meanwhile.
 
 mod slices;
 
-use super::Source;
+use super::DiscoverySource;
 use futures_util::stream::{BoxStream, StreamExt};
 use http::Uri;
 use http::uri::Scheme;
@@ -14,173 +16,190 @@ use kube::config::InferConfigError;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
-use slices::Slices;
+use slices::EndpointSlices;
 use std::error::Error;
 use std::time::{Duration, Instant};
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
 use tower::limit::RateLimitLayer;
 
-/// Which pods are replicas.
+/// The Service whose pods are backends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Service {
-    /// The name of their Service.
+pub struct KubernetesService {
+    /// Name of the Service.
     pub name: String,
-    /// The namespace of it. `None`: the one of this pod, or of the context in use.
+    /// Namespace of the Service. `None`: the namespace of this pod, or of the current kubeconfig
+    /// context.
     pub namespace: Option<String>,
-    /// Their port. `None`: the only one of the Service.
-    pub port: Option<Port>,
+    /// Port of the pods. `None`: the only port of the Service.
+    pub port: Option<ServicePort>,
 }
 
-/// A port of pods.
+/// Selects a port of the pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Port {
-    /// Its number, whatever the Service says.
+pub enum ServicePort {
+    /// By number. The Service need not list it.
     Number(u16),
-    /// Its name in the Service.
+    /// By the name of the port in the Service.
     Name(String),
 }
 
-/// A Service whose pods come and go.
-pub struct WatchedService {
+/// A discovery source that watches one Service.
+pub struct ServiceWatcher {
     api: Api<EndpointSlice>,
-    /// By which its slices are selected.
-    label: String,
-    /// Namespace and name, for people.
-    name: String,
+    /// Selects the `EndpointSlices` of the Service.
+    label_selector: String,
+    /// `namespace/name`, for logs.
+    display_name: String,
     events: BoxStream<'static, watcher::Result<Event<EndpointSlice>>>,
-    slices: Slices,
-    /// What was told last.
-    told: Option<Vec<Address>>,
-    failed: Option<Instant>,
+    slices: EndpointSlices,
+    /// The addresses that were reported last.
+    last_reported: Option<Vec<BackendAddress>>,
+    last_failure: Option<Instant>,
 }
 
-/// Why no API server can be asked.
+/// Why no Kubernetes client can be created.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// Nothing says where it is, or who asks.
-    #[error("neither a kubeconfig nor a service account can be used")]
+pub enum KubernetesClientError {
+    /// No usable kubeconfig and no service account.
+    #[error("no Kubernetes credentials: neither a kubeconfig nor a service account is usable")]
     Configuration(#[from] InferConfigError),
-    /// The client cannot be made.
+    /// The client cannot be created.
     #[error(transparent)]
     Client(#[from] kube::Error),
 }
 
-/// The label by which slices name their Service.
-const LABEL: &str = "kubernetes.io/service-name";
-/// Seconds after which the server ends a watch, to be asked for the next.
-const WATCH: u32 = 60;
-/// A server that says nothing for longer is not there.
-const SILENCE: Duration = Duration::from_secs(70);
-/// Longest wait for a connection.
-const CONNECT: Duration = Duration::from_secs(5);
-/// Most requests in a second, also to a server that ends each watch at once.
-const RATE: u64 = 5;
-/// Failures that are no further apart are one to whoever reads the log.
-const SAME_FAILURE: Duration = Duration::from_mins(2);
+/// The label of an `EndpointSlice` that names its Service.
+const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+/// Seconds after which the API server ends a watch request. The gateway then sends the next one.
+const WATCH_TIMEOUT_SECONDS: u32 = 60;
+/// Read timeout of the connection. It exceeds [`WATCH_TIMEOUT_SECONDS`], so a server that sends
+/// nothing for longer has failed.
+const READ_TIMEOUT: Duration = Duration::from_secs(70);
+/// Timeout for a connection to the API server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum rate of requests to the API server. It also applies if the server ends each watch at
+/// once.
+const MAX_REQUESTS_PER_SECOND: u64 = 5;
+/// Within this time after a failure, a further failure is logged at debug level only.
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_mins(2);
 
-// === impl WatchedService ===
+// === impl ServiceWatcher ===
 
-impl WatchedService {
-    /// Asks this API server, without credentials; `None`: the one of `KUBECONFIG` or
-    /// `~/.kube/config`, else the one of the cluster that this pod is in. Must be called inside a
-    /// runtime. Nothing is asked yet.
-    pub async fn new(service: Service, server: Option<Uri>) -> Result<Self, ConnectError> {
-        let client = client(server).await?;
+impl ServiceWatcher {
+    /// Watches a Service. `server` is an API server that is used without credentials. `None`: the
+    /// API server of `KUBECONFIG` or `~/.kube/config`, else of the cluster that this pod runs in.
+    /// Must be called inside a Tokio runtime. The first request is sent by
+    /// [`DiscoverySource::changed`].
+    pub async fn new(
+        service: KubernetesService,
+        server: Option<Uri>,
+    ) -> Result<Self, KubernetesClientError> {
+        let client = build_client(server).await?;
         let namespace = service.namespace.as_deref().unwrap_or(client.default_namespace());
         let api = Api::namespaced(client.clone(), namespace);
         let name = format!("{namespace}/{}", service.name);
-        let label = format!("{LABEL}={}", service.name);
-        let events = watch(&api, &label);
-        let slices = Slices::new(service.port);
-        Ok(Self { api, label, name, events, slices, told: None, failed: None })
+        let label = format!("{SERVICE_NAME_LABEL}={}", service.name);
+        let events = watch_endpoint_slices(&api, &label);
+        let slices = EndpointSlices::new(service.port);
+        Ok(Self {
+            api,
+            label_selector: label,
+            display_name: name,
+            events,
+            slices,
+            last_reported: None,
+            last_failure: None,
+        })
     }
 
-    /// The replicas, if they are others than those that were told.
-    fn news(&mut self) -> Option<Vec<Address>> {
-        if self.failed.take().is_some() {
-            tracing::info!(service = self.name, "the API server tells again");
+    /// The addresses, if they differ from the addresses that were reported last.
+    fn take_changed_addresses(&mut self) -> Option<Vec<BackendAddress>> {
+        if self.last_failure.take().is_some() {
+            tracing::info!(service = self.display_name, "the Kubernetes API server responds again");
         }
-        let found = self.slices.replicas();
-        if self.told.as_ref() == Some(&found) {
+        let addresses = self.slices.addresses();
+        if self.last_reported.as_ref() == Some(&addresses) {
             return None;
         }
-        self.told = Some(found.clone());
-        Some(found)
+        self.last_reported = Some(addresses.clone());
+        Some(addresses)
     }
 
     fn on_failure(&mut self, error: &watcher::Error) {
-        let (service, known) = (&self.name, self.told.as_ref().map_or(0, Vec::len));
-        if is_gone(error) {
-            tracing::debug!(service, "the watch begins anew");
-            self.events = watch(&self.api, &self.label);
+        let (service, known) =
+            (&self.display_name, self.last_reported.as_ref().map_or(0, Vec::len));
+        if is_resource_version_expired(error) {
+            tracing::debug!(service, "the resource version has expired: listing again");
+            self.events = watch_endpoint_slices(&self.api, &self.label_selector);
             return;
         }
         let now = clock::now();
-        let before = self.failed.replace(now);
-        if before.is_some_and(|before| now.duration_since(before) < SAME_FAILURE) {
-            tracing::debug!(service, %error, "the API server does not tell");
+        let previous = self.last_failure.replace(now);
+        let is_recent = |previous| now.duration_since(previous) < FAILURE_LOG_INTERVAL;
+        if previous.is_some_and(is_recent) {
+            tracing::debug!(service, %error, "Kubernetes discovery still fails");
         } else {
-            let cause = cause(error);
-            let message = "the API server does not tell; those that are known stay";
+            let cause = root_cause(error);
+            let message = "Kubernetes discovery failed: keeping the known backends of this Service";
             tracing::warn!(service, %error, %cause, known, "{message}");
         }
     }
 }
 
-impl Source for WatchedService {
-    async fn changed(&mut self) -> Vec<Address> {
+impl DiscoverySource for ServiceWatcher {
+    async fn changed(&mut self) -> Vec<BackendAddress> {
         loop {
             match self.events.next().await {
                 Some(Ok(event)) => {
-                    if self.slices.take(event)
-                        && let Some(found) = self.news()
+                    if self.slices.apply(event)
+                        && let Some(addresses) = self.take_changed_addresses()
                     {
-                        return found;
+                        return addresses;
                     }
                 }
                 Some(Err(error)) => self.on_failure(&error),
-                // It tries for ever.
+                // The watcher retries without end, so its stream does not end.
                 None => std::future::pending().await,
             }
         }
     }
 }
 
-async fn client(server: Option<Uri>) -> Result<Client, ConnectError> {
+async fn build_client(server: Option<Uri>) -> Result<Client, KubernetesClientError> {
     let mut config = match server {
         Some(url) => kube::Config::new(url),
         None => kube::Config::infer().await?,
     };
     if config.cluster_url.scheme() == Some(&Scheme::HTTP) {
-        // Nobody has to be believed, and a small image has no authorities.
+        // Plain HTTP needs no certificate authorities, and a small image has none to load.
         config.root_cert = Some(Vec::new());
     }
-    config.connect_timeout = Some(CONNECT);
-    config.read_timeout = Some(SILENCE);
-    let limit = RateLimitLayer::new(RATE, Duration::from_secs(1));
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    let limit = RateLimitLayer::new(MAX_REQUESTS_PER_SECOND, Duration::from_secs(1));
     Ok(ClientBuilder::try_from(config)?.with_layer(&limit).build())
 }
 
-fn watch(
+fn watch_endpoint_slices(
     api: &Api<EndpointSlice>,
     label: &str,
 ) -> BoxStream<'static, watcher::Result<Event<EndpointSlice>>> {
-    let config = watcher::Config::default().labels(label).timeout(WATCH);
+    let config = watcher::Config::default().labels(label).timeout(WATCH_TIMEOUT_SECONDS);
     watcher(api.clone(), config).default_backoff().boxed()
 }
 
-/// What is below all that was wrapped around it.
-fn cause(error: &watcher::Error) -> &dyn Error {
+/// The innermost source of an error.
+fn root_cause(error: &watcher::Error) -> &dyn Error {
     let mut cause: &dyn Error = error;
-    while let Some(below) = cause.source() {
-        cause = below;
+    while let Some(source) = cause.source() {
+        cause = source;
     }
     cause
 }
 
-/// Whether the server no longer knows the place where the watch was.
-fn is_gone(error: &watcher::Error) -> bool {
+/// Whether the API server no longer has the resource version of the watch (410 Gone).
+fn is_resource_version_expired(error: &watcher::Error) -> bool {
     use kube::Error::Api;
     use watcher::Error::{WatchError, WatchFailed, WatchStartFailed};
     const GONE: u16 = 410;

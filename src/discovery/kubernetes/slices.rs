@@ -1,157 +1,163 @@
-//! What slices of endpoints say: which pods there are, at which address, and whether they are ready.
+//! Derives the addresses of ready pods from the `EndpointSlices` of a Service.
 
-use super::Port;
+use super::ServicePort;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::runtime::watcher::Event;
 use std::collections::BTreeMap;
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 
-/// The slices of a Service.
+/// The `EndpointSlices` of a Service.
 #[derive(Debug)]
-pub(super) struct Slices {
-    port: Option<Port>,
-    /// By name.
-    known: BTreeMap<String, Vec<Place>>,
-    /// Those that a list which is not over has told.
-    listed: BTreeMap<String, Vec<Place>>,
+pub(super) struct EndpointSlices {
+    port: Option<ServicePort>,
+    /// The pods of each slice, by the name of the slice.
+    current: BTreeMap<String, Vec<PodEndpoint>>,
+    /// The slices of a list that is not complete yet.
+    pending: BTreeMap<String, Vec<PodEndpoint>>,
 }
 
-/// Where a pod is that does not end.
+/// The address of a pod that is not terminating.
 #[derive(Debug)]
-struct Place {
-    /// What is the same in the slices of both kinds of address.
+struct PodEndpoint {
+    /// Name of the pod. It is the same in the IPv4 and the IPv6 slice of a dual-stack Service.
     pod: String,
-    family: Family,
-    address: Address,
+    family: AddressFamily,
+    address: BackendAddress,
     is_ready: bool,
 }
 
-/// A kind of address, the one to prefer first.
+/// Address type of a slice, in order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Family {
+enum AddressFamily {
     V4,
     V6,
-    Name,
+    Fqdn,
 }
 
-/// Where the pods of a slice are spoken to.
-struct Target {
+/// Scheme, port and address type that the pods of a slice share.
+struct SliceTarget {
     scheme: &'static str,
     port: u16,
-    family: Family,
+    family: AddressFamily,
 }
 
-// === impl Slices ===
+// === impl EndpointSlices ===
 
-impl Slices {
-    pub(super) fn new(port: Option<Port>) -> Self {
-        Self { port, known: BTreeMap::new(), listed: BTreeMap::new() }
+impl EndpointSlices {
+    pub(super) fn new(port: Option<ServicePort>) -> Self {
+        Self { port, current: BTreeMap::new(), pending: BTreeMap::new() }
     }
 
-    /// Takes what is told. `true`: the replicas may be others than before.
-    pub(super) fn take(&mut self, event: Event<EndpointSlice>) -> bool {
+    /// Applies a watch event. Returns whether the addresses may have changed.
+    pub(super) fn apply(&mut self, event: Event<EndpointSlice>) -> bool {
         match event {
             Event::Init => {
-                self.listed.clear();
+                self.pending.clear();
                 return false;
             }
             Event::InitApply(slice) => {
-                let places = self.places(&slice);
-                self.listed.insert(name(slice), places);
+                let endpoints = self.pod_endpoints(&slice);
+                self.pending.insert(slice_name(slice), endpoints);
                 return false;
             }
-            Event::InitDone => self.known = std::mem::take(&mut self.listed),
+            Event::InitDone => self.current = std::mem::take(&mut self.pending),
             Event::Apply(slice) => {
-                let places = self.places(&slice);
-                self.known.insert(name(slice), places);
+                let endpoints = self.pod_endpoints(&slice);
+                self.current.insert(slice_name(slice), endpoints);
             }
-            Event::Delete(slice) => drop(self.known.remove(&name(slice))),
+            Event::Delete(slice) => drop(self.current.remove(&slice_name(slice))),
         }
         true
     }
 
-    /// The address of each pod that is ready, in an order that does not change. With none ready, of
-    /// each: the gateway looks at their health itself.
-    pub(super) fn replicas(&self) -> Vec<Address> {
-        let places = || self.known.values().flatten();
-        let is_any_ready = places().any(|place| place.is_ready);
-        let mut pods: BTreeMap<&str, &Place> = BTreeMap::new();
-        for place in places().filter(|place| place.is_ready || !is_any_ready) {
-            let kept = pods.entry(&place.pod).or_insert(place);
-            if place.family < kept.family {
-                *kept = place;
+    /// The sorted addresses of all ready pods, one address per pod. If no pod is ready, the
+    /// addresses of all pods: the health checks of the gateway then decide.
+    pub(super) fn addresses(&self) -> Vec<BackendAddress> {
+        let endpoints = || self.current.values().flatten();
+        let is_any_ready = endpoints().any(|endpoint| endpoint.is_ready);
+        let mut pods: BTreeMap<&str, &PodEndpoint> = BTreeMap::new();
+        for endpoint in endpoints().filter(|endpoint| endpoint.is_ready || !is_any_ready) {
+            let preferred = pods.entry(&endpoint.pod).or_insert(endpoint);
+            if endpoint.family < preferred.family {
+                *preferred = endpoint;
             }
         }
-        let mut found: Vec<Address> = pods.values().map(|place| place.address.clone()).collect();
-        found.sort_by_key(Address::to_string);
-        found.dedup();
-        found
+        let mut addresses: Vec<BackendAddress> =
+            pods.values().map(|endpoint| endpoint.address.clone()).collect();
+        addresses.sort_by_key(BackendAddress::to_string);
+        addresses.dedup();
+        addresses
     }
 
-    fn places(&self, slice: &EndpointSlice) -> Vec<Place> {
+    fn pod_endpoints(&self, slice: &EndpointSlice) -> Vec<PodEndpoint> {
         let mut endpoints = slice.endpoints.iter().flatten().peekable();
-        let target = Target::of(slice, self.port.as_ref());
+        let target = SliceTarget::from_slice(slice, self.port.as_ref());
         if target.is_none() && endpoints.peek().is_some() {
             let (slice, port) = (slice.metadata.name.as_deref(), &self.port);
-            tracing::warn!(slice, ?port, "these pods have no such port, or several: name one");
+            tracing::warn!(
+                slice,
+                ?port,
+                "the pods of an EndpointSlice have no such port, or several ports and none is \
+                 configured: ignoring these pods"
+            );
         }
-        let place = |endpoint| target.as_ref().and_then(|target| target.place(endpoint));
-        endpoints.filter_map(place).collect()
+        let to_pod = |endpoint| target.as_ref().and_then(|target| target.pod_endpoint(endpoint));
+        endpoints.filter_map(to_pod).collect()
     }
 }
 
-fn name(slice: EndpointSlice) -> String {
+fn slice_name(slice: EndpointSlice) -> String {
     slice.metadata.name.unwrap_or_default()
 }
 
-// === impl Target ===
+// === impl SliceTarget ===
 
-impl Target {
-    fn of(slice: &EndpointSlice, wanted: Option<&Port>) -> Option<Self> {
+impl SliceTarget {
+    fn from_slice(slice: &EndpointSlice, selected: Option<&ServicePort>) -> Option<Self> {
         let is_tcp = |port: &&EndpointPort| port.protocol.as_deref().unwrap_or("TCP") == "TCP";
         let mut ports = slice.ports.iter().flatten().filter(is_tcp);
         let number = |port: &EndpointPort| port.port.and_then(|number| number.try_into().ok());
-        let (port, known) = match wanted {
-            Some(Port::Number(wanted)) => {
-                (*wanted, ports.find(|port| number(port) == Some(*wanted)))
+        let (port, matched) = match selected {
+            Some(ServicePort::Number(selected)) => {
+                (*selected, ports.find(|port| number(port) == Some(*selected)))
             }
-            Some(Port::Name(wanted)) => {
-                let known = ports.find(|port| port.name.as_ref() == Some(wanted))?;
-                (number(known)?, Some(known))
+            Some(ServicePort::Name(selected)) => {
+                let matched = ports.find(|port| port.name.as_ref() == Some(selected))?;
+                (number(matched)?, Some(matched))
             }
             None => {
-                let known = ports.next().filter(|_| ports.next().is_none())?;
-                (number(known)?, Some(known))
+                let matched = ports.next().filter(|_| ports.next().is_none())?;
+                (number(matched)?, Some(matched))
             }
         };
-        let protocol = known.and_then(|port| port.app_protocol.as_deref());
+        let protocol = matched.and_then(|port| port.app_protocol.as_deref());
         let scheme = if protocol == Some("https") { "https" } else { "http" };
         let family = match slice.address_type.as_str() {
-            "IPv4" => Family::V4,
-            "IPv6" => Family::V6,
-            _ => Family::Name,
+            "IPv4" => AddressFamily::V4,
+            "IPv6" => AddressFamily::V6,
+            _ => AddressFamily::Fqdn,
         };
         Some(Self { scheme, port, family })
     }
 
-    /// Where a pod is. `None`: it ends, or has no address that can be used.
-    fn place(&self, endpoint: &Endpoint) -> Option<Place> {
+    /// The address of a pod. `None`: the pod is terminating, or has no valid address.
+    fn pod_endpoint(&self, endpoint: &Endpoint) -> Option<PodEndpoint> {
         let conditions = endpoint.conditions.as_ref();
         if conditions.is_some_and(|conditions| conditions.terminating == Some(true)) {
             return None;
         }
-        // What is not said is so.
+        // An unset condition means ready (EndpointConditions of discovery.k8s.io/v1).
         let is_ready = conditions.is_none_or(|conditions| conditions.ready != Some(false));
-        // Only the first has a meaning.
+        // All addresses of an endpoint are equivalent; consumers use the first.
         let host = endpoint.addresses.first()?;
         let Self { scheme, port, family } = *self;
         let url = match family {
-            Family::V6 => format!("{scheme}://[{host}]:{port}"),
-            Family::V4 | Family::Name => format!("{scheme}://{host}:{port}"),
+            AddressFamily::V6 => format!("{scheme}://[{host}]:{port}"),
+            AddressFamily::V4 | AddressFamily::Fqdn => format!("{scheme}://{host}:{port}"),
         };
-        let address = Address::parse(&url).ok()?;
+        let address = BackendAddress::parse(&url).ok()?;
         let pod = endpoint.target_ref.as_ref().and_then(|target| target.name.as_ref());
-        Some(Place { pod: pod.unwrap_or(host).clone(), family, address, is_ready })
+        Some(PodEndpoint { pod: pod.unwrap_or(host).clone(), family, address, is_ready })
     }
 }
 

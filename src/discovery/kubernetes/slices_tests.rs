@@ -1,9 +1,9 @@
-//! Slices as an API server writes them (discovery.k8s.io/v1), and which replicas they mean.
+//! `EndpointSlices` as an API server sends them (discovery.k8s.io/v1), and the resulting addresses.
 
 use super::*;
 use serde_json::{Value, json};
 
-/// A pod with its address, and its conditions: ready, serving, terminating.
+/// An endpoint of a pod with its conditions: ready, serving, terminating.
 fn pod(name: &str, address: &str, conditions: [Option<bool>; 3]) -> Value {
     let [ready, serving, terminating] = conditions;
     json!({
@@ -15,7 +15,7 @@ fn pod(name: &str, address: &str, conditions: [Option<bool>; 3]) -> Value {
 
 const READY: [Option<bool>; 3] = [Some(true), Some(true), Some(false)];
 const STARTING: [Option<bool>; 3] = [Some(false), Some(false), Some(false)];
-const ENDING: [Option<bool>; 3] = [Some(false), Some(true), Some(true)];
+const TERMINATING: [Option<bool>; 3] = [Some(false), Some(true), Some(true)];
 
 fn slice(name: &str, family: &str, ports: &Value, endpoints: &Value) -> EndpointSlice {
     serde_json::from_value(json!({
@@ -29,132 +29,142 @@ fn slice(name: &str, family: &str, ports: &Value, endpoints: &Value) -> Endpoint
     .unwrap()
 }
 
-fn http() -> Value {
+fn http_port() -> Value {
     json!([{ "name": "http", "port": 8000, "protocol": "TCP" }])
 }
 
-fn listed(port: Option<Port>, all: impl IntoIterator<Item = EndpointSlice>) -> Slices {
-    let mut slices = Slices::new(port);
-    assert!(!slices.take(Event::Init));
+fn slices_from_list(
+    port: Option<ServicePort>,
+    all: impl IntoIterator<Item = EndpointSlice>,
+) -> EndpointSlices {
+    let mut slices = EndpointSlices::new(port);
+    assert!(!slices.apply(Event::Init));
     for slice in all {
-        assert!(!slices.take(Event::InitApply(slice)), "a list that is not over tells nothing");
+        assert!(!slices.apply(Event::InitApply(slice)), "an incomplete list changes nothing");
     }
-    assert!(slices.take(Event::InitDone));
+    assert!(slices.apply(Event::InitDone));
     slices
 }
 
-fn replicas(slices: &Slices) -> Vec<String> {
-    slices.replicas().iter().map(ToString::to_string).collect()
+fn address_strings(slices: &EndpointSlices) -> Vec<String> {
+    slices.addresses().iter().map(ToString::to_string).collect()
 }
 
-fn of_ports(port: Option<Port>, ports: &Value) -> Vec<String> {
+fn addresses_for_port(port: Option<ServicePort>, ports: &Value) -> Vec<String> {
     let endpoints = json!([pod("a", "10.0.0.1", READY)]);
-    replicas(&listed(port, [slice("x", "IPv4", ports, &endpoints)]))
+    address_strings(&slices_from_list(port, [slice("x", "IPv4", ports, &endpoints)]))
 }
 
 #[test]
-fn the_slices_of_a_service_are_one_list_and_each_is_told_anew() {
-    let part = |name, pods: Value| slice(name, "IPv4", &http(), &pods);
+fn slices_of_a_service_are_merged_and_replaced() {
+    let part = |name, pods: Value| slice(name, "IPv4", &http_port(), &pods);
     let first = part("x", json!([pod("b", "10.0.0.2", READY), pod("a", "10.0.0.1", READY)]));
     let second = part("y", json!([pod("b", "10.0.0.2", READY), pod("c", "10.0.0.3", READY)]));
-    let mut slices = listed(None, [first, second]);
+    let mut slices = slices_from_list(None, [first, second]);
     let expected = ["http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.3:8000"];
-    assert_eq!(replicas(&slices), expected, "one that moves stands in two of them");
-    assert!(slices.take(Event::Apply(part("x", json!([pod("d", "10.0.0.4", READY)])))));
+    assert_eq!(address_strings(&slices), expected, "a pod can be in two slices");
+    assert!(slices.apply(Event::Apply(part("x", json!([pod("d", "10.0.0.4", READY)])))));
     let expected = ["http://10.0.0.2:8000", "http://10.0.0.3:8000", "http://10.0.0.4:8000"];
-    assert_eq!(replicas(&slices), expected);
-    assert!(slices.take(Event::Delete(part("y", json!(null)))));
-    assert_eq!(replicas(&slices), ["http://10.0.0.4:8000"]);
+    assert_eq!(address_strings(&slices), expected);
+    assert!(slices.apply(Event::Delete(part("y", json!(null)))));
+    assert_eq!(address_strings(&slices), ["http://10.0.0.4:8000"]);
     // A service without pods has a slice without endpoints.
-    assert!(slices.take(Event::Apply(part("x", json!(null)))));
-    assert_eq!(replicas(&slices), [""; 0]);
+    assert!(slices.apply(Event::Apply(part("x", json!(null)))));
+    assert_eq!(address_strings(&slices), [""; 0]);
 }
 
 #[test]
-fn what_is_known_stands_until_a_new_list_is_over() {
-    let part = |name, address| slice(name, "IPv4", &http(), &json!([pod(name, address, READY)]));
-    let mut slices = listed(None, [part("x", "10.0.0.1"), part("y", "10.0.0.2")]);
-    slices.take(Event::Init);
-    slices.take(Event::InitApply(part("z", "10.0.0.9")));
-    assert_eq!(replicas(&slices), ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]);
-    // The list breaks off, and begins again.
-    slices.take(Event::Init);
-    slices.take(Event::InitApply(part("y", "10.0.0.2")));
-    slices.take(Event::InitDone);
-    assert_eq!(replicas(&slices), ["http://10.0.0.2:8000"]);
+fn current_addresses_stay_until_a_new_list_is_complete() {
+    let part =
+        |name, address| slice(name, "IPv4", &http_port(), &json!([pod(name, address, READY)]));
+    let mut slices = slices_from_list(None, [part("x", "10.0.0.1"), part("y", "10.0.0.2")]);
+    slices.apply(Event::Init);
+    slices.apply(Event::InitApply(part("z", "10.0.0.9")));
+    assert_eq!(address_strings(&slices), ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]);
+    // The list is interrupted and starts again.
+    slices.apply(Event::Init);
+    slices.apply(Event::InitApply(part("y", "10.0.0.2")));
+    slices.apply(Event::InitDone);
+    assert_eq!(address_strings(&slices), ["http://10.0.0.2:8000"]);
 }
 
 #[test]
-fn a_pod_that_is_not_ready_or_ends_gets_nothing() {
+fn unready_and_terminating_pods_are_excluded() {
     let pods = |conditions: &[[Option<bool>; 3]]| {
         let pods = conditions.iter().enumerate();
         let pods =
-            pods.map(|(index, it)| pod(&format!("p{index}"), &format!("10.0.0.{index}"), *it));
+            pods.map(|(index, set)| pod(&format!("p{index}"), &format!("10.0.0.{index}"), *set));
         let all = Value::Array(pods.collect());
-        replicas(&listed(None, [slice("x", "IPv4", &http(), &all)]))
+        address_strings(&slices_from_list(None, [slice("x", "IPv4", &http_port(), &all)]))
     };
-    let unsaid = [None; 3];
-    // What `publishNotReadyAddresses` makes of one that ends.
+    let unset = [None; 3];
+    // A terminating pod with `publishNotReadyAddresses`.
     let published = [Some(true), Some(false), Some(true)];
-    let all = [READY, STARTING, ENDING, unsaid, published];
+    let all = [READY, STARTING, TERMINATING, unset, published];
     assert_eq!(pods(&all), ["http://10.0.0.0:8000", "http://10.0.0.3:8000"]);
-    assert_eq!(pods(&[ENDING, published]), [""; 0], "nobody who ends is asked, ever");
-    let none_is_ready = pods(&[STARTING, ENDING, STARTING]);
+    assert_eq!(pods(&[TERMINATING, published]), [""; 0], "terminating pods are always excluded");
+    let none_is_ready = pods(&[STARTING, TERMINATING, STARTING]);
     assert_eq!(
         none_is_ready,
         ["http://10.0.0.0:8000", "http://10.0.0.2:8000"],
-        "then all are asked"
+        "no pod is ready: all are included"
     );
     let without = json!([{ "addresses": ["10.0.0.7"] }]);
-    let slices = listed(None, [slice("x", "IPv4", &http(), &without)]);
-    assert_eq!(replicas(&slices), ["http://10.0.0.7:8000"], "no conditions: ready");
+    let slices = slices_from_list(None, [slice("x", "IPv4", &http_port(), &without)]);
+    assert_eq!(address_strings(&slices), ["http://10.0.0.7:8000"], "without conditions: ready");
 }
 
 #[test]
-fn a_pod_with_two_kinds_of_address_is_one_replica() {
+fn dual_stack_pod_is_one_backend() {
     let v4 = json!([pod("a", "10.0.0.1", READY)]);
     let v6 = json!([pod("a", "fd00::1", READY), pod("b", "fd00::2", READY)]);
-    let parts = [slice("six", "IPv6", &http(), &v6), slice("four", "IPv4", &http(), &v4)];
-    let mut slices = listed(None, parts);
-    assert_eq!(replicas(&slices), ["http://10.0.0.1:8000", "http://[fd00::2]:8000"]);
-    slices.take(Event::Delete(slice("four", "IPv4", &http(), &json!(null))));
-    assert_eq!(replicas(&slices), ["http://[fd00::1]:8000", "http://[fd00::2]:8000"]);
+    let parts = [slice("six", "IPv6", &http_port(), &v6), slice("four", "IPv4", &http_port(), &v4)];
+    let mut slices = slices_from_list(None, parts);
+    assert_eq!(address_strings(&slices), ["http://10.0.0.1:8000", "http://[fd00::2]:8000"]);
+    slices.apply(Event::Delete(slice("four", "IPv4", &http_port(), &json!(null))));
+    assert_eq!(address_strings(&slices), ["http://[fd00::1]:8000", "http://[fd00::2]:8000"]);
 }
 
 #[test]
-fn a_port_is_the_only_one_or_has_a_name_or_a_number() {
-    let named = |name: &str| Some(Port::Name(name.to_owned()));
+fn port_is_the_only_one_or_selected_by_name_or_number() {
+    let named = |name: &str| Some(ServicePort::Name(name.to_owned()));
     let two = json!([
         { "name": "metrics", "port": 9000, "protocol": "TCP" },
         { "name": "http", "port": 8000, "protocol": "TCP" },
     ]);
     let none = [""; 0];
-    assert_eq!(of_ports(None, &http()), ["http://10.0.0.1:8000"]);
-    assert_eq!(of_ports(None, &two), none, "which of them?");
-    assert_eq!(of_ports(named("http"), &two), ["http://10.0.0.1:8000"]);
-    assert_eq!(of_ports(named("grpc"), &two), none);
-    assert_eq!(of_ports(Some(Port::Number(9000)), &two), ["http://10.0.0.1:9000"]);
-    assert_eq!(of_ports(Some(Port::Number(7000)), &json!(null)), ["http://10.0.0.1:7000"]);
+    assert_eq!(addresses_for_port(None, &http_port()), ["http://10.0.0.1:8000"]);
+    assert_eq!(addresses_for_port(None, &two), none, "the port is ambiguous");
+    assert_eq!(addresses_for_port(named("http"), &two), ["http://10.0.0.1:8000"]);
+    assert_eq!(addresses_for_port(named("grpc"), &two), none);
+    assert_eq!(addresses_for_port(Some(ServicePort::Number(9000)), &two), ["http://10.0.0.1:9000"]);
+    assert_eq!(
+        addresses_for_port(Some(ServicePort::Number(7000)), &json!(null)),
+        ["http://10.0.0.1:7000"]
+    );
     let datagrams = json!([
         { "name": "quic", "port": 8000, "protocol": "UDP" }, { "name": "", "port": 8001 },
     ]);
-    assert_eq!(of_ports(None, &datagrams), ["http://10.0.0.1:8001"]);
-    assert_eq!(of_ports(named("quic"), &datagrams), none);
+    assert_eq!(addresses_for_port(None, &datagrams), ["http://10.0.0.1:8001"]);
+    assert_eq!(addresses_for_port(named("quic"), &datagrams), none);
     let nothing = json!([{ "name": "http", "port": null }]);
-    assert_eq!(of_ports(named("http"), &nothing), none);
+    assert_eq!(addresses_for_port(named("http"), &nothing), none);
     let tls = json!([{ "name": "http", "port": 8443, "appProtocol": "https" }]);
-    for port in [None, named("http"), Some(Port::Number(8443))] {
-        assert_eq!(of_ports(port, &tls), ["https://10.0.0.1:8443"]);
+    for port in [None, named("http"), Some(ServicePort::Number(8443))] {
+        assert_eq!(addresses_for_port(port, &tls), ["https://10.0.0.1:8443"]);
     }
 }
 
 #[test]
-fn what_is_no_address_is_left_out() {
+fn invalid_addresses_are_skipped() {
     let pods = json!([
         { "addresses": [] }, { "addresses": ["a b"] }, { "addresses": ["10.0.0.1", "10.0.0.2"] },
     ]);
-    let slices = listed(None, [slice("x", "IPv4", &http(), &pods)]);
-    assert_eq!(replicas(&slices), ["http://10.0.0.1:8000"]);
-    let names = listed(None, [slice("x", "FQDN", &http(), &json!([{ "addresses": ["a.ai"] }]))]);
-    assert_eq!(replicas(&names), ["http://a.ai:8000"]);
+    let slices = slices_from_list(None, [slice("x", "IPv4", &http_port(), &pods)]);
+    assert_eq!(address_strings(&slices), ["http://10.0.0.1:8000"]);
+    let names = slices_from_list(
+        None,
+        [slice("x", "FQDN", &http_port(), &json!([{ "addresses": ["a.ai"] }]))],
+    );
+    assert_eq!(address_strings(&names), ["http://a.ai:8000"]);
 }

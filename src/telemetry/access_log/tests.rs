@@ -1,18 +1,18 @@
-//! What a line says, which lines there are, and what strangers cannot do to them.
+//! Tests of the access log: fields, rate limit and escaping.
 
 use super::*;
 use std::sync::Mutex;
 use tokenweir_core::observe::Sink;
-use tokenweir_core::record::sample::{at, streamed};
-use tokenweir_core::record::{End, ModelLabel, Stall};
+use tokenweir_core::record::fixtures::{at, streamed};
+use tokenweir_core::record::{ModelLabel, Stall, Termination};
 
-/// A log and the lines that it has written.
+/// An access log, and the lines that it writes.
 fn log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<Vec<String>>>) {
     let lines = Arc::new(Mutex::new(Vec::new()));
-    let taken = lines.clone();
-    let write = Box::new(move |lines: String| taken.lock().unwrap().push(lines));
+    let sink_lines = lines.clone();
+    let write = Box::new(move |lines: String| sink_lines.lock().unwrap().push(lines));
     let epoch = streamed().timings.accepted;
-    (AccessLog::new(is_json, write).with_limit(per_second, epoch), lines)
+    (AccessLog::new(is_json, write).with_rate_limit(per_second, epoch), lines)
 }
 
 fn left_out(line: &str) -> u64 {
@@ -21,7 +21,7 @@ fn left_out(line: &str) -> u64 {
 }
 
 #[test]
-fn of_a_flood_of_ordinary_requests_some_are_written_and_none_is_forgotten() {
+fn routine_requests_are_rate_limited_and_omissions_are_counted() {
     let (log, lines) = log(true, Some(10));
     let mut record = streamed();
     let epoch = record.timings.accepted;
@@ -32,29 +32,29 @@ fn of_a_flood_of_ordinary_requests_some_are_written_and_none_is_forgotten() {
     record.timings.ended = Some(at(epoch, 60_000));
     log.finished(&record);
     let lines = lines.lock().unwrap();
-    // A burst, ten more in the second that follows, and the last.
+    // A burst of 10, 9 more in the second that follows, and the last one.
     assert_eq!(lines.len(), 10 + 9 + 1);
     assert_eq!(lines.iter().map(|line| left_out(line)).sum::<u64>(), 1_001 - 20);
     assert!(!lines[0].contains("left_out"), "{}", lines[0]);
     let counts = log.counter().counts(3);
-    assert_eq!(counts, Counts { written: 17, left_out: 981, dropped: 3 });
+    assert_eq!(counts, AccessLogCounts { written: 17, left_out: 981, dropped: 3 });
 }
 
 #[test]
-fn what_is_not_ordinary_is_always_written() {
+fn non_routine_requests_are_always_written() {
     let changes: [fn(&mut RequestRecord); 6] = [
         |record| record.outcome = Outcome::Cancelled,
         |record| record.outcome = Outcome::StreamError,
-        |record| (record.outcome, record.end) = (Outcome::Rejected, End::Refused),
+        |record| (record.outcome, record.end) = (Outcome::Rejected, Termination::LocalReply),
         |record| record.slow = Some(SlowCause::ALL[0]),
         |record| record.attempts.push(record.attempts[0].clone()),
         |record| {
             let began = record.timings.accepted;
             record.observed.stalls.push(Stall {
-                since: began,
-                seen: began,
-                until: None,
-                condition: tokenweir_core::record::Condition::default(),
+                last_output_at: began,
+                detected_at: began,
+                ended_at: None,
+                condition: tokenweir_core::record::BackendCondition::default(),
             });
         },
     ];
@@ -71,14 +71,14 @@ fn what_is_not_ordinary_is_always_written() {
 }
 
 #[test]
-fn without_a_limit_every_request_has_its_line() {
+fn without_a_limit_every_request_is_written() {
     let (log, lines) = log(false, None);
     (0..5_000).for_each(|_| log.finished(&streamed()));
     assert_eq!(lines.lock().unwrap().len(), 5_000);
 }
 
 #[test]
-fn no_name_breaks_a_line_or_gives_a_terminal_orders() {
+fn no_field_value_breaks_a_line_or_controls_a_terminal() {
     let names = [
         "a\nb",
         "a\r\n2026-11-21T00:00:00Z 200 ok",
@@ -97,10 +97,10 @@ fn no_name_breaks_a_line_or_gives_a_terminal_orders() {
             log.finished(&record);
             let lines = lines.lock().unwrap();
             let line = lines[0].strip_suffix('\n').unwrap();
-            let is_order = |c: char| {
+            let is_control_or_bidi = |c: char| {
                 c.is_control() || ('\u{2028}'..='\u{202e}').contains(&c) || c == '\u{2066}'
             };
-            assert!(!line.chars().any(is_order), "{line:?}");
+            assert!(!line.chars().any(is_control_or_bidi), "{line:?}");
             if is_json {
                 let parsed: serde_json::Value = serde_json::from_str(line).unwrap();
                 assert_eq!(parsed["model"], name);

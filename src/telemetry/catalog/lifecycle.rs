@@ -1,52 +1,54 @@
-//! The life of the gateway: its configuration, its end, and panics on the way.
+//! Metrics of the lifecycle of the gateway: configuration reloads, shutdown and panics.
 
-use super::super::metric::{Kind, Label, RELOAD_RESULTS, Read, Row};
-use tokenweir_net::supervise::Task;
+use super::super::metric::{
+    CONFIG_RELOAD_RESULTS, MetricDescriptor, MetricKind, MetricLabel, MetricSource,
+};
+use tokenweir_net::supervise::BackgroundTask;
 
-pub(super) const ROWS: &[Row] = &[
-    Row {
+pub(super) const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor {
         name: "tokenweir_config_last_reload_successful",
-        help: "1 if the configuration could be used when it was last read.",
-        kind: Kind::Gauge,
+        help: "1 if the last load of the configuration succeeded.",
+        kind: MetricKind::Gauge,
         labels: &[],
-        read: Read::Vitals(|vitals, emit| {
+        read: MetricSource::Status(|vitals, emit| {
             emit(&[], f64::from(u8::from(vitals.reloads.last_successful)));
         }),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_config_last_reload_success_timestamp_seconds",
-        help: "When the configuration in force was read, in seconds since 1970.",
-        kind: Kind::Gauge,
+        help: "Unix time at which the configuration in use was loaded.",
+        kind: MetricKind::Gauge,
         labels: &[],
-        read: Read::Vitals(|vitals, emit| emit(&[], vitals.reloads.last_success_seconds)),
+        read: MetricSource::Status(|vitals, emit| emit(&[], vitals.reloads.last_success_seconds)),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_config_reloads_total",
-        help: "Times that the configuration was read again, by whether it could be used.",
-        kind: Kind::Counter,
-        labels: &[Label::Reload],
-        read: Read::Vitals(|vitals, emit| {
+        help: "Reloads of the configuration, by whether the new configuration could be used.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::ConfigReloadResult],
+        read: MetricSource::Status(|vitals, emit| {
             let counts = [vitals.reloads.ok, vitals.reloads.failed];
-            for (result, count) in RELOAD_RESULTS.iter().zip(counts) {
+            for (result, count) in CONFIG_RELOAD_RESULTS.iter().zip(counts) {
                 emit(&[result], count as f64);
             }
         }),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_draining",
-        help: "1 from the signal to end on: open requests end, and none should come.",
-        kind: Kind::Gauge,
+        help: "1 from the shutdown signal on: open requests complete, and new ones should go elsewhere.",
+        kind: MetricKind::Gauge,
         labels: &[],
-        read: Read::Vitals(|vitals, emit| emit(&[], f64::from(u8::from(vitals.draining)))),
+        read: MetricSource::Status(|vitals, emit| emit(&[], f64::from(u8::from(vitals.draining)))),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_task_panics_total",
-        help: "Panics of background tasks. Each is a defect of the gateway; the log says where.",
-        kind: Kind::Counter,
-        labels: &[Label::Task],
-        read: Read::Vitals(|vitals, emit| {
-            for task in Task::ALL {
-                emit(&[task.as_str()], vitals.panics.of(task) as f64);
+        help: "Panics of background tasks. Each is a defect of the gateway; the log has the location.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::BackgroundTask],
+        read: MetricSource::Status(|vitals, emit| {
+            for task in BackgroundTask::ALL {
+                emit(&[task.as_str()], vitals.panics.for_task(task) as f64);
             }
         }),
     },

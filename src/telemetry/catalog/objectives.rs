@@ -1,26 +1,28 @@
-//! Objectives: what was promised, and how often it was kept.
+//! Metrics of service level objectives.
 
-use super::super::metric::{Kind, Label, Read, Row};
-use tokenweir_core::slo::Verdict;
+use super::super::metric::{MetricDescriptor, MetricKind, MetricLabel, MetricSource};
+use tokenweir_core::slo::ObjectiveResult;
 
-pub(super) const ROWS: &[Row] = &[
-    Row {
+pub(super) const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor {
         name: "tokenweir_slo_requests_total",
-        help: "Requests that an objective of slos is about, by whether they got what it promises.",
-        kind: Kind::Counter,
-        labels: &[Label::Slo, Label::Model, Label::Verdict],
-        read: Read::Judged(|objective, record, emit| {
-            let verdict = objective.judge(record);
-            if verdict != Verdict::Excluded {
-                emit(&[&objective.name, record.model.as_str(), verdict.as_str()], 1.0);
+        help: "Requests that count for an objective of slos, by whether they met it.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::Slo, MetricLabel::Model, MetricLabel::SloResult],
+        read: MetricSource::RecordPerObjective(|objective, record, emit| {
+            let result = objective.judge(record);
+            if result != ObjectiveResult::Excluded {
+                emit(&[&objective.name, record.model.as_str(), result.as_str()], 1.0);
             }
         }),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_slo_objective_ratio",
-        help: "The share of requests of which an objective promises it.",
-        kind: Kind::Gauge,
-        labels: &[Label::Slo],
-        read: Read::Promise(|objective, emit| emit(&[&objective.name], objective.promise.target)),
+        help: "Target of the objective: the share of requests that must meet it.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Slo],
+        read: MetricSource::Objective(|objective, emit| {
+            emit(&[&objective.name], objective.definition.target);
+        }),
     },
 ];

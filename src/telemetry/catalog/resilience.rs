@@ -1,18 +1,20 @@
-//! Failures: what became of requests and of replicas after them.
+//! Metrics of failures: failovers, circuit breakers and ejections.
 
-use super::super::metric::{FAILOVER_RESULTS, Kind, Label, Read, Row};
-use super::replicas::by_backend;
+use super::super::metric::{
+    FAILOVER_RESULTS, MetricDescriptor, MetricKind, MetricLabel, MetricSource,
+};
+use super::backends::emit_by_backend;
 use tokenweir_core::record::{Outcome, RequestRecord};
-use tokenweir_core::resilience::Standing;
+use tokenweir_core::resilience::BreakerState;
 
-pub(super) const ROWS: &[Row] = &[
-    Row {
+pub(super) const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor {
         name: "tokenweir_failovers_total",
-        help: "Requests that a replica failed and another one got, by whether that one answered.",
-        kind: Kind::Counter,
-        labels: &[Label::Failover],
-        read: Read::Record(|record, emit| {
-            if has_moved(record) {
+        help: "Requests that failed on one backend and were retried on another, by whether the retry succeeded.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::FailoverResult],
+        read: MetricSource::Record(|record, emit| {
+            if has_failed_over(record) {
                 let is_saved = !matches!(
                     record.outcome,
                     Outcome::UpstreamError | Outcome::Rejected | Outcome::Timeout
@@ -21,44 +23,45 @@ pub(super) const ROWS: &[Row] = &[
             }
         }),
     },
-    Row {
-        name: "tokenweir_failovers_refused_total",
-        help: "Requests that a replica failed and no other one got, by the reason.",
-        kind: Kind::Counter,
-        labels: &[Label::NotRetried],
-        read: Read::Record(|record, emit| {
-            if let Some(why) = record.not_retried {
-                emit(&[why.as_str()], 1.0);
+    MetricDescriptor {
+        name: "tokenweir_failovers_denied_total",
+        help: "Requests that failed on a backend and were not retried on another, by reason.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::FailoverDenialReason],
+        read: MetricSource::Record(|record, emit| {
+            if let Some(reason) = record.not_retried {
+                emit(&[reason.as_str()], 1.0);
             }
         }),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_backend_breaker_state",
-        help: "1 for the state of the replica's circuit breaker, 0 for the others.",
-        kind: Kind::Gauge,
-        labels: &[Label::Backend, Label::Breaker],
-        read: Read::Vitals(|vitals, emit| {
+        help: "1 for the current state of the backend's circuit breaker, 0 for the other states.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Backend, MetricLabel::CircuitBreakerState],
+        read: MetricSource::Status(|vitals, emit| {
             for backend in &vitals.backends {
-                for standing in Standing::ALL.map(Standing::as_str) {
-                    let is_it = backend.breaker == standing;
-                    emit(&[&backend.backend, standing], f64::from(u8::from(is_it)));
+                for state in BreakerState::ALL.map(BreakerState::as_str) {
+                    let is_current = backend.breaker == state;
+                    emit(&[&backend.backend, state], f64::from(u8::from(is_current)));
                 }
             }
         }),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_backend_ejections_total",
-        help: "Times that the replica was ejected because it failed requests.",
-        kind: Kind::Counter,
-        labels: &[Label::Backend],
-        read: Read::Vitals(|vitals, emit| {
-            by_backend(vitals, emit, |backend| Some(backend.ejections as f64));
+        help: "Ejections of the backend by its circuit breaker.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::Backend],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_by_backend(vitals, emit, |backend| Some(backend.ejections as f64));
         }),
     },
 ];
 
-/// Whether more than one replica had it. A replay on another connection to the same one is none.
-fn has_moved(record: &RequestRecord) -> bool {
+/// Whether the request had attempts on more than one backend. A repeated attempt on another
+/// connection to the same backend is not a failover.
+fn has_failed_over(record: &RequestRecord) -> bool {
     let mut backends = record.attempts.iter().map(|attempt| &attempt.backend);
     let first = backends.next();
     backends.any(|other| Some(other) != first)

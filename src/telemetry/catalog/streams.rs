@@ -1,98 +1,126 @@
-//! Latency and tokens, as they passed.
+//! Metrics of the latency and the tokens of responses.
 
-use super::super::metric::{Kind, Label, MARKS, Read, Row, TOKEN_TYPES};
-use super::{DURATION_BOUNDS, PHASE_BOUNDS, TTFT_BOUNDS, by_model_and_backend};
-use tokenweir_core::record::{Outcome, Phases, UsageSource};
-use tokenweir_core::spread::{Gap, Scale, TokenCount};
+use super::super::metric::{
+    MetricDescriptor, MetricEmitter, MetricKind, MetricLabel, MetricSource, TOKEN_TYPES,
+};
+use super::{DURATION_BOUNDS, PHASE_BOUNDS, TTFT_BOUNDS, emit_by_model_and_backend};
+use std::time::Instant;
+use tokenweir_core::histogram::{BucketLayout, OutputGap, TokenCount};
+use tokenweir_core::record::{Outcome, RequestPhases, RequestRecord, UsageSource};
 
-pub(super) const ROWS: &[Row] = &[
-    Row {
+pub(super) const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor {
         name: "gen_ai_server_time_to_first_token_seconds",
         help: "Streams: request head read to the first generated output, in any channel.",
-        kind: Kind::Histogram(TTFT_BOUNDS),
-        labels: &[Label::Model, Label::Backend, Label::Tier],
-        read: Read::FirstOutput(|record, emit| {
+        kind: MetricKind::Histogram(TTFT_BOUNDS),
+        labels: &[MetricLabel::Model, MetricLabel::Backend, MetricLabel::Tier],
+        read: MetricSource::FirstOutput(|record, emit| {
             if let (Some(ttft), Some(backend)) = (record.ttft(), record.backend()) {
                 let labels = [record.model.as_str(), backend.as_str(), record.tier.as_str()];
                 emit(&labels, ttft.as_secs_f64());
             }
         }),
     },
-    Row {
-        name: "tokenweir_time_to_mark_seconds",
-        help: "Streams: request head read to the response head, the first event, the first output that is no reasoning.",
-        kind: Kind::Histogram(TTFT_BOUNDS),
-        labels: &[Label::Model, Label::Mark],
-        read: Read::Record(|record, emit| {
-            for (mark, at) in MARKS.iter().zip(record.marks()) {
-                if let Some(at) = at {
-                    emit(&[record.model.as_str(), mark], at.as_secs_f64());
-                }
-            }
+    MetricDescriptor {
+        name: "tokenweir_time_to_response_headers_seconds",
+        help: "Streams: request head read to the head of the response.",
+        kind: MetricKind::Histogram(TTFT_BOUNDS),
+        labels: &[MetricLabel::Model],
+        read: MetricSource::Record(|record, emit| {
+            emit_time_to(record, record.timings.headers, emit);
         }),
     },
-    Row {
+    MetricDescriptor {
+        name: "tokenweir_time_to_first_event_seconds",
+        help: "Streams: request head read to the first event of any kind.",
+        kind: MetricKind::Histogram(TTFT_BOUNDS),
+        labels: &[MetricLabel::Model],
+        read: MetricSource::Record(|record, emit| {
+            emit_time_to(record, record.timings.first_event, emit);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_time_to_first_answer_seconds",
+        help: "Streams: request head read to the first output that is not reasoning.",
+        kind: MetricKind::Histogram(TTFT_BOUNDS),
+        labels: &[MetricLabel::Model],
+        read: MetricSource::Record(|record, emit| {
+            emit_time_to(record, record.timings.first_answer, emit);
+        }),
+    },
+    MetricDescriptor {
         name: "gen_ai_server_time_per_output_token_seconds",
-        help: "Streams with an exact count: (last output - first output) / (output tokens - 1).",
-        kind: Kind::Histogram(Gap::BOUNDS),
-        labels: &[Label::Model, Label::Backend],
-        read: Read::Record(|record, emit| by_model_and_backend(record, record.tpot(), emit)),
+        help: "Streams with an exact token count: (last output - first output) / (output tokens - 1).",
+        kind: MetricKind::Histogram(OutputGap::BOUNDS),
+        labels: &[MetricLabel::Model, MetricLabel::Backend],
+        read: MetricSource::Record(|record, emit| {
+            emit_by_model_and_backend(record, record.tpot(), emit);
+        }),
     },
-    Row {
-        name: "tokenweir_inter_chunk_seconds",
-        help: "Time from one event with output to the next of the same choice, as it arrived from the replica.",
-        kind: Kind::Histogram(Gap::BOUNDS),
-        labels: &[Label::Model, Label::Backend],
-        read: Read::Spread(|record| Some(record.observed.gaps.parts())),
+    MetricDescriptor {
+        name: "tokenweir_inter_chunk_latency_seconds",
+        help: "Time from one event with output to the next event of the same choice, as received from the backend.",
+        kind: MetricKind::Histogram(OutputGap::BOUNDS),
+        labels: &[MetricLabel::Model, MetricLabel::Backend],
+        read: MetricSource::RecordHistogram(|record| {
+            Some(record.observed.inter_chunk_latency.snapshot())
+        }),
     },
-    Row {
-        name: "tokenweir_inter_token_seconds",
-        help: "The same time shared among the tokens that it brought, where they are known.",
-        kind: Kind::Histogram(Gap::BOUNDS),
-        labels: &[Label::Model, Label::Backend],
-        read: Read::Spread(|record| Some(record.observed.itl.parts())),
+    MetricDescriptor {
+        name: "tokenweir_inter_token_latency_seconds",
+        help: "Time from one event with output to the next, divided by the tokens of the later event, where their number is known.",
+        kind: MetricKind::Histogram(OutputGap::BOUNDS),
+        labels: &[MetricLabel::Model, MetricLabel::Backend],
+        read: MetricSource::RecordHistogram(|record| {
+            Some(record.observed.inter_token_latency.snapshot())
+        }),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_chunk_tokens",
-        help: "Tokens in each event with output, where they are known. Above 1: speculative decoding, or merged events.",
-        kind: Kind::Histogram(TokenCount::BOUNDS),
-        labels: &[Label::Model, Label::Backend],
-        read: Read::Spread(|record| Some(record.observed.chunk_tokens.parts())),
+        help: "Tokens per event with output, where their number is known. Above 1: speculative decoding or merged events.",
+        kind: MetricKind::Histogram(TokenCount::BOUNDS),
+        labels: &[MetricLabel::Model, MetricLabel::Backend],
+        read: MetricSource::RecordHistogram(|record| Some(record.observed.chunk_tokens.snapshot())),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_client_write_stall_seconds",
-        help: "Answers: how long the client did not take what had come for it. Never part of the times above.",
-        kind: Kind::Histogram(DURATION_BOUNDS),
+        help: "Time during which the client did not read a response that had data to send. Not part of TTFT, inter-chunk or inter-token latency.",
+        kind: MetricKind::Histogram(DURATION_BOUNDS),
         labels: &[],
-        read: Read::Record(|record, emit| {
+        read: MetricSource::Record(|record, emit| {
             if record.timings.headers.is_some() {
                 emit(&[], record.observed.write_stall.as_secs_f64());
             }
         }),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_phase_seconds",
-        help: "Where the time of a stream went. Estimated: by what other requests of the replica took.",
-        kind: Kind::Histogram(PHASE_BOUNDS),
-        labels: &[Label::Backend, Label::LifePhase, Label::Certainty],
-        read: Read::Record(|record, emit| {
+        help: "Time of a stream, by phase. Source estimated: derived from other requests of the same backend.",
+        kind: MetricKind::Histogram(PHASE_BOUNDS),
+        labels: &[MetricLabel::Backend, MetricLabel::RequestPhase, MetricLabel::PhaseSource],
+        read: MetricSource::Record(|record, emit| {
             let Some(backend) = record.backend() else { return };
-            for span in Phases::of(record).iter() {
-                let certainty = if span.is_estimated { "estimated" } else { "exact" };
-                let labels = [backend.as_str(), span.phase.as_str(), certainty];
+            for span in RequestPhases::from_record(record).iter() {
+                let source = if span.is_estimated { "estimated" } else { "exact" };
+                let labels = [backend.as_str(), span.phase.as_str(), source];
                 emit(&labels, span.took.as_secs_f64());
             }
         }),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_tokens_total",
-        help: "Tokens as the engine counted them. Cached tokens are part of the input, reasoning of the output.",
-        kind: Kind::Counter,
-        labels: &[Label::Model, Label::TokenType, Label::TokenSource, Label::Tier],
-        read: Read::Record(|record, emit| {
+        help: "Tokens as counted by the engine. Cached tokens are part of the input, reasoning tokens part of the output.",
+        kind: MetricKind::Counter,
+        labels: &[
+            MetricLabel::Model,
+            MetricLabel::TokenType,
+            MetricLabel::TokenSource,
+            MetricLabel::Tier,
+        ],
+        read: MetricSource::Record(|record, emit| {
             let is_final = record.observed.usage_source == UsageSource::Exact;
             let source = if is_final { "exact" } else { "continuous" };
-            for (kind, count) in TOKEN_TYPES.iter().zip(record.counted_tokens()) {
+            for (kind, count) in TOKEN_TYPES.iter().zip(record.engine_token_counts()) {
                 if let Some(count) = count {
                     let labels = [record.model.as_str(), kind, source, record.tier.as_str()];
                     emit(&labels, count as f64);
@@ -100,24 +128,24 @@ pub(super) const ROWS: &[Row] = &[
             }
         }),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_estimated_output_tokens_total",
-        help: "Output of answers that nobody counted, estimated from their events.",
-        kind: Kind::Counter,
-        labels: &[Label::Model],
-        read: Read::Record(|record, emit| {
+        help: "Output tokens of responses without a token count, estimated from their events.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::Model],
+        read: MetricSource::Record(|record, emit| {
             let is_estimated = record.observed.usage_source == UsageSource::Estimated;
             if let Some(tokens) = record.output_tokens().filter(|_| is_estimated) {
                 emit(&[record.model.as_str()], tokens as f64);
             }
         }),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_wasted_tokens_total",
-        help: "Output tokens of answers that nobody received whole.",
-        kind: Kind::Counter,
-        labels: &[Label::Model, Label::Waste, Label::UsageSource],
-        read: Read::Record(|record, emit| {
+        help: "Output tokens of responses that the client did not receive completely.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::Model, MetricLabel::WasteReason, MetricLabel::UsageSource],
+        read: MetricSource::Record(|record, emit| {
             if let Some(tokens) = record.wasted_tokens() {
                 let is_cancelled = record.outcome == Outcome::Cancelled;
                 let reason = if is_cancelled { "cancelled" } else { "failed" };
@@ -126,15 +154,22 @@ pub(super) const ROWS: &[Row] = &[
             }
         }),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_usage_events_total",
-        help: "Usage events that the gateway asked for and clients did not, by what became of them.",
-        kind: Kind::Counter,
-        labels: &[Label::UsageEvent],
-        read: Read::Record(|record, emit| {
+        help: "Usage events that the gateway requested and the client did not, by result.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::UsageEvent],
+        read: MetricSource::Record(|record, emit| {
             if let Some(event) = record.observed.usage_event {
                 emit(&[event.as_str()], 1.0);
             }
         }),
     },
 ];
+
+/// Emits the time from the request head to `at`, if the response is a stream and had this event.
+fn emit_time_to(record: &RequestRecord, at: Option<Instant>, emit: MetricEmitter<'_>) {
+    if let Some(time) = record.stream_time_to(at) {
+        emit(&[record.model.as_str()], time.as_secs_f64());
+    }
+}

@@ -1,32 +1,32 @@
-//! Tenants: what each has asked for, and what it has used.
+//! Metrics of tenants: requests and tokens.
 
-use super::super::metric::{Kind, Label, Read, Row, TOKEN_TYPES};
-use tokenweir_core::access::Charge;
+use super::super::metric::{MetricDescriptor, MetricKind, MetricLabel, MetricSource, TOKEN_TYPES};
+use tokenweir_core::access::TokenCharge;
 
-pub(super) const ROWS: &[Row] = &[
-    Row {
+pub(super) const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor {
         name: "tokenweir_tenant_requests_total",
-        help: "Requests with a key that is known, by its tenant and by how they ended.",
-        kind: Kind::Counter,
-        labels: &[Label::Tenant, Label::Outcome],
-        read: Read::Record(|record, emit| {
-            if let Some(caller) = &record.caller {
-                emit(&[caller.label(), record.outcome.as_str()], 1.0);
+        help: "Requests with a valid API key, by tenant and outcome.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::Tenant, MetricLabel::Outcome],
+        read: MetricSource::Record(|record, emit| {
+            if let Some(principal) = &record.caller {
+                emit(&[principal.tenant_label(), record.outcome.as_str()], 1.0);
             }
         }),
     },
-    Row {
+    MetricDescriptor {
         name: "tokenweir_tenant_tokens_total",
-        help: "Tokens of those requests as they count towards limits: estimated where nobody counted.",
-        kind: Kind::Counter,
-        labels: &[Label::Tenant, Label::TokenType],
-        read: Read::Record(|record, emit| {
-            if let Some(caller) = &record.caller {
-                let Charge { input, output } = Charge::of(record);
-                let [.., cached, reasoning] = record.counted_tokens();
+        help: "Tokens of requests with a valid API key, as they count towards limits. Estimated where the engine did not count.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::Tenant, MetricLabel::TokenType],
+        read: MetricSource::Record(|record, emit| {
+            if let Some(principal) = &record.caller {
+                let TokenCharge { input, output } = TokenCharge::from_record(record);
+                let [.., cached, reasoning] = record.engine_token_counts();
                 let counts = [input, output, cached.unwrap_or(0), reasoning.unwrap_or(0)];
                 for (kind, count) in TOKEN_TYPES.iter().zip(counts) {
-                    emit(&[caller.label(), kind], count as f64);
+                    emit(&[principal.tenant_label(), kind], count as f64);
                 }
             }
         }),

@@ -1,5 +1,5 @@
-//! The standard `OTEL_*` variables that spans and metrics share: where the collector is, how it is
-//! spoken to, and who speaks.
+//! The standard `OTEL_*` variables that spans and metrics share: endpoint, transport, TLS, headers
+//! and service name.
 
 use http::Uri;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -9,33 +9,33 @@ use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::time::Duration;
 use tokenweir_core::units;
-use tokenweir_net::tls::ClientSettings;
+use tokenweir_net::tls::TlsClientSettings;
 
-/// The variables that are set.
-pub(in crate::telemetry) struct Environment<'a>(
+/// Access to environment variables.
+pub(in crate::telemetry) struct OtelEnvironment<'a>(
     pub(in crate::telemetry) &'a dyn Fn(&str) -> Option<String>,
 );
 
-/// What a signal calls its own variables, which win over those for all signals.
+/// The variables of one signal. They override the variables for all signals.
 #[derive(Debug)]
-pub(in crate::telemetry) struct Signal {
-    /// A URL that is taken as it is.
+pub(in crate::telemetry) struct OtlpSignalVariables {
+    /// The endpoint URL, used unchanged.
     pub(in crate::telemetry) endpoint: &'static str,
-    /// The transport.
+    /// The OTLP transport.
     pub(in crate::telemetry) protocol: &'static str,
-    /// The longest wait for the collector.
+    /// Longest duration of one export.
     pub(in crate::telemetry) timeout: &'static str,
-    /// How what is sent is compressed.
+    /// The compression of requests.
     pub(in crate::telemetry) compression: &'static str,
-    /// The authorities that are believed, our certificate, and its key.
+    /// The files with the CA certificates, the client certificate and the client key.
     pub(in crate::telemetry) files: [&'static str; 3],
-    /// Its path under the base URL of an OTLP/HTTP collector.
+    /// The path of the signal below the base URL of an OTLP/HTTP collector. Not a variable.
     pub(in crate::telemetry) path: &'static str,
 }
 
-/// The transports of OTLP that are spoken here.
+/// Supported OTLP transports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Protocol {
+pub enum OtlpProtocol {
     /// OTLP over gRPC, usually on port 4317.
     #[default]
     #[serde(rename = "grpc")]
@@ -45,133 +45,139 @@ pub enum Protocol {
     HttpProtobuf,
 }
 
-/// A value that is not understood.
+/// An invalid value of a variable or configuration key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name}: `{value}` is not understood; allowed: {allowed}")]
-pub struct SettingsError {
-    /// The variable, or the key of the configuration.
+#[error("{name}: `{value}` is invalid; allowed: {allowed}")]
+pub struct OtelSettingsError {
+    /// The variable or the configuration key.
     pub name: &'static str,
-    /// What it is set to.
+    /// Its value.
     pub value: String,
-    /// What it could be set to.
+    /// The allowed values.
     pub allowed: &'static str,
 }
 
-pub(super) const DISABLED: &str = "OTEL_SDK_DISABLED";
-pub(super) const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-pub(super) const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
-pub(super) const COMPRESSION: &str = "OTEL_EXPORTER_OTLP_COMPRESSION";
-pub(super) const FILES: [&str; 3] = [
+pub(super) const SDK_DISABLED_VARIABLE: &str = "OTEL_SDK_DISABLED";
+pub(super) const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+pub(super) const PROTOCOL_VARIABLE: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
+pub(super) const COMPRESSION_VARIABLE: &str = "OTEL_EXPORTER_OTLP_COMPRESSION";
+pub(super) const TLS_FILE_VARIABLES: [&str; 3] = [
     "OTEL_EXPORTER_OTLP_CERTIFICATE",
     "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
     "OTEL_EXPORTER_OTLP_CLIENT_KEY",
 ];
-pub(super) const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
-pub(super) const RESOURCE: &str = "OTEL_RESOURCE_ATTRIBUTES";
-/// `service.name` if nobody says otherwise.
-pub(super) const SERVICE: &str = env!("CARGO_PKG_NAME");
+pub(super) const SERVICE_NAME_VARIABLE: &str = "OTEL_SERVICE_NAME";
+pub(super) const RESOURCE_ATTRIBUTES_VARIABLE: &str = "OTEL_RESOURCE_ATTRIBUTES";
+/// Default of `service.name`.
+pub(super) const DEFAULT_SERVICE_NAME: &str = env!("CARGO_PKG_NAME");
 
 // === impl Environment ===
 
-impl Environment<'_> {
-    /// The value of a variable. An empty one is as good as none.
+impl OtelEnvironment<'_> {
+    /// The value of a variable. An empty variable counts as not set.
     pub(in crate::telemetry) fn get(&self, name: &str) -> Option<String> {
         self.0(name).filter(|value| !value.is_empty())
     }
 
-    /// Whether all signals are off.
+    /// Whether `OTEL_SDK_DISABLED` disables all signals.
     pub(in crate::telemetry) fn is_disabled(&self) -> bool {
-        self.get(DISABLED).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+        self.get(SDK_DISABLED_VARIABLE).is_some_and(|value| value.eq_ignore_ascii_case("true"))
     }
 
-    /// How the collector is spoken to.
+    /// The OTLP transport. The default is gRPC.
     pub(in crate::telemetry) fn protocol(
         &self,
-        signal: &Signal,
-    ) -> Result<Protocol, SettingsError> {
-        for name in [signal.protocol, PROTOCOL] {
+        signal: &OtlpSignalVariables,
+    ) -> Result<OtlpProtocol, OtelSettingsError> {
+        for name in [signal.protocol, PROTOCOL_VARIABLE] {
             if let Some(value) = self.get(name) {
-                return value.parse().map_err(|()| refuse(name, value, "grpc, http/protobuf"));
+                let allowed = "grpc, http/protobuf";
+                return value.parse().map_err(|()| invalid_value(name, value, allowed));
             }
         }
-        Ok(Protocol::default())
+        Ok(OtlpProtocol::default())
     }
 
-    /// Where the collector is. `None`: nobody says.
+    /// The endpoint URL. `None`: not configured.
     pub(in crate::telemetry) fn endpoint(
         &self,
-        signal: &Signal,
+        signal: &OtlpSignalVariables,
         configured: Option<String>,
-        protocol: Protocol,
-    ) -> Result<Option<String>, SettingsError> {
-        // The signal's own endpoint is taken as it is; the others are bases.
-        let own = || self.get(signal.endpoint).map(|url| (signal.endpoint, url, false));
-        let all = || self.get(ENDPOINT).map(|url| (ENDPOINT, url, true));
+        protocol: OtlpProtocol,
+    ) -> Result<Option<String>, OtelSettingsError> {
+        // The endpoint variable of the signal is used unchanged. The other values are base URLs.
+        let specific = || self.get(signal.endpoint).map(|url| (signal.endpoint, url, false));
+        let shared = || self.get(ENDPOINT_VARIABLE).map(|url| (ENDPOINT_VARIABLE, url, true));
         let configured = configured.map(|url| ("endpoint", url, true));
-        let Some((name, url, is_base)) = configured.or_else(own).or_else(all) else {
+        let Some((name, url, is_base)) = configured.or_else(specific).or_else(shared) else {
             return Ok(None);
         };
-        let has_path = protocol == Protocol::HttpProtobuf && is_base;
-        let resolved = if has_path { with_path(&url, signal.path) } else { url.clone() };
-        // As it has always been here; whoever wants TLS writes https.
+        let has_path = protocol == OtlpProtocol::HttpProtobuf && is_base;
+        let resolved = if has_path { append_path(&url, signal.path) } else { url.clone() };
+        // Without a scheme, plain HTTP is used. TLS requires an explicit `https`.
         let resolved =
             if resolved.contains("://") { resolved } else { format!("http://{resolved}") };
         let is_http =
             |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
         match resolved.parse::<Uri>() {
             Ok(uri) if is_http(&uri) => Ok(Some(resolved)),
-            _ => Err(refuse(name, url, "http://host:port, https://host:port")),
+            _ => Err(invalid_value(name, url, "http://host:port, https://host:port")),
         }
     }
 
-    /// Whether what is sent is compressed with gzip.
-    pub(in crate::telemetry) fn is_gzip(&self, signal: &Signal) -> Result<bool, SettingsError> {
-        let mut names = [signal.compression, COMPRESSION].into_iter();
+    /// Whether requests are compressed with gzip.
+    pub(in crate::telemetry) fn is_gzip(
+        &self,
+        signal: &OtlpSignalVariables,
+    ) -> Result<bool, OtelSettingsError> {
+        let mut names = [signal.compression, COMPRESSION_VARIABLE].into_iter();
         let set = names.find_map(|name| Some((name, self.get(name)?)));
         match set {
             None => Ok(false),
             Some((_, value)) if value == "none" => Ok(false),
             Some((_, value)) if value == "gzip" => Ok(true),
-            Some((name, value)) => Err(refuse(name, value, "gzip, none")),
+            Some((name, value)) => Err(invalid_value(name, value, "gzip, none")),
         }
     }
 
-    /// The files of TLS.
-    pub(in crate::telemetry) fn security(&self, signal: &Signal) -> ClientSettings {
+    /// The TLS files.
+    pub(in crate::telemetry) fn security(&self, signal: &OtlpSignalVariables) -> TlsClientSettings {
         let file = |index: usize| {
-            let names = [signal.files[index], FILES[index]];
+            let names = [signal.files[index], TLS_FILE_VARIABLES[index]];
             names.into_iter().find_map(|name| self.get(name)).map(Into::into)
         };
         let [ca, client_cert, client_key] = [file(0), file(1), file(2)];
-        ClientSettings { ca, client_cert, client_key, server_name: None }
+        TlsClientSettings { ca, client_cert, client_key, server_name: None }
     }
 
-    /// The shorter of the exporter's limit and `whole`, the variable for an export as a whole.
+    /// The shorter of the exporter timeout and the timeout in `export_variable` for a complete
+    /// export.
     pub(in crate::telemetry) fn timeout(
         &self,
-        signal: &Signal,
-        whole: &'static str,
-    ) -> Result<Option<Duration>, SettingsError> {
+        signal: &OtlpSignalVariables,
+        export_variable: &'static str,
+    ) -> Result<Option<Duration>, OtelSettingsError> {
         let exporter = match self.millis(signal.timeout)? {
             None => self.millis("OTEL_EXPORTER_OTLP_TIMEOUT")?,
-            own => own,
+            timeout => timeout,
         };
-        Ok(exporter.into_iter().chain(self.millis(whole)?).min())
+        Ok(exporter.into_iter().chain(self.millis(export_variable)?).min())
     }
 
-    /// The headers of requests to the collector: `name=value`, separated by commas, the values
-    /// percent-encoded. Their values are never shown.
+    /// The headers of requests to the collector: `name=value` pairs, separated by commas, with
+    /// percent-encoded values. Error messages do not contain the values.
     pub(in crate::telemetry) fn headers(
         &self,
-        own: &'static str,
-    ) -> Result<HeaderMap, SettingsError> {
-        const ALL: &str = "OTEL_EXPORTER_OTLP_HEADERS";
-        let set = [own, ALL].into_iter().find_map(|name| Some((name, self.get(name)?)));
+        signal_variable: &'static str,
+    ) -> Result<HeaderMap, OtelSettingsError> {
+        const SHARED_HEADERS_VARIABLE: &str = "OTEL_EXPORTER_OTLP_HEADERS";
+        let mut names = [signal_variable, SHARED_HEADERS_VARIABLE].into_iter();
+        let set = names.find_map(|name| Some((name, self.get(name)?)));
         let mut headers = HeaderMap::new();
         let Some((name, list)) = set else { return Ok(headers) };
         for pair in list.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-            let (key, value) =
-                header(pair).ok_or_else(|| refuse(name, "…".to_owned(), "name=value,…"))?;
+            let (key, value) = parse_header(pair)
+                .ok_or_else(|| invalid_value(name, "…".to_owned(), "name=value,…"))?;
             headers.insert(key, value);
         }
         Ok(headers)
@@ -179,36 +185,37 @@ impl Environment<'_> {
 
     /// `service.name` of the gateway.
     pub(in crate::telemetry) fn service_name(&self) -> String {
-        let attributes = self.get(RESOURCE).unwrap_or_default();
+        let attributes = self.get(RESOURCE_ATTRIBUTES_VARIABLE).unwrap_or_default();
         let mut pairs = attributes.split(',').filter_map(|pair| pair.split_once('='));
-        let among = pairs.rfind(|(key, _)| key.trim() == "service.name");
-        let among = among.map(|(_, value)| value.trim().to_owned());
-        self.get(SERVICE_NAME).or(among).unwrap_or_else(|| SERVICE.to_owned())
+        let from_attributes = pairs.rfind(|(key, _)| key.trim() == "service.name");
+        let from_attributes = from_attributes.map(|(_, value)| value.trim().to_owned());
+        let name = self.get(SERVICE_NAME_VARIABLE).or(from_attributes);
+        name.unwrap_or_else(|| DEFAULT_SERVICE_NAME.to_owned())
     }
 
-    /// A duration in milliseconds; at most the longest that can be configured.
+    /// A duration in milliseconds, limited to the longest configurable duration.
     pub(in crate::telemetry) fn millis(
         &self,
         name: &'static str,
-    ) -> Result<Option<Duration>, SettingsError> {
+    ) -> Result<Option<Duration>, OtelSettingsError> {
         let millis = self.positive(name)?.map(|millis| Duration::from_millis(millis as u64));
-        Ok(millis.map(|duration| duration.min(units::duration::MAX)))
+        Ok(millis.map(|duration| duration.min(units::duration::MAX_DURATION)))
     }
 
-    /// A number that cannot be zero: the SDK would drop everything, or spin.
+    /// A number above 0. With 0 the SDK would drop all spans or run a busy loop.
     pub(in crate::telemetry) fn positive(
         &self,
         name: &'static str,
-    ) -> Result<Option<usize>, SettingsError> {
+    ) -> Result<Option<usize>, OtelSettingsError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.parse() {
             Ok(number) if number > 0 => Ok(Some(number)),
-            _ => Err(refuse(name, value, "a whole number above 0")),
+            _ => Err(invalid_value(name, value, "a whole number above 0")),
         }
     }
 }
 
-fn header(pair: &str) -> Option<(HeaderName, HeaderValue)> {
+fn parse_header(pair: &str) -> Option<(HeaderName, HeaderValue)> {
     let (name, value) = pair.split_once('=')?;
     let value: Vec<u8> = percent_decode_str(value.trim()).collect();
     let mut value = HeaderValue::from_bytes(&value).ok()?;
@@ -216,23 +223,23 @@ fn header(pair: &str) -> Option<(HeaderName, HeaderValue)> {
     Some((name.trim().parse().ok()?, value))
 }
 
-fn with_path(base: &str, path: &str) -> String {
+fn append_path(base: &str, path: &str) -> String {
     let base = base.trim_end_matches('/');
     if base.ends_with(path) { base.to_owned() } else { format!("{base}{path}") }
 }
 
-/// The error for a value that is not understood.
-pub(in crate::telemetry) fn refuse(
+/// The error for an invalid value.
+pub(in crate::telemetry) fn invalid_value(
     name: &'static str,
     value: String,
     allowed: &'static str,
-) -> SettingsError {
-    SettingsError { name, value, allowed }
+) -> OtelSettingsError {
+    OtelSettingsError { name, value, allowed }
 }
 
 // === impl Protocol ===
 
-impl FromStr for Protocol {
+impl FromStr for OtlpProtocol {
     type Err = ();
 
     fn from_str(name: &str) -> Result<Self, ()> {

@@ -1,10 +1,10 @@
-//! The way out: an OTLP exporter, a thread with a queue before it, and between the two a counter
-//! that knows what became of each span.
+//! Span export: an OTLP exporter behind a bounded queue and a thread, with counts of the spans by
+//! result.
 
-use super::StartError;
-use super::environment::Protocol;
-use super::settings::Settings;
-use crate::telemetry::collector::{self, Sender};
+use super::SpanSinkStartError;
+use super::environment::OtlpProtocol;
+use super::settings::TracingSettings;
+use crate::telemetry::collector_client::{self, OtlpHttpSender};
 use opentelemetry_otlp::{WithExportConfig, WithHttpConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
@@ -14,96 +14,102 @@ use opentelemetry_sdk::trace::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokenweir_net::supervise::{self, Task};
-use tokenweir_net::tls::Outbound;
+use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_net::tls::OutboundTls;
 use tokio::runtime::Handle;
 use tonic::transport::Endpoint;
 
-const GZIP: opentelemetry_otlp::Compression = opentelemetry_otlp::Compression::Gzip;
+const GZIP_COMPRESSION: opentelemetry_otlp::Compression = opentelemetry_otlp::Compression::Gzip;
 
-/// What became of spans. A span that was queued is exported, or failed, or waits; after the
-/// shutdown, what seems to wait was dropped.
+/// Counts of spans by result. A queued span is exported, has failed or is still waiting. After the
+/// shutdown, spans that seem to be waiting were dropped.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct SpanExportCounters {
     queued: AtomicU64,
     exported: AtomicU64,
     failed: AtomicU64,
     filtered: AtomicU64,
 }
 
-/// An exporter that counts, and tells once when it begins to fail and when it has recovered.
+/// An exporter that counts results, and logs the first failure and the recovery.
 #[derive(Debug)]
-struct Counting<E> {
+struct CountingExporter<E> {
     exporter: E,
-    counts: Arc<Counts>,
+    counts: Arc<SpanExportCounters>,
     is_failing: AtomicBool,
 }
 
-/// The OTLP exporter. Headers it reads from `OTEL_EXPORTER_OTLP_HEADERS`.
+/// Builds the OTLP exporter. The exporter reads headers from `OTEL_EXPORTER_OTLP_HEADERS`.
 pub(super) fn exporter(
-    settings: &Settings,
-    outbound: &Arc<Outbound>,
-) -> Result<opentelemetry_otlp::SpanExporter, StartError> {
-    let endpoint = settings.endpoint.as_deref().ok_or(StartError::Off)?;
-    let runtime = Handle::try_current().map_err(|_| StartError::NoRuntime)?;
+    settings: &TracingSettings,
+    outbound: &Arc<OutboundTls>,
+) -> Result<opentelemetry_otlp::SpanExporter, SpanSinkStartError> {
+    let endpoint = settings.endpoint.as_deref().ok_or(SpanSinkStartError::TracingDisabled)?;
+    let runtime = Handle::try_current().map_err(|_| SpanSinkStartError::NoRuntime)?;
     let builder = opentelemetry_otlp::SpanExporter::builder();
     let exporter = match settings.protocol {
-        Protocol::Grpc => {
+        OtlpProtocol::Grpc => {
             let channel = Endpoint::from_shared(endpoint.to_owned())?.timeout(settings.timeout);
-            let channel = channel.connect_with_connector_lazy(collector::connector(outbound));
+            let channel =
+                channel.connect_with_connector_lazy(collector_client::connector(outbound));
             let builder = builder.with_tonic().with_channel(channel).with_timeout(settings.timeout);
-            if settings.is_gzip { builder.with_compression(GZIP) } else { builder }.build()
+            let builder =
+                if settings.is_gzip { builder.with_compression(GZIP_COMPRESSION) } else { builder };
+            builder.build()
         }
-        Protocol::HttpProtobuf => {
-            let sender = Sender::new(outbound, runtime, settings.timeout);
+        OtlpProtocol::HttpProtobuf => {
+            let sender = OtlpHttpSender::new(outbound, runtime, settings.timeout);
             let builder = builder
                 .with_http()
                 .with_http_client(sender)
                 .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
                 .with_endpoint(endpoint)
                 .with_timeout(settings.timeout);
-            if settings.is_gzip { builder.with_compression(GZIP) } else { builder }.build()
+            let builder =
+                if settings.is_gzip { builder.with_compression(GZIP_COMPRESSION) } else { builder };
+            builder.build()
         }
     };
     Ok(exporter?)
 }
 
-/// The thread that sends. Its queue never blocks: a span that does not fit is dropped.
+/// Starts the export thread. Its queue never blocks: a span that does not fit is dropped.
 pub(super) fn processor(
     exporter: impl SpanExporter + 'static,
-    counts: Arc<Counts>,
-    settings: &Settings,
+    counts: Arc<SpanExportCounters>,
+    settings: &TracingSettings,
 ) -> BatchSpanProcessor {
     let batch = BatchConfigBuilder::default()
         .with_max_queue_size(settings.batch.queue)
         .with_max_export_batch_size(settings.batch.size)
         .with_scheduled_delay(settings.batch.delay)
         .build();
-    let counting = Counting { exporter, counts, is_failing: AtomicBool::new(false) };
+    let counting = CountingExporter { exporter, counts, is_failing: AtomicBool::new(false) };
     let mut processor = BatchSpanProcessor::builder(counting).with_batch_config(batch).build();
     processor.set_resource(&resource(&settings.service_name));
     processor
 }
 
-/// Who speaks, in spans and in metrics: the service, and what `OTEL_RESOURCE_ATTRIBUTES` adds.
+/// The resource of spans and metrics: the service name, and the attributes in
+/// `OTEL_RESOURCE_ATTRIBUTES`.
 pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
     Resource::builder().with_service_name(service_name.to_owned()).build()
 }
 
 // === impl Counts ===
 
-impl Counts {
-    /// Spans that were handed to the queue.
+impl SpanExportCounters {
+    /// Spans put into the queue.
     pub fn queued(&self) -> u64 {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// Spans that the collector took.
+    /// Spans that the collector accepted.
     pub fn exported(&self) -> u64 {
         self.exported.load(Ordering::Relaxed)
     }
 
-    /// Spans that the collector did not take.
+    /// Spans that the collector rejected, or that could not be delivered.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
@@ -113,8 +119,8 @@ impl Counts {
         self.filtered.load(Ordering::Relaxed)
     }
 
-    /// After the shutdown: spans that found no room in the queue, or that were not sent in time.
-    /// Before it, those that wait are among them.
+    /// After the shutdown: spans that did not fit into the queue or were not exported in time.
+    /// Before the shutdown, waiting spans are included.
     pub fn dropped(&self) -> u64 {
         self.queued().saturating_sub(self.exported() + self.failed())
     }
@@ -128,22 +134,25 @@ impl Counts {
     }
 }
 
-// === impl Counting ===
+// === impl CountingExporter ===
 
-impl<E: SpanExporter> SpanExporter for Counting<E> {
+impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len() as u64;
-        // A panic would end the thread of the processor, and with it all export.
-        let exporting = self.exporter.export(batch);
-        let result = supervise::catch_async(Task::SpanExport, exporting).await;
+        // A panic would end the export thread.
+        let export = self.exporter.export(batch);
+        let result = supervise::catch_panic_async(BackgroundTask::SpanExport, export).await;
         let panicked = || Err(OTelSdkError::InternalFailure("the exporter panicked".to_owned()));
         let result = result.unwrap_or_else(panicked);
         let count = if result.is_ok() { &self.counts.exported } else { &self.counts.failed };
         count.fetch_add(spans, Ordering::Relaxed);
         let was_failing = self.is_failing.swap(result.is_err(), Ordering::Relaxed);
         match &result {
-            Err(error) if !was_failing => tracing::warn!(%error, "spans cannot be exported"),
-            Ok(()) if was_failing => tracing::info!("spans are exported again"),
+            Err(error) if !was_failing => tracing::warn!(
+                %error,
+                "span export failed: dropping its spans, and trying again with the next batch"
+            ),
+            Ok(()) if was_failing => tracing::info!("span export recovered"),
             _ => {}
         }
         result
@@ -168,7 +177,7 @@ impl<E: SpanExporter> SpanExporter for Counting<E> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Batch, Otel};
+    use super::super::{SpanBatchSettings, SpanSink};
     use super::*;
     use opentelemetry_sdk::error::OTelSdkError;
     use std::io::{Read, Write};
@@ -179,119 +188,120 @@ mod tests {
     use tokenweir_core::clock;
     use tokenweir_core::observe::Sink;
     use tokenweir_core::record::RequestRecord;
-    use tokenweir_core::record::sample::streamed;
+    use tokenweir_core::record::fixtures::streamed;
 
-    /// Waits at a gate before each batch, then takes it or not.
+    /// Waits at a gate before each batch, then accepts or rejects it.
     #[derive(Debug)]
-    struct Gated {
+    struct GatedExporter {
         gate: Mutex<Receiver<()>>,
-        takes: bool,
+        accepts: bool,
     }
 
-    impl SpanExporter for Gated {
+    impl SpanExporter for GatedExporter {
         async fn export(&self, _batch: Vec<SpanData>) -> OTelSdkResult {
             let _ = self.gate.lock().unwrap().recv();
-            if self.takes { Ok(()) } else { Err(OTelSdkError::InternalFailure("no".into())) }
+            if self.accepts { Ok(()) } else { Err(OTelSdkError::InternalFailure("no".into())) }
         }
     }
 
-    /// An exporter whose gate is open.
-    fn open(takes: bool) -> Gated {
-        Gated { gate: Mutex::new(channel().1), takes }
+    /// An exporter without a gate.
+    fn ungated_exporter(accepts: bool) -> GatedExporter {
+        GatedExporter { gate: Mutex::new(channel().1), accepts }
     }
 
-    fn not_sampled() -> RequestRecord {
+    fn unsampled_record() -> RequestRecord {
         let mut record = streamed();
-        record.kept = None;
+        record.sample_reason = None;
         record
     }
 
-    async fn counted(exporter: Gated, records: &[RequestRecord]) -> [u64; 5] {
-        let otel = Otel::with_exporter(exporter, &Settings::default());
+    async fn export_and_count(exporter: GatedExporter, records: &[RequestRecord]) -> [u64; 5] {
+        let sink = SpanSink::with_exporter(exporter, &TracingSettings::default());
         for record in records {
-            otel.finished(record);
+            sink.finished(record);
         }
-        let counts = otel.counts().clone();
-        otel.shutdown().await;
+        let counts = sink.counts().clone();
+        sink.shutdown().await;
         [counts.queued(), counts.exported(), counts.failed(), counts.filtered(), counts.dropped()]
     }
 
     #[tokio::test]
-    async fn every_span_is_counted_by_what_became_of_it() {
+    async fn every_span_is_counted_by_its_result() {
         let no_trace = RequestRecord { trace: None, ..streamed() };
-        let records = [streamed(), not_sampled(), no_trace];
-        assert_eq!(counted(open(true), &records).await, [3, 3, 0, 3, 0]);
-        assert_eq!(counted(open(false), &records).await, [3, 0, 3, 3, 0]);
+        let records = [streamed(), unsampled_record(), no_trace];
+        assert_eq!(export_and_count(ungated_exporter(true), &records).await, [3, 3, 0, 3, 0]);
+        assert_eq!(export_and_count(ungated_exporter(false), &records).await, [3, 0, 3, 3, 0]);
     }
 
     #[tokio::test]
-    async fn a_full_queue_drops_spans_and_holds_nobody_up() {
-        let (opener, gate) = channel();
-        let batch = Batch { queue: 2, size: 1, delay: Duration::from_mins(1) };
-        let settings = Settings { batch, ..Settings::default() };
-        let otel = Otel::with_exporter(Gated { gate: Mutex::new(gate), takes: true }, &settings);
-        (0..10).for_each(|_| otel.finished(&streamed()));
-        drop(opener);
-        let counts = otel.counts().clone();
-        otel.shutdown().await;
-        // Two in the queue, and one that the thread may have taken already.
+    async fn full_queue_drops_spans_without_blocking() {
+        let (gate_sender, gate) = channel();
+        let batch = SpanBatchSettings { queue: 2, size: 1, delay: Duration::from_mins(1) };
+        let settings = TracingSettings { batch, ..TracingSettings::default() };
+        let exporter = GatedExporter { gate: Mutex::new(gate), accepts: true };
+        let sink = SpanSink::with_exporter(exporter, &settings);
+        (0..10).for_each(|_| sink.finished(&streamed()));
+        drop(gate_sender);
+        let counts = sink.counts().clone();
+        sink.shutdown().await;
+        // Two spans in the queue, and one that the thread may have taken already.
         assert_eq!(counts.queued(), 30);
         assert!((2..=3).contains(&counts.exported()), "{counts:?}");
         assert_eq!(counts.dropped(), 30 - counts.exported());
     }
 
     #[tokio::test]
-    async fn an_exporter_needs_an_endpoint() {
-        let off = Otel::start(&Settings::default());
-        assert!(matches!(off, Err(StartError::Off)));
+    async fn start_without_endpoint_is_an_error() {
+        let off = SpanSink::start(&TracingSettings::default());
+        assert!(matches!(off, Err(SpanSinkStartError::TracingDisabled)));
     }
 
     #[test]
-    fn grpc_without_a_runtime_is_an_error_and_no_panic() {
+    fn grpc_without_a_runtime_is_an_error() {
         let endpoint = Some("http://127.0.0.1:4317".to_owned());
-        let started = Otel::start(&Settings { endpoint, ..Settings::default() });
-        assert!(matches!(started, Err(StartError::NoRuntime)));
+        let started = SpanSink::start(&TracingSettings { endpoint, ..TracingSettings::default() });
+        assert!(matches!(started, Err(SpanSinkStartError::NoRuntime)));
     }
 
-    /// What a collector does with each connection.
-    fn collector(serve: fn(TcpStream)) -> String {
+    /// A collector that runs `serve` for each connection.
+    fn spawn_collector(serve: fn(TcpStream)) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         thread::spawn(move || listener.incoming().flatten().for_each(serve));
         url
     }
 
-    fn refusing() -> String {
+    fn refusing_endpoint() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}", listener.local_addr().unwrap())
     }
 
-    /// Reads a little, so that the answer is not lost to a reset.
-    fn unavailable(mut stream: TcpStream) {
+    /// Reads some bytes first, so that a reset does not discard the response.
+    fn respond_unavailable(mut stream: TcpStream) {
         let _ = stream.read(&mut [0; 4_096]);
         let _ = stream.write_all(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n");
     }
 
-    /// Real time, because the exporter's thread knows no other.
+    /// Runs in real time, because the thread of the exporter uses real time.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_collector_that_fails_in_any_way_delays_the_shutdown_by_its_limit_only() {
-        for (failing, url) in [
-            ("hangs", collector(std::mem::forget)),
-            ("refuses", refusing()),
-            ("closes", collector(drop)),
-            ("is busy", collector(unavailable)),
+    async fn failing_collector_delays_shutdown_only_by_its_timeout() {
+        for (failure, url) in [
+            ("hangs", spawn_collector(std::mem::forget)),
+            ("refuses", refusing_endpoint()),
+            ("closes", spawn_collector(drop)),
+            ("is busy", spawn_collector(respond_unavailable)),
         ] {
-            for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
+            for protocol in [OtlpProtocol::Grpc, OtlpProtocol::HttpProtobuf] {
                 let endpoint = Some(url.clone());
-                let settings = Settings { endpoint, protocol, ..Settings::default() };
-                let otel = Otel::start(&settings).unwrap();
-                otel.finished(&streamed());
-                let counts = otel.counts().clone();
+                let settings = TracingSettings { endpoint, protocol, ..TracingSettings::default() };
+                let sink = SpanSink::start(&settings).unwrap();
+                sink.finished(&streamed());
+                let counts = sink.counts().clone();
                 let before = clock::now();
-                otel.shutdown_within(Duration::from_millis(500)).await;
+                sink.shutdown_within(Duration::from_millis(500)).await;
                 let took = clock::now() - before;
-                assert!(took < Duration::from_secs(2), "{failing} {protocol:?} {took:?}");
-                assert_eq!((counts.queued(), counts.exported()), (3, 0), "{failing}");
+                assert!(took < Duration::from_secs(2), "{failure} {protocol:?} {took:?}");
+                assert_eq!((counts.queued(), counts.exported()), (3, 0), "{failure}");
             }
         }
     }

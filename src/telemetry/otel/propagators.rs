@@ -1,13 +1,13 @@
-//! `OTEL_PROPAGATORS`, which the SDK leaves to whoever uses it.
+//! Parses `OTEL_PROPAGATORS`, which the SDK does not read.
 
-use tokenweir_core::trace_context::Formats;
+use tokenweir_core::trace_context::PropagationFormats;
 
-/// The names that are known.
-pub(super) const KNOWN: &str = "tracecontext, baggage, b3, b3multi, none";
+/// The supported propagators.
+pub(super) const ALLOWED_PROPAGATORS: &str = "tracecontext, baggage, b3, b3multi, none";
 
-/// Reads a list of names. Fails if one of them is not known.
-pub(super) fn read(list: &str) -> Result<Formats, ()> {
-    let mut formats = Formats::NONE;
+/// Parses a list of propagators. Fails if one of them is not supported.
+pub(super) fn parse(list: &str) -> Result<PropagationFormats, ()> {
+    let mut formats = PropagationFormats::NONE;
     for name in list.split(',').map(str::trim) {
         match name {
             "tracecontext" => formats.trace_context = true,
@@ -26,13 +26,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_of_known_names_or_none() {
-        assert_eq!(read("tracecontext,baggage"), Ok(Formats::default()));
-        assert_eq!(read("none"), Ok(Formats::NONE));
-        let b3 = Formats { b3: true, b3_multi: true, ..Formats::NONE };
-        assert_eq!(read("b3, b3multi"), Ok(b3));
-        for bad in ["jaeger", "tracecontext,xray", "none,b3", "", "b3,,baggage", "B3"] {
-            assert_eq!(read(bad), Err(()), "{bad}");
+    fn list_has_only_known_names_or_none() {
+        assert_eq!(parse("tracecontext,baggage"), Ok(PropagationFormats::default()));
+        assert_eq!(parse("none"), Ok(PropagationFormats::NONE));
+        let b3 = PropagationFormats { b3: true, b3_multi: true, ..PropagationFormats::NONE };
+        assert_eq!(parse("b3, b3multi"), Ok(b3));
+        for invalid in ["jaeger", "tracecontext,xray", "none,b3", "", "b3,,baggage", "B3"] {
+            assert_eq!(parse(invalid), Err(()), "{invalid}");
         }
     }
 }

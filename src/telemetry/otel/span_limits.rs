@@ -1,10 +1,12 @@
-//! The limits of `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*`, which only the SDK's own tracer would apply:
-//! what is over them is left out, and counted where the protocol has a place for it.
+//! The limits of `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*`. The SDK applies them only in its own tracer,
+//! which is not used here.
+//!
+//! Items over a limit are dropped, and counted where OTLP has a field for the count.
 
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::SpanData;
 
-/// How large a span may be.
+/// Limits of one span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanLimits {
     /// Most attributes.
@@ -13,34 +15,37 @@ pub struct SpanLimits {
     pub events: usize,
     /// Most links.
     pub links: usize,
-    /// Longest text in a value, in characters.
+    /// Longest text value, in characters.
     pub text: usize,
 }
 
 impl SpanLimits {
-    /// Leaves out what is over the limits.
+    /// Drops the items over the limits.
     pub(super) fn apply(&self, span: &mut SpanData) {
-        span.dropped_attributes_count += cut(&mut span.attributes, self.attributes);
-        span.events.dropped_count += cut(&mut span.events.events, self.events);
-        span.links.dropped_count += cut(&mut span.links.links, self.links);
+        span.dropped_attributes_count += truncate_list(&mut span.attributes, self.attributes);
+        span.events.dropped_count += truncate_list(&mut span.events.events, self.events);
+        span.links.dropped_count += truncate_list(&mut span.links.links, self.links);
         let events = span.events.events.iter_mut().flat_map(|event| &mut event.attributes);
-        span.attributes.iter_mut().chain(events).for_each(|attribute| self.shorten(attribute));
+        span.attributes
+            .iter_mut()
+            .chain(events)
+            .for_each(|attribute| self.truncate_attribute(attribute));
     }
 
-    fn shorten(&self, KeyValue { value, .. }: &mut KeyValue) {
+    fn truncate_attribute(&self, KeyValue { value, .. }: &mut KeyValue) {
         match value {
-            Value::String(text) => self.shorten_text(text),
+            Value::String(text) => self.truncate_text(text),
             Value::Array(Array::String(texts)) => {
                 for text in texts {
-                    self.shorten_text(text);
+                    self.truncate_text(text);
                 }
             }
             _ => {}
         }
     }
 
-    fn shorten_text(&self, text: &mut StringValue) {
-        // As many bytes are at least as many characters.
+    fn truncate_text(&self, text: &mut StringValue) {
+        // A text has at most as many characters as bytes.
         if text.as_str().len() > self.text {
             let short: String = text.as_str().chars().take(self.text).collect();
             *text = short.into();
@@ -49,31 +54,33 @@ impl SpanLimits {
 }
 
 impl Default for SpanLimits {
-    /// 128 of each, and texts of any length: those from outside are bounded where they come in.
+    /// 128 of each, and texts of any length, because text from outside is truncated when its
+    /// attribute is built.
     fn default() -> Self {
         Self { attributes: 128, events: 128, links: 128, text: usize::MAX }
     }
 }
 
-/// Leaves out the last ones, and counts them.
-fn cut<T>(list: &mut Vec<T>, most: usize) -> u32 {
-    let dropped = list.len().saturating_sub(most);
-    list.truncate(most);
+/// Truncates a list. Returns the number of dropped elements.
+fn truncate_list<T>(list: &mut Vec<T>, max_length: usize) -> u32 {
+    let dropped = list.len().saturating_sub(max_length);
+    list.truncate(max_length);
     u32::try_from(dropped).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::conventions::SpanConventions;
     use super::super::spans;
-    use super::super::style::Style;
     use super::*;
-    use tokenweir_core::record::sample::streamed;
+    use tokenweir_core::record::fixtures::streamed;
 
     #[test]
-    fn what_is_over_the_limits_is_left_out_and_counted() {
+    fn items_over_the_limits_are_dropped_and_counted() {
         let record = streamed();
         let trace = record.trace.clone().unwrap();
-        let mut span = spans::tree(&record, &trace, &Style::default()).swap_remove(1);
+        let mut span =
+            spans::build_spans(&record, &trace, &SpanConventions::default()).swap_remove(1);
         let (attributes, events) = (span.attributes.len(), span.events.events.len());
         SpanLimits::default().apply(&mut span);
         assert_eq!((span.attributes.len(), span.dropped_attributes_count), (attributes, 0));

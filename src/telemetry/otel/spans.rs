@@ -1,10 +1,12 @@
-//! The span tree of one request: what the client sees, the inference in it, and each time the
-//! request was sent to a replica. A client that left is no error to anyone; a 4xx is one to
-//! whoever asked, but not to whoever answered.
+//! The spans of one request: the server span, the inference span below it, and one client span per
+//! attempt.
+//!
+//! A client that disconnects is not an error. A status of 4xx is an error of the client spans, but
+//! not of the server span.
 
-use super::attributes::{Attributes, count as number, host as host_name, text};
+use super::attributes::{SpanAttributes, count as number, host as host_name, text};
+use super::conventions::SpanConventions;
 use super::inference;
-use super::style::Style;
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
 };
@@ -12,33 +14,38 @@ use opentelemetry::{InstrumentationScope, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use std::borrow::Cow;
 use std::time::{Instant, SystemTime};
-use tokenweir_core::record::{Attempt, Kept, Outcome, RequestRecord};
+use tokenweir_core::record::{Attempt, Outcome, RequestRecord, SampleReason};
 use tokenweir_core::trace_context::TraceContext;
 
-/// All spans of a request, parents first.
-pub(super) fn tree(record: &RequestRecord, trace: &TraceContext, style: &Style) -> Vec<SpanData> {
-    let tree = Tree::new(record, trace, style);
+/// Builds all spans of a request, parents first.
+pub(super) fn build_spans(
+    record: &RequestRecord,
+    trace: &TraceContext,
+    style: &SpanConventions,
+) -> Vec<SpanData> {
+    let builder = SpanTreeBuilder::new(record, trace, style);
     let mut spans = Vec::with_capacity(2 + record.attempts.len());
-    spans.push(tree.server());
-    if inference::is_one(record) {
-        spans.push(tree.inference());
+    spans.push(builder.server_span());
+    if inference::has_inference(record) {
+        spans.push(builder.inference_span());
     }
-    spans
-        .extend((0..).zip(&record.attempts).map(|(resend, attempt)| tree.attempt(resend, attempt)));
+    let attempts = (0..).zip(&record.attempts);
+    spans.extend(attempts.map(|(resend, attempt)| builder.attempt_span(resend, attempt)));
     spans
 }
 
-/// How many spans [`tree`] would make.
-pub(super) fn count(record: &RequestRecord) -> u64 {
-    1 + u64::from(inference::is_one(record)) + record.attempts.len() as u64
+/// Number of spans that [`build_spans`] returns.
+pub(super) fn span_count(record: &RequestRecord) -> u64 {
+    1 + u64::from(inference::has_inference(record)) + record.attempts.len() as u64
 }
 
-/// Whether the request or the inference is an error in [`tree`].
+/// Whether the server span or the inference span of [`build_spans`] has the status error.
 pub(super) fn has_error(record: &RequestRecord) -> bool {
-    is_server_error(record) || (inference::is_one(record) && error_type(record).is_some())
+    is_server_error(record) || (inference::has_inference(record) && error_type(record).is_some())
 }
 
-/// `error.type` of the request. A replica that reports a failure inside a 200 names it itself.
+/// `error.type` of the request. For an error inside a response with status 200, it is the code or
+/// type that the backend reported.
 pub(super) fn error_type(record: &RequestRecord) -> Option<&str> {
     let is_in_band = record.outcome == Outcome::StreamError;
     let reported = record.observed.error.as_ref().filter(|_| is_in_band);
@@ -46,57 +53,62 @@ pub(super) fn error_type(record: &RequestRecord) -> Option<&str> {
     named.or_else(|| record.error_type())
 }
 
-/// Why an attempt had no answer, or the error status of its answer.
-pub(super) fn failure(attempt: &Attempt) -> Option<Value> {
+/// Why an attempt had no response, or the error status of its response.
+pub(super) fn attempt_failure(attempt: &Attempt) -> Option<Value> {
     let error_status = attempt.status.filter(|status| *status >= 400);
     let status = || error_status.map(|status| status.to_string().into());
     attempt.failure.map(Value::from).or_else(status)
 }
 
-struct Tree<'a> {
+/// Builds the spans of one record.
+struct SpanTreeBuilder<'a> {
     record: &'a RequestRecord,
     trace: &'a TraceContext,
-    style: &'a Style,
-    state: TraceState,
+    style: &'a SpanConventions,
+    trace_state: TraceState,
     scope: InstrumentationScope,
-    end: SystemTime,
+    end_time: SystemTime,
 }
 
-/// What differs between the spans of a tree.
-struct Part {
-    id: u64,
-    parent: Option<u64>,
+/// The fields in which the spans of a request differ.
+struct SpanFields {
+    span_id: u64,
+    parent_span_id: Option<u64>,
     kind: SpanKind,
     name: Cow<'static, str>,
     start: SystemTime,
     end: SystemTime,
-    attributes: Attributes,
+    attributes: SpanAttributes,
     events: Vec<Event>,
     is_error: bool,
 }
 
-// === impl Tree ===
+// === impl SpanTreeBuilder ===
 
-impl<'a> Tree<'a> {
-    fn new(record: &'a RequestRecord, trace: &'a TraceContext, style: &'a Style) -> Self {
+impl<'a> SpanTreeBuilder<'a> {
+    fn new(record: &'a RequestRecord, trace: &'a TraceContext, style: &'a SpanConventions) -> Self {
         let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"))
             .with_version(env!("CARGO_PKG_VERSION"))
             .with_schema_url(style.semconv.schema_url())
             .build();
-        // The caller's header is passed on unread; here it must parse, or it is left out.
-        let state = trace.state.as_deref().and_then(|state| state.parse().ok());
-        let end = moment(record, record.timings.ended.unwrap_or(record.timings.accepted));
-        Self { record, trace, style, state: state.unwrap_or_default(), scope, end }
+        // An invalid trace state is omitted here, although the client's header is forwarded
+        // unchanged.
+        let trace_state = trace.trace_state.as_deref().and_then(|header| header.parse().ok());
+        let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+        let end_time = to_wall_clock(record, ended);
+        let trace_state = trace_state.unwrap_or_default();
+        Self { record, trace, style, trace_state, scope, end_time }
     }
 
-    /// The request as the client sees it.
-    fn server(&self) -> SpanData {
+    /// The server span: the request as the client sees it.
+    fn server_span(&self) -> SpanData {
         let Self { record, trace, .. } = self;
         let has_head = record.timings.headers.is_some();
         let is_error = is_server_error(record);
-        let is_told = is_error || record.refusal.is_some();
+        let has_error_type = is_error || record.refusal.is_some();
         let host = record.head.host_and_port();
-        let attributes = Attributes::default()
+        let principal = record.caller.as_ref();
+        let attributes = SpanAttributes::default()
             .put("http.request.method", record.method)
             .put("url.scheme", "http")
             .put_some("server.address", host.map(|(name, _)| host_name(name)))
@@ -116,54 +128,54 @@ impl<'a> Tree<'a> {
             )
             .put_some("http.response.status_code", record.status.map(i64::from))
             .put_some("http.response.body.size", has_head.then(|| number(record.bytes_out)))
-            .put_some("error.type", is_told.then(|| server_error_type(record)))
+            .put_some("error.type", has_error_type.then(|| server_error_type(record)))
             .put("tokenweir.request_id", text(record.request_id.as_str()))
             .put("tokenweir.outcome", record.outcome.as_str())
-            .put_some("tokenweir.tenant", record.caller.as_ref().map(|it| text(&it.tenant)))
-            .put_some("tokenweir.key", record.caller.as_ref().map(|it| text(&it.key)))
-            .put_some("tokenweir.kept", record.kept.map(Kept::as_str));
+            .put_some("tokenweir.tenant", principal.map(|principal| text(&principal.tenant)))
+            .put_some("tokenweir.key", principal.map(|principal| text(&principal.key)))
+            .put_some("tokenweir.kept", record.sample_reason.map(SampleReason::as_str));
         let method = method_name(record.method);
-        self.span(Part {
-            id: record.spans[0],
-            parent: trace.parent,
+        self.build_span(SpanFields {
+            span_id: record.spans[0],
+            parent_span_id: trace.parent_span_id,
             kind: SpanKind::Server,
             name: match record.route {
                 Some(route) => format!("{method} {route}").into(),
                 None => method.into(),
             },
             start: record.started,
-            end: self.end,
+            end: self.end_time,
             attributes,
             events: Vec::new(),
             is_error,
         })
     }
 
-    /// What the client wanted: one generation, whatever it took.
-    fn inference(&self) -> SpanData {
+    /// The inference span: one generation over all attempts.
+    fn inference_span(&self) -> SpanData {
         let record = self.record;
         let start = record.timings.received.unwrap_or(record.timings.accepted);
-        self.span(Part {
-            id: record.spans[1],
-            parent: Some(record.spans[0]),
+        self.build_span(SpanFields {
+            span_id: record.spans[1],
+            parent_span_id: Some(record.spans[0]),
             kind: SpanKind::Client,
-            name: inference::name(record).into(),
-            start: moment(record, start),
-            end: self.end,
-            attributes: inference::attributes(record, self.style),
-            events: inference::events(record, self.style),
+            name: inference::span_name(record).into(),
+            start: to_wall_clock(record, start),
+            end: self.end_time,
+            attributes: inference::span_attributes(record, self.style),
+            events: inference::span_events(record, self.style),
             is_error: error_type(record).is_some(),
         })
     }
 
-    /// The request was sent to a replica, for the `resend`th time after the first.
-    fn attempt(&self, resend: i64, attempt: &Attempt) -> SpanData {
+    /// The client span of an attempt. `resend` is the number of attempts before it.
+    fn attempt_span(&self, resend: i64, attempt: &Attempt) -> SpanData {
         let record = self.record;
         let (name, port) = &attempt.address;
         let route = record.route.unwrap_or_default();
-        let error = self.attempt_error(attempt);
+        let error = self.attempt_error_type(attempt);
         let is_error = error.is_some();
-        let attributes = Attributes::default()
+        let attributes = SpanAttributes::default()
             .put("http.request.method", record.method)
             .put("url.full", format!("http://{name}:{port}{route}"))
             .put("server.address", host_name(name))
@@ -173,73 +185,79 @@ impl<'a> Tree<'a> {
             .put_some("http.response.status_code", attempt.status.map(i64::from))
             .put_some("error.type", error)
             .put("tokenweir.backend.id", text(attempt.backend.as_str()));
-        let parent = record.spans[usize::from(inference::is_one(record))];
-        self.span(Part {
-            id: attempt.span,
-            parent: Some(parent),
+        let parent = record.spans[usize::from(inference::has_inference(record))];
+        self.build_span(SpanFields {
+            span_id: attempt.span_id,
+            parent_span_id: Some(parent),
             kind: SpanKind::Client,
             name: method_name(record.method).into(),
-            start: moment(record, attempt.started),
-            end: attempt.ended.map_or(self.end, |ended| moment(record, ended)),
+            start: to_wall_clock(record, attempt.started),
+            end: attempt.ended.map_or(self.end_time, |ended| to_wall_clock(record, ended)),
             attributes,
             events: Vec::new(),
             is_error,
         })
     }
 
-    /// `error.type` of an attempt: what it met, or that the answer to the last one was cut.
-    fn attempt_error(&self, attempt: &Attempt) -> Option<Value> {
+    /// `error.type` of an attempt: its own failure, or for the last attempt that the response was
+    /// incomplete.
+    fn attempt_error_type(&self, attempt: &Attempt) -> Option<Value> {
         let record = self.record;
-        let is_last = record.attempts.last().is_some_and(|last| last.span == attempt.span);
-        let is_cut =
+        let is_last = record.attempts.last().is_some_and(|last| last.span_id == attempt.span_id);
+        let is_incomplete =
             matches!(record.outcome, Outcome::Truncated | Outcome::Timeout | Outcome::Shutdown);
-        let cut = || record.error_type().filter(|_| is_last && is_cut).map(text);
-        failure(attempt).or_else(cut)
+        let incomplete = || record.error_type().filter(|_| is_last && is_incomplete).map(text);
+        attempt_failure(attempt).or_else(incomplete)
     }
 
-    /// The request as the client sees it names the caller's trace, if it is not part of it.
-    fn links(&self, kind: &SpanKind) -> SpanLinks {
+    /// The server span links to the trace of the client if it does not continue that trace.
+    fn span_links(&self, kind: &SpanKind) -> SpanLinks {
         let mut links = SpanLinks::default();
-        if let Some(caller) = self.trace.link.filter(|_| *kind == SpanKind::Server) {
-            let flags = TraceFlags::default().with_sampled(caller.is_sampled);
-            let (trace, span) = (TraceId::from(caller.trace_id), SpanId::from(caller.span_id));
+        if let Some(client) = self.trace.linked_parent.filter(|_| *kind == SpanKind::Server) {
+            let flags = TraceFlags::default().with_sampled(client.is_sampled);
+            let (trace, span) = (TraceId::from(client.trace_id), SpanId::from(client.span_id));
             let context = SpanContext::new(trace, span, flags, true, TraceState::default());
             links.links.push(Link::with_context(context));
         }
         links
     }
 
-    fn span(&self, part: Part) -> SpanData {
+    fn build_span(&self, fields: SpanFields) -> SpanData {
         let trace_id = TraceId::from(self.trace.trace_id);
-        let (id, state) = (SpanId::from(part.id), self.state.clone());
-        let links = self.links(&part.kind);
+        let (span_id, trace_state) = (SpanId::from(fields.span_id), self.trace_state.clone());
+        let span_context =
+            SpanContext::new(trace_id, span_id, TraceFlags::SAMPLED, false, trace_state);
+        let is_server = fields.kind == SpanKind::Server;
+        let links = self.span_links(&fields.kind);
         let mut events = SpanEvents::default();
-        events.events = part.events;
+        events.events = fields.events;
         SpanData {
-            span_context: SpanContext::new(trace_id, id, TraceFlags::SAMPLED, false, state),
-            parent_span_id: part.parent.map_or(SpanId::INVALID, SpanId::from),
-            parent_span_is_remote: part.kind == SpanKind::Server && part.parent.is_some(),
-            span_kind: part.kind,
-            name: part.name,
-            start_time: part.start,
-            end_time: part.end,
-            attributes: part.attributes.into_vec(),
+            span_context,
+            parent_span_id: fields.parent_span_id.map_or(SpanId::INVALID, SpanId::from),
+            parent_span_is_remote: is_server && fields.parent_span_id.is_some(),
+            span_kind: fields.kind,
+            name: fields.name,
+            start_time: fields.start,
+            end_time: fields.end,
+            attributes: fields.attributes.into_vec(),
             dropped_attributes_count: 0,
             events,
             links,
-            status: if part.is_error { Status::error("") } else { Status::Unset },
+            status: if fields.is_error { Status::error("") } else { Status::Unset },
             instrumentation_scope: self.scope.clone(),
         }
     }
 }
 
-/// A moment of a request on the wall clock. What came before the request counts as its begin.
-pub(super) fn moment(record: &RequestRecord, instant: Instant) -> SystemTime {
-    let since = instant.saturating_duration_since(record.timings.accepted);
-    record.started.checked_add(since).unwrap_or(record.started)
+/// Converts an instant of a request to wall-clock time. An instant before the request counts as its
+/// start.
+pub(super) fn to_wall_clock(record: &RequestRecord, instant: Instant) -> SystemTime {
+    let elapsed = instant.saturating_duration_since(record.timings.accepted);
+    record.started.checked_add(elapsed).unwrap_or(record.started)
 }
 
-/// The server's view: it failed if it said so, or if what it had begun did not come whole.
+/// Whether the server span has the status error: the status is 5xx or the response is incomplete,
+/// and the client did not cancel the request.
 fn is_server_error(record: &RequestRecord) -> bool {
     let is_5xx = record.status.is_some_and(|status| status >= 500);
     record.outcome != Outcome::Cancelled && (is_5xx || record.outcome.is_backend_failure())
@@ -253,7 +271,7 @@ fn server_error_type(record: &RequestRecord) -> Value {
     }
 }
 
-/// The method in a span's name.
+/// The method in the name of a span.
 fn method_name(method: &'static str) -> &'static str {
     if method == "_OTHER" { "HTTP" } else { method }
 }

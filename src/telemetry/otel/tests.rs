@@ -1,7 +1,7 @@
-//! The contract of the spans: what each way to end a request looks like in a trace, as text.
+//! Golden tests of spans: the spans of each way in which a request can end, as text.
 
+use super::conventions::SpanConventions;
 use super::spans;
-use super::style::Style;
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
@@ -9,74 +9,74 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
-use tokenweir_core::openai::{Api, Finish, Usage};
-use tokenweir_core::record::sample::{at, streamed};
+use tokenweir_core::openai::{Api, FinishReason, Usage};
+use tokenweir_core::record::fixtures::{at, streamed};
 use tokenweir_core::record::*;
 
 #[test]
-fn an_answer_that_is_whole() {
+fn complete_response() {
     let mut record = streamed();
     record.api = Some(Api::Completions);
     record.route = Some("/v1/completions");
-    record.asked = Asked { n: Some(2), ..Asked::default() };
+    record.options = RequestOptions { n: Some(2), ..RequestOptions::default() };
     record.decision = None;
     record.timings.first_event = None;
     record.timings.first_output = None;
     record.timings.last_output = None;
-    record.observed = Observed {
+    record.observed = ObservedResponse {
         usage: Usage { input: Some(12), output: Some(32), ..Usage::default() },
         usage_source: UsageSource::Exact,
-        finish_reasons: vec![Some(Finish::Stop), Some(Finish::Length)],
-        is_terminal: true,
+        finish_reasons: vec![Some(FinishReason::Stop), Some(FinishReason::Length)],
+        is_complete: true,
         response_id: Some("cmpl-1".into()),
-        ..Observed::default()
+        ..ObservedResponse::default()
     };
-    assert_is_golden("whole_ok", &record, &Style::default());
+    assert_matches_golden("whole_ok", &record, &SpanConventions::default());
 }
 
 #[test]
-fn a_4xx_of_the_replica_is_an_error_to_whoever_asked_it() {
+fn backend_4xx_is_an_error_of_the_client_span() {
     let mut record = before_output(streamed());
     record.status = Some(400);
     record.outcome = Outcome::ClientError;
     record.attempts[0].status = Some(400);
     record.attempts[0].ended = record.timings.ended;
-    assert_is_golden("backend_4xx", &record, &Style::default());
+    assert_matches_golden("backend_4xx", &record, &SpanConventions::default());
 }
 
 #[test]
-fn a_request_that_no_replica_can_take_has_no_attempt() {
+fn request_without_available_backend_has_no_attempt() {
     let mut record = before_output(streamed());
     record.status = Some(503);
     record.refusal = Some("no_backend");
     record.outcome = Outcome::Rejected;
-    record.end = End::Refused;
+    record.end = Termination::LocalReply;
     record.attempts = Vec::new();
     record.decision = None;
     record.timings.routed = None;
     record.timings.sent = None;
     record.timings.headers = None;
     record.bytes_out = 0;
-    assert_is_golden("refused", &record, &Style::default());
+    assert_matches_golden("refused", &record, &SpanConventions::default());
 }
 
 #[test]
-fn a_wait_for_a_replica_with_room_is_a_phase_and_two_events() {
+fn queue_wait_is_a_phase_and_two_events() {
     let mut record = streamed();
     let accepted = record.timings.accepted;
     record.timings.queued = Some(at(accepted, 2));
     record.timings.dequeued = Some(at(accepted, 7));
-    assert_is_golden("queued", &record, &Style::default());
+    assert_matches_golden("queued", &record, &SpanConventions::default());
 }
 
 #[test]
-fn a_request_that_found_no_room_has_no_attempt() {
+fn queue_timeout_has_no_attempt() {
     let mut record = before_output(streamed());
     let accepted = record.timings.accepted;
     record.status = Some(429);
     record.refusal = Some("queue_timeout");
     record.outcome = Outcome::Rejected;
-    record.end = End::Refused;
+    record.end = Termination::LocalReply;
     record.attempts = Vec::new();
     record.decision = None;
     record.timings.queued = Some(at(accepted, 2));
@@ -85,45 +85,45 @@ fn a_request_that_found_no_room_has_no_attempt() {
     record.timings.sent = None;
     record.timings.headers = None;
     record.bytes_out = 0;
-    assert_is_golden("queue_timeout", &record, &Style::default());
+    assert_matches_golden("queue_timeout", &record, &SpanConventions::default());
 }
 
 #[test]
-fn a_request_for_an_unknown_model_is_no_inference() {
+fn unknown_model_has_no_inference_span() {
     let mut record = before_output(streamed());
-    record.model = ModelLabel::other();
+    record.model = ModelLabel::unknown();
     record.attempts = Vec::new();
     let trace = record.trace.clone().unwrap();
-    assert_eq!(spans::tree(&record, &trace, &Style::default()).len(), 1);
-    assert_eq!(spans::count(&record), 1);
+    assert_eq!(spans::build_spans(&record, &trace, &SpanConventions::default()).len(), 1);
+    assert_eq!(spans::span_count(&record), 1);
 }
 
 #[test]
-fn a_stream_that_was_cut_is_an_error_of_the_last_attempt_only() {
+fn truncated_stream_is_an_error_of_the_last_attempt_only() {
     let mut record = streamed();
     record.outcome = Outcome::Truncated;
-    record.end = End::Broken;
-    let retry = Attempt { span: 0xa2, ..record.attempts[0].clone() };
+    record.end = Termination::UpstreamReset;
+    let retry = Attempt { span_id: 0xa2, ..record.attempts[0].clone() };
     record.attempts[0].status = Some(200);
     record.attempts.push(retry);
     let trace = record.trace.clone().unwrap();
-    let spans = spans::tree(&record, &trace, &Style::default());
+    let spans = spans::build_spans(&record, &trace, &SpanConventions::default());
     let is_error = |span: &SpanData| matches!(span.status, Status::Error { .. });
     assert_eq!(spans.iter().map(is_error).collect::<Vec<_>>(), [true, true, false, true]);
 }
 
 #[test]
-fn the_state_of_the_caller_is_kept_if_it_can_be_read() {
+fn valid_trace_state_of_the_client_is_preserved() {
     let record = streamed();
     let mut trace = record.trace.clone().unwrap();
-    for (state, kept) in [("a=1,b=2", "a=1,b=2"), ("no list", "")] {
-        trace.state = Some(state.into());
-        let spans = spans::tree(&record, &trace, &Style::default());
-        assert_eq!(spans[0].span_context.trace_state().header(), kept);
+    for (state, expected) in [("a=1,b=2", "a=1,b=2"), ("no list", "")] {
+        trace.trace_state = Some(state.into());
+        let spans = spans::build_spans(&record, &trace, &SpanConventions::default());
+        assert_eq!(spans[0].span_context.trace_state().header(), expected);
     }
 }
 
-/// The same, but the answer is short and has no output.
+/// The record of a short response without output.
 pub(super) fn before_output(record: RequestRecord) -> RequestRecord {
     let accepted = record.timings.accepted;
     let timings = Timings {
@@ -134,28 +134,29 @@ pub(super) fn before_output(record: RequestRecord) -> RequestRecord {
         ended: Some(at(accepted, 61)),
         ..Timings::begin(accepted)
     };
-    RequestRecord { timings, observed: Observed::default(), bytes_out: 150, ..record }
+    RequestRecord { timings, observed: ObservedResponse::default(), bytes_out: 150, ..record }
 }
 
-// === Text ===
+// === Rendering ===
 
-/// Compares a tree with the one in a file. `UPDATE_GOLDEN=1` writes the file instead.
-pub(super) fn assert_is_golden(name: &str, record: &RequestRecord, style: &Style) {
+/// Compares the spans with a golden file. `UPDATE_GOLDEN=1` writes the file instead.
+pub(super) fn assert_matches_golden(name: &str, record: &RequestRecord, style: &SpanConventions) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/telemetry/otel/golden");
     let file = folder.join(format!("{name}.txt"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&file, rendered(record, style)).unwrap();
+        fs::write(&file, render_tree(record, style)).unwrap();
     }
-    assert_eq!(rendered(record, style), fs::read_to_string(&file).unwrap(), "{name}");
+    assert_eq!(render_tree(record, style), fs::read_to_string(&file).unwrap(), "{name}");
 }
 
-/// A tree as text: children under their parents, attributes sorted, times since the beginning.
-fn rendered(record: &RequestRecord, style: &Style) -> String {
+/// Renders spans as text: children below their parents, attributes sorted, times relative to the
+/// start.
+fn render_tree(record: &RequestRecord, style: &SpanConventions) -> String {
     let trace = record.trace.clone().unwrap();
-    let spans = spans::tree(record, &trace, style);
-    assert_eq!(spans.len() as u64, spans::count(record));
+    let spans = spans::build_spans(record, &trace, style);
+    assert_eq!(spans.len() as u64, spans::span_count(record));
     let mut text = String::new();
-    let parent = trace.parent.map_or(SpanId::INVALID, SpanId::from);
+    let parent = trace.parent_span_id.map_or(SpanId::INVALID, SpanId::from);
     render(&spans, parent, 0, record.started, &mut text);
     text
 }

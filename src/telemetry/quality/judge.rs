@@ -1,8 +1,8 @@
-//! A server that says how good an answer is. Whatever else it does costs a score and nothing more.
+//! Client of a judge server that scores responses. A failure of the judge costs only the score.
 
-use super::Sample;
-use crate::telemetry::content::StartError;
-use crate::telemetry::post::Post;
+use super::QualitySample;
+use crate::telemetry::json_client::JsonHttpClient;
+use crate::telemetry::payload_log::PayloadSinkStartError;
 use futures_util::future::join_all;
 use serde::Deserialize;
 use std::time::{Duration, Instant};
@@ -10,53 +10,56 @@ use tokenweir_core::clock;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
-/// The server, and the way to it.
-pub(super) struct Judge {
-    post: Post,
-    patience: Duration,
+/// A client of the judge server.
+pub(super) struct QualityJudge {
+    client: JsonHttpClient,
+    timeout: Duration,
     runtime: Runtime,
-    /// When nobody waits for it any more, once that is known.
-    end: watch::Receiver<Option<Instant>>,
+    /// Time from which scores are no longer waited for. `None` until the gateway shuts down.
+    shutdown_deadline: watch::Receiver<Option<Instant>>,
 }
 
-/// What it answers.
+/// The response of the judge.
 #[derive(Deserialize)]
-struct Verdict {
+struct JudgeResponse {
     score: f64,
 }
 
-/// The longest answer in bytes.
-const MAX_ANSWER: usize = 64 << 10;
+/// Longest response, in bytes.
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
-impl Judge {
-    /// The server at this URL.
+impl QualityJudge {
+    /// A judge at this URL.
     pub(super) fn new(
         url: &str,
-        patience: Duration,
-        end: watch::Receiver<Option<Instant>>,
-    ) -> Result<Self, StartError> {
-        let post = Post::new(url, MAX_ANSWER).ok_or_else(|| StartError::Url(url.to_owned()))?;
+        timeout: Duration,
+        shutdown_deadline: watch::Receiver<Option<Instant>>,
+    ) -> Result<Self, PayloadSinkStartError> {
+        let client = JsonHttpClient::new(url, MAX_RESPONSE_BYTES)
+            .ok_or_else(|| PayloadSinkStartError::InvalidUrl(url.to_owned()))?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { post, patience, runtime, end })
+        Ok(Self { client, timeout, runtime, shutdown_deadline })
     }
 
-    /// A score for each, asked for at once. `None`: it gave none in time.
-    pub(super) fn scores(&self, samples: &[Sample<'_>]) -> Vec<Option<f64>> {
-        self.runtime.block_on(join_all(samples.iter().map(|sample| self.score(sample))))
+    /// Scores all samples concurrently. `None`: the judge failed, was too slow, or its score is not
+    /// from 0 to 1.
+    pub(super) fn score_all(&self, samples: &[QualitySample<'_>]) -> Vec<Option<f64>> {
+        self.runtime.block_on(join_all(samples.iter().map(|sample| self.score_sample(sample))))
     }
 
-    async fn score(&self, sample: &Sample<'_>) -> Option<f64> {
+    async fn score_sample(&self, sample: &QualitySample<'_>) -> Option<f64> {
         let body = serde_json::to_vec(sample).ok()?;
-        let verdict = tokio::select! {
-            verdict = tokio::time::timeout(self.patience, self.post.ask::<Verdict>(body)) => verdict.ok()?,
-            () = self.end() => None,
+        let post = self.client.post_json::<JudgeResponse>(body);
+        let response = tokio::select! {
+            response = tokio::time::timeout(self.timeout, post) => response.ok()?,
+            () = self.wait_until_deadline() => None,
         };
-        verdict.map(|verdict| verdict.score).filter(|score| (0.0..=1.0).contains(score))
+        response.map(|response| response.score).filter(|score| (0.0..=1.0).contains(score))
     }
 
-    async fn end(&self) {
-        let mut end = self.end.clone();
-        let end = end.wait_for(Option::is_some).await.ok().and_then(|end| *end);
-        tokio::time::sleep_until(end.unwrap_or_else(clock::now).into()).await;
+    async fn wait_until_deadline(&self) {
+        let mut deadline = self.shutdown_deadline.clone();
+        let deadline = deadline.wait_for(Option::is_some).await.ok().and_then(|deadline| *deadline);
+        tokio::time::sleep_until(deadline.unwrap_or_else(clock::now).into()).await;
     }
 }

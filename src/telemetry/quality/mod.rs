@@ -1,217 +1,222 @@
-//! Whether answers are as good as they were: how long they are, how many refuse, and what a judge
-//! says of a sample of them. Off unless it is switched on; without a file or a judge nobody gets
-//! any text.
+//! Quality monitoring: follows the lengths, the refusals and the judge's scores of responses by
+//! model, so that a change shows up. It is disabled by default. Texts are sampled only if a file or
+//! a judge is configured.
 //!
 //! ```text
-//! finished ─┬► trends: recent mean ÷ baseline ─► metrics
-//!           └► queue, bounded ─► thread: what the content log does to texts ─► judge ─► file
+//! finished ─┬► trends: recent mean ÷ baseline mean ─► metrics
+//!           └► bounded queue ─► thread: redaction as in the payload log ─► judge ─► file
 //! ```
 
 mod judge;
+mod model_trends;
 mod settings;
 #[cfg(test)]
 mod tests;
 mod trend;
-mod trends;
 mod worker;
 
-pub use settings::Settings;
-pub use trends::OfModel;
+pub use model_trends::ModelQuality;
+pub use settings::QualitySettings;
 
-use super::bounded_file::{Bounded, Tally};
-use super::content::{self, Head, StartError, Treated, Treatment};
-use judge::Judge;
+use super::payload_log::{
+    self, PayloadHeader, PayloadRedactor, PayloadSinkStartError, RedactedPayload,
+};
+use super::rotating_file::{RotatingFile, RotatingFileCounters};
+use judge::QualityJudge;
+use model_trends::QualityTrends;
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tokenweir_core::batch_queue::BatchQueue;
 use tokenweir_core::clock;
-use tokenweir_core::gather::Gatherer;
 use tokenweir_core::observe::Sink;
-use tokenweir_core::openai::{Api, Excerpt, Finish};
+use tokenweir_core::openai::{Api, FinishReason, TextExcerpt};
 use tokenweir_core::record::{Outcome, RequestRecord};
 use tokio::sync::watch;
-use trends::Trends;
-use worker::Worker;
+use worker::QualityWorker;
 
-/// The sink that follows trends, and hands samples to the thread that gives them away. Clones are
-/// the same.
+/// The sink that updates trends and queues samples for the worker thread. Clones share their state.
 #[derive(Clone)]
-pub struct Quality {
-    trends: Arc<Trends>,
-    /// `None`: nobody gets any.
-    jobs: Option<Arc<Gatherer<Job>>>,
-    tallies: Arc<Tallies>,
+pub struct QualityMonitor {
+    trends: Arc<QualityTrends>,
+    /// `None`: no file and no judge are configured, so no texts are sampled.
+    job_queue: Option<Arc<BatchQueue<QualityJob>>>,
+    counters: Arc<QualitySampleCounters>,
 }
 
-/// Gives away what is left when it is dropped, for a second, and for as long as a redactor may take.
-pub struct Running {
-    jobs: Arc<Gatherer<Job>>,
-    end: watch::Sender<Option<Instant>>,
+/// The worker thread. Dropping it processes the remaining samples within 1 s, plus the timeout of
+/// one redactor call.
+pub struct QualityMonitorGuard {
+    job_queue: Arc<BatchQueue<QualityJob>>,
+    deadline_sender: watch::Sender<Option<Instant>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// One moment of it.
+/// A snapshot of the quality of responses.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Vitals {
-    /// Each model that had an answer lately.
-    pub models: Vec<OfModel>,
-    /// Samples by what became of them.
-    pub samples: Counts,
+pub struct QualitySnapshot {
+    /// All models with a recent response.
+    pub models: Vec<ModelQuality>,
+    /// Samples by result.
+    pub samples: QualitySampleCounts,
 }
 
-/// What became of samples.
+/// Samples by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// Judged, or in the file if there is no judge.
+pub struct QualitySampleCounts {
+    /// Scored, or written to the file if no judge is configured.
     pub done: u64,
-    /// The queue was full, the disk failed, or the gateway ended.
+    /// Dropped, because the queue was full, the disk failed or the gateway shut down.
     pub dropped: u64,
-    /// A redactor was needed, and did not answer as it should.
+    /// Dropped, because the redactor failed or was too slow.
     pub redactor_failed: u64,
-    /// The judge gave no score in time. It is in the file all the same, if there is one.
+    /// Not scored, because the judge failed or was too slow. The sample is still written to the
+    /// file, if one is configured.
     pub judge_failed: u64,
 }
 
 #[derive(Debug, Default)]
-struct Tallies {
+struct QualitySampleCounters {
     done: AtomicU64,
     dropped: AtomicU64,
     redactor_failed: AtomicU64,
     judge_failed: AtomicU64,
-    file: Arc<Tally>,
+    file_counters: Arc<RotatingFileCounters>,
 }
 
-/// A request that is in the sample.
-struct Job {
-    head: Head,
-    prompt: Excerpt,
-    answer: Excerpt,
-    facts: Facts,
+/// A queued sample.
+struct QualityJob {
+    header: PayloadHeader,
+    prompt: TextExcerpt,
+    answer: TextExcerpt,
+    metadata: ResponseMetadata,
 }
 
-/// What is known of an answer besides its text.
+/// Properties of a response besides its text.
 #[derive(Debug, Serialize)]
-struct Facts {
+struct ResponseMetadata {
     finish_reasons: Vec<Option<&'static str>>,
     output_tokens: Option<u64>,
     refused: bool,
 }
 
-/// What a judge and the file get, in this order.
+/// A sample as the judge and the file receive it. The fields are in this order.
 #[derive(Debug, Serialize)]
-struct Sample<'a> {
+struct QualitySample<'a> {
     #[serde(flatten)]
-    head: &'a Head,
+    header: &'a PayloadHeader,
     #[serde(flatten)]
-    treated: Treated,
+    payload: RedactedPayload,
     #[serde(flatten)]
-    facts: &'a Facts,
+    metadata: &'a ResponseMetadata,
     #[serde(skip_serializing_if = "Option::is_none")]
     score: Option<f64>,
 }
 
-/// Samples that wait for those that the thread has.
-const QUEUE: usize = 256;
+/// Most queued samples. Further ones are dropped and counted.
+const MAX_QUEUED_SAMPLES: usize = 256;
 /// How long the first sample waits for others.
-const TOGETHER: Duration = Duration::from_millis(50);
-/// How long what is left may take at the end.
-const LAST_MOMENTS: Duration = Duration::from_secs(1);
+const BATCH_LINGER: Duration = Duration::from_millis(50);
+/// How long the remaining samples may take at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 // === impl Quality ===
 
-impl Quality {
-    /// Looks at quality as the settings say, and treats texts as those of the content log say.
-    /// `None`: it is off.
+impl QualityMonitor {
+    /// Starts quality monitoring. Texts are redacted with the settings of the payload log. `None`:
+    /// quality monitoring is disabled.
     pub fn start(
-        settings: &Settings,
-        texts: &content::Settings,
-    ) -> Result<Option<(Self, Option<Running>)>, StartError> {
+        settings: &QualitySettings,
+        texts: &payload_log::PayloadLogSettings,
+    ) -> Result<Option<(Self, Option<QualityMonitorGuard>)>, PayloadSinkStartError> {
         if !settings.enabled {
             return Ok(None);
         }
-        let trends = Arc::new(Trends::over(settings.recent, settings.baseline));
-        let tallies = Arc::new(Tallies::default());
+        let trends = Arc::new(QualityTrends::new(settings.window, settings.baseline_window));
+        let counters = Arc::new(QualitySampleCounters::default());
         if settings.share() <= 0.0 {
-            return Ok(Some((Self { trends, jobs: None, tallies }, None)));
+            return Ok(Some((Self { trends, job_queue: None, counters }, None)));
         }
-        let (end, ended) = watch::channel(None);
-        let open =
-            |path| Bounded::open(path, settings.max_file_bytes as u64 / 2, tallies.file.clone());
-        let judge = |url: &String| Judge::new(url, settings.judge_timeout, ended.clone());
-        let mut worker = Worker {
-            treatment: Treatment::new(texts)?,
+        let (deadline_sender, deadline) = watch::channel(None);
+        let max_bytes = settings.max_file_bytes as u64 / 2;
+        let open = |path| RotatingFile::open(path, max_bytes, counters.file_counters.clone());
+        let judge = |url: &String| QualityJudge::new(url, settings.judge_timeout, deadline.clone());
+        let mut worker = QualityWorker {
+            redactor: PayloadRedactor::new(texts)?,
             file: settings.file.as_deref().map(open).transpose()?,
             judge: settings.judge.as_ref().map(judge).transpose()?,
             trends: trends.clone(),
-            tallies: tallies.clone(),
-            end: ended,
+            counters: counters.clone(),
+            shutdown_deadline: deadline,
         };
-        let jobs = Arc::new(Gatherer::new(TOGETHER, QUEUE));
-        let of_thread = jobs.clone();
+        let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_SAMPLES));
+        let thread_queue = job_queue.clone();
         let thread = thread::Builder::new().name("quality".to_owned());
-        let thread = Some(thread.spawn(move || worker.run(&of_thread))?);
-        let running = Running { jobs: jobs.clone(), end, thread };
-        Ok(Some((Self { trends, jobs: Some(jobs), tallies }, Some(running))))
+        let thread = Some(thread.spawn(move || worker.run(&thread_queue))?);
+        let running = QualityMonitorGuard { job_queue: job_queue.clone(), deadline_sender, thread };
+        Ok(Some((Self { trends, job_queue: Some(job_queue), counters }, Some(running))))
     }
 
-    /// How it is at `now`.
-    pub fn vitals(&self, now: Instant) -> Vitals {
-        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Tallies { done, dropped, redactor_failed, judge_failed, file } = &*self.tallies;
-        Vitals {
-            models: self.trends.at(now),
-            samples: Counts {
-                done: of(done).saturating_sub(of(&file.failed)),
-                dropped: of(dropped) + of(&file.failed),
-                redactor_failed: of(redactor_failed),
-                judge_failed: of(judge_failed),
+    /// A snapshot at `now`.
+    pub fn vitals(&self, now: Instant) -> QualitySnapshot {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let QualitySampleCounters { done, dropped, redactor_failed, judge_failed, file_counters } =
+            &*self.counters;
+        QualitySnapshot {
+            models: self.trends.snapshot(now),
+            samples: QualitySampleCounts {
+                done: load(done).saturating_sub(load(&file_counters.failed)),
+                dropped: load(dropped) + load(&file_counters.failed),
+                redactor_failed: load(redactor_failed),
+                judge_failed: load(judge_failed),
             },
         }
     }
 }
 
-impl Sink for Quality {
+impl Sink for QualityMonitor {
     fn finished(&self, record: &RequestRecord) {
         let generates = record.api.is_some_and(Api::generates);
-        let is_read = record.observed.lost.is_none() && !record.observed.finish_reasons.is_empty();
-        // Of an answer that is not whole, neither its length nor its text says what the model does.
-        if record.outcome != Outcome::Ok || !generates || !is_read {
+        let is_inspected = record.observed.uninspected_reason.is_none()
+            && !record.observed.finish_reasons.is_empty();
+        // Neither the length nor the text of an incomplete response shows how the model behaves.
+        if record.outcome != Outcome::Ok || !generates || !is_inspected {
             return;
         }
-        self.trends.answer(record);
+        self.trends.record_response(record);
         let prompt = record.prompt.as_ref().filter(|_| record.text_for.quality);
-        if let (Some(jobs), Some(prompt)) = (&self.jobs, prompt)
-            && jobs.give(Job::of(record, prompt.clone()), 1).is_err()
+        if let (Some(job_queue), Some(prompt)) = (&self.job_queue, prompt)
+            && job_queue.push(QualityJob::from_record(record, prompt.clone()), 1).is_err()
         {
-            self.tallies.dropped.fetch_add(1, Ordering::Relaxed);
+            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-// === impl Job, Running ===
+// === impl QualityJob, Running ===
 
-impl Job {
-    fn of(record: &RequestRecord, prompt: Excerpt) -> Self {
+impl QualityJob {
+    fn from_record(record: &RequestRecord, prompt: TextExcerpt) -> Self {
         let observed = &record.observed;
         let finishes = observed.finish_reasons.iter();
-        let facts = Facts {
-            finish_reasons: finishes.map(|finish| finish.map(Finish::as_str)).collect(),
+        let metadata = ResponseMetadata {
+            finish_reasons: finishes.map(|finish| finish.map(FinishReason::as_str)).collect(),
             output_tokens: record.output_tokens(),
-            refused: record.is_refused_answer(),
+            refused: record.is_model_refusal(),
         };
-        let answer = observed.text.clone().unwrap_or_default();
-        Self { head: Head::of(record), prompt, answer, facts }
+        let answer = observed.text_excerpt.clone().unwrap_or_default();
+        Self { header: PayloadHeader::from_record(record), prompt, answer, metadata }
     }
 }
 
-impl Drop for Running {
+impl Drop for QualityMonitorGuard {
     fn drop(&mut self) {
-        self.end.send_replace(Some(clock::now() + LAST_MOMENTS));
-        self.jobs.end();
+        self.deadline_sender.send_replace(Some(clock::now() + SHUTDOWN_TIMEOUT));
+        self.job_queue.close();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has nothing left to give.
+            // A thread that panicked has no samples left.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What is configured of the look at quality.
+//! Configuration of quality monitoring.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,47 +6,47 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir_core::units;
 
-/// Whether quality is looked at, and who gets a sample of prompts and answers.
+/// Quality monitoring, and the destinations of sampled prompts and responses.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Settings {
-    /// Whether lengths, refusals and scores of answers are looked at.
+pub struct QualitySettings {
+    /// Whether lengths, refusals and scores of responses are monitored.
     pub enabled: bool,
     /// Share of requests whose text goes to the file and the judge, from 0 to 0.05.
     pub sample: f64,
-    /// A file that gets the sample, a JSON object a line. `None`: none.
+    /// File for the sample, one JSON object per line. `None`: no file.
     pub file: Option<PathBuf>,
-    /// Most bytes of the file and the one before it together.
+    /// Limit of the total size of the file and the rotated file `<file>.old`.
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub max_file_bytes: usize,
-    /// A server that scores answers. `None`: nobody does.
+    /// URL of a judge server that scores responses. `None`: no judge.
     pub judge: Option<String>,
-    /// How long the judge may take for one answer.
+    /// Longest wait for the score of one response.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub judge_timeout: Duration,
-    /// The time over which what was lately is averaged.
+    /// Time constant of the recent mean.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
-    pub recent: Duration,
-    /// The longer time to which that is compared.
+    pub window: Duration,
+    /// Time constant of the baseline mean, to which the recent mean is compared.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
-    pub baseline: Duration,
+    pub baseline_window: Duration,
 }
 
-impl Settings {
-    /// The share of requests whose text somebody gets.
+impl QualitySettings {
+    /// The share of requests whose text is sampled. 0 without a file and a judge.
     pub const fn share(&self) -> f64 {
-        let is_read = self.enabled && (self.file.is_some() || self.judge.is_some());
-        if is_read { self.sample } else { 0.0 }
+        let has_destination = self.enabled && (self.file.is_some() || self.judge.is_some());
+        if has_destination { self.sample } else { 0.0 }
     }
 }
 
-impl Default for Settings {
-    /// Off. Else no text for anybody until a file or a judge is named, then one request in a
-    /// hundred; an hour is compared to a day.
+impl Default for QualitySettings {
+    /// Disabled. If enabled, 1 % of the texts go to the file and the judge, if one is configured; a
+    /// mean of 1 hour is compared to a mean of 1 day.
     fn default() -> Self {
         Self {
             enabled: false,
@@ -55,8 +55,8 @@ impl Default for Settings {
             max_file_bytes: 1 << 30,
             judge: None,
             judge_timeout: Duration::from_secs(10),
-            recent: Duration::from_hours(1),
-            baseline: Duration::from_hours(24),
+            window: Duration::from_hours(1),
+            baseline_window: Duration::from_hours(24),
         }
     }
 }

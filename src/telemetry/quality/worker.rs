@@ -1,41 +1,43 @@
-//! The thread that makes samples of requests and gives them away.
+//! The worker thread of quality monitoring: redacts samples, has them scored and writes them to a
+//! file.
 
-use super::judge::Judge;
-use super::{Job, Sample, Tallies, Trends};
-use crate::telemetry::bounded_file::Bounded;
-use crate::telemetry::content::Treatment;
-use crate::telemetry::tame;
+use super::judge::QualityJudge;
+use super::{QualityJob, QualitySample, QualitySampleCounters, QualityTrends};
+use crate::telemetry::payload_log::PayloadRedactor;
+use crate::telemetry::rotating_file::RotatingFile;
+use crate::telemetry::sanitize;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use tokenweir_core::batch_queue::BatchQueue;
 use tokenweir_core::clock;
-use tokenweir_core::gather::Gatherer;
-use tokenweir_net::supervise::{self, Task};
+use tokenweir_net::supervise::{self, BackgroundTask};
 use tokio::sync::watch;
 
-/// What the thread has.
-pub(super) struct Worker {
-    pub(super) treatment: Treatment,
-    pub(super) file: Option<Bounded>,
-    pub(super) judge: Option<Judge>,
-    pub(super) trends: Arc<Trends>,
-    pub(super) tallies: Arc<Tallies>,
-    /// When it has to be done, once that is known.
-    pub(super) end: watch::Receiver<Option<Instant>>,
+/// The state of the worker thread.
+pub(super) struct QualityWorker {
+    pub(super) redactor: PayloadRedactor,
+    pub(super) file: Option<RotatingFile>,
+    pub(super) judge: Option<QualityJudge>,
+    pub(super) trends: Arc<QualityTrends>,
+    pub(super) counters: Arc<QualitySampleCounters>,
+    /// Time from which samples are dropped. `None` until the gateway shuts down.
+    pub(super) shutdown_deadline: watch::Receiver<Option<Instant>>,
 }
 
-/// Samples that are judged at once.
-const AT_ONCE: usize = 8;
+/// Samples that are scored concurrently.
+const JUDGE_BATCH_SIZE: usize = 8;
 
-impl Worker {
-    /// Until there is nothing more to come.
-    pub(super) fn run(&mut self, jobs: &Gatherer<Job>) {
+impl QualityWorker {
+    /// Processes samples until the queue is closed and empty.
+    pub(super) fn run(&mut self, jobs: &BatchQueue<QualityJob>) {
         loop {
-            let is_last = !jobs.wait();
-            for jobs in jobs.take().chunks(AT_ONCE) {
-                if supervise::catch(Task::QualitySamples, || self.handle(jobs)).is_none() {
-                    self.tallies.dropped.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+            let is_last = !jobs.wait_for_batch();
+            for jobs in jobs.take_batch().chunks(JUDGE_BATCH_SIZE) {
+                let process = || self.process_batch(jobs);
+                if supervise::catch_panic(BackgroundTask::QualitySamples, process).is_none() {
+                    self.counters.dropped.fetch_add(jobs.len() as u64, Ordering::Relaxed);
                 }
             }
             if is_last {
@@ -44,42 +46,43 @@ impl Worker {
         }
     }
 
-    fn handle(&mut self, jobs: &[Job]) {
-        let samples: Vec<Sample<'_>> = jobs.iter().filter_map(|job| self.sample(job)).collect();
+    fn process_batch(&mut self, jobs: &[QualityJob]) {
+        let samples: Vec<QualitySample<'_>> =
+            jobs.iter().filter_map(|job| self.prepare_sample(job)).collect();
         let scores = match &self.judge {
-            Some(judge) => judge.scores(&samples),
+            Some(judge) => judge.score_all(&samples),
             None => vec![None; samples.len()],
         };
         for (sample, score) in samples.into_iter().zip(scores) {
             if let Some(score) = score {
-                self.trends.score(sample.head.model(), score, clock::now());
+                self.trends.record_score(sample.header.model(), score, clock::now());
             }
-            self.write(&Sample { score, ..sample });
+            self.write_sample(&QualitySample { score, ..sample });
             let is_unjudged = self.judge.is_some() && score.is_none();
-            let tallies = &self.tallies;
-            let tally = if is_unjudged { &tallies.judge_failed } else { &tallies.done };
-            tally.fetch_add(1, Ordering::Relaxed);
+            let counters = &self.counters;
+            let counter = if is_unjudged { &counters.judge_failed } else { &counters.done };
+            counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// What others may have of a request. `None`: nothing.
-    fn sample<'a>(&mut self, job: &'a Job) -> Option<Sample<'a>> {
-        if self.end.borrow().is_some_and(|end| clock::now() >= end) {
-            self.tallies.dropped.fetch_add(1, Ordering::Relaxed);
+    /// Redacts the texts of a sample. `None`: the sample must be dropped.
+    fn prepare_sample<'a>(&mut self, job: &'a QualityJob) -> Option<QualitySample<'a>> {
+        if self.shutdown_deadline.borrow().is_some_and(|end| clock::now() >= end) {
+            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        let Some(treated) = self.treatment.treat(&job.prompt, &job.answer) else {
-            self.tallies.redactor_failed.fetch_add(1, Ordering::Relaxed);
+        let Some(payload) = self.redactor.redact_texts(&job.prompt, &job.answer) else {
+            self.counters.redactor_failed.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        Some(Sample { head: &job.head, treated, facts: &job.facts, score: None })
+        Some(QualitySample { header: &job.header, payload, metadata: &job.metadata, score: None })
     }
 
-    fn write(&mut self, sample: &Sample<'_>) {
+    fn write_sample(&mut self, sample: &QualitySample<'_>) {
         let Some(file) = &mut self.file else { return };
-        let mut line = tame::json(serde_json::to_string(sample).unwrap_or_default());
+        let mut line = sanitize::json(serde_json::to_string(sample).unwrap_or_default());
         line.push('\n');
-        // What fails is counted there.
+        // The file counts its failures itself.
         let _ = file.write_all(line.as_bytes());
     }
 }

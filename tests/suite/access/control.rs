@@ -1,18 +1,18 @@
 //! Fields and headers that control the engine: which are refused, removed or forwarded, and for whom.
 
-use super::{CHAT, access, error, get, head, keyed, tenant, whole, with};
+use super::{CHAT, access, error, get, head, keyed, scripted_backend, tenant, with};
 use crate::metrics::value;
-use crate::support::fake::Fake;
-use crate::support::gateway::{Running, Setup, body, post, start, start_with, status};
+use crate::support::scripted_backend::ScriptedBackend;
+use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
 use http::HeaderName;
 use std::sync::Arc;
-use tokenweir::backend::routes::Named;
-use tokenweir::proxy::access::Access;
+use tokenweir::backend::routes::ModelConfig;
+use tokenweir::proxy::access::AccessControl;
 use tokenweir_core::access::TenantEntry;
-use tokenweir_core::openai::control::{Action, FIELDS, Permission, Permissions};
+use tokenweir_core::openai::engine_control::{ControlAction, FIELDS, Permission, Permissions};
 use tokenweir_core::record::Outcome;
 
-/// Every path that takes a JSON body.
+/// Every path with a JSON body.
 const PATHS: [&str; 17] = [
     CHAT,
     "/v1/completions",
@@ -34,11 +34,11 @@ const PATHS: [&str; 17] = [
 ];
 
 /// A body with this member.
-fn ask(member: &str) -> String {
+fn body_with(member: &str) -> String {
     format!(r#"{{"model":"tiny","messages":[{{"role":"user","content":"hello"}}],{member},"n":1}}"#)
 }
 
-/// A member that uses a field of the table.
+/// A member that uses a field of the control table.
 fn member(path: &str) -> String {
     let value = if path == "priority" { "-5" } else { "{\"a\":[1,\"}\"]}" };
     match path.split_once('.') {
@@ -47,21 +47,21 @@ fn member(path: &str) -> String {
     }
 }
 
-fn everybody(allowed: &[Permission]) -> Arc<Access> {
-    Arc::new(Access::default().with_allowed(Permissions::new(allowed)))
+fn access_for_all(allowed: &[Permission]) -> Arc<AccessControl> {
+    Arc::new(AccessControl::default().with_permissions(Permissions::new(allowed)))
 }
 
-async fn open_to(fake: &Fake, access: Arc<Access>) -> Running {
+async fn open_to(fake: &ScriptedBackend, access: Arc<AccessControl>) -> Running {
     start_with(&[fake.addr], Setup { access, ..Setup::default() }).await
 }
 
-/// The answer to a request that must be refused for `field`.
-async fn refused(gateway: &Running, request: &str, field: &str) {
+/// Asserts that a request is rejected because of `field`.
+async fn assert_rejected(gateway: &Running, request: &str, field: &str) {
     let answer = gateway.raw(request).await;
     assert_eq!(status(&answer), 400, "{request}");
     assert!(head(&answer).contains("x-gateway-error: engine_control"), "{request}");
     let error = error(&answer);
-    // Anthropic's envelope has no such members.
+    // Anthropic's error format lacks these members.
     if error["type"] != "invalid_request_error" {
         assert_eq!((&error["param"], &error["code"]), (&field.into(), &400.into()));
     }
@@ -73,8 +73,8 @@ async fn refused(gateway: &Running, request: &str, field: &str) {
 }
 
 #[tokio::test]
-async fn a_client_cannot_replace_the_prompt_or_name_a_host_to_the_engine_on_any_route() {
-    let fake = whole().await;
+async fn no_route_lets_a_client_replace_the_prompt_or_name_a_host() {
+    let fake = scripted_backend().await;
     let gateway = start(&[fake.addr]).await;
     let mut requests = 0.0;
     for path in PATHS {
@@ -84,72 +84,75 @@ async fn a_client_cannot_replace_the_prompt_or_name_a_host_to_the_engine_on_any_
             r#""kv\u005ftransfer_params":{"remote_host":"10.0.0.1"}"#,
             "\"kv_transfer_params\" :\n\t{\"a\":{\"b\":[]}}",
         ] {
-            refused(&gateway, &post(path, &ask(params)), "kv_transfer_params").await;
+            assert_rejected(&gateway, &post(path, &body_with(params)), "kv_transfer_params").await;
             requests += 1.0;
         }
     }
-    assert!(fake.seen().is_empty(), "no backend hears of it");
+    assert!(fake.seen().is_empty(), "the request reaches no backend");
     let page = gateway.admin("/metrics").await;
-    let refusals = value(&page, "tokenweir_refusals_total{reason=\"engine_control\"}");
+    let refusals = value(&page, "tokenweir_requests_rejected_total{reason=\"engine_control\"}");
     assert!((refusals - requests).abs() < 0.5, "{refusals}");
 }
 
 #[tokio::test]
-async fn every_field_that_the_table_refuses_is_refused() {
-    let fake = whole().await;
+async fn every_forbidden_field_of_the_table_is_rejected() {
+    let fake = scripted_backend().await;
     let gateway = start(&[fake.addr]).await;
-    for control in FIELDS.iter().filter(|control| control.action == Action::Refuse) {
+    for control in FIELDS.iter().filter(|control| control.action == ControlAction::Refuse) {
         let outer = control.name.split('.').next().unwrap();
         let field = if outer == "vllm_xargs" { outer } else { control.name };
-        refused(&gateway, &post("/v1/responses", &ask(&member(control.name))), field).await;
+        assert_rejected(&gateway, &post("/v1/responses", &body_with(&member(control.name))), field)
+            .await;
     }
-    // The permission for the object is none for what the engine reads in it.
-    let gateway = open_to(&fake, everybody(&[Permission::Xargs])).await;
+    // The permission for the object does not cover the fields that the engine reads in it.
+    let gateway = open_to(&fake, access_for_all(&[Permission::Xargs])).await;
     for inner in ["kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"] {
         let field = format!("vllm_xargs.{inner}");
-        refused(&gateway, &post(CHAT, &ask(&member(&field))), &field).await;
+        assert_rejected(&gateway, &post(CHAT, &body_with(&member(&field))), &field).await;
     }
     assert!(fake.seen().is_empty());
-    let plain = ask(r#""vllm_xargs":{"ngram_size":30}"#);
+    let plain = body_with(r#""vllm_xargs":{"ngram_size":30}"#);
     assert_eq!(status(&gateway.post(CHAT, &plain).await), 200);
 }
 
 #[tokio::test]
-async fn a_null_and_a_default_are_no_use_of_a_field_and_pass_byte_for_byte() {
-    let fake = whole().await;
+async fn null_and_default_values_of_a_field_pass_unchanged() {
+    let fake = scripted_backend().await;
     let gateway = start(&[fake.addr]).await;
     let nulls = FIELDS.iter().filter(|control| !control.name.contains('.'));
     let nulls: Vec<String> = nulls.map(|control| format!("\"{}\":null", control.name)).collect();
     let nulls = nulls.join(" , ").replace("\"priority\":null", "\"priority\":0");
-    // It names the answer on Responses only; elsewhere the header of the gateway wins in vLLM.
+    // The field sets the response id only in the Responses API. Elsewhere the header of the gateway
+    // takes precedence in vLLM.
     for fields in [nulls.as_str(), r#""request_id":"mine""#, r#""x":{"kv_transfer_params":{}}"#] {
-        assert_eq!(status(&gateway.post(CHAT, &ask(fields)).await), 200, "{fields}");
-        assert_eq!(String::from_utf8_lossy(&fake.seen().pop().unwrap().body), ask(fields));
+        assert_eq!(status(&gateway.post(CHAT, &body_with(fields)).await), 200, "{fields}");
+        assert_eq!(String::from_utf8_lossy(&fake.seen().pop().unwrap().body), body_with(fields));
     }
 }
 
 #[tokio::test]
-async fn a_field_that_stands_twice_is_refused_whatever_its_first_value_is() {
-    let fake = whole().await;
+async fn a_duplicate_field_is_rejected_even_if_its_first_value_is_harmless() {
+    let fake = scripted_backend().await;
     let gateway = start(&[fake.addr]).await;
     for member in [
         r#""kv_transfer_params":null,"kv_transfer_params":{"remote_host":"a"}"#,
         r#""priority":0,"pri\u006frity":-5"#,
         r#""session_id":null,"session_id":"s""#,
     ] {
-        let answer = gateway.post(CHAT, &ask(member)).await;
+        let answer = gateway.post(CHAT, &body_with(member)).await;
         assert_eq!(status(&answer), 400, "{member}");
         assert!(head(&answer).contains("x-gateway-error: bad_body"));
     }
     assert!(fake.seen().is_empty());
 }
 
-/// Python reads all of these as JSON, so a route that forwards them forwards what stands in them.
+/// Python accepts all of these as JSON, so a route that forwards them would forward their fields
+/// unchecked.
 #[tokio::test]
-async fn a_body_that_cannot_be_checked_is_refused_on_every_route() {
-    let fake = whole().await;
+async fn a_body_that_cannot_be_parsed_is_rejected_on_every_route() {
+    let fake = scripted_backend().await;
     let gateway = start(&[fake.addr]).await;
-    let body = ask(r#""kv_transfer_params":{"remote_host":"a"}"#);
+    let body = body_with(r#""kv_transfer_params":{"remote_host":"a"}"#);
     let wide: Vec<u8> = body.encode_utf16().flat_map(u16::to_le_bytes).collect();
     let marked = [&[0xef, 0xbb, 0xbf][..], body.as_bytes()].concat();
     let infinite = body.replace("\"n\":1", "\"n\":Infinity").into_bytes();
@@ -164,8 +167,8 @@ async fn a_body_that_cannot_be_checked_is_refused_on_every_route() {
 }
 
 #[tokio::test]
-async fn a_form_that_controls_the_engine_is_refused_too() {
-    let fake = whole().await;
+async fn a_form_that_controls_the_engine_is_rejected() {
+    let fake = scripted_backend().await;
     let gateway = start(&[fake.addr]).await;
     for path in ["/v1/audio/transcriptions", "/v1/audio/translations"] {
         for field in ["vllm_xargs", "kv_transfer_params", "session_id"] {
@@ -177,24 +180,25 @@ async fn a_form_that_controls_the_engine_is_refused_too() {
             let body = file + &part(&name, "{}") + &part("name=\"model\"", "tiny") + "--b--\r\n";
             let request =
                 post(path, &body).replace("application/json", "multipart/form-data; boundary=b");
-            refused(&gateway, &request, field).await;
+            assert_rejected(&gateway, &request, field).await;
         }
     }
     assert!(fake.seen().is_empty());
 }
 
 #[tokio::test]
-async fn a_field_passes_byte_for_byte_if_everybody_the_tenant_or_the_model_is_allowed_it() {
-    let fake = whole().await;
+async fn a_field_passes_unchanged_with_a_permission_of_all_tenants_the_tenant_or_the_model() {
+    let fake = scripted_backend().await;
     fake.set_models(&["tiny", "prefill"]);
-    let body = ask(r#""kv_transfer_params":{"remote_host":"10.0.0.1","remote_port":1}"#);
+    let body = body_with(r#""kv_transfer_params":{"remote_host":"10.0.0.1","remote_port":1}"#);
     let transfer = vec![Permission::KvTransfer];
     let allowed = TenantEntry { allow: transfer.clone(), ..tenant() };
-    let model = Named { name: "prefill".into(), allow: transfer.clone(), ..Named::default() };
+    let model =
+        ModelConfig { name: "prefill".into(), allow: transfer.clone(), ..ModelConfig::default() };
     let of_model = body.replace("tiny", "prefill");
     let setup = |access| Setup { access, models: vec![model.clone()], ..Setup::default() };
     for (access, request, body) in [
-        (everybody(&transfer), post(CHAT, &body), &body),
+        (access_for_all(&transfer), post(CHAT, &body), &body),
         (access(allowed), keyed(&post(CHAT, &body)), &body),
         (access(tenant()), keyed(&post(CHAT, &of_model)), &of_model),
         (Arc::default(), post(CHAT, &of_model), &of_model),
@@ -205,32 +209,33 @@ async fn a_field_passes_byte_for_byte_if_everybody_the_tenant_or_the_model_is_al
     }
     let seen = fake.seen().len();
     let gateway = start_with(&[fake.addr], setup(access(tenant()))).await;
-    refused(&gateway, &keyed(&post(CHAT, &body)), "kv_transfer_params").await;
+    assert_rejected(&gateway, &keyed(&post(CHAT, &body)), "kv_transfer_params").await;
     let other = TenantEntry { allow: vec![Permission::EcTransfer], ..tenant() };
     let gateway = start_with(&[fake.addr], setup(access(other))).await;
-    refused(&gateway, &keyed(&post(CHAT, &body)), "kv_transfer_params").await;
+    assert_rejected(&gateway, &keyed(&post(CHAT, &body)), "kv_transfer_params").await;
     assert_eq!(fake.seen().len(), seen);
 }
 
 #[tokio::test]
-async fn a_permission_in_a_file_of_keys_that_is_read_again_holds_for_the_next_request() {
-    let fake = whole().await;
+async fn a_permission_in_a_reloaded_keys_file_applies_to_the_next_request() {
+    let fake = scripted_backend().await;
     let access = access(tenant());
     let gateway = open_to(&fake, access.clone()).await;
-    let request = keyed(&post(CHAT, &ask(r#""priority":3"#)));
-    refused(&gateway, &request, "priority").await;
-    let roster =
-        |allow| tokenweir_core::access::Roster { tenants: vec![TenantEntry { allow, ..tenant() }] };
-    access.replace(Some(&roster(vec![Permission::Priority])));
+    let request = keyed(&post(CHAT, &body_with(r#""priority":3"#)));
+    assert_rejected(&gateway, &request, "priority").await;
+    let key_file = |allow| tokenweir_core::access::KeyFile {
+        tenants: vec![TenantEntry { allow, ..tenant() }],
+    };
+    access.replace_keys(Some(&key_file(vec![Permission::Priority])));
     assert_eq!(status(&gateway.raw(&request).await), 200);
     gateway.record().await;
-    access.replace(Some(&roster(Vec::new())));
-    refused(&gateway, &request, "priority").await;
+    access.replace_keys(Some(&key_file(Vec::new())));
+    assert_rejected(&gateway, &request, "priority").await;
 }
 
 #[tokio::test]
-async fn a_session_id_is_taken_out_of_body_and_head_and_still_names_the_session_here() {
-    let fake = whole().await;
+async fn a_session_id_is_removed_from_body_and_headers_and_still_used_for_routing() {
+    let fake = scripted_backend().await;
     let session_headers = vec![HeaderName::from_static("x-session-id")];
     let setup = |access| Setup {
         access,
@@ -239,34 +244,34 @@ async fn a_session_id_is_taken_out_of_body_and_head_and_still_names_the_session_
         ..Setup::default()
     };
     let gateway = start_with(&[fake.addr], setup(Arc::default())).await;
-    let body = ask(r#""session_id" : "of \"a\" client""#);
+    let body = body_with(r#""session_id" : "of \"a\" client""#);
     let request = with(&post(CHAT, &body), "X-Session-ID: mine");
     assert_eq!(status(&gateway.raw(&request).await), 200);
     let seen = fake.seen().pop().unwrap();
     assert!(!seen.head.to_ascii_lowercase().contains("x-session-id"), "{}", seen.head);
-    assert_eq!(String::from_utf8_lossy(&seen.body), ask(r#""session_id" : null"#));
-    assert!(gateway.record().await.captured.unwrap().session.is_some());
-    refused(&gateway, &post(CHAT, &ask(r#""session_id":7"#)), "session_id").await;
+    assert_eq!(String::from_utf8_lossy(&seen.body), body_with(r#""session_id" : null"#));
+    assert!(gateway.record().await.captured.unwrap().session_hash.is_some());
+    assert_rejected(&gateway, &post(CHAT, &body_with(r#""session_id":7"#)), "session_id").await;
 
-    let allowed = everybody(&[Permission::SessionId, Permission::Xargs]);
+    let allowed = access_for_all(&[Permission::SessionId, Permission::Xargs]);
     let gateway = start_with(&[fake.addr], setup(allowed)).await;
     assert_eq!(status(&gateway.raw(&request).await), 200);
     let seen = fake.seen().pop().unwrap();
     assert!(seen.head.to_ascii_lowercase().contains("x-session-id: mine"), "{}", seen.head);
     assert_eq!(String::from_utf8_lossy(&seen.body), body);
 
-    let gateway = start_with(&[fake.addr], setup(everybody(&[Permission::Xargs]))).await;
-    let inner = ask(r#""vllm_xargs":{"session_id":"s","x":1}"#);
+    let gateway = start_with(&[fake.addr], setup(access_for_all(&[Permission::Xargs]))).await;
+    let inner = body_with(r#""vllm_xargs":{"session_id":"s","x":1}"#);
     assert_eq!(status(&gateway.post(CHAT, &inner).await), 200);
     let seen = String::from_utf8(fake.seen().pop().unwrap().body).unwrap();
     assert_eq!(seen, inner.replace("\"s\"", "\"\""));
 }
 
 #[tokio::test]
-async fn a_body_whose_digest_is_in_a_header_is_refused_if_it_must_be_changed() {
-    let fake = whole().await;
+async fn a_body_with_a_digest_header_is_rejected_if_it_must_be_changed() {
+    let fake = scripted_backend().await;
     let gateway = start(&[fake.addr]).await;
-    let signed = |member| with(&post(CHAT, &ask(member)), "content-digest: sha-256=:x:");
+    let signed = |member| with(&post(CHAT, &body_with(member)), "content-digest: sha-256=:x:");
     let answer = gateway.raw(signed(r#""session_id":"s""#)).await;
     assert_eq!(status(&answer), 400);
     assert!(head(&answer).contains("x-gateway-error: signed_body"));
@@ -276,15 +281,15 @@ async fn a_body_whose_digest_is_in_a_header_is_refused_if_it_must_be_changed() {
 }
 
 #[tokio::test]
-async fn headers_that_pick_an_engine_or_a_priority_pass_with_their_permission_only() {
-    let fake = whole().await;
+async fn headers_for_engine_selection_and_priority_pass_only_with_a_permission() {
+    let fake = scripted_backend().await;
     let request = with(&post(CHAT, super::ASK), "X-data-parallel-rank: 1\r\nX-Vllm-Priority: -9");
     for (allowed, rank, priority) in [
         (&[][..], false, false),
         (&[Permission::DataParallelRank][..], true, false),
         (&[Permission::Priority][..], false, true),
     ] {
-        let gateway = open_to(&fake, everybody(allowed)).await;
+        let gateway = open_to(&fake, access_for_all(allowed)).await;
         assert_eq!(status(&gateway.raw(&request).await), 200);
         let head = fake.seen().pop().unwrap().head.to_ascii_lowercase();
         assert_eq!(head.contains("x-data-parallel-rank: 1"), rank, "{head}");
@@ -292,8 +297,8 @@ async fn headers_that_pick_an_engine_or_a_priority_pass_with_their_permission_on
     }
 }
 
-/// The paths of vLLM 0.32 and 0.33 that control or describe the server, and those that generate
-/// without passing a check of this gateway. `docs/security.md` lists the same.
+/// The paths of vLLM 0.32 and 0.33 that control or describe the server, and the generating paths
+/// that the gateway does not check. `docs/operate/security.md` has the same list.
 const NOT_SERVED: [&str; 54] = [
     "/abort_requests",
     "/cohere/v2/chat",
@@ -352,11 +357,11 @@ const NOT_SERVED: [&str; 54] = [
 ];
 
 #[tokio::test]
-async fn no_path_that_controls_a_backend_is_served_and_the_security_guide_lists_them_all() {
-    let fake = whole().await;
+async fn no_control_path_of_a_backend_is_served_and_the_security_guide_lists_all() {
+    let fake = scripted_backend().await;
     let gateway = start(&[fake.addr]).await;
     let guide = std::fs::read_to_string(
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/security.md"),
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/security.md"),
     );
     let guide = guide.unwrap();
     for path in NOT_SERVED {
@@ -371,18 +376,18 @@ async fn no_path_that_controls_a_backend_is_served_and_the_security_guide_lists_
 }
 
 #[test]
-fn the_security_guide_has_the_whole_table() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/security.md");
+fn the_security_guide_contains_the_whole_control_table() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/security.md");
     let guide = std::fs::read_to_string(path).unwrap();
-    for row in tokenweir_core::openai::control::table() {
-        assert!(guide.contains(&row), "docs/security.md lacks this row:\n{row}");
+    for row in tokenweir_core::openai::engine_control::table() {
+        assert!(guide.contains(&row), "docs/operate/security.md lacks this row:\n{row}");
     }
 }
 
 #[tokio::test]
-async fn a_refusal_quotes_nothing_of_the_value() {
-    let fake = whole().await;
+async fn an_error_response_does_not_quote_the_field_value() {
+    let fake = scripted_backend().await;
     let gateway = start(&[fake.addr]).await;
-    let answer = gateway.post(CHAT, &ask(r#""kv_transfer_params":{"a":"canary"}"#)).await;
+    let answer = gateway.post(CHAT, &body_with(r#""kv_transfer_params":{"a":"canary"}"#)).await;
     assert!(!String::from_utf8_lossy(&body(&answer).0).contains("canary"));
 }

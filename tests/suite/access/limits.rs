@@ -1,39 +1,41 @@
-//! What is taken is counted, given back wherever a request ends, and charged by what was used.
+//! Usage limits: permits and tokens are counted, returned when a request ends in any way, and
+//! charged by actual usage.
 
-use super::{ASK, CHAT, KEY, access, error, gated, head, keyed, tenant, whole};
+use super::{ASK, CHAT, KEY, access, error, gated, head, keyed, scripted_backend, tenant};
 use crate::metrics::value;
-use crate::support::fake::{
-    FINISH, Fake, ROLE, Seen, Step, USAGE, WORD, chunk, json, stream_head, stream_of,
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Seen, Step, USAGE, WORD, chunk, event_stream_head, json,
+    stream_of,
 };
-use crate::support::gateway::{Running, Setup, post, start_with, status, waiting_room};
+use crate::support::test_gateway::{Running, Setup, admission_settings, post, start_with, status};
 use std::sync::Arc;
 use tokenweir::config;
-use tokenweir::proxy::access::Access;
-use tokenweir_core::access::{Limits, TenantEntry};
+use tokenweir::proxy::access::AccessControl;
+use tokenweir_core::access::{TenantEntry, UsageLimits};
 use tokenweir_core::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 
-fn limited(limits: Limits) -> TenantEntry {
+fn limited(limits: UsageLimits) -> TenantEntry {
     TenantEntry { limits, ..tenant() }
 }
 
 fn concurrency(most: u32) -> TenantEntry {
-    limited(Limits { concurrency: Some(most), ..Limits::default() })
+    limited(UsageLimits { concurrency: Some(most), ..UsageLimits::default() })
 }
 
 fn tokens(per_minute: u32) -> TenantEntry {
-    limited(Limits { tokens_per_minute: Some(per_minute), ..Limits::default() })
+    limited(UsageLimits { tokens_per_minute: Some(per_minute), ..UsageLimits::default() })
 }
 
-/// Requests of the tenant that are open.
-fn open(access: &Access) -> u32 {
+/// Number of open requests of the tenant.
+fn open(access: &AccessControl) -> u32 {
     access.keys().unwrap().open().map(|(_, open)| open).sum()
 }
 
-async fn until_open(access: &Access, count: u32) {
+async fn until_open(access: &AccessControl, count: u32) {
     while open(access) != count {
         tokio::task::yield_now().await;
     }
@@ -45,23 +47,26 @@ async fn send(gateway: &Running, request: &str) -> TcpStream {
     client
 }
 
-async fn until_asked(fake: &Fake, count: usize) {
+async fn until_received(fake: &ScriptedBackend, count: usize) {
     while fake.seen().len() < count {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
-async fn more_requests_at_once_than_allowed_are_refused_until_one_has_ended() {
-    let fake = Fake::start(|_| vec![Step::Wait, Step::Send(json("200 OK", "{}"))]).await;
+async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
+    let fake = ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(json("200 OK", "{}"))]).await;
     let gateway = gated(&fake, concurrency(2)).await;
     let mut clients =
         [send(&gateway, &post(CHAT, ASK)).await, send(&gateway, &post(CHAT, ASK)).await];
-    until_asked(&fake, 2).await;
+    until_received(&fake, 2).await;
     let refused = gateway.raw(keyed(&post(CHAT, ASK))).await;
     assert_eq!(status(&refused), 429);
-    let told = head(&refused);
-    assert!(told.contains("retry-after: 1") && told.contains("concurrency_limit"), "{told}");
+    let response_head = head(&refused);
+    assert!(
+        response_head.contains("retry-after: 1") && response_head.contains("concurrency_limit"),
+        "{response_head}"
+    );
     assert_eq!(error(&refused)["code"], "rate_limit_exceeded");
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.attempts.len()), (Outcome::ClientError, 0));
@@ -69,7 +74,7 @@ async fn more_requests_at_once_than_allowed_are_refused_until_one_has_ended() {
     for client in &mut clients {
         client.read_to_end(&mut Vec::new()).await.unwrap();
     }
-    // A client that has its whole answer has given its place back.
+    // The permit of a request is returned before its client has the whole response.
     assert_eq!(status(&gateway.raw(keyed(&post(CHAT, ASK))).await), 200);
     let page = gateway.admin("/metrics").await;
     let result = |result: &str| {
@@ -78,18 +83,18 @@ async fn more_requests_at_once_than_allowed_are_refused_until_one_has_ended() {
         value(&page, &series)
     };
     assert!((result("ok") - 3.0).abs() < 0.5 && result("error_status") < 0.5);
-    assert!(gateway.pool.is_ready(), "a replica is not to blame");
+    assert!(gateway.pool.is_ready(), "no backend is marked down");
 }
 
-/// Where a client leaves: what it has sent, what the replica does, and how it is seen that the
-/// request is there.
+/// The point at which a client disconnects: the bytes that it has sent, the script of the backend,
+/// and the condition that the request has reached this point.
 struct Phase {
     name: &'static str,
     request: String,
     script: fn(&Seen) -> Vec<Step>,
-    /// Waits for so many bytes of answer.
+    /// Number of response bytes to wait for.
     reads: usize,
-    /// The replica gets the request.
+    /// Whether the backend receives the request.
     is_sent: bool,
 }
 
@@ -102,11 +107,17 @@ fn phases() -> Vec<Phase> {
     vec![
         phase("upload", half, |_| vec![], 0, false),
         phase("headers", stream(), |_| vec![Step::AwaitClose], 0, true),
-        phase("prefill", stream(), |_| vec![Step::Send(stream_head()), Step::AwaitClose], 0, true),
+        phase(
+            "prefill",
+            stream(),
+            |_| vec![Step::Send(event_stream_head()), Step::AwaitClose],
+            0,
+            true,
+        ),
         phase(
             "first event",
             stream(),
-            |_| vec![Step::Send([stream_head(), chunk(ROLE)].concat()), Step::AwaitClose],
+            |_| vec![Step::Send([event_stream_head(), chunk(ROLE)].concat()), Step::AwaitClose],
             0,
             true,
         ),
@@ -115,7 +126,7 @@ fn phases() -> Vec<Phase> {
             stream(),
             |_| {
                 vec![
-                    Step::Send([stream_head(), chunk(ROLE), chunk(WORD)].concat()),
+                    Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()),
                     Step::AwaitClose,
                 ]
             },
@@ -127,7 +138,7 @@ fn phases() -> Vec<Phase> {
             stream(),
             |_| {
                 let events = [ROLE, WORD, FINISH, "[DONE]"].map(chunk).concat();
-                vec![Step::Send([stream_head(), events].concat()), Step::AwaitClose]
+                vec![Step::Send([event_stream_head(), events].concat()), Step::AwaitClose]
             },
             500,
             true,
@@ -146,9 +157,9 @@ fn phases() -> Vec<Phase> {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_gives_its_place_back_wherever_the_request_was() {
+async fn a_client_disconnect_returns_the_permit_in_every_phase() {
     for Phase { name, request, script, reads, is_sent } in phases() {
-        let fake = Fake::start(script).await;
+        let fake = ScriptedBackend::start(script).await;
         let access = access(concurrency(1));
         let setup = Setup { access: access.clone(), ..Setup::default() };
         let gateway = start_with(&[fake.addr], setup).await;
@@ -160,7 +171,7 @@ async fn a_client_that_leaves_gives_its_place_back_wherever_the_request_was() {
             }
             until_open(&access, 1).await;
             if is_sent {
-                until_asked(&fake, round).await;
+                until_received(&fake, round).await;
             }
             drop(client);
             gateway.record().await;
@@ -170,18 +181,19 @@ async fn a_client_that_leaves_gives_its_place_back_wherever_the_request_was() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_the_waiting_room_gives_its_place_back() {
-    let fake = Fake::start(|_| vec![Step::AwaitClose]).await;
+async fn a_client_disconnect_in_the_queue_returns_the_permit() {
+    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let access = access(concurrency(2));
-    let admission = config::Admission { max_in_flight: Some(1), ..config::Admission::default() };
-    let admission = Some(waiting_room(&admission));
+    let admission =
+        config::AdmissionConfig { max_in_flight: Some(1), ..config::AdmissionConfig::default() };
+    let admission = Some(admission_settings(&admission));
     let setup = Setup { access: access.clone(), admission, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let first = send(&gateway, &post(CHAT, STREAM)).await;
-    until_asked(&fake, 1).await;
+    until_received(&fake, 1).await;
     let second = send(&gateway, &post(CHAT, STREAM)).await;
     while !gateway.admin("/status").await.contains("\"waiting\":1") {}
-    assert_eq!(open(&access), 2, "whoever waits has a place too");
+    assert_eq!(open(&access), 2, "a queued request has a permit");
     assert!(gateway.admin("/status").await.contains("\"requests_in_flight\":{\"a\":2}"));
     drop(second);
     assert_eq!(gateway.record().await.outcome, Outcome::Cancelled);
@@ -192,15 +204,15 @@ async fn a_client_that_leaves_the_waiting_room_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn a_request_that_fails_gives_its_place_back() {
+async fn a_failed_request_returns_its_permit() {
     let scripts: [fn(&Seen) -> Vec<Step>; 4] = [
         |_| vec![Step::Close],
         |_| vec![Step::Reset],
         |_| vec![Step::Send(json("500 No", "{}"))],
-        |_| vec![Step::Send([stream_head(), chunk(WORD)].concat()), Step::Reset],
+        |_| vec![Step::Send([event_stream_head(), chunk(WORD)].concat()), Step::Reset],
     ];
     for script in scripts {
-        let fake = Fake::start(script).await;
+        let fake = ScriptedBackend::start(script).await;
         let access = access(concurrency(1));
         let setup = Setup { access: access.clone(), ..Setup::default() };
         let gateway = start_with(&[fake.addr], setup).await;
@@ -214,8 +226,9 @@ async fn a_request_that_fails_gives_its_place_back() {
     }
 }
 
-/// Sends a request, and then one that tells whether the tokens of the first are a debt.
-async fn debt_after(fake: &Fake, limit: u32, request: &str) -> (u16, String) {
+/// Sends a request, and a second one whose response shows whether the tokens of the first exceed
+/// the limit.
+async fn debt_after(fake: &ScriptedBackend, limit: u32, request: &str) -> (u16, String) {
     let gateway = gated(fake, tokens(limit)).await;
     let first = gateway.raw(keyed(request)).await;
     assert_eq!(status(&first), 200);
@@ -225,28 +238,29 @@ async fn debt_after(fake: &Fake, limit: u32, request: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn a_stream_and_a_whole_answer_are_charged_by_what_the_engine_counted() {
-    let stream = Fake::answering(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"])).await;
+async fn streams_and_plain_responses_are_charged_by_the_usage_of_the_engine() {
+    let stream =
+        ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"])).await;
     let answer = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"stop"}],
         "usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
-    let whole = Fake::answering(json("200 OK", answer)).await;
-    for (fake, request) in [(&stream, post(CHAT, STREAM)), (&whole, post(CHAT, ASK))] {
-        // 12 tokens of 6 in a minute: another minute's worth is owed.
-        let (status, told) = debt_after(fake, 6, &request).await;
-        assert_eq!(status, 429, "{told}");
-        assert!(told.contains("x-gateway-error: token_limit"), "{told}");
-        let wait = told.split("retry-after: ").nth(1).unwrap().lines().next().unwrap();
-        assert!((55..=60).contains(&wait.parse::<u32>().unwrap()), "{told}");
-        assert!(told.contains("x-ratelimit-limit-tokens: 6\r\n"), "{told}");
-        assert!(told.contains("x-ratelimit-remaining-tokens: 0\r\n"), "{told}");
+    let scripted_backend = ScriptedBackend::answering(json("200 OK", answer)).await;
+    for (fake, request) in [(&stream, post(CHAT, STREAM)), (&scripted_backend, post(CHAT, ASK))] {
+        // 12 tokens with a limit of 6 per minute: one further minute until the next request.
+        let (status, response_head) = debt_after(fake, 6, &request).await;
+        assert_eq!(status, 429, "{response_head}");
+        assert!(response_head.contains("x-gateway-error: token_limit"), "{response_head}");
+        let wait = response_head.split("retry-after: ").nth(1).unwrap().lines().next().unwrap();
+        assert!((55..=60).contains(&wait.parse::<u32>().unwrap()), "{response_head}");
+        assert!(response_head.contains("x-ratelimit-limit-tokens: 6\r\n"), "{response_head}");
+        assert!(response_head.contains("x-ratelimit-remaining-tokens: 0\r\n"), "{response_head}");
         assert_eq!(debt_after(fake, 600, &request).await.0, 200);
     }
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_is_charged_for_its_prompt_and_for_what_came() {
-    let fake = Fake::start(|_| {
-        let begun = [stream_head(), chunk(ROLE), chunk(WORD), chunk(WORD)].concat();
+async fn a_disconnected_client_is_charged_for_its_prompt_and_the_received_output() {
+    let fake = ScriptedBackend::start(|_| {
+        let begun = [event_stream_head(), chunk(ROLE), chunk(WORD), chunk(WORD)].concat();
         vec![Step::Send(begun), Step::AwaitClose]
     })
     .await;
@@ -266,42 +280,52 @@ async fn a_client_that_leaves_is_charged_for_its_prompt_and_for_what_came() {
         value(&page, &format!("tokenweir_tenant_tokens_total{{tenant=\"a\",type=\"{kind}\"}}"))
     };
     assert!((charged("output") - 2.0).abs() < 0.1, "{}", charged("output"));
-    // 500 letters are about 125 tokens; nobody knows this replica's better yet.
+    // 500 characters are about 125 tokens. The estimate for this backend has no samples yet.
     assert!((50.0..300.0).contains(&charged("input")), "{}", charged("input"));
     let next = gateway.raw(keyed(&post(CHAT, &ask))).await;
     assert!(head(&next).contains("x-gateway-error: token_limit"), "{}", head(&next));
 }
 
 #[tokio::test]
-async fn an_answer_tells_what_is_left() {
-    let fake = whole().await;
-    let limits =
-        Limits { requests_per_minute: Some(3), tokens_per_minute: Some(1_000), concurrency: None };
+async fn responses_carry_the_remaining_limit() {
+    let fake = scripted_backend().await;
+    let limits = UsageLimits {
+        requests_per_minute: Some(3),
+        tokens_per_minute: Some(1_000),
+        concurrency: None,
+    };
     let gateway = gated(&fake, limited(limits)).await;
-    for left in [2, 1, 0] {
+    for remaining in [2, 1, 0] {
         let answer = head(&gateway.raw(keyed(&post(CHAT, ASK))).await);
         assert!(answer.starts_with("http/1.1 200"), "{answer}");
         assert!(answer.contains("x-ratelimit-limit-requests: 3\r\n"), "{answer}");
         assert!(
-            answer.contains(&format!("x-ratelimit-remaining-requests: {left}\r\n")),
+            answer.contains(&format!("x-ratelimit-remaining-requests: {remaining}\r\n")),
             "{answer}"
         );
         assert!(answer.contains("x-ratelimit-limit-tokens: 1000"), "{answer}");
     }
     let refused = gateway.raw(keyed(&post(CHAT, ASK))).await;
     assert_eq!(status(&refused), 429);
-    let told = head(&refused);
-    assert!(told.contains("x-gateway-error: request_limit"), "{told}");
-    assert!(told.contains("retry-after: 20") || told.contains("retry-after: 19"), "{told}");
+    let response_head = head(&refused);
+    assert!(response_head.contains("x-gateway-error: request_limit"), "{response_head}");
+    assert!(
+        response_head.contains("retry-after: 20") || response_head.contains("retry-after: 19"),
+        "{response_head}"
+    );
     assert_eq!(fake.seen().len(), 3);
     let listed = super::get("/v1/models");
-    assert_eq!(status(&gateway.raw(keyed(&listed)).await), 200, "a list is no inference");
+    assert_eq!(
+        status(&gateway.raw(keyed(&listed)).await),
+        200,
+        "the model list is no inference request"
+    );
 }
 
 #[tokio::test]
-async fn made_up_keys_leave_nothing_behind() {
-    let fake = whole().await;
-    let access: Arc<Access> = access(tenant());
+async fn unknown_keys_create_no_state() {
+    let fake = scripted_backend().await;
+    let access: Arc<AccessControl> = access(tenant());
     let setup = Setup { access: access.clone(), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let series = async || crate::metrics::samples(&gateway.admin("/metrics").await).len();

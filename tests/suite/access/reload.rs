@@ -1,8 +1,10 @@
-//! The real program, whose file of keys changes while it serves.
+//! The real program with a keys file that changes while it serves.
 
 use super::{ASK, CHAT, get, head, with};
-use crate::support::fake::{Fake, ROLE, Step, WORD, chunk, json, stream_head};
-use crate::support::gateway::{body, post, status};
+use crate::support::scripted_backend::{
+    ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json,
+};
+use crate::support::test_gateway::{body, post, status};
 use std::fs;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -14,7 +16,7 @@ use tokenweir_core::access::KeyDigest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A running gateway with a file of keys.
+/// A running gateway with a keys file.
 struct Program {
     clients: SocketAddr,
     operators: SocketAddr,
@@ -23,21 +25,21 @@ struct Program {
     log: Arc<Mutex<Vec<u8>>>,
 }
 
-/// A file of keys with one tenant.
+/// A keys file with one tenant.
 fn file(tenant: &str, key: &str) -> String {
-    let hash = KeyDigest::of(key.as_bytes());
+    let hash = KeyDigest::from_key(key.as_bytes());
     format!("tenants:\n- name: {tenant}\n  keys:\n  - {{ name: k, hash: '{hash}' }}\n")
 }
 
 impl Program {
-    async fn start(replica: SocketAddr, keys: &str) -> Self {
+    async fn start(backend: SocketAddr, keys: &str) -> Self {
         let folder =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("keys-{}", replica.port()));
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("keys-{}", backend.port()));
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("keys.yaml"), keys).unwrap();
         let config = format!(
             "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nlog: {{ level: debug, format: json }}\n\
-             backends: [{{ url: 'http://{replica}', api_key: {{ env: REPLICA_KEY }} }}]\n\
+             backends: [{{ url: 'http://{backend}', api_key: {{ env: BACKEND_KEY }} }}]\n\
              access: {{ keys_file: '{}' }}\n",
             folder.join("keys.yaml").display()
         );
@@ -46,7 +48,7 @@ impl Program {
             .args(["serve", "--config"])
             .arg(folder.join("gateway.yaml"))
             .env_clear()
-            .env("REPLICA_KEY", "the-replicas-own")
+            .env("BACKEND_KEY", "the-backends-own")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -68,13 +70,13 @@ impl Program {
             if let (Some(clients), Some(operators)) = (port("clients", "/v1"), port("admin", " ")) {
                 break (clients, operators);
             }
-            assert!(child.try_wait().unwrap().is_none(), "the gateway ended");
+            assert!(child.try_wait().unwrap().is_none(), "the gateway exited");
             tokio::task::yield_now().await;
         };
         Self { clients, operators, child, folder, log }
     }
 
-    /// Puts another file of keys in the place of the one before.
+    /// Replaces the keys file.
     fn replace(&self, keys: &str) {
         let (new, place) = (self.folder.join("new"), self.folder.join("keys.yaml"));
         fs::write(&new, keys).unwrap();
@@ -97,7 +99,7 @@ impl Program {
 
     async fn status(&self) -> String {
         let mut stream = TcpStream::connect(self.operators).await.unwrap();
-        // Without a token the admin port answers for local names only.
+        // Without a token, the admin listener answers only local host names.
         let request = get("/status").replace("host: gateway", "host: localhost");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut page = String::new();
@@ -105,7 +107,7 @@ impl Program {
         page
     }
 
-    /// Waits until a key has this status.
+    /// Waits until requests with a key have this status.
     async fn until(&self, key: &str, expected: u16) {
         while status(&self.ask(key, &get("/v1/models")).await) != expected {}
     }
@@ -120,13 +122,13 @@ impl Drop for Program {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_change_while_a_stream_runs_and_a_bad_file_changes_nothing() {
-    let fake = Fake::start(|seen| {
+async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
+    let fake = ScriptedBackend::start(|seen| {
         if !seen.head.starts_with("POST") || !String::from_utf8_lossy(&seen.body).contains("stream")
         {
             return vec![Step::Send(json("200 OK", "{}"))];
         }
-        let begun = [stream_head(), chunk(ROLE), chunk(WORD)].concat();
+        let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
         let rest = [chunk(WORD), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
         vec![Step::Send(begun), Step::Wait, Step::Send(rest)]
     })
@@ -148,9 +150,9 @@ async fn keys_change_while_a_stream_runs_and_a_bad_file_changes_nothing() {
     let (bytes, is_whole) = body(&answer);
     assert!(is_whole && String::from_utf8_lossy(&bytes).contains("[DONE]"), "{}", head(&answer));
     let seen = &fake.seen()[0].head.to_ascii_lowercase();
-    assert!(seen.contains("authorization: bearer the-replicas-own\r\n"), "{seen}");
+    assert!(seen.contains("authorization: bearer the-backends-own\r\n"), "{seen}");
     assert!(!seen.contains("sk-old"), "{seen}");
-    // Somebody writes a key where its hash belongs.
+    // The file has a key instead of its hash.
     program.replace("tenants:\n- name: c\n  keys:\n  - { name: k, hash: sk-secret }\n");
     while !program.status().await.contains("this is not the hash of a key") {}
     assert!(program.status().await.contains("keys.yaml:4:22: "));
@@ -163,13 +165,13 @@ async fn keys_change_while_a_stream_runs_and_a_bad_file_changes_nothing() {
     assert!(program.status().await.contains("\"problem\":null"));
     let log = String::from_utf8(program.log.lock().unwrap().clone()).unwrap();
     assert!(log.contains("keys reloaded") && log.contains("is not the hash of a key"), "{log}");
-    for key in ["sk-old", "sk-new", "sk-secret", "the-replicas-own"] {
+    for key in ["sk-old", "sk-new", "sk-secret", "the-backends-own"] {
         assert!(!log.contains(key), "{key} in {log}");
     }
 }
 
 #[test]
-fn a_gateway_without_the_keys_that_it_was_told_of_does_not_start() {
+fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("keys-bad");
     fs::create_dir_all(&folder).unwrap();
     let config = folder.join("gateway.yaml");
@@ -198,29 +200,36 @@ fn a_gateway_without_the_keys_that_it_was_told_of_does_not_start() {
                 .env_clear()
                 .output()
                 .unwrap();
-            let said = [program.stdout, program.stderr].concat();
-            (program.status.success(), String::from_utf8(said).unwrap())
+            let program_output = [program.stdout, program.stderr].concat();
+            (program.status.success(), String::from_utf8(program_output).unwrap())
         };
-        let (has_served, said) = run(&["serve", "--config"]);
-        assert!(!has_served && said.contains(problem) && !said.contains("sk-123"), "{said}");
-        let (is_good, said) = run(&["check"]);
-        assert_eq!(is_good, keys.is_none(), "a file that is not here may be elsewhere: {said}");
-        assert!(!said.contains("sk-123"), "{said}");
+        let (has_served, program_output) = run(&["serve", "--config"]);
+        assert!(
+            !has_served && program_output.contains(problem) && !program_output.contains("sk-123"),
+            "{program_output}"
+        );
+        let (is_good, program_output) = run(&["check"]);
+        assert_eq!(
+            is_good,
+            keys.is_none(),
+            "the file can exist on the machine that serves: {program_output}"
+        );
+        assert!(!program_output.contains("sk-123"), "{program_output}");
     }
     fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
-fn a_new_key_is_printed_with_its_hash_and_no_two_are_alike() {
+fn keygen_prints_a_unique_key_with_its_hash() {
     let mint = || {
-        let run = Command::new(env!("CARGO_BIN_EXE_tokenweir")).arg("key").output().unwrap();
+        let run = Command::new(env!("CARGO_BIN_EXE_tokenweir")).arg("keygen").output().unwrap();
         let text = String::from_utf8(run.stdout).unwrap();
         let line = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
             line.unwrap().trim().to_owned()
         };
         let (key, hash) = (line("key "), line("hash "));
-        assert_eq!(KeyDigest::of(key.as_bytes()).to_string(), hash);
+        assert_eq!(KeyDigest::from_key(key.as_bytes()).to_string(), hash);
         key
     };
     assert_ne!(mint(), mint());

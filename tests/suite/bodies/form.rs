@@ -1,15 +1,15 @@
-//! Forms that servers may read in different ways, by class.
+//! Forms that servers can read in different ways, by class.
 
 use super::Case;
 use super::json::{MODELS, choose, mutated};
 use fastrand::Rng;
 
-/// A form before it is written.
+/// A form before serialization.
 #[derive(Clone)]
 pub(super) struct Form {
     content_type: String,
     boundary: String,
-    /// Head and value of each part.
+    /// Header lines and value of each part.
     parts: Vec<(String, Vec<u8>)>,
     before: String,
     behind: String,
@@ -17,7 +17,7 @@ pub(super) struct Form {
 
 type Change = fn(&mut Rng, &mut Form);
 
-/// The classes. The first has what clients send.
+/// The classes. The first has forms as common clients send them.
 pub(super) const CLASSES: &[(&str, Change)] = &[
     ("form: plain", |_, _| {}),
     ("form: no model", |rng, form| {
@@ -224,7 +224,7 @@ pub(super) const CLASSES: &[(&str, Change)] = &[
     ("form: mutated", |_, _| {}),
 ];
 
-/// A case of a class.
+/// A random case of a class.
 pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
     let (class, change) = CLASSES[class];
     let mut form = plain(rng);
@@ -258,7 +258,7 @@ pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
     Case { class, is_form: true, content_type: form.content_type.into_bytes(), body }
 }
 
-/// A form as a common client writes it.
+/// A form as common clients send it.
 fn plain(rng: &mut Rng) -> Form {
     let boundaries = [
         "----WebKitFormBoundaryAaB03x",

@@ -1,14 +1,14 @@
-//! JSON bodies that servers may read in different ways, by class.
+//! JSON bodies that servers can read in different ways, by class.
 
 use super::Case;
 use fastrand::Rng;
 
-/// Models. One of them needs more than ASCII.
+/// Model names. One needs more than ASCII.
 pub(super) const MODELS: [&str; 5] = ["base", "secret-lora", "org/model-7b", "mod\u{e9}l", "model"];
 
 type Make = fn(&mut Rng) -> Vec<u8>;
 
-/// The classes. The first has what clients send.
+/// The classes. The first has bodies as common clients send them.
 pub(super) const CLASSES: &[(&str, Make)] = &[
     ("json: plain", |rng| members(rng, &[]).into()),
     ("json: no model", |rng| {
@@ -125,7 +125,7 @@ pub(super) const CLASSES: &[(&str, Make)] = &[
     }),
 ];
 
-/// A case of a class.
+/// A random case of a class.
 pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
     let types =
         ["application/json", "application/json; charset=utf-8", "application/json;charset=utf-16"];
@@ -134,17 +134,17 @@ pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
     Case { class, is_form: false, content_type, body: make(rng) }
 }
 
-/// One of them.
+/// A random item of a list.
 pub(super) fn choose<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
     &from[rng.usize(0..from.len())]
 }
 
-/// Some bytes of it changed, gone, or twice.
+/// Changes, removes or duplicates some bytes.
 pub(super) fn mutated(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
-    const OFTEN: &[u8] = b"\"\\{}[]:,;=-\r\n \t\0\xff";
+    const LIKELY_BYTES: &[u8] = b"\"\\{}[]:,;=-\r\n \t\0\xff";
     for _ in 0..rng.usize(1..4) {
         let at = rng.usize(0..bytes.len());
-        let byte = if rng.bool() { *choose(rng, OFTEN) } else { rng.u8(..) };
+        let byte = if rng.bool() { *choose(rng, LIKELY_BYTES) } else { rng.u8(..) };
         match rng.usize(0..4) {
             0 if bytes.len() > 1 => drop(bytes.remove(at)),
             1 => bytes.insert(at, byte),
@@ -168,7 +168,7 @@ fn marked(rng: &mut Rng) -> String {
     format!("{mark}{}", members(rng, &[]))
 }
 
-/// An object with these members or a model, among others, in any order and with any white space.
+/// An object with these members or a model, in random order with other members and whitespace.
 fn members(rng: &mut Rng, given: &[(&str, String)]) -> String {
     let others = [
         "\"messages\":[{\"role\":\"user\",\"content\":\"{\\\"model\\\":\\\"secret-lora\\\"}\"}]",

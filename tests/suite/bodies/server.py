@@ -1,8 +1,8 @@
-"""Reads bodies of requests as a Python server does, with FastAPI and with Starlette alone.
+"""Parses request bodies as a Python server does: with FastAPI, and with Starlette alone.
 
-Each line of the input is a case: `json` or `form`, the Content-Type and the body, both in hexadecimal
-and `-` if empty. Each line of the output has what FastAPI and Starlette read: `-` for a body that is
-refused, `n` for one without a model, or `m` and the model in hexadecimal.
+Each line of the input is a case: `json` or `form`, the Content-Type, and the body. The last two are in
+hexadecimal, or `-` if empty. Each line of the output has the results of FastAPI and of Starlette: `-` for a
+rejected body, `n` for a body without a model, or `m` and the model in hexadecimal.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from starlette.requests import Request
 
 
 class Generation(BaseModel):
-    """The field of vLLM's requests that counts here. Others are allowed, as they are there."""
+    """A request of vLLM with the one field of this test. Like vLLM it allows unknown fields."""
 
     model_config = ConfigDict(extra="allow")
     model: str | None = None
 
 
 class Speech(BaseModel):
-    """The same as a form. A file is not required, so that more forms are read."""
+    """The request as a form. The file is optional, so that more forms are accepted."""
 
     model_config = ConfigDict(extra="allow")
     model: str | None = None
@@ -35,15 +35,15 @@ app = FastAPI()
 
 @app.post("/json")
 async def generate(body: Generation):
-    return written(body.model)
+    return encode(body.model)
 
 
 @app.post("/form")
 async def transcribe(body: Annotated[Speech, Form()]):
-    return written(body.model)
+    return encode(body.model)
 
 
-def written(model):
+def encode(model):
     if model is None or model == "":
         return "n"
     if not isinstance(model, str):
@@ -92,22 +92,22 @@ async def by_starlette(kind, content_type, body):
     request = Request(scope_of(kind, content_type), receive_of(body))
     if kind == "form":
         async with request.form() as form:
-            return written(form.get("model"))
+            return encode(form.get("model"))
     body = await request.json()
-    return written(body.get("model")) if isinstance(body, dict) else "-"
+    return encode(body.get("model")) if isinstance(body, dict) else "-"
 
 
 async def read(line):
     kind, content_type, body = line.split()
     content_type, body = (bytes.fromhex(text.strip("-")) for text in (content_type, body))
-    answers = []
+    results = []
     for reader in by_fastapi, by_starlette:
         try:
-            answers.append(await reader(kind, content_type, body))
-        # Whatever a parser raises, the server does not generate.
+            results.append(await reader(kind, content_type, body))
+        # Any exception of a parser means that the server rejects the body.
         except Exception:
-            answers.append("-")
-    return " ".join(answers)
+            results.append("-")
+    return " ".join(results)
 
 
 async def main():

@@ -1,5 +1,5 @@
-//! What servers read of a body: Python's with FastAPI and Starlette, if those are installed, and the
-//! crates that servers in Rust use.
+//! How servers read a body: Python servers with FastAPI and Starlette, if those are installed, and
+//! the crates that servers in Rust use.
 
 use super::{Case, Reading};
 use futures_util::{FutureExt, stream};
@@ -10,11 +10,11 @@ use std::process::{Command, Stdio};
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/bodies/server.py");
 
-/// What FastAPI and Starlette read of each case. `None`: they are not installed.
+/// How FastAPI and Starlette read each case. `None` if they are not installed.
 pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
     let named = std::env::var("BODIES_PYTHON").ok();
     let program = named.as_deref().unwrap_or("python3");
-    // Starlette has `None` there without python-multipart.
+    // Without python-multipart, this name is `None` in Starlette.
     let modules =
         ["-c", "import fastapi; from starlette.formparsers import multipart as m; m.__name__"];
     let check = Command::new(program).args(modules).stderr(Stdio::null()).status();
@@ -46,7 +46,7 @@ pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
     Some(readings)
 }
 
-/// What `serde_json` reads of a body, or multer as axum does.
+/// How `serde_json`, or multer as used by axum, reads a body.
 pub(super) fn rust(case: &Case) -> Reading {
     if case.is_form { multer(case) } else { serde(&case.body) }
 }
@@ -56,15 +56,15 @@ fn serde(body: &[u8]) -> Reading {
         Ok(Value::Object(members)) => match members.get("model") {
             None | Some(Value::Null) => Reading::of(b""),
             Some(Value::String(model)) => Reading::of(model.as_bytes()),
-            Some(_) => Reading::Refused,
+            Some(_) => Reading::Rejected,
         },
-        _ => Reading::Refused,
+        _ => Reading::Rejected,
     }
 }
 
 fn multer(case: &Case) -> Reading {
     let content_type = std::str::from_utf8(&case.content_type).unwrap_or_default();
-    let Ok(boundary) = multer::parse_boundary(content_type) else { return Reading::Refused };
+    let Ok(boundary) = multer::parse_boundary(content_type) else { return Reading::Rejected };
     let whole = stream::iter([Ok::<_, Infallible>(case.body.clone())]);
     let mut form = multer::Multipart::new(whole, boundary);
     let read = async {
@@ -76,7 +76,7 @@ fn multer(case: &Case) -> Reading {
         }
         Ok::<_, multer::Error>(model)
     };
-    read.now_or_never().unwrap().unwrap_or(Reading::Refused)
+    read.now_or_never().unwrap().unwrap_or(Reading::Rejected)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -88,7 +88,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn readings(line: &str) -> [Reading; 2] {
     let reading = |text: &str| match text.split_at(1) {
-        ("-", "") => Reading::Refused,
+        ("-", "") => Reading::Rejected,
         ("n", "") => Reading::of(b""),
         ("m", digits) => {
             let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();

@@ -1,15 +1,15 @@
-//! The same rules on pages of the simulator's engine, in virtual time: what it does of itself when
-//! its cache is too small, or prompts come faster than it computes them.
+//! Tests the diagnosis rules on metrics of the simulator's engine in virtual time: a KV cache that
+//! is too small, and prompts that arrive faster than they are computed.
 
-use super::plant::poisson;
+use super::fleet_model::poisson;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::Load;
+use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::record::BackendId;
-use tokenweir_diagnose::{Diagnosis, EVERY, Sample, Watch, safe_max_num_seqs};
-use tokenweir_sim::engine::{Engine, Request, SequenceId, Spec, Token};
+use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, safe_max_num_seqs};
+use tokenweir_sim::engine::{Engine, EngineSpec, GeneratedToken, SequenceId, SequenceRequest};
 
-/// What is sent: requests in a second, and ranges of lengths in tokens.
+/// The load: requests per second, and ranges of token counts.
 #[derive(Debug, Clone, Copy)]
 struct Traffic {
     rate: f64,
@@ -17,21 +17,21 @@ struct Traffic {
     output: (u32, u32),
 }
 
-/// An engine, its counters as vLLM has them, and a watch that sees nothing but its page.
-struct Bench {
+/// An engine, its metrics, and a diagnosis that has no other input.
+struct EngineFixture {
     engine: Engine,
     now: Duration,
-    page: Load,
+    page: EngineLoad,
     random: fastrand::Rng,
     sent: u64,
-    watch: Watch,
+    watch: Diagnoser,
     start: Instant,
 }
 
-impl Bench {
-    fn new(spec: Spec, seed: u64) -> Self {
+impl EngineFixture {
+    fn new(spec: EngineSpec, seed: u64) -> Self {
         let zero = Some(0.0);
-        let page = Load {
+        let page = EngineLoad {
             block_size: Some(f64::from(spec.block_size)),
             blocks: Some(f64::from(spec.blocks)),
             queue_seconds: zero,
@@ -40,7 +40,7 @@ impl Bench {
             first_tokens: zero,
             gap_seconds: zero,
             gaps: zero,
-            ..Load::default()
+            ..EngineLoad::default()
         };
         Self {
             engine: Engine::new(spec),
@@ -48,12 +48,12 @@ impl Bench {
             page,
             random: fastrand::Rng::with_seed(seed),
             sent: 0,
-            watch: Watch::default(),
+            watch: Diagnoser::default(),
             start: Instant::now(),
         }
     }
 
-    /// Five seconds of this traffic, and a look.
+    /// Runs five seconds of this traffic and one diagnosis.
     fn step(&mut self, traffic: Traffic) -> Diagnosis {
         let end = self.now + EVERY;
         let count = poisson(traffic.rate * EVERY.as_secs_f64(), &mut self.random) as usize;
@@ -70,8 +70,8 @@ impl Bench {
                 Some(step) => {
                     self.now += step.duration;
                     step.tokens.iter().for_each(|token| self.on_token(token));
-                    for story in &step.finished {
-                        let queue = story.scheduled.saturating_sub(story.arrived);
+                    for times in &step.finished {
+                        let queue = times.scheduled.saturating_sub(times.arrived);
                         add(&mut self.page.queue_seconds, queue.as_secs_f64());
                         add(&mut self.page.queued, 1.0);
                     }
@@ -86,7 +86,7 @@ impl Bench {
 
     fn submit(&mut self, traffic: Traffic, at: Duration) {
         self.sent += 1;
-        let request = Request {
+        let request = SequenceRequest {
             prompt_tokens: self.random.u32(traffic.prompt.0..=traffic.prompt.1),
             output_tokens: self.random.u32(traffic.output.0..=traffic.output.1),
             block_hashes: Vec::new(),
@@ -94,7 +94,7 @@ impl Bench {
         self.engine.submit(SequenceId(self.sent), request, at).unwrap();
     }
 
-    fn on_token(&mut self, token: &Token) {
+    fn on_token(&mut self, token: &GeneratedToken) {
         let (sum, count) = match token.nth {
             1 => (&mut self.page.first_token_seconds, &mut self.page.first_tokens),
             _ => (&mut self.page.gap_seconds, &mut self.page.gaps),
@@ -105,7 +105,7 @@ impl Bench {
 
     fn look(&mut self) -> Diagnosis {
         let load = self.engine.load();
-        let page = Load {
+        let page = EngineLoad {
             kv_usage: Some(load.kv_usage),
             running: Some(load.running as f64),
             waiting: Some(load.waiting as f64),
@@ -117,22 +117,22 @@ impl Bench {
             ..self.page
         };
         let at = self.start + self.now;
-        let sample = Sample { at, is_up: true, page: Some(page), seen: None };
-        self.watch.look(vec![(BackendId::new("gpu-0"), sample)], at)
+        let sample = DiagnosisSample { at, is_up: true, page: Some(page), gateway: None };
+        self.watch.diagnose(vec![(BackendId::new("gpu-0"), sample)], at)
     }
 
-    /// Preemptions for each request that was sent.
-    fn preempted(&self) -> f64 {
+    /// Preemptions per request.
+    fn preemptions_per_request(&self) -> f64 {
         self.engine.load().preemptions as f64 / self.sent as f64
     }
 }
 
 fn add(counter: &mut Option<f64>, value: f64) {
-    *counter = counter.map(|it| it + value);
+    *counter = counter.map(|total| total + value);
 }
 
-/// The names that were found in so many steps.
-fn names(bench: &mut Bench, traffic: Traffic, steps: u64) -> Vec<Cow<'static, str>> {
+/// The names of the verdicts in this number of steps.
+fn names(bench: &mut EngineFixture, traffic: Traffic, steps: u64) -> Vec<Cow<'static, str>> {
     let mut names = Vec::new();
     for _ in 0..steps {
         names.extend(bench.step(traffic).verdicts.into_iter().map(|it| it.verdict));
@@ -142,11 +142,11 @@ fn names(bench: &mut Bench, traffic: Traffic, steps: u64) -> Vec<Cow<'static, st
     names
 }
 
-const CALM: u64 = 84;
-const MINUTE: u64 = 60 / EVERY.as_secs();
+const WARM_UP_STEPS: u64 = 84;
+const STEPS_PER_MINUTE: u64 = 60 / EVERY.as_secs();
 
 /// A cache of 6,400 tokens.
-const SMALL: Spec = Spec {
+const SMALL: EngineSpec = EngineSpec {
     block_size: 16,
     blocks: 400,
     max_num_seqs: 64,
@@ -159,24 +159,24 @@ const SMALL: Spec = Spec {
 const CHAT: Traffic = Traffic { rate: 1.5, prompt: (80, 160), output: (200, 400) };
 const LONG: Traffic = Traffic { rate: 0.4, prompt: (5_000, 9_000), output: (20, 40) };
 
-/// How many of these seeds were named, and nothing else with it.
-fn named(seeds: u64, spec: Spec, traffic: Traffic, times: f64, wanted: &str) -> (u64, u64) {
+/// Number of seeds with exactly the expected verdict, and number of seeds with other verdicts.
+fn named(seeds: u64, spec: EngineSpec, traffic: Traffic, times: f64, wanted: &str) -> (u64, u64) {
     let (mut right, mut wrong) = (0, 0);
     for seed in 0..seeds {
-        let mut bench = Bench::new(spec, seed);
-        let calm = names(&mut bench, traffic, CALM);
+        let mut bench = EngineFixture::new(spec, seed);
+        let calm = names(&mut bench, traffic, WARM_UP_STEPS);
         let times = times * (1.0 + 0.5 * fastrand::Rng::with_seed(seed).f64());
         let busy = Traffic { rate: traffic.rate * times, ..traffic };
-        let said = names(&mut bench, busy, MINUTE);
-        right += u64::from(said == [wanted]);
-        wrong += u64::from(!calm.is_empty() || said.iter().any(|name| *name != wanted));
+        let verdict_names = names(&mut bench, busy, STEPS_PER_MINUTE);
+        right += u64::from(verdict_names == [wanted]);
+        wrong += u64::from(!calm.is_empty() || verdict_names.iter().any(|name| *name != wanted));
     }
     eprintln!("{wanted}: {right} of {seeds} named in 60 s, {wrong} with another verdict");
     (right, wrong)
 }
 
 fn judge(seeds: u64) {
-    let roomy = Spec { blocks: 20_000, ..SMALL };
+    let roomy = EngineSpec { blocks: 20_000, ..SMALL };
     for (spec, traffic, times, wanted) in
         [(SMALL, CHAT, 5.0, "kv_thrashing"), (roomy, LONG, 5.0, "prefill_starvation")]
     {
@@ -186,42 +186,46 @@ fn judge(seeds: u64) {
 }
 
 #[test]
-fn an_engine_that_thrashes_or_queues_for_prefill_is_named_from_its_page_alone() {
+fn thrashing_and_prefill_queueing_are_named_from_the_metrics_page_alone() {
     judge(8);
 }
 
 #[test]
-#[ignore = "takes minutes: two hundred engines for each"]
+#[ignore = "takes minutes: two hundred engines per pathology"]
 fn engines_are_named_in_two_hundred_scenarios_each() {
     judge(200);
 }
 
 #[test]
-fn the_safe_batch_ends_the_thrashing() {
+fn the_recommended_batch_size_ends_the_thrashing() {
     let busy = Traffic { rate: 7.0, ..CHAT };
     for seed in 0..4 {
-        let mut bench = Bench::new(SMALL, seed);
-        names(&mut bench, busy, 3 * MINUTE);
-        let before = bench.preempted();
+        let mut bench = EngineFixture::new(SMALL, seed);
+        names(&mut bench, busy, 3 * STEPS_PER_MINUTE);
+        let before = bench.preemptions_per_request();
         assert!(before > 0.1, "{before}");
-        // 120 tokens of prompt and 300 of output, on the whole.
+        // About 120 prompt tokens and 300 output tokens.
         let safe = safe_max_num_seqs(&bench.page, 420.0).unwrap();
-        let mut bench = Bench::new(Spec { max_num_seqs: safe, ..SMALL }, seed);
-        names(&mut bench, busy, 3 * MINUTE);
-        assert!(bench.preempted() < before / 20.0, "{} of {before}", bench.preempted());
+        let mut bench = EngineFixture::new(EngineSpec { max_num_seqs: safe, ..SMALL }, seed);
+        names(&mut bench, busy, 3 * STEPS_PER_MINUTE);
+        assert!(
+            bench.preemptions_per_request() < before / 20.0,
+            "{} of {before}",
+            bench.preemptions_per_request()
+        );
     }
 }
 
 #[test]
-fn the_verdict_says_what_the_batch_should_be() {
-    let mut bench = Bench::new(SMALL, 1);
-    names(&mut bench, CHAT, CALM);
+fn the_verdict_recommends_a_batch_size() {
+    let mut bench = EngineFixture::new(SMALL, 1);
+    names(&mut bench, CHAT, WARM_UP_STEPS);
     let busy = Traffic { rate: 7.0, ..CHAT };
-    let said: Vec<Diagnosis> = (0..2 * MINUTE).map(|_| bench.step(busy)).collect();
-    let verdict = &said.last().unwrap().verdicts[0];
+    let diagnoses: Vec<Diagnosis> = (0..2 * STEPS_PER_MINUTE).map(|_| bench.step(busy)).collect();
+    let verdict = &diagnoses.last().unwrap().verdicts[0];
     assert_eq!(verdict.verdict, "kv_thrashing");
     let safe = safe_max_num_seqs(&bench.page, 420.0).unwrap();
-    let told: u32 =
+    let recommended: u32 =
         verdict.remedy.split(' ').find_map(|word| word.trim_end_matches(':').parse().ok()).unwrap();
-    assert!(told.abs_diff(safe) <= 2, "{told} is not {safe}: {}", verdict.remedy);
+    assert!(recommended.abs_diff(safe) <= 2, "{recommended} is not {safe}: {}", verdict.remedy);
 }

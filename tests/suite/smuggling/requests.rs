@@ -1,4 +1,4 @@
-//! The requests, by class, and what must become of each.
+//! The requests, by class, with their expected results.
 
 use super::CHAT;
 
@@ -7,25 +7,25 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) bytes: Vec<u8>,
     pub(crate) verdict: Verdict,
-    /// What the replica must not get, in lower case.
+    /// Texts that the backend must not receive, in lower case.
     pub(crate) gone: &'static [&'static str],
 }
 
-/// What must become of it, and of the connection.
+/// The expected result of the request and of its connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Verdict {
-    /// No replica hears of it.
+    /// Rejected with this status. No request reaches the backend.
     Refused(u16),
-    /// It reaches the replica, and the next one does too.
+    /// The request and the next one reach the backend.
     Served,
-    /// It reaches the replica, and then the connection closes.
+    /// The request reaches the backend. Then the connection closes.
     ServedLast,
-    /// It reaches the replica, and what is behind it is no request.
+    /// The request reaches the backend. The bytes behind it are no request.
     ServedThenRefused,
 }
 
 impl Verdict {
-    /// Requests that the replica gets of it.
+    /// Number of requests that the backend receives.
     pub(crate) fn requests(self) -> usize {
         usize::from(!matches!(self, Self::Refused(_)))
     }
@@ -35,10 +35,10 @@ use Verdict::{Refused, Served, ServedLast, ServedThenRefused};
 
 /// The body of a request that is served.
 pub(crate) const BODY: &str = r#"{"model":"tiny","user":"attack"}"#;
-/// A request that hides where a body may be.
+/// A request that is hidden where a body may be.
 const HIDDEN: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\n\r\n";
 
-/// All of them.
+/// All cases.
 pub(crate) fn all() -> Vec<Case> {
     let groups = [lengths(), encodings(), lines(), chunks(), heads(), targets(), hops()];
     groups.into_iter().flatten().collect()
@@ -48,22 +48,22 @@ fn case(name: &'static str, verdict: Verdict, bytes: impl Into<Vec<u8>>) -> Case
     Case { name, bytes: bytes.into(), verdict, gone: &[] }
 }
 
-/// A request with these lines, and then this.
+/// A request with these header lines, followed by `rest`.
 fn with(lines: &str, rest: &str) -> String {
     format!("POST {CHAT} HTTP/1.1\r\nhost: g\r\n{lines}\r\n{rest}")
 }
 
-/// A request with these lines and a body of known length.
+/// A request with these header lines and a body with a content length.
 fn whole(lines: &str) -> String {
     with(&format!("{lines}content-length: {}\r\n", BODY.len()), BODY)
 }
 
-/// The body in one chunk, and the end.
+/// The body in one chunk and the last chunk.
 fn chunked() -> String {
     format!("{:x}\r\n{BODY}\r\n0\r\n\r\n", BODY.len())
 }
 
-/// Content-Length in ways that have been read as something else.
+/// Forms of `Content-Length` that servers have parsed differently.
 fn lengths() -> Vec<Case> {
     let length = BODY.len();
     let sent = |value: &str| with(&format!("content-length: {value}\r\n"), BODY);
@@ -72,7 +72,7 @@ fn lengths() -> Vec<Case> {
     };
     vec![
         case("a length", Served, sent(&length.to_string())),
-        case("a length with blanks around it", Served, sent(&format!("\t {length} \t"))),
+        case("a length with whitespace around it", Served, sent(&format!("\t {length} \t"))),
         case("a length with zeros", Served, sent(&format!("000{length}"))),
         case("two lengths", Refused(400), twice(length, length + 1)),
         case("two lengths, the first one short", Refused(400), twice(1, length)),
@@ -85,13 +85,13 @@ fn lengths() -> Vec<Case> {
         case("a length with an exponent", Refused(400), sent("3e1")),
         case("a length with a fraction", Refused(400), sent(&format!("{length}.0"))),
         case("a length with an underscore", Refused(400), sent("3_2")),
-        case("a length with a blank in it", Refused(400), sent("3 2")),
+        case("a length with a space in it", Refused(400), sent("3 2")),
         case("a length with a comma behind it", Refused(400), sent(&format!("{length},"))),
         case("a length in quotes", Refused(400), sent(&format!("\"{length}\""))),
         case("no digits of a length", Refused(400), sent("")),
         case("digits of another script", Refused(400), sent("\u{663}\u{662}")),
         case("a length of 2^64", Refused(400), sent("18446744073709551616")),
-        case("a length of 2^64 and a body's", Refused(400), sent("18446744073709551648")),
+        case("a length of 2^64 plus the body length", Refused(400), sent("18446744073709551648")),
         case("a length of 2^63", Refused(413), sent("9223372036854775808")),
         case(
             "a length that is too short",
@@ -101,7 +101,7 @@ fn lengths() -> Vec<Case> {
     ]
 }
 
-/// Transfer-Encoding, alone and with a length.
+/// Forms of `Transfer-Encoding`, alone and with a length.
 fn encodings() -> Vec<Case> {
     let encoded = |line: &str| with(&format!("{line}\r\n"), &chunked());
     let length = |value: &str, body: &str| {
@@ -124,7 +124,7 @@ fn encodings() -> Vec<Case> {
         ("two encodings", "transfer-encoding: chunked\r\ntransfer-encoding: chunked"),
         ("an encoding and identity", "transfer-encoding: chunked\r\ntransfer-encoding: identity"),
         ("a comma before", "transfer-encoding: ,chunked"),
-        ("a comma behind", "transfer-encoding: chunked,"),
+        ("a comma after", "transfer-encoding: chunked,"),
         ("a parameter", "transfer-encoding: chunked;q=1"),
         ("in quotes", "transfer-encoding: \"chunked\""),
         ("a vertical tab before", "transfer-encoding: \x0bchunked"),
@@ -132,27 +132,27 @@ fn encodings() -> Vec<Case> {
         ("a NUL behind", "transfer-encoding: chunked\0"),
         ("a letter of another script", "transfer-encoding: ch\u{fc}nked"),
         ("no encoding", "transfer-encoding:"),
-        ("a blank before the colon", "transfer-encoding : chunked"),
+        ("a space before the colon", "transfer-encoding : chunked"),
         ("a tab before the colon", "transfer-encoding\t: chunked"),
         ("a NUL before the colon", "transfer-encoding\0: chunked"),
-        ("a blank before the name", " transfer-encoding: chunked"),
+        ("a space before the name", " transfer-encoding: chunked"),
         ("a vertical tab before the name", "\x0btransfer-encoding: chunked"),
         ("folded", "transfer-encoding:\r\n chunked"),
-        ("folded behind another", "x: a\r\n\ttransfer-encoding: chunked"),
-        ("behind a bare LF", "x: a\ntransfer-encoding: chunked"),
-        ("behind a bare CR", "x: a\rtransfer-encoding: chunked"),
+        ("folded after another", "x: a\r\n\ttransfer-encoding: chunked"),
+        ("after a bare LF", "x: a\ntransfer-encoding: chunked"),
+        ("after a bare CR", "x: a\rtransfer-encoding: chunked"),
         ("behind CR CR LF", "x: a\r\r\ntransfer-encoding: chunked"),
     ];
     let old = with("transfer-encoding: chunked\r\n", &chunked()).replace("HTTP/1.1", "HTTP/1.0");
     let mut cases = vec![
         case("chunks", Served, encoded("transfer-encoding: chunked")),
-        case("chunks in capitals", Served, encoded("TRANSFER-ENCODING:\tCHUNKED ")),
+        case("chunked in upper case", Served, encoded("TRANSFER-ENCODING:\tCHUNKED ")),
         case("a length, then chunks", Refused(400), cl_te),
-        case("chunks, then a length", Refused(400), te_cl),
-        case("a length of nothing, then chunks", Refused(400), zero_te),
-        case("chunks, then a length of nothing", Refused(400), te_zero),
-        case("a bad length, then chunks", Refused(400), bad_te),
-        case("chunks, then a bad length", Refused(400), te_bad),
+        case("chunked, then a length", Refused(400), te_cl),
+        case("a length of zero, then chunked", Refused(400), zero_te),
+        case("chunked, then a length of zero", Refused(400), te_zero),
+        case("an invalid length, then chunked", Refused(400), bad_te),
+        case("chunked, then an invalid length", Refused(400), te_bad),
         case("chunks in HTTP/1.0", Refused(400), old),
     ];
     cases.extend(refused.map(|(name, line)| case(name, Refused(400), encoded(line))));
@@ -163,7 +163,7 @@ fn encodings() -> Vec<Case> {
     cases
 }
 
-/// Ends of lines, and characters that end lines elsewhere.
+/// Line endings, and characters that other parsers treat as line endings.
 fn lines() -> Vec<Case> {
     let plain = whole("");
     let head = plain.len() - BODY.len();
@@ -174,8 +174,8 @@ fn lines() -> Vec<Case> {
     let bare = format!("{}{BODY}", plain[..head].replace("\r\n", "\n"));
     vec![
         case("bare LF everywhere", Refused(400), bare),
-        case("bare LF behind the request line", Refused(400), plain.replacen("\r\n", "\n", 1)),
-        case("bare LF behind a header", Refused(400), whole("x: a\n")),
+        case("bare LF after the request line", Refused(400), plain.replacen("\r\n", "\n", 1)),
+        case("bare LF after a header", Refused(400), whole("x: a\n")),
         case(
             "bare LF at the end",
             Refused(400),
@@ -186,9 +186,9 @@ fn lines() -> Vec<Case> {
         case("a bare CR in a value", Refused(400), whole("x: a\rb\r\n")),
         case("a NUL in a value", Refused(400), whole("x: a\0b\r\n")),
         case("a NUL in a name", Refused(400), whole("x\0: a\r\n")),
-        case("a NUL at the beginning", Refused(400), format!("\0{plain}")),
-        case("a delete in a value", Refused(400), whole("x: a\x7fb\r\n")),
-        case("an escape in a value", Refused(400), whole("x: a\x1bb\r\n")),
+        case("a NUL at the start", Refused(400), format!("\0{plain}")),
+        case("a DEL in a value", Refused(400), whole("x: a\x7fb\r\n")),
+        case("an ESC in a value", Refused(400), whole("x: a\x1bb\r\n")),
         case("a folded header", Refused(400), whole("x: a\r\n b\r\n")),
         case("a first header that is folded", Refused(400), put(first + 1, " x: a\r\n")),
         case("a header without a colon", Refused(400), whole("x\r\n")),
@@ -198,13 +198,13 @@ fn lines() -> Vec<Case> {
         case("a blank line before it", Served, format!("\r\n{plain}")),
         case("two blank lines before it", Served, format!("\r\n\r\n{plain}")),
         case("a bare LF before it", Refused(400), format!("\n{plain}")),
-        case("a blank before it", Refused(400), format!(" {plain}")),
+        case("a space before it", Refused(400), format!(" {plain}")),
         case("an empty header", Served, whole("x:\r\n")),
         case("Latin-1 in a value", Served, latin),
     ]
 }
 
-/// Bodies in chunks that have been read as something else.
+/// Chunked bodies that servers have parsed differently.
 fn chunks() -> Vec<Case> {
     let length = BODY.len();
     let sent = |body: &str| with("transfer-encoding: chunked\r\n", body);
@@ -225,9 +225,9 @@ fn chunks() -> Vec<Case> {
         case("a size with a sign", Refused(400), sized(&format!("+{length:x}"))),
         case("a negative size", Refused(400), sized("-1")),
         case("a size with an underscore", Refused(400), sized("2_0")),
-        case("a size with a blank behind it", Refused(400), sized(&format!("{length:x} "))),
-        case("a size with a blank before it", Refused(400), sized(&format!(" {length:x}"))),
-        case("a size with a tab behind it", Refused(400), sized(&format!("{length:x}\t"))),
+        case("a size with a space after it", Refused(400), sized(&format!("{length:x} "))),
+        case("a size with a space before it", Refused(400), sized(&format!(" {length:x}"))),
+        case("a size with a tab after it", Refused(400), sized(&format!("{length:x}\t"))),
         case("no size", Refused(400), sized("")),
         case("an extension without a size", Refused(400), sized(";a")),
         case(
@@ -237,16 +237,16 @@ fn chunks() -> Vec<Case> {
         ),
         case("an extension with a LF in it", Refused(400), sized(&format!("{length:x};a\nb"))),
         case("an extension with a CR in it", Refused(400), sized(&format!("{length:x};a\rb"))),
-        case("no line end behind a chunk", Refused(400), whole(end)),
-        case("a bare LF behind a chunk", Refused(400), whole(&format!("\n{end}"))),
-        case("a bare CR behind a chunk", Refused(400), whole(&format!("\r{end}"))),
-        case("two more bytes behind a chunk", Refused(400), whole(&format!("ab\r\n{end}"))),
+        case("no line end after a chunk", Refused(400), whole(end)),
+        case("a bare LF after a chunk", Refused(400), whole(&format!("\n{end}"))),
+        case("a bare CR after a chunk", Refused(400), whole(&format!("\r{end}"))),
+        case("two more bytes after a chunk", Refused(400), whole(&format!("ab\r\n{end}"))),
         case(
-            "a chunk that is longer than it says",
+            "a chunk that is longer than its size",
             Refused(400),
             sent(&format!("1\r\n{BODY}\r\n{end}")),
         ),
-        case("a bare LF behind the last chunk", Refused(400), whole("\r\n0\n\r\n")),
+        case("a bare LF after the last chunk", Refused(400), whole("\r\n0\n\r\n")),
         case("a bare LF at the end", Refused(400), whole("\r\n0\r\n\n")),
         case("a bare LF in a trailer", Refused(400), whole("\r\n0\r\nx: a\n\r\n")),
     ]
@@ -271,14 +271,14 @@ fn heads() -> Vec<Case> {
         case("HTTP/2.0", Refused(400), version("HTTP/2.0")),
         case("HTTP/0.9", Refused(400), version("HTTP/0.9")),
         case("no version", Refused(400), whole("").replacen(" HTTP/1.1", "", 1)),
-        case("a version in small letters", Refused(400), version("http/1.1")),
+        case("a version in lower case", Refused(400), version("http/1.1")),
         case("a version with a zero more", Refused(400), version("HTTP/1.10")),
         case("a version of another protocol", Refused(400), version("ICAP/1.1")),
-        case("two blanks behind the method", Refused(400), method("POST ")),
-        case("a tab behind the method", Refused(400), method("POST\t")),
+        case("two spaces after the method", Refused(400), method("POST ")),
+        case("a tab after the method", Refused(400), method("POST\t")),
         case("a method in brackets", Refused(400), method("(POST)")),
-        case("a method in small letters", Refused(405), method("post")),
-        case("a method that nobody knows", Refused(405), method("FETCH")),
+        case("a method in lower case", Refused(405), method("post")),
+        case("an unknown method", Refused(405), method("FETCH")),
         case("TRACE", Refused(405), method("TRACE")),
         case("a tunnel", Refused(405), tunnel),
         case("a tunnel with a body", Refused(405), method("CONNECT")),
@@ -290,7 +290,7 @@ fn heads() -> Vec<Case> {
         case("an empty host", Refused(400), host("host:\r\n")),
         case("a host with a user", Refused(400), host("host: a@g\r\n")),
         case("a host with a path", Refused(400), host("host: g/v1\r\n")),
-        case("a host with a blank", Refused(400), host("host: g h\r\n")),
+        case("a host with a space", Refused(400), host("host: g h\r\n")),
         case("a host with an underscore for its dash", Served, whole("x_host: h\r\n")),
         case("a head that is too long", Refused(431), whole(&long)),
         case("too many headers", Refused(431), whole(&"x: a\r\n".repeat(101))),
@@ -302,7 +302,7 @@ fn heads() -> Vec<Case> {
     ]
 }
 
-/// What a request is for.
+/// Request targets.
 fn targets() -> Vec<Case> {
     let to = |target: &str| whole("").replacen(CHAT, target, 1);
     vec![
@@ -315,17 +315,17 @@ fn targets() -> Vec<Case> {
         case("an asterisk", Refused(404), to("*")),
         case("an absolute form without a path", Refused(404), to("http://h")),
         case("two slashes", Refused(404), to(&format!("/{CHAT}"))),
-        case("a way up", Refused(404), to("/v1/../metrics")),
-        case("a way up, in code", Refused(404), to("/v1/%2e%2e/metrics")),
-        case("a slash in code", Refused(404), to("/v1%2fchat/completions")),
-        case("a letter in code", Refused(404), to("/v1/chat/%63ompletions")),
-        case("a slash behind it", Refused(404), to(&format!("{CHAT}/"))),
-        case("a semicolon behind it", Refused(404), to(&format!("{CHAT};a=b"))),
+        case("dot segments", Refused(404), to("/v1/../metrics")),
+        case("percent-encoded dot segments", Refused(404), to("/v1/%2e%2e/metrics")),
+        case("a percent-encoded slash", Refused(404), to("/v1%2fchat/completions")),
+        case("a percent-encoded letter", Refused(404), to("/v1/chat/%63ompletions")),
+        case("a slash after the path", Refused(404), to(&format!("{CHAT}/"))),
+        case("a semicolon after the path", Refused(404), to(&format!("{CHAT};a=b"))),
         case("backslashes", Refused(400), to("\\v1\\chat\\completions")),
-        case("a blank in it", Refused(400), to(&format!("{CHAT} HTTP/1.1 /x"))),
+        case("a space in the path", Refused(400), to(&format!("{CHAT} HTTP/1.1 /x"))),
         case("a bare CR in it", Refused(400), to(&format!("{CHAT}\rx"))),
         case("a NUL in it", Refused(400), to(&format!("{CHAT}\0"))),
-        case("a tab in it", Refused(400), to(&format!("{CHAT}\tx"))),
+        case("a tab in the path", Refused(400), to(&format!("{CHAT}\tx"))),
         case("nothing", Refused(400), to("")),
         case(
             "a request in the body of one that is not forwarded",
@@ -338,7 +338,7 @@ fn targets() -> Vec<Case> {
     ]
 }
 
-/// What is meant for this hop only.
+/// Hop-by-hop headers.
 fn hops() -> Vec<Case> {
     let hop = |name, verdict, lines: &str, gone| Case { gone, ..case(name, verdict, whole(lines)) };
     let upgrade =
@@ -346,7 +346,7 @@ fn hops() -> Vec<Case> {
     vec![
         hop("an upgrade", Served, "connection: upgrade\r\nupgrade: foo\r\n", &["foo"]),
         hop("an upgrade to HTTP/2", Served, upgrade, &["h2c", "aamaaabk"]),
-        hop("an upgrade that nobody nominates", Served, "upgrade: websocket\r\n", &["websocket"]),
+        hop("an upgrade that is not nominated", Served, "upgrade: websocket\r\n", &["websocket"]),
         hop(
             "a header that is nominated",
             ServedLast,
@@ -367,14 +367,14 @@ fn hops() -> Vec<Case> {
             "connection: x-request-id, x-forwarded-for\r\n",
             &[],
         ),
-        hop("a connection of nothing", Served, "connection: ,, ,\r\n", &[]),
+        hop("an empty connection list", Served, "connection: ,, ,\r\n", &[]),
         hop(
             "headers of old proxies",
             Served,
             "proxy-connection: keep-alive\r\nkeep-alive: timeout=1\r\n",
             &["timeout"],
         ),
-        hop("a key for a proxy", Served, "proxy-authorization: Basic abc\r\n", &["basic"]),
+        hop("proxy credentials", Served, "proxy-authorization: Basic abc\r\n", &["basic"]),
         hop("trailers that are announced", Served, "te: trailers\r\ntrailer: x\r\n", &[]),
         hop("an expectation", Served, "expect: 100-continue\r\n", &["100-continue"]),
         hop(
@@ -383,6 +383,6 @@ fn hops() -> Vec<Case> {
             "content_length: 0\r\nx_forwarded_for: 1.2.3.4\r\n",
             &["1.2.3.4"],
         ),
-        hop("an engine that is chosen", Served, "x-data-parallel-rank: 1\r\n", &["rank"]),
+        hop("a selected engine", Served, "x-data-parallel-rank: 1\r\n", &["rank"]),
     ]
 }

@@ -1,4 +1,4 @@
-//! Certificates made in the test, and both sides of TLS by rustls itself.
+//! Certificates that are generated in the test, and TLS clients and servers built on rustls alone.
 
 use rcgen::{CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 use rustls::pki_types::pem::PemObject;
@@ -14,33 +14,33 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Who signs certificates.
+/// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-/// A certificate and its key, in PEM.
+/// A certificate and its key in PEM.
 pub(crate) struct Pair {
     pub cert: String,
     pub key: String,
 }
 
 impl Authority {
-    /// A new one.
+    /// Creates a certificate authority.
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        // A name of its own, or it would be taken for another one.
+        // A unique name. With equal names, a client could take one authority for another.
         let name = format!("authority {}", NUMBER.fetch_add(1, Ordering::Relaxed));
         params.distinguished_name.push(DnType::CommonName, name);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// Its own certificate.
+    /// The certificate of the authority in PEM.
     pub(crate) fn pem(&self) -> String {
         self.0.pem()
     }
 
-    /// A certificate for a name, good until the end of this year.
+    /// Issues a certificate for a name, valid until the end of the year `until`.
     pub(crate) fn signs(&self, name: &str, until: i32) -> Pair {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.not_before = date_time_ymd(2020, 1, 1);
@@ -64,18 +64,18 @@ impl Pair {
     }
 }
 
-/// A folder of files for one test.
+/// A temporary directory of certificate files for one test.
 pub(crate) struct Files(PathBuf);
 
 impl Files {
-    /// An empty one.
+    /// Creates an empty directory.
     pub(crate) fn new(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{test}"));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{test}"));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
     }
 
-    /// Writes a file, in one step, and gives its path.
+    /// Writes a file atomically and returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let (path, new) = (self.0.join(name), self.0.join(format!("{name}.new")));
         std::fs::write(&new, text).unwrap();
@@ -90,9 +90,9 @@ fn roots(authority: &Authority) -> Arc<RootCertStore> {
     Arc::new(roots)
 }
 
-/// A server that listens with TLS and passes everything on to a port without. Clients must have a
-/// certificate of `clients`, if that is given.
-pub(crate) async fn terminator(
+/// Starts a TLS server that forwards decrypted bytes to a plain TCP port. If `clients` is given,
+/// clients must present a certificate of that authority.
+pub(crate) async fn start_tls_terminator(
     to: SocketAddr,
     pair: &Pair,
     clients: Option<&Authority>,
@@ -119,16 +119,16 @@ pub(crate) async fn terminator(
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
-                let Ok(mut near) = acceptor.accept(stream).await else { return };
-                let mut far = TcpStream::connect(to).await.unwrap();
-                let _ = copy_bidirectional(&mut near, &mut far).await;
+                let Ok(mut client_stream) = acceptor.accept(stream).await else { return };
+                let mut upstream = TcpStream::connect(to).await.unwrap();
+                let _ = copy_bidirectional(&mut client_stream, &mut upstream).await;
             });
         }
     });
     addr
 }
 
-/// A client that believes an authority, and may have a certificate.
+/// A TLS client that trusts an authority and can have a client certificate.
 pub(crate) fn client(
     authority: &Authority,
     own: Option<&Pair>,
@@ -150,7 +150,7 @@ pub(crate) fn client(
     TlsConnector::from(Arc::new(config))
 }
 
-/// Connects to a port as if it were `name`.
+/// Connects to a port and expects a certificate for `name`.
 pub(crate) async fn connect(
     client: &TlsConnector,
     to: SocketAddr,

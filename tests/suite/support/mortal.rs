@@ -1,5 +1,6 @@
-//! A wire to a scripted replica that dies when a request on it has come to a chosen byte: its port
-//! is gone and every connection is cut, as if the process had been killed. It can be revived.
+//! A proxy in front of a scripted backend that crashes when a request has reached a chosen byte:
+//! the port closes and every connection is cut, as if the process had been killed. It can be
+//! restarted.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -8,134 +9,148 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// When it dies.
+/// When the backend crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Death {
-    /// After so many bytes of a request.
+pub(crate) enum CrashPoint {
+    /// After this many bytes of a request.
     Asked(usize),
-    /// After so many bytes of the answers on a connection.
+    /// After this many response bytes on a connection.
     Answered(usize),
 }
 
-/// A replica that can be killed.
-pub(crate) struct Mortal {
-    /// Where it listens, in every life.
+/// A backend that can crash.
+pub(crate) struct CrashableBackend {
+    /// Address of the backend. It is the same after a restart.
     pub addr: SocketAddr,
-    replica: SocketAddr,
-    fate: Arc<Fate>,
-    life: Option<JoinHandle<()>>,
+    backend_addr: SocketAddr,
+    trigger: Arc<CrashTrigger>,
+    accept_task: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Fate {
-    death: Mutex<Option<Death>>,
-    struck: Notify,
+struct CrashTrigger {
+    crash_point: Mutex<Option<CrashPoint>>,
+    crashed: Notify,
 }
 
-impl Mortal {
-    /// A wire to this replica.
-    pub(crate) async fn before(replica: SocketAddr) -> Self {
+impl CrashableBackend {
+    /// Starts a proxy in front of this backend.
+    pub(crate) async fn before(backend: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let fate = Arc::<Fate>::default();
-        let life = Some(tokio::spawn(live(listener, replica, fate.clone())));
-        Self { addr, replica, fate, life }
+        let trigger = Arc::<CrashTrigger>::default();
+        let accept_task =
+            Some(tokio::spawn(accept_connections(listener, backend, trigger.clone())));
+        Self { addr, backend_addr: backend, trigger, accept_task }
     }
 
-    /// It will die then.
-    pub(crate) fn doom(&self, death: Death) {
-        *self.fate.death.lock().unwrap() = Some(death);
+    /// Sets the crash point.
+    pub(crate) fn doom(&self, crash_point: CrashPoint) {
+        *self.trigger.crash_point.lock().unwrap() = Some(crash_point);
     }
 
-    /// It dies now, if it has not. Gives whether it had.
+    /// Crashes now, unless it has crashed already. Returns whether it had.
     pub(crate) async fn kill(&mut self) -> bool {
-        let had_died = self.fate.death.lock().unwrap().take().is_none();
-        self.fate.struck.notify_one();
-        if let Some(life) = self.life.take() {
-            life.await.unwrap();
+        let had_crashed = self.trigger.crash_point.lock().unwrap().take().is_none();
+        self.trigger.crashed.notify_one();
+        if let Some(accept_task) = self.accept_task.take() {
+            accept_task.await.unwrap();
         }
-        had_died
+        had_crashed
     }
 
-    /// It lives again, at the same address.
+    /// Restarts at the same address.
     pub(crate) async fn revive(&mut self) {
-        self.fate = Arc::default();
+        self.trigger = Arc::default();
         let listener = TcpListener::bind(self.addr).await.unwrap();
-        self.life = Some(tokio::spawn(live(listener, self.replica, self.fate.clone())));
+        self.accept_task = Some(tokio::spawn(accept_connections(
+            listener,
+            self.backend_addr,
+            self.trigger.clone(),
+        )));
     }
 }
 
-async fn live(listener: TcpListener, replica: SocketAddr, fate: Arc<Fate>) {
-    // Dropped with this task, and with them both ends of every wire.
-    let mut wires = JoinSet::new();
+async fn accept_connections(
+    listener: TcpListener,
+    backend: SocketAddr,
+    trigger: Arc<CrashTrigger>,
+) {
+    // Dropped with this task, which closes both ends of every proxied connection.
+    let mut proxied_connections = JoinSet::new();
     loop {
         tokio::select! {
             biased;
-            () = fate.struck.notified() => return,
+            () = trigger.crashed.notified() => return,
             accepted = listener.accept() => {
-                wires.spawn(wire(accepted.unwrap().0, replica, fate.clone()));
+                proxied_connections.spawn(proxy_connection(accepted.unwrap().0, backend, trigger.clone()));
             }
         }
     }
 }
 
-async fn wire(mut gateway: TcpStream, replica: SocketAddr, fate: Arc<Fate>) {
-    let Ok(mut replica) = TcpStream::connect(replica).await else { return };
-    let (mut asked, mut answered, mut is_inference) = (0, 0, false);
-    let (mut question, mut answer) = (vec![0; 16 << 10], vec![0; 16 << 10]);
+async fn proxy_connection(mut gateway: TcpStream, backend: SocketAddr, trigger: Arc<CrashTrigger>) {
+    let Ok(mut backend) = TcpStream::connect(backend).await else { return };
+    let (mut request_bytes, mut response_bytes, mut is_inference) = (0, 0, false);
+    let (mut request_buffer, mut response_buffer) = (vec![0; 16 << 10], vec![0; 16 << 10]);
     loop {
         tokio::select! {
-            read = gateway.read(&mut question) => {
-                let bytes = &question[..read.unwrap_or(0)];
+            read = gateway.read(&mut request_buffer) => {
+                let bytes = &request_buffer[..read.unwrap_or(0)];
                 is_inference |= bytes.starts_with(b"POST");
-                let death = fate.death(is_inference, |death| match death {
-                    Death::Asked(at) => at.checked_sub(asked),
-                    Death::Answered(_) => None,
+                let bytes_until_crash = trigger.bytes_until_crash(is_inference, |crash_point| match crash_point {
+                    CrashPoint::Asked(at) => at.checked_sub(request_bytes),
+                    CrashPoint::Answered(_) => None,
                 });
-                asked += bytes.len();
-                if !pass(bytes, death, &mut replica, &fate).await { return }
+                request_bytes += bytes.len();
+                if !forward(bytes, bytes_until_crash, &mut backend, &trigger).await { return }
             }
-            read = replica.read(&mut answer) => {
-                let bytes = &answer[..read.unwrap_or(0)];
-                let death = fate.death(is_inference, |death| match death {
-                    Death::Answered(at) => at.checked_sub(answered),
-                    Death::Asked(_) => None,
+            read = backend.read(&mut response_buffer) => {
+                let bytes = &response_buffer[..read.unwrap_or(0)];
+                let bytes_until_crash = trigger.bytes_until_crash(is_inference, |crash_point| match crash_point {
+                    CrashPoint::Answered(at) => at.checked_sub(response_bytes),
+                    CrashPoint::Asked(_) => None,
                 });
-                answered += bytes.len();
-                if !pass(bytes, death, &mut gateway, &fate).await { return }
+                response_bytes += bytes.len();
+                if !forward(bytes, bytes_until_crash, &mut gateway, &trigger).await { return }
             }
         }
     }
 }
 
-/// Passes bytes on, up to the one at which it dies. Whether the wire goes on.
-async fn pass(bytes: &[u8], death: Option<usize>, to: &mut TcpStream, fate: &Fate) -> bool {
-    let last = death.filter(|at| *at <= bytes.len());
+/// Forwards bytes up to the crash point. Returns whether the connection stays open.
+async fn forward(
+    bytes: &[u8],
+    bytes_until_crash: Option<usize>,
+    to: &mut TcpStream,
+    trigger: &CrashTrigger,
+) -> bool {
+    let last = bytes_until_crash.filter(|at| *at <= bytes.len());
     let is_passed = to.write_all(&bytes[..last.unwrap_or(bytes.len())]).await.is_ok();
-    if last.is_some() && fate.death.lock().unwrap().take().is_some() {
-        fate.struck.notify_one();
-        // Whoever waits for this life to end cuts this wire.
+    if last.is_some() && trigger.crash_point.lock().unwrap().take().is_some() {
+        trigger.crashed.notify_one();
+        // The proxied connection is dropped with the accept task.
         std::future::pending::<()>().await;
     }
     is_passed && !bytes.is_empty()
 }
 
-impl Fate {
-    /// How many bytes from here on it dies, if it does on a wire of this kind.
-    fn death(
+impl CrashTrigger {
+    /// Number of bytes until the crash, if the crash point applies to this connection.
+    fn bytes_until_crash(
         &self,
         is_inference: bool,
-        after: impl FnOnce(Death) -> Option<usize>,
+        after: impl FnOnce(CrashPoint) -> Option<usize>,
     ) -> Option<usize> {
-        let death = *self.death.lock().unwrap();
-        death.filter(|_| is_inference).and_then(after)
+        let crash_point = *self.crash_point.lock().unwrap();
+        crash_point.filter(|_| is_inference).and_then(after)
     }
 }
 
-impl Drop for Mortal {
+impl Drop for CrashableBackend {
     fn drop(&mut self) {
-        if let Some(life) = &self.life {
-            life.abort();
+        if let Some(accept_task) = &self.accept_task {
+            accept_task.abort();
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The gateway as a process of its own, and clients that notice every request that is lost.
+//! The gateway as a separate process, and load clients that count every failed request.
 
 #![expect(clippy::panic, reason = "a test that cannot go on has failed")]
 
-use super::fake::Fake;
+use super::scripted_backend::ScriptedBackend;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -15,47 +15,47 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-/// A running `tokenweir serve`. Dropping it kills it.
-pub(crate) struct Process {
+/// A running `tokenweir serve`. Dropping it kills the process.
+pub(crate) struct GatewayProcess {
     child: Child,
-    /// Where operators connect.
+    /// Address of the admin listener.
     pub admin: SocketAddr,
 }
 
-/// Clients that ask again and again.
+/// Clients that send requests without pause.
 pub(crate) struct Load {
     clients: JoinSet<()>,
     is_over: Arc<AtomicBool>,
     outcomes: watch::Receiver<Outcomes>,
 }
 
-/// What became of requests.
+/// The outcomes of requests.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    /// Those that were answered whole.
+    /// Number of complete responses.
     pub served: u64,
-    /// Why others were not.
+    /// Reasons of the other outcomes.
     pub failed: Vec<String>,
 }
 
-const LONGEST: Duration = Duration::from_secs(20);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-// === impl Process ===
+// === impl GatewayProcess ===
 
-impl Process {
-    /// Starts it, and waits until it is ready.
+impl GatewayProcess {
+    /// Starts the gateway and waits until it is ready.
     pub(crate) async fn start(config: &Path) -> Self {
         Self::start_with(config, &[]).await
     }
 
-    /// The same, with these variables in its environment.
+    /// Starts the gateway with additional environment variables.
     pub(crate) async fn start_with(config: &Path, variables: &[(&str, &str)]) -> Self {
         let command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
         Self::run(command, config, variables).await
     }
 
-    /// The same, and it may have so many files open.
-    pub(crate) async fn start_with_files(config: &Path, files: usize) -> Self {
+    /// Starts the gateway with a limit of open files.
+    pub(crate) async fn start_with_file_limit(config: &Path, files: usize) -> Self {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
         command.args(["-c", &limited, env!("CARGO_BIN_EXE_tokenweir")]);
@@ -68,18 +68,18 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut told = Vec::new();
+        let mut log_lines = Vec::new();
         let admin = loop {
             let line = lines.next_line().await.unwrap();
-            let Some(line) = line else { panic!("it ended: {}", told.join("\n")) };
+            let Some(line) = line else { panic!("the gateway exited: {}", log_lines.join("\n")) };
             let rest = line.trim_start().strip_prefix("admin").map(str::trim_start);
             let url = rest.and_then(|rest| rest.strip_prefix("http://"));
             if let Some(addr) = url.and_then(|url| url.split(' ').next()?.parse().ok()) {
                 break addr;
             }
-            told.push(line);
+            log_lines.push(line);
         };
-        // What it says later is shown if the test fails.
+        // Later log lines are printed, so that they appear in the output of a failed test.
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 eprintln!("{line}");
@@ -92,14 +92,14 @@ impl Process {
         process
     }
 
-    /// A page of its admin port; nothing if it has none any more.
+    /// Fetches a page of the admin listener. Returns an empty string if the listener is closed.
     pub(crate) async fn get(&self, path: &str) -> String {
-        self.ask("GET", path).await
+        self.send_admin_request("GET", path).await
     }
 
-    /// Has its configuration read again, and gives the answer.
+    /// Reloads the configuration and returns the response.
     pub(crate) async fn reload(&self) -> String {
-        self.ask("POST", "/-/reload").await
+        self.send_admin_request("POST", "/-/reload").await
     }
 
     /// The value of a series.
@@ -107,34 +107,37 @@ impl Process {
         crate::metrics::value(&self.get("/metrics").await, series)
     }
 
-    async fn ask(&self, method: &str, path: &str) -> String {
-        let mut answer = String::new();
-        let Ok(mut stream) = TcpStream::connect(self.admin).await else { return answer };
+    async fn send_admin_request(&self, method: &str, path: &str) -> String {
+        let mut response = String::new();
+        let Ok(mut stream) = TcpStream::connect(self.admin).await else { return response };
         let request =
             format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         if stream.write_all(request.as_bytes()).await.is_ok() {
-            let _ = stream.read_to_string(&mut answer).await;
+            let _ = stream.read_to_string(&mut response).await;
         }
-        answer
+        response
     }
 
-    /// Sends it a signal, such as `HUP`.
+    /// Sends a signal, such as `HUP`.
     pub(crate) async fn signal(&self, name: &str) {
-        let id = self.child.id().expect("it runs").to_string();
+        let id = self.child.id().expect("a running process").to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status().await.unwrap();
         assert!(sent.success());
     }
 
-    /// Waits until it has ended.
+    /// Waits until the process has exited.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
-        tokio::time::timeout(LONGEST, self.child.wait()).await.expect("it ends").unwrap()
+        tokio::time::timeout(WAIT_TIMEOUT, self.child.wait())
+            .await
+            .expect("exit within the timeout")
+            .unwrap()
     }
 }
 
-/// The program in front of a replica, with no other variables than these in its environment; where
-/// its clients connect, and what it says.
+/// Starts the program in front of a backend with only these environment variables. Returns the
+/// process, the address of the client listener and the log lines.
 pub(crate) async fn in_front_of(
-    fake: &Fake,
+    fake: &ScriptedBackend,
     variables: &[(&str, &str)],
 ) -> (Child, SocketAddr, mpsc::UnboundedReceiver<String>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
@@ -162,28 +165,35 @@ pub(crate) async fn in_front_of(
 // === impl Load ===
 
 impl Load {
-    /// Clients with a new connection for each request, and as many that keep theirs. What they ask
-    /// for is a stream that ends.
+    /// Starts `pairs` clients that open a connection per request and `pairs` clients that reuse one
+    /// connection. Each request is a chat completion with a finite stream.
     pub(crate) fn start(gateway: SocketAddr, model: &str, pairs: usize) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let (sender, outcomes) = watch::channel(Outcomes::default());
         let sender = Arc::new(sender);
         let mut clients = JoinSet::new();
         for client in 0..pairs * 2 {
-            let keeps = client % 2 == 0;
-            let request = request(model, keeps);
+            let reuses_connection = client % 2 == 0;
+            let request = request(model, reuses_connection);
             let (is_over, sender) = (is_over.clone(), sender.clone());
             clients.spawn(async move {
-                let mut kept = None;
+                let mut idle_connection = None;
                 while !is_over.load(Ordering::Relaxed) {
-                    let asked = ask(gateway, &mut kept, &request, keeps);
-                    let result = tokio::time::timeout(LONGEST, asked).await;
+                    let exchange = exchange_request(
+                        gateway,
+                        &mut idle_connection,
+                        &request,
+                        reuses_connection,
+                    );
+                    let result = tokio::time::timeout(WAIT_TIMEOUT, exchange).await;
                     sender.send_modify(|outcomes| match result {
                         Ok(Ok(())) => outcomes.served += 1,
                         Ok(Err(problem)) => {
-                            outcomes.failed.push(format!("{problem}, kept: {keeps}"));
+                            outcomes
+                                .failed
+                                .push(format!("{problem}, connection reused: {reuses_connection}"));
                         }
-                        Err(_) => outcomes.failed.push("no answer".to_owned()),
+                        Err(_) => outcomes.failed.push("no response".to_owned()),
                     });
                 }
             });
@@ -191,7 +201,7 @@ impl Load {
         Self { clients, is_over, outcomes }
     }
 
-    /// Waits until so many more requests have been answered.
+    /// Waits until `requests` further requests have been served, or one has failed.
     pub(crate) async fn goes_on(&mut self, requests: u64) {
         let goal = self.outcomes.borrow().served + requests;
         let is_enough =
@@ -199,7 +209,7 @@ impl Load {
         self.outcomes.wait_for(is_enough).await.unwrap();
     }
 
-    /// Ends the load.
+    /// Stops the clients and returns the outcomes.
     pub(crate) async fn end(mut self) -> Outcomes {
         self.is_over.store(true, Ordering::Relaxed);
         while self.clients.join_next().await.is_some() {}
@@ -208,11 +218,11 @@ impl Load {
     }
 }
 
-fn request(model: &str, keeps: bool) -> String {
+fn request(model: &str, reuses_connection: bool) -> String {
     let body = format!(
         r#"{{"model":"{model}","stream":true,"max_tokens":12,"messages":[{{"role":"user","content":"hi"}}]}}"#
     );
-    let connection = if keeps { "keep-alive" } else { "close" };
+    let connection = if reuses_connection { "keep-alive" } else { "close" };
     format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ncontent-type: application/json\r\n\
          connection: {connection}\r\ncontent-length: {}\r\n\r\n{body}",
@@ -220,32 +230,34 @@ fn request(model: &str, keeps: bool) -> String {
     )
 }
 
-/// One request, to the last byte of its answer. A connection that the answer does not close is kept.
-async fn ask(
+/// Sends one request and reads its response to the last byte. Keeps the connection unless the
+/// response closes it.
+async fn exchange_request(
     gateway: SocketAddr,
-    kept: &mut Option<TcpStream>,
+    idle_connection: &mut Option<TcpStream>,
     request: &str,
-    keeps: bool,
+    reuses_connection: bool,
 ) -> Result<(), String> {
-    let mut stream = match kept.take() {
+    let mut stream = match idle_connection.take() {
         Some(stream) => stream,
         None => TcpStream::connect(gateway).await.map_err(|error| format!("connect: {error}"))?,
     };
     stream.write_all(request.as_bytes()).await.map_err(|error| format!("send: {error}"))?;
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"0\r\n\r\n") {
-        let read = stream.read_buf(&mut answer).await.map_err(|error| format!("read: {error}"))?;
+    let mut response = Vec::new();
+    while !response.ends_with(b"0\r\n\r\n") {
+        let read =
+            stream.read_buf(&mut response).await.map_err(|error| format!("read: {error}"))?;
         if read == 0 {
-            return Err(format!("cut: {:?}", String::from_utf8_lossy(&answer)));
+            return Err(format!("truncated: {:?}", String::from_utf8_lossy(&response)));
         }
     }
-    let text = String::from_utf8_lossy(&answer);
+    let text = String::from_utf8_lossy(&response);
     if !text.starts_with("HTTP/1.1 200") || !text.contains("data: [DONE]") {
-        return Err(format!("answered: {text:?}"));
+        return Err(format!("unexpected response: {text:?}"));
     }
     let head = text.split("\r\n\r\n").next().unwrap_or_default().to_ascii_lowercase();
-    if keeps && !head.contains("connection: close") {
-        *kept = Some(stream);
+    if reuses_connection && !head.contains("connection: close") {
+        *idle_connection = Some(stream);
     }
     Ok(())
 }

@@ -1,26 +1,26 @@
-//! Which metrics and labels a query names. Enough of the language for that, and written
-//! without the code that makes the queries.
+//! A small `PromQL` parser that finds the metrics and labels in a query. It is independent of the
+//! code that generates the queries.
 
-/// A metric in a query, with its matchers as (label, value).
+/// A metric in a query with its matchers as (label, value).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) metric: String,
     pub(crate) matchers: Vec<(String, String)>,
 }
 
-/// What a query names.
+/// The metrics and labels of a query.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Names {
+pub(crate) struct QueryNames {
     pub(crate) metrics: Vec<Named>,
-    /// Labels in `by`, `on` and the like.
+    /// Labels in `by`, `without`, `on`, `ignoring`, `group_left` and `group_right`.
     pub(crate) labels: Vec<String>,
 }
 
 const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
-const WORDS: [&str; 5] = ["and", "or", "unless", "bool", "offset"];
+const KEYWORDS: [&str; 5] = ["and", "or", "unless", "bool", "offset"];
 
-pub(crate) fn names(query: &str) -> Names {
-    let mut names = Names::default();
+pub(crate) fn names(query: &str) -> QueryNames {
+    let mut names = QueryNames::default();
     let mut rest = query;
     while let Some(first) = rest.chars().next() {
         if first.is_ascii_digit() {
@@ -39,8 +39,8 @@ pub(crate) fn names(query: &str) -> Names {
     names
 }
 
-/// Reads what begins with a name, and gives what comes after it.
-fn name<'a>(text: &'a str, names: &mut Names) -> &'a str {
+/// Reads an identifier and what belongs to it. Returns the rest of the text.
+fn name<'a>(text: &'a str, names: &mut QueryNames) -> &'a str {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let end = text.find(|c| !is_of_name(c)).unwrap_or(text.len());
     let (name, rest) = text.split_at(end);
@@ -51,11 +51,11 @@ fn name<'a>(text: &'a str, names: &mut Names) -> &'a str {
         names.labels.extend(labels.map(str::to_owned));
         return rest;
     }
-    // `sum by (x) (y)`: what stands before its grouping is no metric.
+    // `sum by (x) (y)`: the identifier before a grouping is no metric.
     let is_aggregation = GROUPINGS[..2].iter().any(|word| after.starts_with(&format!("{word} (")));
     if is_aggregation
         || after.starts_with('(')
-        || WORDS.contains(&name)
+        || KEYWORDS.contains(&name)
         || GROUPINGS.contains(&name)
     {
         return rest;
@@ -68,7 +68,7 @@ fn name<'a>(text: &'a str, names: &mut Names) -> &'a str {
     rest
 }
 
-/// Reads matchers up to the brace that ends them.
+/// Reads matchers up to the closing brace.
 fn matchers(mut text: &str) -> (Vec<(String, String)>, &str) {
     let mut matchers = Vec::new();
     loop {
@@ -87,10 +87,11 @@ fn matchers(mut text: &str) -> (Vec<(String, String)>, &str) {
 fn names_are_found_in_every_form_of_query() {
     let query = "histogram_quantile(0.95, sum by (le, slo) (rate(a_bucket{x=~\"b|c\",y!=\"d\"}[5m])))\n\
                  > 2 * (level:e:p95 offset 1h) and on (f) vector(0) unless g";
-    let found = names(query);
-    let metrics: Vec<&str> = found.metrics.iter().map(|named| named.metric.as_str()).collect();
+    let names_in_query = names(query);
+    let metrics: Vec<&str> =
+        names_in_query.metrics.iter().map(|named| named.metric.as_str()).collect();
     assert_eq!(metrics, ["a_bucket", "level:e:p95", "g"]);
     let pairs = [("x", "b|c"), ("y", "d")].map(|(label, value)| (label.into(), value.into()));
-    assert_eq!(found.metrics[0].matchers, pairs);
-    assert_eq!(found.labels, ["le", "slo", "f"]);
+    assert_eq!(names_in_query.metrics[0].matchers, pairs);
+    assert_eq!(names_in_query.labels, ["le", "slo", "f"]);
 }

@@ -1,4 +1,4 @@
-//! HTTP/2 in raw frames, so that a test can send what no library would.
+//! HTTP/2 in raw frames, so that a test can send frames that no library would send.
 
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,10 +19,10 @@ pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// Why a stream or a connection ended: the sender is asked to slow down.
+/// The error code `ENHANCE_YOUR_CALM` (RFC 9113 §7).
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub kind: u8,
@@ -31,50 +31,50 @@ pub(crate) struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// A connection whose preface has been sent.
+/// A connection after its preface and settings.
 pub(crate) struct Http2 {
     pub writer: OwnedWriteHalf,
     pub reader: Reader,
 }
 
-/// What comes on it.
+/// The reading side of a connection.
 pub(crate) struct Reader {
     half: OwnedReadHalf,
     buffer: Vec<u8>,
 }
 
-/// What became of a stream.
+/// How a stream ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// It was answered, with this body.
+    /// A response with this body.
     Answered(String),
-    /// It was reset, or the connection was closed, for this reason.
+    /// A reset of the stream or a GOAWAY of the connection, with this error code.
     Refused(u32),
-    /// The connection closed without a word.
+    /// The connection closed without GOAWAY.
     Closed,
 }
 
-/// A frame in bytes.
+/// Encodes a frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Headers as literals that are not compressed (RFC 7541 §6.2.2).
-pub(crate) fn literals<T: AsRef<[u8]>>(headers: &[(T, T)]) -> Vec<u8> {
+/// Encodes headers as literals without indexing and without Huffman coding (RFC 7541 §6.2.2).
+pub(crate) fn encode_headers<T: AsRef<[u8]>>(headers: &[(T, T)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in headers {
         block.push(0);
         for text in [name.as_ref(), value.as_ref()] {
-            integer(&mut block, text.len());
+            encode_integer(&mut block, text.len());
             block.extend_from_slice(text);
         }
     }
     block
 }
 
-/// An integer with a prefix of seven bits (RFC 7541 §5.1).
-fn integer(block: &mut Vec<u8>, number: usize) {
+/// Encodes an integer with a prefix of seven bits (RFC 7541 §5.1).
+fn encode_integer(block: &mut Vec<u8>, number: usize) {
     if number < 127 {
         return block.push(number as u8);
     }
@@ -88,7 +88,7 @@ fn integer(block: &mut Vec<u8>, number: usize) {
 }
 
 impl Http2 {
-    /// Connects, with these settings.
+    /// Connects with these settings.
     pub(crate) async fn connect(to: SocketAddr, settings: &[(u16, u32)]) -> Self {
         let socket = TcpStream::connect(to).await.unwrap();
         socket.set_nodelay(true).unwrap();
@@ -101,14 +101,14 @@ impl Http2 {
         Self { writer, reader: Reader { half, buffer: Vec::new() } }
     }
 
-    /// Writes bytes, unless the connection has ended.
+    /// Writes bytes. Ignores the error of a closed connection.
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         let _ = self.writer.write_all(bytes).await;
     }
 }
 
 impl Reader {
-    /// The next frame. `None`: the connection has ended.
+    /// Reads the next frame. `None` at the end of the connection.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.take() {

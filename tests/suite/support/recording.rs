@@ -1,10 +1,10 @@
-//! The recorded answers of `tests/wire`, read back from their raw bytes.
+//! The recorded responses of `tests/wire`, parsed from their raw bytes.
 
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One recorded exchange with the facts that it must give.
+/// One recorded exchange with its expected record fields.
 pub(crate) struct Recording {
     /// Front end and name, such as `python/chat-stream`.
     pub name: String,
@@ -12,22 +12,22 @@ pub(crate) struct Recording {
     pub path: String,
     /// The body of the request.
     pub request: Option<String>,
-    /// The status line and headers, as they came.
+    /// The status line and headers of the response, unchanged.
     pub head: String,
-    /// Everything after the head, with its framing.
+    /// The bytes after the headers, with their framing.
     pub framed: Vec<u8>,
-    /// The body without framing, in the pieces that the server wrote.
+    /// The body without framing, in the chunks that the server wrote.
     pub pieces: Vec<Vec<u8>>,
-    /// What an independent reading says of it.
+    /// The fields that an independent parser (`oracle.py`) computed.
     pub expected: Value,
 }
 
-/// The folder of recordings.
+/// The directory of the recordings.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire")
 }
 
-/// All recorded exchanges that have an answer.
+/// All recorded exchanges that have a response.
 pub(crate) fn all() -> Vec<Recording> {
     let mut all = Vec::new();
     for front_end in ["python", "rust"] {
@@ -50,7 +50,7 @@ pub(crate) fn all() -> Vec<Recording> {
             });
         }
     }
-    assert!(all.len() > 200, "the recordings are there");
+    assert!(all.len() > 200, "the recordings are complete");
     all
 }
 
@@ -73,7 +73,7 @@ fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// The head of the final answer, and what follows it.
+/// Splits off the headers of the final response; informational responses are skipped.
 fn split_head(raw: &[u8]) -> Option<(String, &[u8])> {
     let end = raw.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let head = String::from_utf8(raw[..end].to_vec()).unwrap();

@@ -1,9 +1,9 @@
-//! Bytes of a wire, some of which are others than they were.
+//! Random corruption of bytes.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// The same bytes, one to three of them replaced.
+/// Replaces one to three bytes.
 pub(crate) fn spoilt(wire: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     let others = proptest::collection::vec((any::<Index>(), any::<u8>()), 1..4);
     (wire, others).prop_map(|(mut wire, others)| {

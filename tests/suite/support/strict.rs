@@ -1,10 +1,11 @@
-//! A strict reading of what passes on both sides of the gateway: of requests that a replica got,
-//! which no server may read in another way, and of the answers on a client's connection.
+//! Strict parsers for both sides of the gateway: for requests that a backend received, which no
+//! server may parse differently, and for the responses on a client connection.
 
-use super::fake::Seen;
+use super::scripted_backend::Seen;
 
-/// Headers that are for one hop, or that frame a body: a replica may get none of them.
-const NEVER: [&str; 13] = [
+/// Hop-by-hop headers, framing headers and headers that the gateway controls. A backend must
+/// receive none of them.
+const FORBIDDEN_HEADERS: [&str; 13] = [
     "transfer-encoding",
     "connection",
     "keep-alive",
@@ -20,65 +21,64 @@ const NEVER: [&str; 13] = [
     "x-vllm-priority",
 ];
 
-/// One answer.
+/// One response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answered {
     pub status: u16,
     pub body: String,
 }
 
-/// What is wrong with a request as a replica got it. Every line ends in CRLF, every name is a token,
-/// one `content-length` of digits says how long the body is, and nothing is for this hop only.
-pub(crate) fn unsound(seen: &Seen) -> Result<(), String> {
-    let is = |holds: bool, what: &str| {
-        if holds { Ok(()) } else { Err(format!("{what} in {:?}", seen.head)) }
+/// Checks a forwarded request. Every line ends in CRLF, every name is a token, one `content-length`
+/// of digits gives the length of the body, and there are no hop-by-hop headers.
+pub(crate) fn check_forwarded_request(seen: &Seen) -> Result<(), String> {
+    let require = |holds: bool, problem: &str| {
+        if holds { Ok(()) } else { Err(format!("{problem} in {:?}", seen.head)) }
     };
     let head = seen.head.strip_suffix("\r\n\r\n").ok_or("no end of the head")?;
     let mut lines = head.split("\r\n");
     let is_clean = |text: &str| !text.bytes().any(|byte| byte < b' ' && byte != b'\t');
     let request: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
-    is(request.len() == 3 && request[2] == "HTTP/1.1", "a strange request line")?;
-    is(request[1].starts_with('/') && is_clean(request[1]), "a strange path")?;
-    is(request[0].bytes().all(is_token), "a strange method")?;
+    require(request.len() == 3 && request[2] == "HTTP/1.1", "an invalid request line")?;
+    require(request[1].starts_with('/') && is_clean(request[1]), "an invalid path")?;
+    require(request[0].bytes().all(is_token), "an invalid method")?;
     let mut names = Vec::new();
     for line in lines {
         let (name, value) = line.split_once(':').ok_or(format!("no colon in {line:?}"))?;
-        is(!name.is_empty() && name.bytes().all(is_token), "a strange name")?;
-        is(!name.contains('_'), "a name with an underscore")?;
-        is(is_clean(value), "a control character")?;
+        require(!name.is_empty() && name.bytes().all(is_token), "an invalid name")?;
+        require(!name.contains('_'), "a name with an underscore")?;
+        require(is_clean(value), "a control character")?;
         names.push(name.to_ascii_lowercase());
         if names.last().is_some_and(|name| name == "content-length") {
             let length = value.trim().parse::<usize>().ok();
-            is(length == Some(seen.body.len()), "a strange length")?;
+            require(length == Some(seen.body.len()), "an invalid length")?;
         }
     }
-    let count = |name: &str| names.iter().filter(|there| *there == name).count();
-    is(count("content-length") == 1, "not one length")?;
-    is(count("host") == 1, "not one host")?;
-    NEVER.iter().try_for_each(|name| is(count(name) == 0, name))
+    let count = |name: &str| names.iter().filter(|existing| *existing == name).count();
+    require(count("content-length") == 1, "no length or several")?;
+    require(count("host") == 1, "no host or several")?;
+    FORBIDDEN_HEADERS.iter().try_for_each(|name| require(count(name) == 0, name))
 }
 
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// The answers that came on one connection, one after the other. What cannot be read as one is an
-/// error.
+/// Parses the responses of one connection. Bytes that are no response are an error.
 pub(crate) fn answers(mut bytes: &[u8]) -> Result<Vec<Answered>, String> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
-        let wrong = |what: &str| format!("{what}: {:?}", String::from_utf8_lossy(bytes));
-        let end = memchr::memmem::find(bytes, b"\r\n\r\n").ok_or_else(|| wrong("no head"))? + 4;
+        let error_at = |problem: &str| format!("{problem}: {:?}", String::from_utf8_lossy(bytes));
+        let end = memchr::memmem::find(bytes, b"\r\n\r\n").ok_or_else(|| error_at("no head"))? + 4;
         let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
         let status = head.strip_prefix("http/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
-        let status: u16 = status.ok_or_else(|| wrong("no status"))?;
+        let status: u16 = status.ok_or_else(|| error_at("no status"))?;
         let length = head.split("\r\ncontent-length: ").nth(1);
         let length: usize = match length.and_then(|rest| rest.split("\r\n").next()) {
             _ if status < 200 => 0,
-            Some(length) => length.parse().map_err(|_| wrong("a strange length"))?,
-            None => return Err(wrong("no length")),
+            Some(length) => length.parse().map_err(|_| error_at("an invalid length"))?,
+            None => return Err(error_at("no length")),
         };
-        let body = bytes.get(end..end + length).ok_or_else(|| wrong("cut"))?;
+        let body = bytes.get(end..end + length).ok_or_else(|| error_at("truncated"))?;
         if status >= 200 {
             all.push(Answered { status, body: String::from_utf8_lossy(body).into_owned() });
         }

@@ -1,7 +1,8 @@
-//! Which web pages may read answers. Browsers ask before they send a request with a key, and show
-//! no answer to a page that is not named in it.
+//! Cross-origin resource sharing (CORS): answers preflight requests and sets the CORS headers of
+//! responses.
 //!
-//! Cookies are never allowed: a key is in a header, which no other page can make a browser send.
+//! Credentialed requests (cookies) are never allowed. API keys are sent in a header, which a page
+//! of another origin cannot make a browser send.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -12,40 +13,42 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The origins that are allowed.
+/// Origins of web pages that may use the API.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Settings {
-    /// The web pages that may read answers, such as `https://chat.example.com`; `*` is any.
+pub struct CorsSettings {
+    /// Origins whose web pages may send requests and read responses, such as
+    /// `https://chat.example.com`. `*`: any origin.
     pub origins: Vec<String>,
 }
 
-/// The rule that [`Settings`] make.
+/// CORS policy, built from [`CorsSettings`].
 #[derive(Debug, Clone, Default)]
 pub struct Cors {
     origins: Vec<HeaderValue>,
-    is_any: bool,
+    allows_any_origin: bool,
 }
 
-const ANY: &str = "*";
-const METHODS: HeaderValue = HeaderValue::from_static("GET, POST");
-/// What clients of this gateway want to know of an answer, besides its body.
-const EXPOSED: HeaderValue = HeaderValue::from_static(
+const ANY_ORIGIN: &str = "*";
+const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET, POST");
+/// Response headers that scripts of a web page may read.
+const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
     "x-request-id, x-gateway-error, retry-after, \
      x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, \
      x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens",
 );
-/// Ten minutes, in seconds: how soon a browser hears that an origin is no longer allowed.
-const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
+/// Time for which browsers cache a preflight response: 10 minutes. An origin that is removed from
+/// the configuration may be used for that long.
+const PREFLIGHT_MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("600");
 
-impl Settings {
-    /// The first origin that no browser would ever send.
+impl CorsSettings {
+    /// Index of the first origin that is invalid: no browser sends it.
     pub fn stray(&self) -> Option<usize> {
-        self.origins.iter().position(|origin| origin != ANY && !is_origin(origin))
+        self.origins.iter().position(|origin| origin != ANY_ORIGIN && !is_origin(origin))
     }
 }
 
-/// A scheme, a host and maybe a port, in lower case, and nothing after them.
+/// Whether a text is a scheme, a host and an optional port, in lower case, without a path.
 fn is_origin(text: &str) -> bool {
     let uri: Option<Uri> = text.parse().ok();
     let rebuilt = uri.and_then(|uri| {
@@ -58,51 +61,53 @@ fn is_origin(text: &str) -> bool {
 // === impl Cors ===
 
 impl Cors {
-    /// Of settings that have been checked.
-    pub fn new(settings: &Settings) -> Self {
-        let named = settings.origins.iter().filter(|origin| *origin != ANY);
+    /// The policy of validated settings. Invalid origins are ignored.
+    pub fn new(settings: &CorsSettings) -> Self {
+        let named = settings.origins.iter().filter(|origin| *origin != ANY_ORIGIN);
         Self {
             origins: named.filter_map(|origin| origin.parse().ok()).collect(),
-            is_any: settings.origins.iter().any(|origin| origin == ANY),
+            allows_any_origin: settings.origins.iter().any(|origin| origin == ANY_ORIGIN),
         }
     }
 
-    /// The headers of the answer to a browser that asks whether a page may send a request. `None`:
-    /// this is no such question, or the page may not.
+    /// The headers of the response to a preflight request. `None`: the request is not a preflight
+    /// request, or its origin is not allowed.
     pub fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<HeaderMap> {
-        let asks = method == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
-        let origin = headers.get(ORIGIN).filter(|origin| asks && self.allows(origin))?;
-        let mut answer = HeaderMap::new();
-        self.name(origin, &mut answer);
-        answer.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
-        answer.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
-        // SDKs send headers of their own, and none of them means anything to a page.
-        if let Some(asked) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
-            answer.insert(ACCESS_CONTROL_ALLOW_HEADERS, asked.clone());
-            answer.append(VARY, HeaderValue::from(ACCESS_CONTROL_REQUEST_HEADERS));
+        let is_preflight =
+            method == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
+        let origin =
+            headers.get(ORIGIN).filter(|origin| is_preflight && self.allows_origin(origin))?;
+        let mut response = HeaderMap::new();
+        self.insert_allow_origin(origin, &mut response);
+        response.insert(ACCESS_CONTROL_ALLOW_METHODS, ALLOWED_METHODS);
+        response.insert(ACCESS_CONTROL_MAX_AGE, PREFLIGHT_MAX_AGE_SECONDS);
+        // All requested headers are allowed: SDKs send various headers, and none is a risk.
+        if let Some(requested) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+            response.insert(ACCESS_CONTROL_ALLOW_HEADERS, requested.clone());
+            response.append(VARY, HeaderValue::from(ACCESS_CONTROL_REQUEST_HEADERS));
         }
-        Some(answer)
+        Some(response)
     }
 
-    /// Tells the browser of a page from `origin` whether the page may read this answer. What a
-    /// replica says about that does not count.
+    /// Sets the CORS headers of a response to a request from `origin`, and removes those of the
+    /// backend.
     pub fn apply(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
-        take_replicas(headers);
-        if let Some(origin) = origin.filter(|origin| self.allows(origin)) {
-            self.name(origin, headers);
-            headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
-        } else if !self.origins.is_empty() && !self.is_any {
+        remove_backend_cors_headers(headers);
+        if let Some(origin) = origin.filter(|origin| self.allows_origin(origin)) {
+            self.insert_allow_origin(origin, headers);
+            headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);
+        } else if !self.origins.is_empty() && !self.allows_any_origin {
             headers.append(VARY, HeaderValue::from(ORIGIN));
         }
     }
 
-    fn allows(&self, origin: &HeaderValue) -> bool {
-        self.is_any || self.origins.contains(origin)
+    fn allows_origin(&self, origin: &HeaderValue) -> bool {
+        self.allows_any_origin || self.origins.contains(origin)
     }
 
-    fn name(&self, origin: &HeaderValue, headers: &mut HeaderMap) {
-        if self.is_any {
-            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static(ANY));
+    fn insert_allow_origin(&self, origin: &HeaderValue, headers: &mut HeaderMap) {
+        if self.allows_any_origin {
+            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static(ANY_ORIGIN));
         } else {
             headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
             headers.append(VARY, HeaderValue::from(ORIGIN));
@@ -110,9 +115,9 @@ impl Cors {
     }
 }
 
-fn take_replicas(headers: &mut HeaderMap) {
-    let is_one = |name: &&HeaderName| name.as_str().starts_with("access-control-");
-    let names: Vec<HeaderName> = headers.keys().filter(is_one).cloned().collect();
+fn remove_backend_cors_headers(headers: &mut HeaderMap) {
+    let is_cors = |name: &&HeaderName| name.as_str().starts_with("access-control-");
+    let names: Vec<HeaderName> = headers.keys().filter(is_cors).cloned().collect();
     for name in names {
         headers.remove(name);
     }
@@ -123,15 +128,15 @@ mod tests {
     use super::*;
 
     fn cors(origins: &[&str]) -> Cors {
-        Cors::new(&Settings { origins: origins.iter().map(|&origin| origin.into()).collect() })
+        Cors::new(&CorsSettings { origins: origins.iter().map(|&origin| origin.into()).collect() })
     }
 
-    fn map(pairs: &[(HeaderName, &'static str)]) -> HeaderMap {
+    fn header_map(pairs: &[(HeaderName, &'static str)]) -> HeaderMap {
         pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect()
     }
 
-    fn question(origin: &'static str) -> HeaderMap {
-        map(&[
+    fn preflight_headers(origin: &'static str) -> HeaderMap {
+        header_map(&[
             (ORIGIN, origin),
             (ACCESS_CONTROL_REQUEST_METHOD, "POST"),
             (ACCESS_CONTROL_REQUEST_HEADERS, "authorization, x-stainless-os"),
@@ -139,48 +144,51 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_is_told_what_a_page_that_is_named_may_send() {
+    fn a_preflight_of_an_allowed_origin_lists_methods_and_headers() {
         let cors = cors(&["https://a.example", "http://localhost:3000"]);
-        let answer = cors.preflight(&Method::OPTIONS, &question("https://a.example")).unwrap();
-        assert_eq!(answer[ACCESS_CONTROL_ALLOW_ORIGIN], "https://a.example");
-        assert_eq!(answer[ACCESS_CONTROL_ALLOW_METHODS], "GET, POST");
-        assert_eq!(answer[ACCESS_CONTROL_ALLOW_HEADERS], "authorization, x-stainless-os");
-        assert!(!answer.contains_key("access-control-allow-credentials"));
+        let preflight = |origin| cors.preflight(&Method::OPTIONS, &preflight_headers(origin));
+        let response = preflight("https://a.example").unwrap();
+        assert_eq!(response[ACCESS_CONTROL_ALLOW_ORIGIN], "https://a.example");
+        assert_eq!(response[ACCESS_CONTROL_ALLOW_METHODS], "GET, POST");
+        assert_eq!(response[ACCESS_CONTROL_ALLOW_HEADERS], "authorization, x-stainless-os");
+        assert!(!response.contains_key("access-control-allow-credentials"));
         for origin in ["https://b.example", "https://a.example.evil", "http://a.example", "null"] {
-            assert_eq!(cors.preflight(&Method::OPTIONS, &question(origin)), None, "{origin}");
+            assert_eq!(preflight(origin), None, "{origin}");
         }
     }
 
     #[test]
-    fn only_a_question_of_a_browser_is_answered() {
+    fn only_a_preflight_request_is_answered() {
         let cors = cors(&["*"]);
-        let mut headers = question("https://a.example");
+        let mut headers = preflight_headers("https://a.example");
         assert!(cors.preflight(&Method::POST, &headers).is_none());
         headers.remove(ACCESS_CONTROL_REQUEST_METHOD);
         assert!(cors.preflight(&Method::OPTIONS, &headers).is_none());
         let off = Cors::default();
-        assert!(off.preflight(&Method::OPTIONS, &question("https://a.example")).is_none());
+        assert!(off.preflight(&Method::OPTIONS, &preflight_headers("https://a.example")).is_none());
     }
 
     #[test]
-    fn an_answer_names_the_page_that_may_read_it_whatever_the_replica_says() {
+    fn a_response_has_the_allowed_origin_instead_of_the_headers_of_the_backend() {
         let origin = HeaderValue::from_static("https://a.example");
-        let replicas = || map(&[(ACCESS_CONTROL_ALLOW_ORIGIN, "*"), (VARY, "accept")]);
-        let mut headers = replicas();
+        let backend_headers =
+            || header_map(&[(ACCESS_CONTROL_ALLOW_ORIGIN, "*"), (VARY, "accept")]);
+        let mut headers = backend_headers();
         cors(&["https://a.example"]).apply(Some(&origin), &mut headers);
         assert_eq!(headers[ACCESS_CONTROL_ALLOW_ORIGIN], "https://a.example");
         assert_eq!(headers.get_all(VARY).iter().collect::<Vec<_>>(), ["accept", "origin"]);
-        let mut headers = replicas();
+        let mut headers = backend_headers();
         cors(&["https://b.example"]).apply(Some(&origin), &mut headers);
         assert!(!headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
-        let mut headers = replicas();
+        let mut headers = backend_headers();
         Cors::default().apply(Some(&origin), &mut headers);
-        assert_eq!(headers, map(&[(VARY, "accept")]));
+        assert_eq!(headers, header_map(&[(VARY, "accept")]));
     }
 
     #[test]
-    fn an_origin_that_no_browser_sends_is_found() {
-        let stray = |origin: &str| Settings { origins: vec!["*".into(), origin.into()] }.stray();
+    fn an_invalid_origin_is_found() {
+        let stray =
+            |origin: &str| CorsSettings { origins: vec!["*".into(), origin.into()] }.stray();
         for good in ["https://a.example", "http://localhost:3000", "https://[::1]:8443"] {
             assert_eq!(stray(good), None, "{good}");
         }

@@ -1,48 +1,48 @@
-//! What is kept of a key: its SHA-256, and never the key itself.
+//! SHA-256 digests of API keys and secrets. The gateway stores only digests, never the keys.
 
 use serde::de::{Deserialize, Deserializer, Error};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use subtle::ConstantTimeEq;
 
-/// The SHA-256 of a key, written as `sha256:` and 64 hexadecimal digits.
+/// SHA-256 of a key, written as `sha256:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyDigest([u8; 32]);
 
 const PREFIX: &str = "sha256:";
 
-/// How a new key begins, so that people and scanners know one when they see it.
+/// Prefix of generated keys, so that people and secret scanners recognize them.
 const KEY_PREFIX: &str = "sk-tw-";
 
-const NOT_A_HASH: &str =
-    "this is not the hash of a key; `tokenweir key` prints one, as sha256:, and 64 digits";
+const INVALID_DIGEST_MESSAGE: &str =
+    "this is not the hash of a key; use a sha256: hash from tokenweir keygen";
 
-/// A new key, made of 256 bits that must be random.
+/// Formats a new key. `random` must be cryptographically random.
 pub fn mint(random: [u8; 32]) -> String {
-    format!("{KEY_PREFIX}{}", hexadecimal(&random))
+    format!("{KEY_PREFIX}{}", to_hex(&random))
 }
 
 // === impl KeyDigest ===
 
 impl KeyDigest {
-    /// Of a key.
-    pub fn of(key: &[u8]) -> Self {
+    /// The digest of a key.
+    pub fn from_key(key: &[u8]) -> Self {
         Self(Sha256::digest(key).into())
     }
 
-    /// Whether both are of one key. The time that it takes tells nothing of where they differ.
+    /// Compares two digests in constant time.
     pub fn is_same(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// Where it stands in a table: its first 64 bits. Who knows them knows nothing of the key.
-    pub(super) fn place(&self) -> u64 {
+    /// First 64 bits of the digest, as a hash table key. They reveal nothing about the key.
+    pub(super) fn lookup_hash(&self) -> u64 {
         let mut first = [0; 8];
         first.copy_from_slice(&self.0[..8]);
         u64::from_be_bytes(first)
     }
 
-    /// All of it, as a key for something else.
+    /// The digest itself, as a key for another algorithm.
     pub(super) fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -54,24 +54,24 @@ impl KeyDigest {
             return None;
         }
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok()?;
+            *byte = u8::try_from(hex_digit(pair[0])? * 16 + hex_digit(pair[1])?).ok()?;
         }
         Some(Self(bytes))
     }
 }
 
-fn digit(character: u8) -> Option<u32> {
+fn hex_digit(character: u8) -> Option<u32> {
     char::from(character).to_digit(16)
 }
 
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+pub(super) fn to_hex(bytes: &[u8]) -> String {
     let halves = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     halves.filter_map(|half| char::from_digit(half.into(), 16)).collect()
 }
 
 impl fmt::Display for KeyDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}{}", hexadecimal(&self.0))
+        write!(f, "{PREFIX}{}", to_hex(&self.0))
     }
 }
 
@@ -82,11 +82,11 @@ impl fmt::Debug for KeyDigest {
 }
 
 impl<'de> Deserialize<'de> for KeyDigest {
-    /// The message must not quote what it refuses: it may be a key that was put where its hash
-    /// belongs.
+    /// The error message must not quote the value: it may be a key in the place of its hash.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from).map_err(|_| D::Error::custom(NOT_A_HASH))?;
-        Self::parse(&text).ok_or_else(|| D::Error::custom(NOT_A_HASH))
+        let text =
+            String::deserialize(from).map_err(|_| D::Error::custom(INVALID_DIGEST_MESSAGE))?;
+        Self::parse(&text).ok_or_else(|| D::Error::custom(INVALID_DIGEST_MESSAGE))
     }
 }
 
@@ -98,14 +98,14 @@ mod tests {
     const ABC: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
-    fn a_digest_is_what_other_programs_make_of_the_key() {
-        assert_eq!(KeyDigest::of(b"abc").to_string(), ABC);
-        assert!(KeyDigest::parse(ABC).unwrap().is_same(&KeyDigest::of(b"abc")));
+    fn a_digest_is_the_sha256_of_the_key() {
+        assert_eq!(KeyDigest::from_key(b"abc").to_string(), ABC);
+        assert!(KeyDigest::parse(ABC).unwrap().is_same(&KeyDigest::from_key(b"abc")));
         assert!(KeyDigest::parse(&ABC.to_uppercase().replace("SHA", "sha")).is_some());
     }
 
     #[test]
-    fn only_a_hash_is_one() {
+    fn only_a_complete_sha256_hash_is_parsed() {
         for text in [
             "",
             "sha256:",
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_key_has_all_of_the_bits_that_it_is_made_of() {
+    fn a_generated_key_contains_all_random_bits() {
         let key = mint(std::array::from_fn(|index| index as u8));
         assert!(key.starts_with("sk-tw-000102030405") && key.ends_with("1e1f"), "{key}");
         assert_eq!(key.len(), 6 + 64);

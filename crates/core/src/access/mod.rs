@@ -1,38 +1,37 @@
-//! Who may come in, and how much they may take: tenants with their API keys, the models that they
-//! may use, and what they have used lately.
+//! Authentication by API key, and limits per tenant and per key.
 //!
 //! ```text
-//! key       its SHA-256 is in the file; what a client sends is hashed, and the hashes are compared
-//!           in constant time
-//! limits    those of the tenant and those of the key: both must hold
-//! requests  used ≤ limit − 1 at the start, which uses one
-//! tokens    used < limit at the start; when the answer has ended its tokens are used, and may be
-//!           more than the limit: that is a debt, and nothing starts before it is paid
-//! used      falls by limit ÷ 60 each second, and never below 0
-//! places    requests that are open, each until its answer is over or its client has left
+//! key          the key file has its SHA-256; the presented key is hashed and the digests are
+//!              compared in constant time
+//! limits       those of the tenant and those of the key must both hold
+//! requests     a request starts if used + 1 ≤ limit, and adds 1
+//! tokens       a request starts if used < limit; its tokens are added when its response has ended.
+//!              They may exceed the limit; the excess must drain before another request starts
+//! used         falls by limit ÷ 60 per second, to 0 at least (leaky bucket)
+//! concurrency  open requests: each until its response has ended or its client has disconnected
 //! ```
 //!
-//! A fast hash is right here: a key has 256 random bits, and nobody can try those. Passwords, which
-//! people choose, would need a slow one.
+//! A fast hash is sufficient: a key has 256 random bits and cannot be guessed. Passwords would need
+//! a slow hash.
 
+mod api_keys;
 mod charge;
 pub mod cors;
 mod digest;
-mod keys;
-mod limits;
-mod meter;
-mod models;
-mod roster;
+mod key_file;
+mod model_allowlist;
 mod salt;
 #[cfg(test)]
 mod tests;
+mod usage_limits;
+mod usage_meter;
 
-pub use charge::Charge;
+pub use api_keys::{ApiKey, ApiKeys, bearer, remove_credentials};
+pub use charge::TokenCharge;
 pub use cors::Cors;
 pub use digest::{KeyDigest, mint};
-pub use keys::{Key, Keys, bearer, take_credentials};
-pub use limits::{Limits, Standing};
-pub use meter::Place;
-pub use models::Models;
-pub use roster::{KeyEntry, Roster, TenantEntry, Wrong};
+pub use key_file::{KeyEntry, KeyFile, KeyFileError, TenantEntry};
+pub use model_allowlist::ModelAllowlist;
 pub use salt::SaltKey;
+pub use usage_limits::{RateLimitStatus, UsageLimits};
+pub use usage_meter::ConcurrencyPermit;

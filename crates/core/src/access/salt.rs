@@ -1,34 +1,36 @@
-//! The `cache_salt` of a tenant: engines share cached prefixes among requests of one salt only.
+//! Derives the `cache_salt` of each tenant. Engines share cached prefixes only among requests with
+//! the same salt.
 
-use super::digest::{KeyDigest, hexadecimal};
+use super::digest::{KeyDigest, to_hex};
 use ring::hmac;
 use std::fmt;
 
-/// Derives salts from tenants. Gateways with the same secret derive the same salts, so that a
-/// tenant's prefixes are found whichever gateway its requests come through.
+/// Key from which salts are derived. Gateways with the same secret derive the same salts, so a
+/// prefix that a tenant sent through one gateway is also reused through another.
 #[derive(Clone)]
 pub struct SaltKey(hmac::Key);
 
-/// The key without a secret. Salts are then no secret either, but no tenant can choose another's.
-const NO_SECRET: [u8; 32] = [0; 32];
+/// Secret if none is configured. Anyone can then compute the salts, but a tenant still cannot
+/// choose the salt of another tenant.
+const DEFAULT_SECRET: [u8; 32] = [0; 32];
 
 impl SaltKey {
-    /// Of the digest of a secret that all gateways of a deployment have.
+    /// A salt key from the digest of a secret that all gateways of a deployment share.
     pub fn new(secret: Option<KeyDigest>) -> Self {
-        let bytes = secret.map_or(NO_SECRET, |digest| *digest.bytes());
+        let bytes = secret.map_or(DEFAULT_SECRET, |digest| *digest.bytes());
         Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
     }
 
-    /// The salt of a tenant's requests that have this salt of the client: 64 hexadecimal digits,
-    /// which vLLM's rules for salts allow.
-    pub fn derive(&self, tenant: &str, clients: Option<&str>) -> String {
+    /// The salt of a request: 64 hexadecimal digits, which vLLM accepts. `client_salt`: the
+    /// `cache_salt` in the request of the client.
+    pub fn derive(&self, tenant: &str, client_salt: Option<&str>) -> String {
         let mut context = hmac::Context::with_key(&self.0);
-        // The length in front separates the name from the salt.
+        // The length separates the name from the client salt.
         context.update(&(tenant.len() as u64).to_le_bytes());
         context.update(tenant.as_bytes());
-        context.update(&[u8::from(clients.is_some())]);
-        context.update(clients.unwrap_or_default().as_bytes());
-        hexadecimal(context.sign().as_ref())
+        context.update(&[u8::from(client_salt.is_some())]);
+        context.update(client_salt.unwrap_or_default().as_bytes());
+        to_hex(context.sign().as_ref())
     }
 }
 
@@ -44,7 +46,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn tenants_and_client_salts_that_differ_have_salts_that_differ() {
+    fn different_tenants_and_client_salts_give_different_salts() {
         let key = SaltKey::new(None);
         let pairs = [
             ("a", None),
@@ -56,17 +58,18 @@ mod tests {
             ("b", Some("s")),
         ];
         let salts: BTreeSet<String> =
-            pairs.iter().map(|(tenant, clients)| key.derive(tenant, *clients)).collect();
+            pairs.iter().map(|(tenant, salt)| key.derive(tenant, *salt)).collect();
         assert_eq!(salts.len(), pairs.len());
         assert!(salts.iter().all(|salt| salt.len() == 64 && salt.is_ascii()));
     }
 
     #[test]
     fn gateways_with_the_same_secret_derive_the_same_salts() {
-        let of = |secret: &[u8]| SaltKey::new(Some(KeyDigest::of(secret))).derive("a", Some("s"));
-        assert_eq!(of(b"one"), of(b"one"));
-        assert_ne!(of(b"one"), of(b"two"));
-        assert_ne!(of(b"one"), SaltKey::new(None).derive("a", Some("s")));
-        assert!(!format!("{:?}", SaltKey::new(Some(KeyDigest::of(b"one")))).contains("one"));
+        let derive =
+            |secret: &[u8]| SaltKey::new(Some(KeyDigest::from_key(secret))).derive("a", Some("s"));
+        assert_eq!(derive(b"one"), derive(b"one"));
+        assert_ne!(derive(b"one"), derive(b"two"));
+        assert_ne!(derive(b"one"), SaltKey::new(None).derive("a", Some("s")));
+        assert!(!format!("{:?}", SaltKey::new(Some(KeyDigest::from_key(b"one")))).contains("one"));
     }
 }

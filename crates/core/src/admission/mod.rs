@@ -1,24 +1,28 @@
-//! The waiting room: where requests wait while every replica that could take them is past its
-//! high-water mark, in which order they leave it, and who is turned away when it is full.
+//! Admission queue: requests wait here while all backends that could serve them are saturated.
 //!
 //! ```text
-//! order      the highest class first; in a class each tenant in turn, by the tokens that it has
-//!            been granted; of one tenant the oldest
-//! full       the newest ticket of the biggest tenant of the lowest class makes room, if the
-//!            newcomer has a higher class, or its tenant fewer places
-//! retry      ⌈place in the line ÷ places that become free in a second⌉ s, from 1 to 60
+//! order         highest class first; within a class tenants in turn, by granted tokens (fair
+//!               queueing); within a tenant the oldest request first
+//! full queue    the newest request of the tenant with the most requests in the lowest class is
+//!               displaced if the new request has a higher class, or the same class and its tenant
+//!               has fewer requests even with the new one
+//! retry_after   ⌈queue position ÷ grants per second⌉ seconds, from 1 to 60
 //! ```
 //!
-//! Classes are strict: a higher one always goes first, and a ticket does not age into another.
-//! Ageing would let a flood of the lowest class pass the highest after a while, which is at the
-//! one time when classes matter. Nobody starves unseen: a wait has a deadline, and an answer.
+//! Priority between classes is strict: a higher class is always served first, and a request does
+//! not change its class while it waits. With ageing, a flood of requests of the lowest class would
+//! overtake the highest class under overload, which is when classes matter. Requests of a low class
+//! do not wait forever: each wait ends at a deadline with a response.
 
-mod classes;
-mod fair;
-mod rate;
-mod room;
+mod decaying_rate;
+mod fair_queue;
+mod priority_classes;
+mod queue;
 #[cfg(test)]
 mod tests;
 
-pub use classes::{Classes, DEFAULT_CLASS};
-pub use room::{Closed, Entry, Key, Refused, Room, Ticket};
+pub use priority_classes::{DEFAULT_CLASS, PriorityClasses};
+pub use queue::{
+    AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest, QueuedRequestId,
+    RejectedRequest,
+};

@@ -1,39 +1,46 @@
-//! The laws of the room, over every order of arrivals, grants, departures and time.
+//! Property tests of the admission queue over random sequences of arrivals, grants, cancellations
+//! and delays.
 
-use super::{Closed, Entry, Key, Refused, Room, Ticket};
+use super::{
+    AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest, QueuedRequestId,
+    RejectedRequest,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const PLACES: usize = 6;
+const CAPACITY: usize = 6;
 const CLASSES: usize = 3;
 const MODELS: [&str; 2] = ["a", "b"];
 
 #[derive(Debug, Clone)]
-enum Step {
+enum QueueStep {
     Enter {
         class: usize,
         tenant: u64,
         model: usize,
         tokens: u64,
-        patience: u64,
+        timeout_seconds: u64,
     },
-    /// The one of those who wait, counted from the oldest.
+    /// Cancels the waiting request with this index, counted from the oldest.
     Leave(usize),
-    /// A place for one of these models.
+    /// Grants a request for one of the models that are true here.
     Grant([bool; 2]),
+    /// Seconds.
     Wait(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = QueueStep> {
     prop_oneof![
         6 => (0..CLASSES, 0_u64..4, 0..2_usize, 0_u64..500, 1_u64..40).prop_map(
-            |(class, tenant, model, tokens, patience)| Step::Enter { class, tenant, model, tokens, patience }
+            |(class, tenant, model, tokens, timeout_seconds)| {
+                QueueStep::Enter { class, tenant, model, tokens, timeout_seconds }
+            }
         ),
-        1 => (0..PLACES).prop_map(Step::Leave),
-        3 => any::<[bool; 2]>().prop_map(Step::Grant),
-        2 => (0_u64..10).prop_map(Step::Wait),
+        1 => (0..CAPACITY).prop_map(QueueStep::Leave),
+        3 => any::<[bool; 2]>().prop_map(QueueStep::Grant),
+        2 => (0_u64..10).prop_map(QueueStep::Wait),
     ]
 }
 
@@ -46,101 +53,108 @@ fn model(index: usize) -> Arc<str> {
     MODELS[index].into()
 }
 
-/// A ticket whose payload is its number.
-fn ticket(number: usize, class: usize, tenant: u64, now: Instant) -> Ticket<usize> {
+/// A request for model 0 whose payload is its number.
+fn request(number: usize, class: usize, tenant: u64, now: Instant) -> QueuedRequest<usize> {
     let deadline = now + Duration::from_secs(1_000);
-    Ticket { class, tenant, model: Some(model(0)), tokens: 100, deadline, payload: number }
+    QueuedRequest { class, tenant, model: Some(model(0)), tokens: 100, deadline, payload: number }
 }
 
-/// Grants a place to the first in the order.
-fn grant(room: &mut Room<usize>, now: Instant) -> Option<Ticket<usize>> {
-    let (key, ()) = room.first(now, &mut Closed::default(), |_| Some(()))?;
-    room.grant(key, now)
+/// Grants the first request in service order.
+fn grant(queue: &mut AdmissionQueue<usize>, now: Instant) -> Option<QueuedRequest<usize>> {
+    let (id, ()) = queue.first(now, &mut ExhaustedModels::default(), |_| Some(()))?;
+    queue.grant(id, now)
 }
 
-/// The room, with what must be true of it kept in the plainest way.
-struct Checked {
-    room: Room<usize>,
+/// The queue, with a simple model of its expected content.
+struct CheckedQueue {
+    queue: AdmissionQueue<usize>,
     now: Instant,
-    waiting: BTreeMap<usize, (Key, Ticket<usize>)>,
-    entered: usize,
+    waiting: BTreeMap<usize, (QueuedRequestId, QueuedRequest<usize>)>,
+    entered_count: usize,
     ended: BTreeSet<usize>,
 }
 
-impl Checked {
-    fn enter(&mut self, ticket: Ticket<usize>) {
-        let number = ticket.payload;
-        let copy = Ticket { model: ticket.model.clone(), ..ticket };
-        let is_full = self.waiting.len() == PLACES;
-        let (class, tenant) = (ticket.class, ticket.tenant);
-        self.entered += 1;
-        match self.room.enter(ticket, self.now) {
-            Entry::Waits(key) => {
+impl CheckedQueue {
+    fn enter(&mut self, request: QueuedRequest<usize>) {
+        let number = request.payload;
+        let copy = QueuedRequest { model: request.model.clone(), ..request };
+        let is_full = self.waiting.len() == CAPACITY;
+        let (class, tenant) = (request.class, request.tenant);
+        self.entered_count += 1;
+        match self.queue.enter(request, self.now) {
+            EnqueueOutcome::Waits(id) => {
                 assert!(!is_full);
-                self.waiting.insert(number, (key, copy));
+                self.waiting.insert(number, (id, copy));
             }
-            Entry::InsteadOf(key, Refused { ticket: worse, retry_after }) => {
+            EnqueueOutcome::QueuedDisplacing(
+                id,
+                RejectedRequest { ticket: displaced, retry_after },
+            ) => {
                 assert!((1..=60).contains(&retry_after));
                 assert!(is_full);
-                let lowest = self.waiting.values().map(|(_, ticket)| ticket.class).max().unwrap();
-                assert_eq!(worse.class, lowest, "the lowest class makes room");
+                let lowest = self.waiting.values().map(|(_, request)| request.class).max().unwrap();
+                assert_eq!(displaced.class, lowest, "a request of the lowest class is displaced");
                 assert!(
-                    class < worse.class
-                        || self.places(class, tenant) + 1 < self.places(class, worse.tenant)
+                    class < displaced.class
+                        || self.queued_count(class, tenant) + 1
+                            < self.queued_count(class, displaced.tenant)
                 );
-                self.end(worse.payload);
-                self.waiting.insert(number, (key, copy));
+                self.end(displaced.payload);
+                self.waiting.insert(number, (id, copy));
             }
-            Entry::Full(Refused { ticket, retry_after }) => {
+            EnqueueOutcome::Full(RejectedRequest { ticket: rejected, retry_after }) => {
                 assert!((1..=60).contains(&retry_after));
-                assert!(is_full && ticket.payload == number);
-                assert!(self.waiting.values().all(|(_, ticket)| ticket.class <= class));
+                assert!(is_full && rejected.payload == number);
+                assert!(self.waiting.values().all(|(_, request)| request.class <= class));
                 assert!(self.ended.insert(number));
             }
         }
     }
 
-    fn places(&self, class: usize, tenant: u64) -> usize {
-        let is_its = |ticket: &Ticket<usize>| (ticket.class, ticket.tenant) == (class, tenant);
-        self.waiting.values().filter(|(_, ticket)| is_its(ticket)).count()
+    fn queued_count(&self, class: usize, tenant: u64) -> usize {
+        let matches =
+            |request: &QueuedRequest<usize>| (request.class, request.tenant) == (class, tenant);
+        self.waiting.values().filter(|(_, request)| matches(request)).count()
     }
 
-    fn grant(&mut self, open: [bool; 2]) {
-        let is_open = |ticket: &Ticket<usize>| {
-            (0..2).any(|index| open[index] && ticket.model == Some(model(index)))
+    fn grant(&mut self, available: [bool; 2]) {
+        let is_available = |request: &QueuedRequest<usize>| {
+            (0..2).any(|index| available[index] && request.model == Some(model(index)))
         };
-        let servable = |ticket: &Ticket<usize>| is_open(ticket) && ticket.deadline > self.now;
-        let first = self
-            .room
-            .first(self.now, &mut Closed::default(), |ticket| is_open(ticket).then_some(()));
+        let is_servable =
+            |request: &QueuedRequest<usize>| is_available(request) && request.deadline > self.now;
+        let first = self.queue.first(self.now, &mut ExhaustedModels::default(), |request| {
+            is_available(request).then_some(())
+        });
         let best = self
             .waiting
             .values()
-            .map(|(_, ticket)| ticket)
-            .filter(|t| servable(t))
-            .map(|t| t.class)
+            .map(|(_, request)| request)
+            .filter(|request| is_servable(request))
+            .map(|request| request.class)
             .min();
-        let Some((key, ())) = first else {
-            assert_eq!(best, None, "somebody could have been served");
+        let Some((id, ())) = first else {
+            assert_eq!(best, None, "a request could have been granted");
             return;
         };
-        let granted = self.room.grant(key, self.now).unwrap();
-        assert!(servable(&granted));
+        let granted = self.queue.grant(id, self.now).unwrap();
+        assert!(is_servable(&granted));
         assert_eq!(Some(granted.class), best, "the highest class goes first");
-        let is_older = |(number, (_, other)): (&usize, &(Key, Ticket<usize>))| {
-            servable(other)
-                && (other.class, other.tenant) == (granted.class, granted.tenant)
-                && *number < granted.payload
-        };
-        assert!(!self.waiting.iter().any(is_older), "of one tenant the oldest goes first");
+        let is_older =
+            |(number, (_, other)): (&usize, &(QueuedRequestId, QueuedRequest<usize>))| {
+                is_servable(other)
+                    && (other.class, other.tenant) == (granted.class, granted.tenant)
+                    && *number < granted.payload
+            };
+        assert!(!self.waiting.iter().any(is_older), "the oldest request of a tenant goes first");
         self.end(granted.payload);
     }
 
     fn leave(&mut self, index: usize) {
-        let Some((number, (key, _))) = self.waiting.iter().nth(index) else { return };
-        let (number, key) = (*number, *key);
-        assert_eq!(self.room.leave(key).unwrap().payload, number);
-        assert!(self.room.leave(key).is_none(), "nobody leaves twice");
+        let Some((number, (id, _))) = self.waiting.iter().nth(index) else { return };
+        let (number, id) = (*number, *id);
+        assert_eq!(self.queue.leave(id).unwrap().payload, number);
+        assert!(self.queue.leave(id).is_none(), "a request leaves only once");
         self.end(number);
     }
 
@@ -150,34 +164,38 @@ impl Checked {
     }
 
     fn check(&self) {
-        assert!(self.room.len() <= PLACES);
-        assert_eq!(self.room.len(), self.waiting.len());
-        assert_eq!(self.room.is_empty(), self.waiting.is_empty());
+        assert!(self.queue.len() <= CAPACITY);
+        assert_eq!(self.queue.len(), self.waiting.len());
+        assert_eq!(self.queue.is_empty(), self.waiting.is_empty());
         let mut waiting = vec![0; CLASSES];
-        self.waiting.values().for_each(|(_, ticket)| waiting[ticket.class] += 1);
-        assert_eq!(self.room.waiting(), waiting);
+        self.waiting.values().for_each(|(_, request)| waiting[request.class] += 1);
+        assert_eq!(self.queue.waiting(), waiting);
     }
 }
 
 proptest! {
     #[test]
-    fn it_never_holds_more_than_its_places_and_every_ticket_ends_exactly_once(
+    fn the_capacity_is_never_exceeded_and_every_request_ends_exactly_once(
         steps in proptest::collection::vec(step(), 0..120),
     ) {
-        let room = Room::new(PLACES, CLASSES);
-        let mut checked = Checked {
-            room, now: start(), waiting: BTreeMap::new(), entered: 0, ended: BTreeSet::new(),
+        let mut checked = CheckedQueue {
+            queue: AdmissionQueue::new(CAPACITY, CLASSES),
+            now: start(),
+            waiting: BTreeMap::new(),
+            entered_count: 0,
+            ended: BTreeSet::new(),
         };
         for step in steps {
             match step {
-                Step::Enter { class, tenant, model: index, tokens, patience } => {
-                    let deadline = checked.now + Duration::from_secs(patience);
-                    let payload = checked.entered;
-                    checked.enter(Ticket { class, tenant, model: Some(model(index)), tokens, deadline, payload });
+                QueueStep::Enter { class, tenant, model: index, tokens, timeout_seconds } => {
+                    let deadline = checked.now + Duration::from_secs(timeout_seconds);
+                    let (model, payload) = (Some(model(index)), checked.entered_count);
+                    let request = QueuedRequest { class, tenant, model, tokens, deadline, payload };
+                    checked.enter(request);
                 }
-                Step::Leave(index) => checked.leave(index),
-                Step::Grant(open) => checked.grant(open),
-                Step::Wait(seconds) => checked.now += Duration::from_secs(seconds),
+                QueueStep::Leave(index) => checked.leave(index),
+                QueueStep::Grant(available) => checked.grant(available),
+                QueueStep::Wait(seconds) => checked.now += Duration::from_secs(seconds),
             }
             checked.check();
         }
@@ -185,157 +203,182 @@ proptest! {
             checked.leave(0);
         }
         checked.check();
-        prop_assert_eq!(checked.ended.len(), checked.entered);
+        prop_assert_eq!(checked.ended.len(), checked.entered_count);
     }
 
     #[test]
-    fn tenants_that_always_wait_are_granted_the_same_tokens_whatever_their_rates_and_sizes(
+    fn backlogged_tenants_are_granted_equal_tokens_at_any_rate_and_request_size(
         sizes in [1_u64..1_000, 1_u64..1_000, 1_u64..1_000],
         burst in 1_usize..6,
     ) {
         let now = start();
-        let mut room = Room::new(1_000, 1);
+        let mut queue = AdmissionQueue::new(1_000, 1);
         let mut granted = [0_u64; 3];
         let mut number = 0;
-        // One of them comes in bursts, the others one at a time.
-        let enter = |room: &mut Room<usize>, tenant: usize, number: &mut usize| {
+        // Tenant 0 sends bursts, the others single requests.
+        let enter = |queue: &mut AdmissionQueue<usize>, tenant: usize, number: &mut usize| {
             *number += 1;
             let tokens = sizes[tenant];
-            room.enter(Ticket { tokens, ..ticket(*number, 0, tenant as u64, now) }, now);
+            queue.enter(QueuedRequest { tokens, ..request(*number, 0, tenant as u64, now) }, now);
         };
         for tenant in 0..3 {
-            (0..2).for_each(|_| enter(&mut room, tenant, &mut number));
+            (0..2).for_each(|_| enter(&mut queue, tenant, &mut number));
         }
         for _ in 0..300 {
-            let served = grant(&mut room, now).unwrap();
+            let served = grant(&mut queue, now).unwrap();
             granted[served.tenant as usize] += served.tokens;
-            enter(&mut room, served.tenant as usize, &mut number);
-            if room.len() + burst < 900 {
-                (0..burst).for_each(|_| enter(&mut room, 0, &mut number));
+            enter(&mut queue, served.tenant as usize, &mut number);
+            if queue.len() + burst < 900 {
+                (0..burst).for_each(|_| enter(&mut queue, 0, &mut number));
             }
-            // The bound of start-time fair queueing: no two differ by more than a ticket of each.
+            // Start-time fair queueing: two tenants differ by at most one request each.
             for (one, other) in [(0, 1), (0, 2), (1, 2)] {
                 let bound = sizes[one] + sizes[other];
-                prop_assert!(granted[one].abs_diff(granted[other]) <= bound, "{granted:?} {sizes:?}");
+                let difference = granted[one].abs_diff(granted[other]);
+                prop_assert!(difference <= bound, "{granted:?} {sizes:?}");
             }
         }
     }
 }
 
 #[test]
-fn a_tenant_that_floods_waits_behind_itself() {
+fn a_tenant_with_many_requests_delays_only_itself() {
     let now = start();
-    let mut room = Room::new(100, 1);
+    let mut queue = AdmissionQueue::new(100, 1);
     for number in 0..50 {
-        room.enter(ticket(number, 0, 1, now), now);
+        queue.enter(request(number, 0, 1, now), now);
     }
-    assert_eq!(grant(&mut room, now).unwrap().tenant, 1);
-    room.enter(ticket(50, 0, 2, now), now);
-    assert_eq!(grant(&mut room, now).unwrap().tenant, 2, "one of another tenant is next");
+    assert_eq!(grant(&mut queue, now).unwrap().tenant, 1);
+    queue.enter(request(50, 0, 2, now), now);
+    assert_eq!(grant(&mut queue, now).unwrap().tenant, 2, "a request of another tenant is next");
 }
 
 #[test]
-fn a_full_room_makes_room_for_a_higher_class_and_for_a_tenant_with_fewer_places() {
+fn a_full_queue_displaces_for_a_higher_class_and_for_a_tenant_with_fewer_requests() {
     let now = start();
-    let mut room = Room::new(4, 2);
+    let mut queue = AdmissionQueue::new(4, 2);
     for number in 0..4 {
-        room.enter(ticket(number, 1, 1, now), now);
+        queue.enter(request(number, 1, 1, now), now);
     }
-    assert!(matches!(room.enter(ticket(4, 1, 1, now), now), Entry::Full(_)), "its own tenant");
-    let Entry::InsteadOf(_, Refused { ticket: worse, .. }) = room.enter(ticket(5, 0, 1, now), now)
+    assert!(
+        matches!(queue.enter(request(4, 1, 1, now), now), EnqueueOutcome::Full(_)),
+        "its own tenant"
+    );
+    let EnqueueOutcome::QueuedDisplacing(_, RejectedRequest { ticket: displaced, .. }) =
+        queue.enter(request(5, 0, 1, now), now)
     else {
         panic!()
     };
-    assert_eq!(worse.payload, 3, "the newest of the lowest class");
-    let Entry::InsteadOf(_, Refused { ticket: worse, .. }) = room.enter(ticket(6, 1, 2, now), now)
+    assert_eq!(displaced.payload, 3, "the newest of the lowest class");
+    let EnqueueOutcome::QueuedDisplacing(_, RejectedRequest { ticket: displaced, .. }) =
+        queue.enter(request(6, 1, 2, now), now)
     else {
         panic!()
     };
-    assert_eq!(worse.payload, 2, "the newest of the tenant with the most places");
-    assert!(matches!(room.enter(ticket(7, 1, 3, now), now), Entry::InsteadOf(..)));
-    assert!(matches!(room.enter(ticket(8, 1, 4, now), now), Entry::Full(_)), "all have one");
-    assert_eq!(room.waiting(), [1, 3]);
+    assert_eq!(displaced.payload, 2, "the newest of the tenant with the most requests");
+    let third = queue.enter(request(7, 1, 3, now), now);
+    assert!(matches!(third, EnqueueOutcome::QueuedDisplacing(..)));
+    assert!(
+        matches!(queue.enter(request(8, 1, 4, now), now), EnqueueOutcome::Full(_)),
+        "each tenant has one"
+    );
+    assert_eq!(queue.waiting(), [1, 3]);
 }
 
-/// What a newcomer to a full room is told.
-fn refused(room: &mut Room<usize>, class: usize, index: usize, now: Instant) -> u32 {
-    let newcomer = Ticket { model: Some(model(index)), ..ticket(0, class, 1, now) };
-    let Entry::Full(refused) = room.enter(newcomer, now) else { panic!("there is room") };
-    refused.retry_after
+/// `retry_after` of a request that a full queue rejects.
+fn rejected_retry_after(
+    queue: &mut AdmissionQueue<usize>,
+    class: usize,
+    model_index: usize,
+    now: Instant,
+) -> u32 {
+    let newcomer = QueuedRequest { model: Some(model(model_index)), ..request(0, class, 1, now) };
+    let EnqueueOutcome::Full(rejected) = queue.enter(newcomer, now) else {
+        panic!("the queue is not full")
+    };
+    rejected.retry_after
 }
 
 #[test]
-fn the_time_to_ask_again_is_the_place_in_the_line_divided_by_its_rate() {
+fn retry_after_is_the_queue_position_divided_by_the_grant_rate() {
     let begin = start();
-    let mut room = Room::new(100, 2);
+    let mut queue = AdmissionQueue::new(100, 2);
     for number in 0..100 {
-        room.enter(ticket(number, 0, 1, begin), begin);
+        queue.enter(request(number, 0, 1, begin), begin);
     }
-    assert_eq!(refused(&mut room, 1, 0, begin), 1, "nobody knows yet");
-    // Five leave in a second, and others come.
+    assert_eq!(rejected_retry_after(&mut queue, 1, 0, begin), 1, "the rate is not known yet");
+    // Five requests per second are granted and replaced.
     let mut now = begin;
     for number in 100..200 {
         now += Duration::from_millis(200);
-        grant(&mut room, now).unwrap();
-        room.enter(ticket(number, 0, 1, now), now);
+        grant(&mut queue, now).unwrap();
+        queue.enter(request(number, 0, 1, now), now);
     }
-    let seconds = refused(&mut room, 1, 0, now);
+    let seconds = rejected_retry_after(&mut queue, 1, 0, now);
     assert!((19..=22).contains(&seconds), "{seconds}");
-    assert_eq!(refused(&mut room, 1, 1, now), 1, "nobody waits for the other model");
+    let other_model = rejected_retry_after(&mut queue, 1, 1, now);
+    assert_eq!(other_model, 1, "no request waits for the other model");
     let stalled = now + Duration::from_mins(2);
-    assert_eq!(refused(&mut room, 1, 0, stalled), 60, "never more than a minute");
+    assert_eq!(rejected_retry_after(&mut queue, 1, 0, stalled), 60, "never more than a minute");
 }
 
 #[test]
-fn one_who_waited_in_vain_is_told_by_how_long_the_line_has_stood() {
+fn retry_after_of_the_first_request_without_grants_is_its_waiting_time() {
     let begin = start();
-    let mut room = Room::new(10, 1);
-    let Entry::Waits(key) = room.enter(ticket(0, 0, 1, begin), begin) else { panic!() };
+    let mut queue = AdmissionQueue::new(10, 1);
+    let EnqueueOutcome::Waits(id) = queue.enter(request(0, 0, 1, begin), begin) else { panic!() };
     let later = begin + Duration::from_secs(3);
-    assert_eq!(room.refuse(key, later).unwrap().retry_after, 3);
-    assert!(room.refuse(key, later).is_none());
+    assert_eq!(queue.refuse(id, later).unwrap().retry_after, 3);
+    assert!(queue.refuse(id, later).is_none());
 }
 
 #[test]
-fn a_model_without_a_place_is_asked_for_once_and_does_not_hold_up_another() {
+fn an_exhausted_model_is_offered_once_and_does_not_block_another() {
     let now = start();
-    let mut room = Room::new(10, 1);
+    let mut queue = AdmissionQueue::new(10, 1);
     for number in 0..8 {
-        room.enter(Ticket { model: Some(model(number / 7)), ..ticket(number, 0, 1, now) }, now);
+        queue.enter(
+            QueuedRequest { model: Some(model(number / 7)), ..request(number, 0, 1, now) },
+            now,
+        );
     }
-    let (mut asked, mut closed) = (Vec::new(), Closed::default());
-    let first = room.first(now, &mut closed, |ticket| {
-        asked.push(ticket.payload);
-        (ticket.payload == 7).then_some(())
+    let (mut offered, mut exhausted) = (Vec::new(), ExhaustedModels::default());
+    let first = queue.first(now, &mut exhausted, |request| {
+        offered.push(request.payload);
+        (request.payload == 7).then_some(())
     });
     assert!(first.is_some());
-    assert_eq!(asked, [0, 7]);
-    assert!(closed.has(Some(MODELS[0])) && !closed.has(Some(MODELS[1])) && !closed.has(None));
+    assert_eq!(offered, [0, 7]);
+    assert!(exhausted.has(Some(MODELS[0])));
+    assert!(!exhausted.has(Some(MODELS[1])) && !exhausted.has(None));
 }
 
 #[test]
-fn a_room_without_places_refuses_at_once_and_one_without_classes_has_one() {
+fn a_queue_without_capacity_rejects_and_one_without_classes_has_one() {
     let now = start();
-    let mut room = Room::new(0, 0);
-    assert!(matches!(room.enter(ticket(0, 0, 1, now), now), Entry::Full(_)));
-    let mut room = Room::new(1, 0);
-    assert!(matches!(room.enter(ticket(0, 7, 1, now), now), Entry::Waits(_)));
-    assert_eq!(room.waiting(), [1]);
+    let mut queue = AdmissionQueue::new(0, 0);
+    assert!(matches!(queue.enter(request(0, 0, 1, now), now), EnqueueOutcome::Full(_)));
+    let mut queue = AdmissionQueue::new(1, 0);
+    assert!(matches!(queue.enter(request(0, 7, 1, now), now), EnqueueOutcome::Waits(_)));
+    assert_eq!(queue.waiting(), [1]);
 }
 
 #[test]
-fn whoever_waits_goes_on_in_another_class_when_classes_change() {
-    let (mut room, now) = (Room::new(10, 3), start());
-    let keys = [2, 1, 0].map(|class| match room.enter(ticket(class, class, 0, now), now) {
-        Entry::Waits(key) => key,
+fn queued_requests_move_to_their_new_class_when_classes_change() {
+    let (mut queue, now) = (AdmissionQueue::new(10, 3), start());
+    let ids = [2, 1, 0].map(|class| match queue.enter(request(class, class, 0, now), now) {
+        EnqueueOutcome::Waits(id) => id,
         other => panic!("{other:?}"),
     });
-    // The lowest is the highest now, and the others are one.
-    room.change(2, 2, |class| usize::from(class < 2));
-    assert_eq!(room.waiting(), [1, 2]);
-    assert!(matches!(room.enter(ticket(9, 1, 0, now), now), Entry::Full(_)), "fewer places");
-    assert!(room.leave(keys[1]).is_some());
-    let order = [grant(&mut room, now), grant(&mut room, now)];
-    assert_eq!(order.map(|ticket| ticket.unwrap().payload), [2, 0]);
-    assert!(room.is_empty());
+    // The lowest class becomes the highest, and the other two become one.
+    queue.change(2, 2, |class| usize::from(class < 2));
+    assert_eq!(queue.waiting(), [1, 2]);
+    assert!(
+        matches!(queue.enter(request(9, 1, 0, now), now), EnqueueOutcome::Full(_)),
+        "less capacity"
+    );
+    assert!(queue.leave(ids[1]).is_some());
+    let order = [grant(&mut queue, now), grant(&mut queue, now)];
+    assert_eq!(order.map(|granted| granted.unwrap().payload), [2, 0]);
+    assert!(queue.is_empty());
 }

@@ -1,37 +1,41 @@
-//! How server families name their load. One pass over the bytes of a metrics page reads the few
-//! families that matter, under every name they have had, and keeps nothing else of it.
+//! Parses the metrics pages of inference engines into an [`EngineLoad`].
 //!
-//! A family of servers is a table in a file of its own, and a line in `DIALECTS`. Each has a page
-//! in `tests/pages` or `tests/wire/metrics`, with the numbers that must be read from it.
+//! One pass over the bytes of a page reads the few metrics that the gateway uses, under every name
+//! that engines have given them. Each engine kind has a table in its own file and an entry in
+//! `DIALECTS`. Each has a test page in `tests/pages` or `tests/wire/metrics`, with the expected
+//! values.
 
-mod adapters;
-mod line;
 mod llama_cpp;
+mod lora_adapters;
+mod metric_sample;
 mod process;
 mod sglang;
 mod table;
 mod tensorrt_llm;
 
-impl Load {
-    /// What matters of it for a request's record.
-    pub fn condition(&self) -> Condition {
-        Condition {
+impl EngineLoad {
+    /// The part of the load that a request record contains.
+    pub fn condition(&self) -> BackendCondition {
+        BackendCondition {
             kv_usage: self.kv_usage,
             running: self.running.map(|running| running as u32),
             waiting: self.waiting.map(|waiting| waiting as u32),
             preemptions: self.preemptions.map(|preemptions| preemptions as u64),
-            ..Condition::default()
+            ..BackendCondition::default()
         }
     }
 
-    /// What matters of it for routing. `None` if it does not tell enough.
-    pub fn report(&self) -> Option<Report> {
-        Some(Report {
+    /// The part of the load that routing uses. `None`: the running or waiting requests are missing.
+    pub fn report(&self) -> Option<LoadReport> {
+        Some(LoadReport {
             kv_usage: self.kv_usage,
             waiting: self.waiting?,
             running: self.running?,
             capacity: self.capacity(),
-            tokens: self.prompt_tokens.zip(self.generation_tokens).map(|(read, made)| read + made),
+            tokens: self
+                .prompt_tokens
+                .zip(self.generation_tokens)
+                .map(|(prompt, generated)| prompt + generated),
         })
     }
 }
@@ -41,17 +45,17 @@ mod tests;
 mod tgi;
 mod vllm;
 
-use crate::record::Condition;
-use crate::routing::Report;
-pub use adapters::{Adapters, MAX_ADAPTERS, adapter_hash};
-pub use line::Sample;
+use crate::record::BackendCondition;
+use crate::routing::LoadReport;
+pub use lora_adapters::{LoraAdapters, MAX_ADAPTERS, adapter_hash};
 use memchr::memchr_iter;
-use table::{Dialect, Found, MAX_ROWS, Reads, head_of};
+pub use metric_sample::MetricSample;
+use table::{MAX_ROWS, MetricsDialect, RowMatch, RowTarget, line_head};
 
 const DIALECT_COUNT: usize = 6;
 
-/// The tables, the most usual first.
-static DIALECTS: [&Dialect; DIALECT_COUNT] = [
+/// The dialects, the most common first.
+static DIALECTS: [&MetricsDialect; DIALECT_COUNT] = [
     &vllm::DIALECT,
     &sglang::DIALECT,
     &process::DIALECT,
@@ -60,137 +64,137 @@ static DIALECTS: [&Dialect; DIALECT_COUNT] = [
     &llama_cpp::DIALECT,
 ];
 
-/// Where a page of metrics may be. TensorRT-LLM has JSON at the usual path.
+/// The paths to scrape, in this order. TensorRT-LLM serves JSON at `/metrics`.
 pub const PATHS: [&str; 2] = ["/metrics", "/prometheus/metrics"];
 
-/// What a replica said of itself. A field is `None` if the page did not have it, or had a value
-/// that it cannot have.
+/// The load of a backend, as one metrics page reports it. `None`: the page does not have the
+/// metric, or its value is invalid.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Load {
-    /// Share of the KV cache that requests hold, from 0 to 1; the fullest engine's.
+pub struct EngineLoad {
+    /// KV cache usage from 0 to 1. With several engines, the highest.
     pub kv_usage: Option<f64>,
-    /// The same of the engine that has the most room.
-    pub kv_usage_least: Option<f64>,
-    /// Requests waiting, over all engines.
+    /// KV cache usage of the engine with the lowest usage.
+    pub min_kv_usage: Option<f64>,
+    /// Waiting requests, over all engines.
     pub waiting: Option<f64>,
-    /// Those of them that wait for room, and not for a LoRA adapter or a KV transfer.
+    /// Requests that wait for capacity, not for a LoRA adapter or a KV transfer.
     pub waiting_capacity: Option<f64>,
-    /// Requests running, over all engines.
+    /// Running requests, over all engines.
     pub running: Option<f64>,
-    /// Engines: more than one with data parallelism.
+    /// Number of engines: more than one with data parallelism.
     pub engines: Option<f64>,
-    /// Preemptions since its start.
+    /// Preemptions since the start of the process.
     pub preemptions: Option<f64>,
-    /// Tokens looked up in the prefix cache since its start.
+    /// Tokens looked up in the prefix cache since the start of the process.
     pub prefix_queries: Option<f64>,
-    /// Tokens found there.
+    /// Tokens found in the prefix cache since the start of the process.
     pub prefix_hits: Option<f64>,
-    /// Prompt tokens computed since its start.
+    /// Prompt tokens since the start of the process.
     pub prompt_tokens: Option<f64>,
-    /// Tokens generated since its start.
+    /// Generated tokens since the start of the process.
     pub generation_tokens: Option<f64>,
-    /// Tokens in a KV block.
+    /// Tokens per KV block.
     pub block_size: Option<f64>,
     /// KV blocks, over all engines.
     pub blocks: Option<f64>,
-    /// Tokens that the KV cache can hold, over all engines, where that is told outright.
+    /// Capacity of the KV cache in tokens, over all engines, if the page reports it directly.
     pub kv_tokens: Option<f64>,
-    /// Seconds that requests have waited in the engine since its start, and how many had.
+    /// Sum of the queue times in the engine since the start of the process, in seconds.
     pub queue_seconds: Option<f64>,
-    /// Requests in that sum.
+    /// Requests in `queue_seconds`.
     pub queued: Option<f64>,
-    /// Seconds that requests took from being scheduled to their first token, and how many had.
+    /// Sum of the prefill times since the start of the process, in seconds.
     pub prefill_seconds: Option<f64>,
-    /// Requests in that sum.
+    /// Requests in `prefill_seconds`.
     pub prefilled: Option<f64>,
-    /// Seconds from arrival to first token since its start, and of how many requests.
+    /// Sum of the times from arrival to first token since the start of the process, in seconds.
     pub first_token_seconds: Option<f64>,
-    /// Requests in that sum.
+    /// Requests in `first_token_seconds`.
     pub first_tokens: Option<f64>,
-    /// Seconds between tokens since its start, and how many times.
+    /// Sum of the inter-token latencies since the start of the process, in seconds.
     pub gap_seconds: Option<f64>,
-    /// Times in that sum.
+    /// Inter-token latencies in `gap_seconds`.
     pub gaps: Option<f64>,
-    /// 0 while an engine sleeps (its weights are off the GPU), 1 while all are awake.
+    /// 1 if all engines are awake, 0 if one is asleep: its weights are not on the GPU.
     pub awake: Option<f64>,
-    /// When its process started, in seconds since 1970.
+    /// Start time of the process, in seconds since the Unix epoch.
     pub started: Option<f64>,
-    /// LoRA adapters that are loaded, or will be next.
-    pub adapters: Option<Adapters>,
-    /// What kind of server it is.
-    pub server: Option<Server>,
+    /// LoRA adapters of running and waiting requests.
+    pub adapters: Option<LoraAdapters>,
+    /// The engine kind.
+    pub server: Option<EngineKind>,
 }
 
-/// Kinds of server, as far as they are told apart.
+/// The kinds of inference engines that the gateway distinguishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Server {
-    /// vLLM, with either front end, also under Ray Serve.
+pub enum EngineKind {
+    /// vLLM, with its Python or Rust front end, also under Ray Serve.
     Vllm,
     /// SGLang.
     Sglang,
-    /// TensorRT-LLM's `trtllm-serve`.
+    /// `trtllm-serve` of TensorRT-LLM.
     TensorRtLlm,
-    /// Hugging Face's text-generation-inference.
+    /// text-generation-inference of Hugging Face.
     Tgi,
-    /// llama.cpp's server.
+    /// The llama.cpp server.
     LlamaCpp,
 }
 
-/// A page while it is read.
-struct Reading {
-    load: Load,
-    /// Whose numbers are read: a page that mixes families is read as the one whose number came
-    /// first, because their fields are the same.
-    owner: Option<Server>,
-    /// The family of the last metric that had a known prefix.
-    seen: Option<Server>,
-    /// The rank of the name that each row of each table was last read under.
+/// The parser of one metrics page.
+struct PageParser {
+    load: EngineLoad,
+    /// The engine kind of the first value. Metrics of other kinds on the same page are ignored,
+    /// because they would set the same fields.
+    engine_kind: Option<EngineKind>,
+    /// The engine kind of the last metric with a known prefix.
+    last_prefix: Option<EngineKind>,
+    /// For each row of each dialect, the rank of the name that its value was read from.
     ranks: [[u8; MAX_ROWS]; DIALECT_COUNT],
-    /// The time stamp of the adapters.
-    adapters_at: f64,
+    /// Timestamp of the adapters read so far, in seconds since the Unix epoch.
+    adapters_timestamp: f64,
 }
 
-// === impl Load ===
+// === impl EngineLoad ===
 
-impl Load {
-    /// Reads a page. Whatever is not understood is passed over.
+impl EngineLoad {
+    /// Parses a page. Unknown lines are ignored.
     pub fn read(page: &[u8]) -> Self {
-        let mut reading = Reading {
+        let mut parser = PageParser {
             load: Self::default(),
-            owner: None,
-            seen: None,
+            engine_kind: None,
+            last_prefix: None,
             ranks: [[u8::MAX; MAX_ROWS]; DIALECT_COUNT],
-            adapters_at: f64::NEG_INFINITY,
+            adapters_timestamp: f64::NEG_INFINITY,
         };
         let mut start = 0;
         for end in memchr_iter(b'\n', page) {
-            reading.line(&page[start..end]);
+            parser.parse_line(&page[start..end]);
             start = end + 1;
         }
-        reading.line(&page[start..]);
-        reading.finish()
+        parser.parse_line(&page[start..]);
+        parser.finish()
     }
 
-    /// Whether the page told enough to route by.
+    /// Whether the page has the running and waiting requests, which routing needs.
     pub fn is_understood(&self) -> bool {
         self.waiting.is_some() && self.running.is_some()
     }
 
-    /// Tokens that the KV cache can hold.
+    /// Capacity of the KV cache in tokens, over all engines.
     pub fn capacity(&self) -> Option<u64> {
-        let of_blocks = self.blocks.zip(self.block_size).map(|(blocks, size)| blocks * size);
-        let tokens = of_blocks.or(self.kv_tokens)?;
+        let block_tokens = self.blocks.zip(self.block_size).map(|(blocks, size)| blocks * size);
+        let tokens = block_tokens.or(self.kv_tokens)?;
         (tokens >= 1.0).then_some(tokens as u64)
     }
 
-    /// Whether an engine of it sleeps. `None`: it did not say.
+    /// Whether an engine is asleep. `None`: the page does not report it.
     pub fn is_asleep(&self) -> Option<bool> {
         self.awake.map(|awake| awake < 1.0)
     }
 
-    /// Whether the process that said this is another than the one that said `before`: it started
-    /// at another time, or a count that only grows is smaller.
-    pub fn is_restart_of(&self, before: &Self) -> bool {
+    /// Whether the process restarted since the `previous` page: its start time differs by more than
+    /// a second, or a counter decreased.
+    pub fn is_restart_of(&self, previous: &Self) -> bool {
         let counters = |load: &Self| {
             [
                 load.prompt_tokens,
@@ -200,93 +204,98 @@ impl Load {
                 load.queued,
             ]
         };
-        let pairs = counters(self).into_iter().zip(counters(before));
-        let is_another = |now: f64, before: f64| (now - before).abs() > 1.0;
+        let pairs = counters(self).into_iter().zip(counters(previous));
+        let differs = |now: f64, before: f64| (now - before).abs() > 1.0;
         pairs.into_iter().any(|(now, before)| matches!((now, before), (Some(n), Some(b)) if n < b))
-            || self.started.zip(before.started).is_some_and(|(now, then)| is_another(now, then))
+            || self.started.zip(previous.started).is_some_and(|(now, then)| differs(now, then))
     }
 }
 
-// === impl Reading ===
+// === impl PageParser ===
 
-impl Reading {
-    fn line(&mut self, line: &[u8]) {
+impl PageParser {
+    fn parse_line(&mut self, line: &[u8]) {
         if line.first() == Some(&b'#') {
             return;
         }
-        // Ray puts its own prefix in front of every metric of its actors.
+        // Ray prefixes every metric of its actors.
         let line = line.strip_prefix(b"ray_").unwrap_or(line);
-        let Some(head) = head_of(line) else { return };
-        for (dialect, place) in DIALECTS.iter().zip(0..) {
+        let Some(head) = line_head(line) else { return };
+        for (dialect, index) in DIALECTS.iter().zip(0..) {
             if let Some(metric) = dialect.after_prefix(head, line) {
-                return self.metric(dialect, place, metric);
+                return self.parse_metric(dialect, index, metric);
             }
         }
     }
 
-    fn metric(&mut self, dialect: &Dialect, place: usize, metric: &[u8]) {
-        if dialect.server.is_some() && self.owner.is_some_and(|it| Some(it) != dialect.server) {
+    fn parse_metric(&mut self, dialect: &MetricsDialect, index: usize, metric: &[u8]) {
+        let is_other_engine = |kind: EngineKind| Some(kind) != dialect.server;
+        if dialect.server.is_some() && self.engine_kind.is_some_and(is_other_engine) {
             return;
         }
-        self.seen = dialect.server.or(self.seen);
-        for found in dialect.find(metric) {
-            if self.take(dialect, place, &found) {
-                self.owner = dialect.server.or(self.owner);
+        self.last_prefix = dialect.server.or(self.last_prefix);
+        for row_match in dialect.find(metric) {
+            if self.store_value(dialect, index, &row_match) {
+                self.engine_kind = dialect.server.or(self.engine_kind);
             }
         }
     }
 
-    /// Whether the line had a value that counts.
-    fn take(&mut self, dialect: &Dialect, place: usize, found: &Found<'_>) -> bool {
-        let rank = &mut self.ranks[place][found.row];
-        // A name that is preferred has been read.
-        if found.rank > *rank {
+    /// Stores the value of a line. Whether the line has a valid value that is used.
+    fn store_value(
+        &mut self,
+        dialect: &MetricsDialect,
+        index: usize,
+        row_match: &RowMatch<'_>,
+    ) -> bool {
+        let rank = &mut self.ranks[index][row_match.row];
+        // The value was already read under a preferred name.
+        if row_match.rank > *rank {
             return false;
         }
-        let Some(sample) = Sample::of(found.rest) else { return false };
-        match &dialect.rows[found.row].reads {
-            Reads::Number { source, fold, field } => {
-                let Some(value) = source.of(&sample) else { return false };
+        let Some(sample) = MetricSample::parse(row_match.rest) else { return false };
+        match &dialect.rows[row_match.row].reads {
+            RowTarget::Number { source, fold, field } => {
+                let Some(value) = source.read(&sample) else { return false };
                 let field = field(&mut self.load);
-                let before = field.filter(|_| found.rank == *rank);
-                *field = Some(fold.of(before, value));
+                let before = field.filter(|_| row_match.rank == *rank);
+                *field = Some(fold.combine(before, value));
             }
-            Reads::Adapters => {
-                let Some(at) = sample.number().filter(|at| *at >= self.adapters_at) else {
-                    return false;
-                };
-                self.adapters_at = at;
-                self.load.adapters = Some(Adapters::read(&sample));
+            RowTarget::Adapters => {
+                let timestamp = sample.number().filter(|time| *time >= self.adapters_timestamp);
+                let Some(timestamp) = timestamp else { return false };
+                self.adapters_timestamp = timestamp;
+                self.load.adapters = Some(LoraAdapters::read(&sample));
             }
         }
-        *rank = found.rank;
+        *rank = row_match.rank;
         true
     }
 
-    fn finish(self) -> Load {
+    fn finish(self) -> EngineLoad {
         let mut load = self.load;
-        load.server = self.owner.or(self.seen);
+        load.server = self.engine_kind.or(self.last_prefix);
         for dialect in DIALECTS {
             for row in dialect.rows {
-                if let Reads::Number { field, .. } = row.reads {
+                if let RowTarget::Number { field, .. } = row.reads {
                     let field = field(&mut load);
-                    // Added up, two numbers can be more than a float can hold.
+                    // A sum of finite numbers can overflow to infinity.
                     *field = field.filter(|value| value.is_finite());
                 }
             }
         }
-        for usage in [&mut load.kv_usage, &mut load.kv_usage_least] {
+        for usage in [&mut load.kv_usage, &mut load.min_kv_usage] {
             *usage = usage.filter(|usage| (0.0..=1.0).contains(usage));
         }
         load
     }
 }
 
-// === impl Server ===
+// === impl EngineKind ===
 
-impl Server {
-    /// Reads the `owned_by` of a model.
-    pub fn of_owner(owner: &str) -> Option<Self> {
+impl EngineKind {
+    /// Parses `owned_by` of a model list entry.
+    pub fn from_owned_by(owner: &str) -> Option<Self> {
         match owner {
             "vllm" => Some(Self::Vllm),
             "sglang" => Some(Self::Sglang),
@@ -296,7 +305,7 @@ impl Server {
         }
     }
 
-    /// The name in `/status`.
+    /// Name in `/status`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",
@@ -307,8 +316,9 @@ impl Server {
         }
     }
 
-    /// Whether it is known to tell usage in an event of its own when it is asked to.
-    pub const fn tells_usage_apart(self) -> bool {
+    /// Whether the engine is known to send usage in a separate event if
+    /// `stream_options.include_usage` is set.
+    pub const fn sends_usage_event(self) -> bool {
         matches!(self, Self::Vllm | Self::Sglang)
     }
 }

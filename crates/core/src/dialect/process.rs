@@ -1,11 +1,11 @@
-//! What Prometheus' clients say of any process. Only its start is read, by which a restart is seen
-//! even of a replica that had not counted anything.
+//! The `process_*` metrics that Prometheus client libraries export for any process. Only the start
+//! time is read: it shows a restart even if the backend had not counted anything before.
 
-use super::table::{Dialect, Fold, Row, Source};
+use super::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
 
-pub(super) static DIALECT: Dialect = Dialect::new(None, "process", ROWS);
+pub(super) static DIALECT: MetricsDialect = MetricsDialect::new(None, "process", ROWS);
 
-const ROWS: &[Row] =
-    &[Row::number(&["start_time_seconds"], Fold::Greatest, Source::Value, |load| {
+const ROWS: &[MetricRow] =
+    &[MetricRow::number(&["start_time_seconds"], Aggregation::Max, ValueSource::Value, |load| {
         &mut load.started
     })];

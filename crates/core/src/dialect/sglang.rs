@@ -1,30 +1,40 @@
-//! SGLang with `--enable-metrics`. One rank of each data-parallel group exports, so series are added
-//! up; with `--enable-metrics-for-all-schedulers` every rank does, and counts are too high.
+//! The metrics of SGLang with `--enable-metrics`.
+//!
+//! One rank of each data-parallel group exports metrics, so series are summed. With
+//! `--enable-metrics-for-all-schedulers` every rank exports them, and the sums are too high.
 
-use super::Server;
-use super::table::{Dialect, Fold, Row, Source};
+use super::EngineKind;
+use super::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
 
-pub(super) static DIALECT: Dialect = Dialect::new(Some(Server::Sglang), "sglang", ROWS);
+pub(super) static DIALECT: MetricsDialect =
+    MetricsDialect::new(Some(EngineKind::Sglang), "sglang", ROWS);
 
 const KV_USAGE: &[&str] = &["token_usage"];
 const RUNNING: &[&str] = &["num_running_reqs"];
 
-const ROWS: &[Row] = &[
-    Row::number(KV_USAGE, Fold::Greatest, Source::Value, |load| &mut load.kv_usage),
-    Row::number(KV_USAGE, Fold::Least, Source::Value, |load| &mut load.kv_usage_least),
-    Row::sum(RUNNING, |load| &mut load.running),
-    Row::number(RUNNING, Fold::Count, Source::Value, |load| &mut load.engines),
-    Row::sum(&["num_queue_reqs"], |load| &mut load.waiting),
-    Row::sum(&["num_retracted_requests_total"], |load| &mut load.preemptions),
-    Row::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
-    Row::sum(&["generation_tokens_total"], |load| &mut load.generation_tokens),
-    Row::number(&["page_size"], Fold::Greatest, Source::Value, |load| &mut load.block_size),
-    // Until 0.5.9, in place of the gauge.
-    Row::number(&["cache_config_info"], Fold::Greatest, Source::Label("page_size"), |load| {
+const ROWS: &[MetricRow] = &[
+    MetricRow::number(KV_USAGE, Aggregation::Max, ValueSource::Value, |load| &mut load.kv_usage),
+    MetricRow::number(KV_USAGE, Aggregation::Min, ValueSource::Value, |load| {
+        &mut load.min_kv_usage
+    }),
+    MetricRow::sum(RUNNING, |load| &mut load.running),
+    MetricRow::number(RUNNING, Aggregation::Count, ValueSource::Value, |load| &mut load.engines),
+    MetricRow::sum(&["num_queue_reqs"], |load| &mut load.waiting),
+    MetricRow::sum(&["num_retracted_requests_total"], |load| &mut load.preemptions),
+    MetricRow::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
+    MetricRow::sum(&["generation_tokens_total"], |load| &mut load.generation_tokens),
+    MetricRow::number(&["page_size"], Aggregation::Max, ValueSource::Value, |load| {
         &mut load.block_size
     }),
-    Row::sum(&["num_pages"], |load| &mut load.blocks),
-    Row::sum(&["max_total_num_tokens"], |load| &mut load.kv_tokens),
-    Row::sum(&["queue_time_seconds_sum"], |load| &mut load.queue_seconds),
-    Row::sum(&["queue_time_seconds_count"], |load| &mut load.queued),
+    // Until SGLang 0.5.9, instead of the gauge.
+    MetricRow::number(
+        &["cache_config_info"],
+        Aggregation::Max,
+        ValueSource::Label("page_size"),
+        |load| &mut load.block_size,
+    ),
+    MetricRow::sum(&["num_pages"], |load| &mut load.blocks),
+    MetricRow::sum(&["max_total_num_tokens"], |load| &mut load.kv_tokens),
+    MetricRow::sum(&["queue_time_seconds_sum"], |load| &mut load.queue_seconds),
+    MetricRow::sum(&["queue_time_seconds_count"], |load| &mut load.queued),
 ];

@@ -1,184 +1,189 @@
-//! What a dialect is: a prefix, and rows that say which number of which metric goes where. The rows
-//! of a line are found by its first bytes, without looking for the end of its name: most lines are
-//! buckets of histograms, and this is all that is read of them.
+//! The lookup table of a metrics dialect: a name prefix, and rows that map metrics to fields of
+//! [`EngineLoad`].
+//!
+//! The rows of a line are found by its first eight bytes, without searching for the end of its
+//! name. Most lines are histogram buckets, and no more than these bytes is read of them.
 
-use super::line::Sample;
-use super::{Load, Server};
+use super::metric_sample::MetricSample;
+use super::{EngineKind, EngineLoad};
 
-/// One family of servers.
-pub(super) struct Dialect {
-    /// Which it is; `None`: whatever else is in the process.
-    pub(super) server: Option<Server>,
-    /// What its metrics begin with, without the `:` or `_` after it: some exporters write `vllm_x`
-    /// for `vllm:x`.
-    prefix: Head,
+/// The metrics of one engine kind.
+pub(super) struct MetricsDialect {
+    /// The engine kind. `None`: the metrics describe the process, independent of the engine.
+    pub(super) server: Option<EngineKind>,
+    /// The name prefix, without the `:` or `_` behind it. Some exporters write `vllm_x` for
+    /// `vllm:x`.
+    prefix: NameHead,
     prefix_length: usize,
-    pub(super) rows: &'static [Row],
-    index: Index,
+    pub(super) rows: &'static [MetricRow],
+    index: NameIndex,
 }
 
-/// One number, and the names that it has had.
-pub(super) struct Row {
-    /// The name to prefer first. Names of one number can stand on a page side by side, so they are
-    /// never added up.
+/// One value, and the metric names that it has had.
+pub(super) struct MetricRow {
+    /// The preferred name first. A page can have several names of one value, so their values are
+    /// never summed.
     names: &'static [&'static str],
-    pub(super) reads: Reads,
+    pub(super) reads: RowTarget,
 }
 
-/// What becomes of a line.
-pub(super) enum Reads {
-    /// A number of the load.
+/// The target of a metric line.
+pub(super) enum RowTarget {
+    /// A field of the load.
     Number {
-        /// Where it is.
-        source: Source,
-        /// How the series of several engines become one.
-        fold: Fold,
-        /// Where it goes.
-        field: fn(&mut Load) -> &mut Option<f64>,
+        /// The source of the value in the line.
+        source: ValueSource,
+        /// The aggregation over the series of several engines.
+        fold: Aggregation,
+        /// The field.
+        field: fn(&mut EngineLoad) -> &mut Option<f64>,
     },
-    /// The LoRA adapters, of the newest series.
+    /// The LoRA adapters, from the newest series.
     Adapters,
 }
 
-/// Where a number is.
+/// The source of a value in a metric line.
 #[derive(Clone, Copy)]
-pub(super) enum Source {
-    /// It is the value of the sample.
+pub(super) enum ValueSource {
+    /// The value of the sample.
     Value,
-    /// It is the value, but only of the series with this label.
-    ValueWhere(&'static str, &'static str),
-    /// It is the value of a label.
+    /// The value of the sample, only for series with this label name and value.
+    ValueWithLabel(&'static str, &'static str),
+    /// The value of this label.
     Label(&'static str),
 }
 
-/// How several numbers become one.
+/// The aggregation of several values.
 #[derive(Clone, Copy)]
-pub(super) enum Fold {
+pub(super) enum Aggregation {
     Sum,
-    Greatest,
-    Least,
+    Max,
+    Min,
     Count,
 }
 
-/// A row that a line is of.
-pub(super) struct Found<'a> {
+/// A row that matches a line.
+pub(super) struct RowMatch<'a> {
     pub(super) row: usize,
-    /// The place of its name among the names of the row.
+    /// Index of the matching name in the names of the row; 0 is preferred.
     pub(super) rank: u8,
-    /// What follows the name.
+    /// The line behind the name.
     pub(super) rest: &'a [u8],
 }
 
-/// Names by a hash of their first eight bytes.
-struct Index {
-    heads: [Head; MAX_NAMES],
+/// A hash index of the names by their first eight bytes.
+struct NameIndex {
+    name_heads: [NameHead; MAX_NAMES],
     rows: [u8; MAX_NAMES],
     ranks: [u8; MAX_NAMES],
-    /// The first name of each slot, and the next in its slot; [`END`] is none.
-    slots: [u8; SLOTS],
-    next: [u8; MAX_NAMES],
+    /// The first name of each slot, or [`NO_NAME`].
+    first_in_slot: [u8; SLOT_COUNT],
+    /// The next name in the slot of each name, or [`NO_NAME`].
+    next_in_slot: [u8; MAX_NAMES],
 }
 
-/// The first eight bytes of a text, as one number.
-pub(super) type Head = u64;
+/// The first eight bytes of a text as a little-endian number.
+pub(super) type NameHead = u64;
 
 /// Most rows of a dialect.
 pub(super) const MAX_ROWS: usize = 32;
 const MAX_NAMES: usize = 48;
-/// Bytes in a head. No name is shorter, and no prefix longer.
-const HEAD: usize = 8;
+/// Bytes in a head. Names must not be shorter, prefixes must not be longer.
+const HEAD_BYTES: usize = 8;
 const SLOT_BITS: u32 = 7;
-const SLOTS: usize = 1 << SLOT_BITS;
-const END: u8 = u8::MAX;
+const SLOT_COUNT: usize = 1 << SLOT_BITS;
+const NO_NAME: u8 = u8::MAX;
 
-// === impl Dialect ===
+// === impl MetricsDialect ===
 
-impl Dialect {
-    /// A table. Fails to compile with a name that is too short, or too many of them.
+impl MetricsDialect {
+    /// Builds the table. The build fails if a name is too short, or if there are too many names or
+    /// rows.
     pub(super) const fn new(
-        server: Option<Server>,
+        server: Option<EngineKind>,
         prefix: &'static str,
-        rows: &'static [Row],
+        rows: &'static [MetricRow],
     ) -> Self {
         let prefix_length = prefix.len();
-        Self { server, prefix: head(prefix), prefix_length, rows, index: Index::of(rows) }
+        Self { server, prefix: name_head(prefix), prefix_length, rows, index: NameIndex::new(rows) }
     }
 
-    /// What follows the prefix and its separator, in a line that begins with `head`.
+    /// The line behind the prefix and its separator, for a line that begins with `head`. `None`:
+    /// another prefix.
     #[inline]
-    pub(super) fn after_prefix<'a>(&self, head: Head, line: &'a [u8]) -> Option<&'a [u8]> {
-        let beyond = u64::BITS - 8 * self.prefix_length as u32;
-        let is_prefix = (head << beyond) == (self.prefix << beyond);
-        let is_whole = is_prefix && matches!(line.get(self.prefix_length), Some(b':' | b'_'));
-        if is_whole { line.get(self.prefix_length + 1..) } else { None }
+    pub(super) fn after_prefix<'a>(&self, head: NameHead, line: &'a [u8]) -> Option<&'a [u8]> {
+        let unused_bits = u64::BITS - 8 * self.prefix_length as u32;
+        let is_prefix = (head << unused_bits) == (self.prefix << unused_bits);
+        let has_separator = is_prefix && matches!(line.get(self.prefix_length), Some(b':' | b'_'));
+        if has_separator { line.get(self.prefix_length + 1..) } else { None }
     }
 
-    /// The rows of a line, which begins after the prefix.
+    /// The rows that match a line, which begins behind the prefix.
     #[inline]
-    pub(super) fn find<'a>(&self, line: &'a [u8]) -> impl Iterator<Item = Found<'a>> {
-        let head = head_of(line);
-        let mut at = head.map_or(END, |head| self.index.slots[slot(head)]);
+    pub(super) fn find<'a>(&self, line: &'a [u8]) -> impl Iterator<Item = RowMatch<'a>> {
+        let head = line_head(line);
+        let mut next = head.map_or(NO_NAME, |head| self.index.first_in_slot[slot_of_head(head)]);
         std::iter::from_fn(move || {
-            while at != END {
-                let name = usize::from(at);
-                at = self.index.next[name];
-                if Some(self.index.heads[name]) == head
-                    && let Some(found) = self.found(name, line)
+            while next != NO_NAME {
+                let name = usize::from(next);
+                next = self.index.next_in_slot[name];
+                if Some(self.index.name_heads[name]) == head
+                    && let Some(row_match) = self.match_name(name, line)
                 {
-                    return Some(found);
+                    return Some(row_match);
                 }
             }
             None
         })
     }
 
-    fn found<'a>(&self, name: usize, line: &'a [u8]) -> Option<Found<'a>> {
+    fn match_name<'a>(&self, name: usize, line: &'a [u8]) -> Option<RowMatch<'a>> {
         let (row, rank) = (usize::from(self.index.rows[name]), self.index.ranks[name]);
         let name = self.rows[row].names[usize::from(rank)].as_bytes();
-        // Most lines that begin like a name have a longer one.
+        // Most lines that begin with a name have a longer name.
         if !matches!(line.get(name.len()), Some(b'{' | b' ' | b'\t')) {
             return None;
         }
-        Some(Found { row, rank, rest: line.strip_prefix(name)? })
+        Some(RowMatch { row, rank, rest: line.strip_prefix(name)? })
     }
 }
 
-// === impl Row ===
+// === impl MetricRow ===
 
-impl Row {
-    /// A number whose engines are added up.
+impl MetricRow {
+    /// A row whose value is summed over the engines.
     pub(super) const fn sum(
         names: &'static [&'static str],
-        field: fn(&mut Load) -> &mut Option<f64>,
+        field: fn(&mut EngineLoad) -> &mut Option<f64>,
     ) -> Self {
-        Self::number(names, Fold::Sum, Source::Value, field)
+        Self::number(names, Aggregation::Sum, ValueSource::Value, field)
     }
 
-    /// The LoRA adapters.
+    /// The row of the LoRA adapters.
     pub(super) const fn adapters(names: &'static [&'static str]) -> Self {
-        Self { names, reads: Reads::Adapters }
+        Self { names, reads: RowTarget::Adapters }
     }
 
-    /// A number.
+    /// A row with any aggregation and source.
     pub(super) const fn number(
         names: &'static [&'static str],
-        fold: Fold,
-        source: Source,
-        field: fn(&mut Load) -> &mut Option<f64>,
+        fold: Aggregation,
+        source: ValueSource,
+        field: fn(&mut EngineLoad) -> &mut Option<f64>,
     ) -> Self {
-        Self { names, reads: Reads::Number { source, fold, field } }
+        Self { names, reads: RowTarget::Number { source, fold, field } }
     }
 }
 
-// === impl Source ===
+// === impl ValueSource ===
 
-impl Source {
-    /// The number of a line, if it has one that is finite and not negative.
-    pub(super) fn of(self, sample: &Sample<'_>) -> Option<f64> {
+impl ValueSource {
+    /// The value of a sample, if it is finite and not negative.
+    pub(super) fn read(self, sample: &MetricSample<'_>) -> Option<f64> {
         let number = match self {
             Self::Value => sample.number(),
-            Self::ValueWhere(label, value) => {
-                sample.label(label).filter(|found| *found == value.as_bytes())?;
+            Self::ValueWithLabel(label, value) => {
+                sample.label(label).filter(|actual| *actual == value.as_bytes())?;
                 sample.number()
             }
             Self::Label(label) => number(sample.label(label)?),
@@ -187,50 +192,50 @@ impl Source {
     }
 }
 
-/// Reads a number as Prometheus writes it.
+/// Parses a number of the Prometheus text format.
 pub(super) fn number(text: &[u8]) -> Option<f64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-// === impl Fold ===
+// === impl Aggregation ===
 
-impl Fold {
-    /// What there was, and one more.
-    pub(super) fn of(self, before: Option<f64>, value: f64) -> f64 {
+impl Aggregation {
+    /// The aggregate after one more value.
+    pub(super) fn combine(self, before: Option<f64>, value: f64) -> f64 {
         match (self, before) {
             (Self::Count, before) => before.unwrap_or(0.0) + 1.0,
             (Self::Sum, Some(before)) => before + value,
-            (Self::Greatest, Some(before)) => before.max(value),
-            (Self::Least, Some(before)) => before.min(value),
+            (Self::Max, Some(before)) => before.max(value),
+            (Self::Min, Some(before)) => before.min(value),
             (_, None) => value,
         }
     }
 }
 
-// === impl Index ===
+// === impl NameIndex ===
 
-impl Index {
-    const fn of(rows: &[Row]) -> Self {
+impl NameIndex {
+    const fn new(rows: &[MetricRow]) -> Self {
         assert!(rows.len() <= MAX_ROWS, "too many rows");
         let mut index = Self {
-            heads: [0; MAX_NAMES],
+            name_heads: [0; MAX_NAMES],
             rows: [0; MAX_NAMES],
             ranks: [0; MAX_NAMES],
-            slots: [END; SLOTS],
-            next: [END; MAX_NAMES],
+            first_in_slot: [NO_NAME; SLOT_COUNT],
+            next_in_slot: [NO_NAME; MAX_NAMES],
         };
         let (mut count, mut row) = (0, 0);
         while row < rows.len() {
             let mut rank = 0;
             while rank < rows[row].names.len() {
                 let name = rows[row].names[rank];
-                assert!(name.len() >= HEAD, "a name is too short");
-                let head = head(name);
-                index.heads[count] = head;
+                assert!(name.len() >= HEAD_BYTES, "a name is too short");
+                let head = name_head(name);
+                index.name_heads[count] = head;
                 index.rows[count] = row as u8;
                 index.ranks[count] = rank as u8;
-                index.next[count] = index.slots[slot(head)];
-                index.slots[slot(head)] = count as u8;
+                index.next_in_slot[count] = index.first_in_slot[slot_of_head(head)];
+                index.first_in_slot[slot_of_head(head)] = count as u8;
                 count += 1;
                 rank += 1;
             }
@@ -240,24 +245,24 @@ impl Index {
     }
 }
 
-/// The first eight bytes of a line, if it has so many.
+/// The first eight bytes of a line. `None`: the line is shorter.
 #[inline]
-pub(super) fn head_of(line: &[u8]) -> Option<Head> {
+pub(super) fn line_head(line: &[u8]) -> Option<NameHead> {
     line.first_chunk().map(|head| u64::from_le_bytes(*head))
 }
 
-/// The first eight bytes of a name, or fewer.
-const fn head(name: &str) -> Head {
+/// The first eight bytes of a name, padded with zeros.
+const fn name_head(name: &str) -> NameHead {
     let name = name.as_bytes();
-    let mut head = [0; HEAD];
+    let mut head = [0; HEAD_BYTES];
     let mut at = 0;
-    while at < HEAD && at < name.len() {
+    while at < HEAD_BYTES && at < name.len() {
         head[at] = name[at];
         at += 1;
     }
     u64::from_le_bytes(head)
 }
 
-const fn slot(head: Head) -> usize {
+const fn slot_of_head(head: NameHead) -> usize {
     (head.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOT_BITS)) as usize
 }

@@ -1,57 +1,68 @@
-//! vLLM from 0.6 to 0.33, behind its Python and its Rust front end. Behind the latter, counters end
-//! in `_total` as OpenMetrics wants it, which Python's have always done.
+//! The metrics of vLLM from 0.6 to 0.33, with its Python or Rust front end. Counters of both end in
+//! `_total`.
 
-use super::Server;
-use super::table::{Dialect, Fold, Row, Source};
+use super::EngineKind;
+use super::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
 
-pub(super) static DIALECT: Dialect = Dialect::new(Some(Server::Vllm), "vllm", ROWS);
+pub(super) static DIALECT: MetricsDialect =
+    MetricsDialect::new(Some(EngineKind::Vllm), "vllm", ROWS);
 
-/// The second name was exported until 0.10.
+/// The second name was exported until vLLM 0.10.
 const KV_USAGE: &[&str] = &["kv_cache_usage_perc", "gpu_cache_usage_perc"];
 const RUNNING: &[&str] = &["num_requests_running"];
-/// The second name is the older one.
-const GAP_SECONDS: &[&str] =
+/// The second name is that of older versions.
+const INTER_TOKEN_SECONDS: &[&str] =
     &["inter_token_latency_seconds_sum", "time_per_output_token_seconds_sum"];
-const GAPS: &[&str] = &["inter_token_latency_seconds_count", "time_per_output_token_seconds_count"];
-/// Every setting of the cache is a label.
-const CACHE: &[&str] = &["cache_config_info"];
+const INTER_TOKEN_SECONDS_COUNT: &[&str] =
+    &["inter_token_latency_seconds_count", "time_per_output_token_seconds_count"];
+/// The labels are the cache settings.
+const CACHE_CONFIG: &[&str] = &["cache_config_info"];
 
-const ROWS: &[Row] = &[
-    Row::number(KV_USAGE, Fold::Greatest, Source::Value, |load| &mut load.kv_usage),
-    Row::number(KV_USAGE, Fold::Least, Source::Value, |load| &mut load.kv_usage_least),
-    Row::sum(RUNNING, |load| &mut load.running),
-    Row::number(RUNNING, Fold::Count, Source::Value, |load| &mut load.engines),
-    Row::sum(&["num_requests_waiting"], |load| &mut load.waiting),
-    Row::number(
+const ROWS: &[MetricRow] = &[
+    MetricRow::number(KV_USAGE, Aggregation::Max, ValueSource::Value, |load| &mut load.kv_usage),
+    MetricRow::number(KV_USAGE, Aggregation::Min, ValueSource::Value, |load| {
+        &mut load.min_kv_usage
+    }),
+    MetricRow::sum(RUNNING, |load| &mut load.running),
+    MetricRow::number(RUNNING, Aggregation::Count, ValueSource::Value, |load| &mut load.engines),
+    MetricRow::sum(&["num_requests_waiting"], |load| &mut load.waiting),
+    MetricRow::number(
         &["num_requests_waiting_by_reason"],
-        Fold::Sum,
-        Source::ValueWhere("reason", "capacity"),
+        Aggregation::Sum,
+        ValueSource::ValueWithLabel("reason", "capacity"),
         |load| &mut load.waiting_capacity,
     ),
-    Row::sum(&["num_preemptions_total"], |load| &mut load.preemptions),
-    Row::sum(&["prefix_cache_queries_total", "gpu_prefix_cache_queries_total"], |load| {
+    MetricRow::sum(&["num_preemptions_total"], |load| &mut load.preemptions),
+    MetricRow::sum(&["prefix_cache_queries_total", "gpu_prefix_cache_queries_total"], |load| {
         &mut load.prefix_queries
     }),
-    Row::sum(&["prefix_cache_hits_total", "gpu_prefix_cache_hits_total"], |load| {
+    MetricRow::sum(&["prefix_cache_hits_total", "gpu_prefix_cache_hits_total"], |load| {
         &mut load.prefix_hits
     }),
-    Row::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
-    Row::sum(&["generation_tokens_total"], |load| &mut load.generation_tokens),
-    Row::number(CACHE, Fold::Greatest, Source::Label("block_size"), |load| &mut load.block_size),
-    Row::number(CACHE, Fold::Sum, Source::Label("num_gpu_blocks"), |load| &mut load.blocks),
-    Row::sum(&["request_queue_time_seconds_sum"], |load| &mut load.queue_seconds),
-    Row::sum(&["request_queue_time_seconds_count"], |load| &mut load.queued),
-    Row::sum(&["request_prefill_time_seconds_sum"], |load| &mut load.prefill_seconds),
-    Row::sum(&["request_prefill_time_seconds_count"], |load| &mut load.prefilled),
-    Row::sum(&["time_to_first_token_seconds_sum"], |load| &mut load.first_token_seconds),
-    Row::sum(&["time_to_first_token_seconds_count"], |load| &mut load.first_tokens),
-    Row::sum(GAP_SECONDS, |load| &mut load.gap_seconds),
-    Row::sum(GAPS, |load| &mut load.gaps),
-    Row::number(
+    MetricRow::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
+    MetricRow::sum(&["generation_tokens_total"], |load| &mut load.generation_tokens),
+    MetricRow::number(CACHE_CONFIG, Aggregation::Max, ValueSource::Label("block_size"), |load| {
+        &mut load.block_size
+    }),
+    MetricRow::number(
+        CACHE_CONFIG,
+        Aggregation::Sum,
+        ValueSource::Label("num_gpu_blocks"),
+        |load| &mut load.blocks,
+    ),
+    MetricRow::sum(&["request_queue_time_seconds_sum"], |load| &mut load.queue_seconds),
+    MetricRow::sum(&["request_queue_time_seconds_count"], |load| &mut load.queued),
+    MetricRow::sum(&["request_prefill_time_seconds_sum"], |load| &mut load.prefill_seconds),
+    MetricRow::sum(&["request_prefill_time_seconds_count"], |load| &mut load.prefilled),
+    MetricRow::sum(&["time_to_first_token_seconds_sum"], |load| &mut load.first_token_seconds),
+    MetricRow::sum(&["time_to_first_token_seconds_count"], |load| &mut load.first_tokens),
+    MetricRow::sum(INTER_TOKEN_SECONDS, |load| &mut load.gap_seconds),
+    MetricRow::sum(INTER_TOKEN_SECONDS_COUNT, |load| &mut load.gaps),
+    MetricRow::number(
         &["engine_sleep_state"],
-        Fold::Least,
-        Source::ValueWhere("sleep_state", "awake"),
+        Aggregation::Min,
+        ValueSource::ValueWithLabel("sleep_state", "awake"),
         |load| &mut load.awake,
     ),
-    Row::adapters(&["lora_requests_info"]),
+    MetricRow::adapters(&["lora_requests_info"]),
 ];

@@ -1,30 +1,30 @@
-//! The shape of an error in a body: that of OpenAI, or on Anthropic's paths that of Anthropic.
+//! The format of an error body: OpenAI's, or Anthropic's on the paths of the Messages API.
 
-use super::table::Row;
+use super::table::ErrorRow;
 use serde_json::{Value, json};
 
-/// Which clients read an error, by the path of their request.
+/// The format of an error body, which depends on the path of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Envelope {
+pub enum ErrorEnvelope {
     /// `{"error":{"message":...,"type":...,"param":...,"code":...}}`
     OpenAi,
     /// `{"type":"error","error":{"type":...,"message":...},"request_id":...}`
     Anthropic,
 }
 
-/// The path of Anthropic's Messages API. Its others begin with it and a slash.
-const MESSAGES: &str = "/v1/messages";
+/// The path of Anthropic's Messages API. Its other paths begin with this one and a slash.
+const ANTHROPIC_MESSAGES_PATH: &str = "/v1/messages";
 
-impl Envelope {
-    /// The envelope on this path.
-    pub fn of(path: &str) -> Self {
-        match path.strip_prefix(MESSAGES) {
+impl ErrorEnvelope {
+    /// The envelope for a request path.
+    pub fn for_path(path: &str) -> Self {
+        match path.strip_prefix(ANTHROPIC_MESSAGES_PATH) {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => Self::Anthropic,
             _ => Self::OpenAi,
         }
     }
 
-    pub(super) fn body(self, row: &Row, message: &str, request_id: Option<&str>) -> Value {
+    pub(super) fn body(self, row: &ErrorRow, message: &str, request_id: Option<&str>) -> Value {
         match self {
             Self::OpenAi => json!({ "error": {
                 "message": message,
@@ -41,7 +41,7 @@ impl Envelope {
     }
 }
 
-/// `error.type` in Anthropic's words, which follow from the status.
+/// The `error.type` that Anthropic defines for a status.
 const fn anthropic_type(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
@@ -59,39 +59,43 @@ const fn anthropic_type(status: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{Error, Limited};
+    use crate::error::{GatewayError, RateLimitKind};
 
     #[test]
     fn anthropic_has_its_own_envelope_on_its_paths_only() {
         for path in ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/none"] {
-            assert_eq!(Envelope::of(path), Envelope::Anthropic, "{path}");
+            assert_eq!(ErrorEnvelope::for_path(path), ErrorEnvelope::Anthropic, "{path}");
         }
         for path in ["/v1/chat/completions", "/v1/messagesx", "/messages", "/", ""] {
-            assert_eq!(Envelope::of(path), Envelope::OpenAi, "{path}");
+            assert_eq!(ErrorEnvelope::for_path(path), ErrorEnvelope::OpenAi, "{path}");
         }
     }
 
     #[test]
     fn the_type_of_an_anthropic_error_follows_from_its_status() {
         for (error, expected) in [
-            (Error::BadHead, "invalid_request_error"),
-            (Error::MethodNotAllowed { allow: "POST" }, "invalid_request_error"),
-            (Error::EncodedBody { encoding: "gzip".into() }, "invalid_request_error"),
-            (Error::InvalidApiKey, "authentication_error"),
-            (Error::ModelNotAllowed { model: "a".into() }, "permission_error"),
-            (Error::NotFound { path: "/x".into() }, "not_found_error"),
-            (Error::BodyTooLarge { limit: 1 }, "request_too_large"),
+            (GatewayError::BadHead, "invalid_request_error"),
+            (GatewayError::MethodNotAllowed { allow: "POST" }, "invalid_request_error"),
+            (GatewayError::EncodedBody { encoding: "gzip".into() }, "invalid_request_error"),
+            (GatewayError::InvalidApiKey, "authentication_error"),
+            (GatewayError::ModelNotAllowed { model: "a".into() }, "permission_error"),
+            (GatewayError::NotFound { path: "/x".into() }, "not_found_error"),
+            (GatewayError::BodyTooLarge { limit: 1 }, "request_too_large"),
             (
-                Error::RateLimited { limited: Limited::Tokens, allowed: 1, retry_after: 1 },
+                GatewayError::RateLimited {
+                    limited: RateLimitKind::Tokens,
+                    allowed: 1,
+                    retry_after: 1,
+                },
                 "rate_limit_error",
             ),
-            (Error::Saturated { retry_after: 1 }, "rate_limit_error"),
-            (Error::NoBackend, "overloaded_error"),
-            (Error::Closed, "api_error"),
-            (Error::HeaderTimeout { seconds: 1 }, "timeout_error"),
-            (Error::Internal, "api_error"),
+            (GatewayError::Saturated { retry_after: 1 }, "rate_limit_error"),
+            (GatewayError::NoBackend, "overloaded_error"),
+            (GatewayError::Closed, "api_error"),
+            (GatewayError::ResponseHeadTimeout { seconds: 1 }, "timeout_error"),
+            (GatewayError::Internal, "api_error"),
         ] {
-            let response = error.response_in(Envelope::Anthropic, Some("id-1"));
+            let response = error.to_response_in(ErrorEnvelope::Anthropic, Some("id-1"));
             assert_eq!(response.status(), error.status());
             let body = response.into_body().into_inner().unwrap_or_default();
             let expected = json!({

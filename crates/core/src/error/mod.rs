@@ -1,14 +1,14 @@
-//! Why the gateway answers instead of a replica: one variant for each answer, and one table that
-//! says whose fault it is, which status it has and what the client should do.
+//! The errors that the gateway answers instead of a backend: one variant per error, and one table
+//! with its status, the party at fault and the time until a retry.
 
 mod envelope;
 mod table;
 
 use crate::headers::{X_GATEWAY_ERROR, X_SHOULD_RETRY};
-use crate::openai::request::PeekError;
+use crate::openai::request_fields::RequestBodyError;
 use crate::record::Outcome;
 use bytes::Bytes;
-pub use envelope::Envelope;
+pub use envelope::ErrorEnvelope;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
@@ -16,262 +16,265 @@ use std::fmt;
 use std::time::Duration;
 pub use table::REASONS;
 
-/// Most names in a list.
-const MAX_LISTED: usize = 20;
+/// Most names that an error message lists.
+const MAX_LISTED_NAMES: usize = 20;
 
-/// Why a request was not answered by a replica.
+/// Why the gateway answered a request instead of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// No such path.
-    #[error("there is no `{path}` here; the gateway serves inference only")]
+pub enum GatewayError {
+    /// The path is not served.
+    #[error("the path `{path}` does not exist; the gateway serves inference APIs only")]
     NotFound {
-        /// As the client sent it.
+        /// The path that the client sent.
         path: String,
     },
-    /// The path has another method.
-    #[error("this path takes {allow} only")]
+    /// The path is served with another method.
+    #[error("this path allows the method {allow} only")]
     MethodNotAllowed {
-        /// The method that it has.
+        /// The allowed method.
         allow: &'static str,
     },
-    /// The body cannot be understood.
+    /// The body is malformed.
     #[error("{0}")]
-    BadBody(#[from] PeekError),
+    BadBody(#[from] RequestBodyError),
     /// The head of the request is not valid HTTP.
-    #[error("the request is not valid HTTP, or others might read it in another way")]
+    #[error("the request is not valid HTTP, or is ambiguous, so that servers parse it differently")]
     BadHead,
-    /// The head of the request is too long.
-    #[error("the request headers are longer or more than this gateway takes")]
+    /// The head of the request is too long, or has too many headers.
+    #[error("the request headers are longer or more numerous than this gateway allows")]
     HeadTooLarge,
     /// The path of the request is too long.
-    #[error("the request path is longer than this gateway takes")]
+    #[error("the request path is longer than this gateway allows")]
     UriTooLong,
-    /// The name of the model is to be changed, and a header has a digest of the body.
+    /// The gateway would have to rename the model in the body, but a header has a digest of the
+    /// body.
     #[error(
-        "`{model}` is this gateway's name for a model: the body must be changed for the replica, \
-         but a header has its digest; ask for `{served_as}`"
+        "`{model}` is an alias of this gateway: it must change the body for the backend, but a \
+         header has a digest of the body; request `{served_as}` instead"
     )]
     SignedBody {
-        /// As the client wrote it.
+        /// The name that the client sent.
         model: String,
-        /// As the replicas call it.
+        /// The name of the model at the backends.
         served_as: String,
     },
-    /// A field of the body is to be changed, and a header has a digest of the body.
+    /// The gateway would have to change a field of the body, but a header has a digest of the body.
     #[error(
-        "the gateway must change `{field}` in the body for the backend, but a header has a digest of \
-         the body; leave that header out"
+        "the gateway must change `{field}` in the body for the backend, but a header has a digest \
+         of the body; leave that header out"
     )]
     SignedField {
-        /// Its name.
+        /// Name of the field.
         field: &'static str,
     },
-    /// The body uses a field that controls the engine.
+    /// The body uses an engine-control field without the permission.
     #[error(
-        "`{field}` controls the engine and is not for this client; leave it out, or ask the operator \
-         of this gateway for the permission `{permission}`"
+        "`{field}` controls the engine, and this client has no permission for it; leave it out, or \
+         ask the operator of this gateway for the permission `{permission}`"
     )]
     EngineControl {
-        /// Its name.
+        /// Name of the field.
         field: &'static str,
-        /// The permission that lets it pass.
+        /// The permission to use the field.
         permission: &'static str,
     },
-    /// The body is encoded.
-    #[error("the request body is `{encoding}`; send it without a Content-Encoding")]
+    /// The body has a `Content-Encoding`.
+    #[error("the request body is encoded as `{encoding}`; send it without a Content-Encoding")]
     EncodedBody {
-        /// The encoding.
+        /// The value of `Content-Encoding`.
         encoding: String,
     },
     /// The body is too long.
     #[error("the request body is longer than {limit} bytes, the limit of this gateway")]
     BodyTooLarge {
-        /// In bytes.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// The client stopped sending.
-    #[error("the request body ended before its length")]
-    BodyCut,
-    /// The gateway has keys, and this request has none of them.
+    /// The body ended too early.
+    #[error("the request body ended before its declared length")]
+    IncompleteBody,
+    /// The gateway requires an API key, and the request has no valid one.
     #[error(
-        "the API key is missing, or it is not one of this gateway's; send it as `Authorization: \
-         Bearer KEY`"
+        "the API key is missing or unknown to this gateway; send it as `Authorization: Bearer KEY`"
     )]
     InvalidApiKey,
-    /// Its tenant may not use the model.
-    #[error("this API key may not use {model}; GET /v1/models lists what it may use")]
+    /// The tenant may not use the model.
+    #[error("this API key may not use {model}; GET /v1/models lists the models that it may use")]
     ModelNotAllowed {
-        /// As the client wrote it, in backticks; or that it named none.
+        /// The name that the client sent, in backticks, or a text for a request without a model.
         model: String,
     },
-    /// Its tenant or its key has taken as much as it may.
+    /// A limit of the tenant or the API key is reached.
     #[error("the limit of {allowed} {limited} is reached; retry after {retry_after} s")]
     RateLimited {
-        /// What there was too much of.
-        limited: Limited,
-        /// How much is allowed.
+        /// The kind of limit.
+        limited: RateLimitKind,
+        /// The limit.
         allowed: u32,
-        /// In seconds.
+        /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
-    /// The client paused for too long in the middle of a body.
-    #[error("nothing of the request body came for {seconds} s")]
+    /// The client paused for too long inside the body.
+    #[error("no byte of the request body arrived for {seconds} s")]
     BodyTimeout {
-        /// The limit.
+        /// The limit, in seconds.
         seconds: u64,
     },
-    /// The client has as many requests open as one may.
-    #[error("this client has as many requests open as one may have; wait for one to end")]
+    /// The client address has reached its limit of open requests.
+    #[error("this client address has reached its limit of open requests; wait for one to end")]
     ClientBusy,
-    /// The gateway has as much to do as it can.
-    #[error("the gateway has as much to do as it can; retry shortly")]
+    /// The gateway has reached its limit of requests, open files or memory.
+    #[error("the gateway is at its limit of requests, open files or memory; retry shortly")]
     Overloaded,
-    /// The gateway cannot open connections.
+    /// The gateway cannot open a connection to a backend for lack of file descriptors or ports.
     #[error(
-        "the gateway has no open file or port left for a connection to a backend; the backends are \
-         not at fault, and its operator can raise its limit of open files (LimitNOFILE, ulimit -n); \
-         retry shortly"
+        "the gateway has no file descriptor or port left for a connection to a backend; the \
+         backends are not at fault; its operator can raise the limit of open files (LimitNOFILE, \
+         ulimit -n); retry shortly"
     )]
     Exhausted,
-    /// The bodies of all requests take as much memory as they may.
+    /// The memory limit of all request bodies is reached.
     #[error(
-        "the bodies of the requests that the gateway holds take as much memory as they may \
-         (limits.body_memory); retry shortly"
+        "the request bodies in the gateway take as much memory as limits.body_memory allows; retry \
+         shortly"
     )]
     BodyMemory,
-    /// No replica serves the model.
-    #[error("the model `{model}` does not exist. Models here: {known}")]
+    /// No backend serves the model.
+    #[error("the model `{model}` does not exist; available models: {known}")]
     UnknownModel {
-        /// As the client wrote it.
+        /// The name that the client sent.
         model: String,
-        /// The models that there are.
+        /// The models that the client may use.
         known: String,
     },
-    /// No replica is healthy.
-    #[error("no replica can take the request now; retry shortly")]
+    /// No backend of the model is available.
+    #[error("no backend of the model is available now; retry shortly")]
     NoBackend,
-    /// Every replica is past its high-water mark, and so is the room to wait in.
-    #[error("every replica is full, and so is the waiting room; retry after {retry_after} s")]
+    /// Every backend is saturated, and the admission queue is full.
+    #[error("all backends are full, and so is the admission queue; retry after {retry_after} s")]
     Saturated {
-        /// In seconds.
+        /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
-    /// A request that waited made room for one of a higher class, or of a tenant with fewer.
+    /// The request waited and was displaced by one of a higher class or of a smaller tenant.
     #[error(
-        "every replica is full, and a request that goes first took this one's place in the waiting room; retry after {retry_after} s"
+        "all backends are full, and a request with precedence displaced this one in the admission \
+         queue; retry after {retry_after} s"
     )]
     Shed {
-        /// In seconds.
+        /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
-    /// No replica had room while the request could wait.
-    #[error("no replica had room within {waited:?}; retry after {retry_after} s")]
+    /// No backend had capacity within the longest wait.
+    #[error("no backend had capacity within {waited:?}; retry after {retry_after} s")]
     QueueTimeout {
         /// The longest wait.
         waited: Duration,
-        /// In seconds.
+        /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
-    /// The replica closed the connection before it answered.
-    #[error("the replica closed the connection before it answered")]
+    /// The backend closed the connection before it answered.
+    #[error("the backend closed the connection before it answered")]
     Closed,
-    /// The replica did not send valid HTTP.
-    #[error("the replica did not answer in HTTP")]
+    /// The backend sent invalid HTTP.
+    #[error("the backend did not answer in valid HTTP")]
     Garbage,
-    /// The replica's headers did not come in time.
-    #[error("the replica did not answer within {seconds} s")]
-    HeaderTimeout {
-        /// The limit.
+    /// The response head did not arrive in time.
+    #[error("the backend sent no response head within {seconds} s")]
+    ResponseHeadTimeout {
+        /// The limit, in seconds.
         seconds: u64,
     },
-    /// No output came in time.
-    #[error("the replica's answer had no output within {limit:?}")]
+    /// No output arrived in time.
+    #[error("the response of the backend had no output within {limit:?}")]
     FirstOutputTimeout {
         /// The limit.
         limit: Duration,
     },
-    /// Replicas died while they had the request.
-    #[error("replicas failed while they had this request, so it is not sent to another one")]
+    /// Backends crashed while they processed the request.
+    #[error("backends crashed while they processed this request; the gateway does not retry it")]
     Poison,
     /// A defect of the gateway.
-    #[error("the gateway failed on this request; its log has the cause")]
+    #[error("the gateway failed to process this request; its log has the cause")]
     Internal,
 }
 
-/// What a tenant or a key may take so much of.
+/// The kinds of limits of a tenant or an API key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limited {
-    /// Requests that begin in a minute.
+pub enum RateLimitKind {
+    /// Requests per minute.
     Requests,
-    /// Tokens in a minute.
+    /// Tokens per minute.
     Tokens,
-    /// Requests that are open at once.
+    /// Open requests at the same time.
     Concurrency,
 }
 
-/// Those that say that there were replicas and no room.
+/// The reasons of requests that were shed because all backends were full.
 pub const SHED_REASONS: &[&str] = &["saturated", "shed", "queue_timeout"];
 
-/// Who has to change something.
+/// The party at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The request cannot succeed as it is.
+    /// The client: the request cannot succeed unchanged, or exceeds a limit of the client.
     Client,
-    /// A replica failed.
+    /// A backend failed.
     Backend,
-    /// The gateway has no capacity, or a defect.
+    /// The gateway or all backends together: no capacity, or a defect.
     Gateway,
 }
 
-// === impl Limited, Error ===
+// === impl RateLimitKind, GatewayError ===
 
-impl fmt::Display for Limited {
+impl fmt::Display for RateLimitKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Requests => "requests in a minute",
-            Self::Tokens => "tokens in a minute",
-            Self::Concurrency => "requests at once",
+            Self::Requests => "requests per minute",
+            Self::Tokens => "tokens per minute",
+            Self::Concurrency => "concurrent requests",
         })
     }
 }
 
-impl Error {
-    /// The status of the answer.
+impl GatewayError {
+    /// The status of the response.
     pub fn status(&self) -> StatusCode {
         self.row().status
     }
 
-    /// Whose fault it is.
+    /// The party at fault.
     pub fn fault(&self) -> Fault {
         self.row().fault
     }
 
-    /// One word for metrics, spans and the `x-gateway-error` header: a closed set.
+    /// The value for metrics, spans and the `x-gateway-error` header: one of [`REASONS`].
     pub fn reason(&self) -> &'static str {
         self.row().reason
     }
 
-    /// How the request ended, for its record.
+    /// The outcome of the request, for its record.
     pub fn outcome(&self) -> Outcome {
         match (self, self.fault()) {
-            (Self::HeaderTimeout { .. } | Self::FirstOutputTimeout { .. }, _) => Outcome::Timeout,
-            // Nobody is there to read the answer.
-            (Self::BodyCut, _) => Outcome::Cancelled,
+            (Self::ResponseHeadTimeout { .. } | Self::FirstOutputTimeout { .. }, _) => {
+                Outcome::Timeout
+            }
+            // The client has disconnected.
+            (Self::IncompleteBody, _) => Outcome::Cancelled,
             (_, Fault::Client) => Outcome::ClientError,
             (_, Fault::Backend) => Outcome::UpstreamError,
             (_, Fault::Gateway) => Outcome::Rejected,
         }
     }
 
-    /// The answer, in the error envelope that OpenAI's clients read.
+    /// The response, in OpenAI's error envelope.
     pub fn response(&self) -> Response<Full<Bytes>> {
-        self.response_in(Envelope::OpenAi, None)
+        self.to_response_in(ErrorEnvelope::OpenAi, None)
     }
 
-    /// The answer in an error envelope. The request id stands in Anthropic's.
-    pub fn response_in(
+    /// The response in the given error envelope. Only Anthropic's contains the request id.
+    pub fn to_response_in(
         &self,
-        envelope: Envelope,
+        envelope: ErrorEnvelope,
         request_id: Option<&str>,
     ) -> Response<Full<Bytes>> {
         let row = self.row();
@@ -297,10 +300,11 @@ impl Error {
     }
 }
 
-/// Names for people, each in backticks: the first 20, and how many more there are.
+/// A list of names for an error message, each in backticks: the first 20, and the number of further
+/// names.
 pub fn listed(names: impl ExactSizeIterator<Item: fmt::Display>) -> String {
-    let more = names.len().saturating_sub(MAX_LISTED);
-    let shown: Vec<String> = names.take(MAX_LISTED).map(|name| format!("`{name}`")).collect();
+    let more = names.len().saturating_sub(MAX_LISTED_NAMES);
+    let shown: Vec<String> = names.take(MAX_LISTED_NAMES).map(|name| format!("`{name}`")).collect();
     let shown = shown.join(", ");
     if more == 0 { shown } else { format!("{shown} and {more} more") }
 }

@@ -1,9 +1,9 @@
-//! The table of all answers that are the gateway's own.
+//! Status, fault, error type and retry time of every [`GatewayError`].
 
-use super::{Error, Fault, Limited};
+use super::{Fault, GatewayError, RateLimitKind};
 use http::StatusCode;
 
-/// Every reason: a label value is one of these.
+/// Every value of the `reason` label, the `x-gateway-error` header and the span attribute.
 pub const REASONS: &[&str] = &[
     "not_found",
     "method_not_allowed",
@@ -39,28 +39,28 @@ pub const REASONS: &[&str] = &[
     "internal",
 ];
 
-/// One row of the table.
+/// One row of the error table.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Row {
+pub(super) struct ErrorRow {
     pub(super) status: StatusCode,
     pub(super) fault: Fault,
-    /// `error.type`, in the words of vLLM where it has them.
+    /// `error.type`: vLLM's name where vLLM defines one.
     pub(super) kind: &'static str,
-    /// One word, for the header, metrics and spans.
+    /// One of [`REASONS`].
     pub(super) reason: &'static str,
-    /// `error.code`, where OpenAI has a word for it; else it is the status.
+    /// `error.code`, if OpenAI defines one. `None`: the status is the code.
     pub(super) code: Option<&'static str>,
     /// `error.param`
     pub(super) param: Option<&'static str>,
-    /// Seconds after which a retry makes sense.
+    /// The value of `Retry-After`, in seconds.
     pub(super) retry_after: Option<u32>,
 }
 
-impl Error {
-    pub(super) fn row(&self) -> Row {
+impl GatewayError {
+    pub(super) fn row(&self) -> ErrorRow {
         use Fault::{Backend, Client, Gateway};
         use StatusCode as S;
-        let row = |status, fault, kind, reason| Row {
+        let row = |status, fault, kind, reason| ErrorRow {
             status,
             fault,
             kind,
@@ -69,30 +69,30 @@ impl Error {
             param: None,
             retry_after: None,
         };
-        let full = |reason, retry_after: u32| Row {
+        let too_many = |reason, retry_after: u32| ErrorRow {
             retry_after: Some(retry_after),
             ..row(S::TOO_MANY_REQUESTS, Gateway, "TooManyRequestsError", reason)
         };
-        let unavailable = |reason| Row {
+        let unavailable = |reason| ErrorRow {
             retry_after: Some(1),
             ..row(S::SERVICE_UNAVAILABLE, Gateway, "ServiceUnavailableError", reason)
         };
         match self {
-            Self::InvalidApiKey => Row {
+            Self::InvalidApiKey => ErrorRow {
                 code: Some("invalid_api_key"),
                 ..row(S::UNAUTHORIZED, Client, "invalid_request_error", "invalid_api_key")
             },
-            Self::ModelNotAllowed { .. } => Row {
+            Self::ModelNotAllowed { .. } => ErrorRow {
                 param: Some("model"),
                 ..row(S::FORBIDDEN, Client, "PermissionDeniedError", "model_not_allowed")
             },
             Self::RateLimited { limited, retry_after, .. } => {
-                let (kind, reason) = limited.words();
-                Row {
+                let (kind, reason) = limited.error_type_and_reason();
+                ErrorRow {
                     fault: Client,
                     kind,
                     code: Some("rate_limit_exceeded"),
-                    ..full(reason, *retry_after)
+                    ..too_many(reason, *retry_after)
                 }
             }
             Self::NotFound { .. } => row(S::NOT_FOUND, Client, "NotFoundError", "not_found"),
@@ -100,15 +100,15 @@ impl Error {
                 row(S::METHOD_NOT_ALLOWED, Client, "BadRequestError", "method_not_allowed")
             }
             Self::BadBody(_) => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_body"),
-            Self::SignedBody { .. } => Row {
+            Self::SignedBody { .. } => ErrorRow {
                 param: Some("model"),
                 ..row(S::BAD_REQUEST, Client, "BadRequestError", "signed_body")
             },
-            Self::SignedField { field } => Row {
+            Self::SignedField { field } => ErrorRow {
                 param: Some(field),
                 ..row(S::BAD_REQUEST, Client, "BadRequestError", "signed_body")
             },
-            Self::EngineControl { field, .. } => Row {
+            Self::EngineControl { field, .. } => ErrorRow {
                 param: Some(field),
                 ..row(S::BAD_REQUEST, Client, "BadRequestError", "engine_control")
             },
@@ -123,28 +123,28 @@ impl Error {
             Self::BodyTooLarge { .. } => {
                 row(S::PAYLOAD_TOO_LARGE, Client, "BadRequestError", "body_too_large")
             }
-            Self::BodyCut => row(S::BAD_REQUEST, Client, "BadRequestError", "body_cut"),
+            Self::IncompleteBody => row(S::BAD_REQUEST, Client, "BadRequestError", "body_cut"),
             Self::BodyTimeout { .. } => {
                 row(S::REQUEST_TIMEOUT, Client, "BadRequestError", "body_timeout")
             }
-            Self::ClientBusy => Row {
+            Self::ClientBusy => ErrorRow {
                 retry_after: Some(1),
                 ..row(S::TOO_MANY_REQUESTS, Client, "TooManyRequestsError", "client_busy")
             },
             Self::Overloaded => unavailable("overloaded"),
             Self::Exhausted => unavailable("gateway_exhausted"),
             Self::BodyMemory => unavailable("body_memory"),
-            Self::UnknownModel { .. } => Row {
+            Self::UnknownModel { .. } => ErrorRow {
                 param: Some("model"),
                 ..row(S::NOT_FOUND, Client, "NotFoundError", "unknown_model")
             },
             Self::NoBackend => unavailable("no_backend"),
-            Self::Saturated { retry_after } => full("saturated", *retry_after),
-            Self::Shed { retry_after } => full("shed", *retry_after),
-            Self::QueueTimeout { retry_after, .. } => full("queue_timeout", *retry_after),
+            Self::Saturated { retry_after } => too_many("saturated", *retry_after),
+            Self::Shed { retry_after } => too_many("shed", *retry_after),
+            Self::QueueTimeout { retry_after, .. } => too_many("queue_timeout", *retry_after),
             Self::Closed => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "connection_reset"),
             Self::Garbage => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "bad_response"),
-            Self::HeaderTimeout { .. } => {
+            Self::ResponseHeadTimeout { .. } => {
                 row(S::GATEWAY_TIMEOUT, Backend, "GatewayTimeoutError", "timeout")
             }
             Self::FirstOutputTimeout { .. } => {
@@ -158,9 +158,9 @@ impl Error {
     }
 }
 
-impl Limited {
-    /// `error.type`, as OpenAI has it, and the reason.
-    const fn words(self) -> (&'static str, &'static str) {
+impl RateLimitKind {
+    /// `error.type` as OpenAI defines it, and the reason.
+    const fn error_type_and_reason(self) -> (&'static str, &'static str) {
         match self {
             Self::Requests => ("requests", "request_limit"),
             Self::Tokens => ("tokens", "token_limit"),

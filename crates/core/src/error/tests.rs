@@ -1,10 +1,10 @@
-//! Each error has a row, a fault that agrees with its status, and a help for its reader.
+//! Tests of the error table: status, fault, reason, headers and message of every error.
 
 use super::*;
 use serde_json::Value;
 
 #[test]
-fn of_many_names_the_first_are_listed() {
+fn a_long_name_list_is_truncated() {
     assert_eq!(listed(["a", "b"].iter()), "`a`, `b`");
     let names: Vec<usize> = (1..=23).collect();
     let list = listed(names.iter());
@@ -15,43 +15,44 @@ fn of_many_names_the_first_are_listed() {
 #[test]
 fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
     let all = [
-        Error::NotFound { path: "/x".into() },
-        Error::MethodNotAllowed { allow: "POST" },
-        Error::BadBody(PeekError::NotObject),
-        Error::SignedBody { model: "a".into(), served_as: "b".into() },
-        Error::SignedField { field: "session_id" },
-        Error::EngineControl { field: "kv_transfer_params", permission: "kv_transfer" },
-        Error::BadHead,
-        Error::HeadTooLarge,
-        Error::UriTooLong,
-        Error::EncodedBody { encoding: "gzip".into() },
-        Error::BodyTooLarge { limit: 1 },
-        Error::BodyCut,
-        Error::InvalidApiKey,
-        Error::ModelNotAllowed { model: "`a`".into() },
-        rate_limited(Limited::Requests),
-        rate_limited(Limited::Tokens),
-        rate_limited(Limited::Concurrency),
-        Error::BodyTimeout { seconds: 1 },
-        Error::ClientBusy,
-        Error::Overloaded,
-        Error::Exhausted,
-        Error::BodyMemory,
-        Error::UnknownModel { model: "a".into(), known: "b".into() },
-        Error::NoBackend,
-        Error::Saturated { retry_after: 1 },
-        Error::Shed { retry_after: 1 },
-        Error::QueueTimeout { waited: Duration::from_secs(1), retry_after: 1 },
-        Error::Closed,
-        Error::Garbage,
-        Error::HeaderTimeout { seconds: 1 },
-        Error::Internal,
+        GatewayError::NotFound { path: "/x".into() },
+        GatewayError::MethodNotAllowed { allow: "POST" },
+        GatewayError::BadBody(RequestBodyError::NotObject),
+        GatewayError::SignedBody { model: "a".into(), served_as: "b".into() },
+        GatewayError::SignedField { field: "session_id" },
+        GatewayError::EngineControl { field: "kv_transfer_params", permission: "kv_transfer" },
+        GatewayError::BadHead,
+        GatewayError::HeadTooLarge,
+        GatewayError::UriTooLong,
+        GatewayError::EncodedBody { encoding: "gzip".into() },
+        GatewayError::BodyTooLarge { limit: 1 },
+        GatewayError::IncompleteBody,
+        GatewayError::InvalidApiKey,
+        GatewayError::ModelNotAllowed { model: "`a`".into() },
+        rate_limited(RateLimitKind::Requests),
+        rate_limited(RateLimitKind::Tokens),
+        rate_limited(RateLimitKind::Concurrency),
+        GatewayError::BodyTimeout { seconds: 1 },
+        GatewayError::ClientBusy,
+        GatewayError::Overloaded,
+        GatewayError::Exhausted,
+        GatewayError::BodyMemory,
+        GatewayError::UnknownModel { model: "a".into(), known: "b".into() },
+        GatewayError::NoBackend,
+        GatewayError::Saturated { retry_after: 1 },
+        GatewayError::Shed { retry_after: 1 },
+        GatewayError::QueueTimeout { waited: Duration::from_secs(1), retry_after: 1 },
+        GatewayError::Closed,
+        GatewayError::Garbage,
+        GatewayError::ResponseHeadTimeout { seconds: 1 },
+        GatewayError::Internal,
     ];
     for error in all {
         let is_client = error.fault() == Fault::Client;
-        // That replicas are full is not the fault of any one client; that it took too much is.
-        let is_own = matches!(error, Error::RateLimited { .. } | Error::ClientBusy);
-        let is_full = error.status() == StatusCode::TOO_MANY_REQUESTS && !is_own;
+        // Full backends are no fault of one client. A limit of its own is its fault.
+        let is_client_limit =
+            matches!(error, GatewayError::RateLimited { .. } | GatewayError::ClientBusy);
+        let is_full = error.status() == StatusCode::TOO_MANY_REQUESTS && !is_client_limit;
         assert_eq!(is_client, error.status().is_client_error() && !is_full, "{error:?}");
         assert_eq!(is_full, SHED_REASONS.contains(&error.reason()), "{error:?}");
         assert!(REASONS.contains(&error.reason()), "{error:?}");
@@ -60,27 +61,27 @@ fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
 }
 
 #[test]
-fn a_request_that_found_no_room_is_told_when_to_retry_and_is_no_client_error() {
+fn a_shed_request_has_retry_after_and_is_no_client_error() {
     for error in [
-        Error::Saturated { retry_after: 7 },
-        Error::Shed { retry_after: 7 },
-        Error::QueueTimeout { waited: Duration::from_secs(30), retry_after: 7 },
+        GatewayError::Saturated { retry_after: 7 },
+        GatewayError::Shed { retry_after: 7 },
+        GatewayError::QueueTimeout { waited: Duration::from_secs(30), retry_after: 7 },
     ] {
         assert_eq!(error.response().headers()[RETRY_AFTER], "7");
         assert_eq!(error.outcome(), Outcome::Rejected);
     }
 }
 
-fn rate_limited(limited: Limited) -> Error {
-    Error::RateLimited { limited, allowed: 60, retry_after: 7 }
+fn rate_limited(limited: RateLimitKind) -> GatewayError {
+    GatewayError::RateLimited { limited, allowed: 60, retry_after: 7 }
 }
 
 #[test]
-fn a_client_that_took_too_much_is_told_so_in_the_words_that_sdks_read() {
+fn a_rate_limit_error_has_the_fields_that_sdks_read() {
     for (limited, kind, message) in [
-        (Limited::Requests, "requests", "the limit of 60 requests in a minute is reached"),
-        (Limited::Tokens, "tokens", "the limit of 60 tokens in a minute is reached"),
-        (Limited::Concurrency, "requests", "the limit of 60 requests at once is reached"),
+        (RateLimitKind::Requests, "requests", "the limit of 60 requests per minute is reached"),
+        (RateLimitKind::Tokens, "tokens", "the limit of 60 tokens per minute is reached"),
+        (RateLimitKind::Concurrency, "requests", "the limit of 60 concurrent requests is reached"),
     ] {
         let error = rate_limited(limited);
         let response = error.response();
@@ -95,8 +96,8 @@ fn a_client_that_took_too_much_is_told_so_in_the_words_that_sdks_read() {
 }
 
 #[test]
-fn a_client_without_a_key_is_told_how_to_send_one() {
-    let response = Error::InvalidApiKey.response();
+fn a_missing_key_is_answered_with_www_authenticate() {
+    let response = GatewayError::InvalidApiKey.response();
     assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
     assert_eq!(response.headers()[WWW_AUTHENTICATE], "Bearer");
     let body = response.into_body().into_inner().unwrap();
@@ -105,8 +106,8 @@ fn a_client_without_a_key_is_told_how_to_send_one() {
 }
 
 #[test]
-fn no_backend_says_when_to_retry() {
-    let response = Error::NoBackend.response();
+fn a_no_backend_error_has_retry_after() {
+    let response = GatewayError::NoBackend.response();
     assert_eq!(response.headers()[RETRY_AFTER], "1");
     assert_eq!(response.headers()[X_GATEWAY_ERROR], "no_backend");
 }

@@ -1,79 +1,84 @@
-//! HTTP/1.1 without I/O (RFC 9112), from both of its sides: bytes become the heads and the bodies of
-//! clients' requests and of replicas' answers, and requests and answers become bytes. A connection that
-//! waits for more keeps nothing here but a few words, and what comes of a body goes on in one
-//! piece; the reading of heads is httparse's.
+//! HTTP/1.1 message parsing and encoding without I/O (RFC 9112): requests of clients, responses of
+//! backends, and their bodies.
+//!
+//! A connection that waits for data takes only a few words of memory here. Body data is not
+//! buffered. httparse parses the heads.
 
-mod body;
-mod head;
-mod head_scan;
-mod reply;
-mod request;
+mod body_decoder;
+mod head_scanner;
+mod request_encoding;
 mod request_head;
+mod response_encoding;
+mod response_head;
 #[cfg(test)]
 mod tests;
 
-pub use body::Body;
-pub use head::{Head, has_blank_line, head};
-pub use head_scan::HeadScan;
-pub use reply::{CHUNK_END, CONTINUE, Client, Framed, LAST_CHUNK, put_chunk_size, put_head};
-pub use request::encode;
-pub use request_head::{Most, RequestHead, request_head};
+pub use body_decoder::BodyDecoder;
+pub use head_scanner::HeadScanner;
+pub use request_encoding::encode_request_head;
+pub use request_head::{HeadLimits, RequestHead, parse_request_head};
+pub use response_encoding::{
+    CHUNK_END, CONTINUE_RESPONSE, LAST_CHUNK, RequestSummary, ResponseFraming, encode_chunk_size,
+    encode_response_head,
+};
+pub use response_head::{ResponseHead, has_blank_line, parse_response_head};
 
 use crate::headers::connection_options;
 use bytes::{BufMut, BytesMut};
 use http::header::InvalidHeaderValue;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The bytes are no HTTP/1.1, or can be read in two ways.
+/// The bytes are not valid HTTP/1.1, or can be interpreted in two ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unsound {
-    /// The head.
+pub enum Http1ParseError {
+    /// The start line or a header is malformed.
     #[error("the head is not HTTP/1.1")]
-    Head,
-    /// The head is longer than allowed.
+    InvalidHead,
+    /// The head exceeds its limit of bytes or headers.
     #[error("the head is too long")]
-    TooLong,
-    /// The target of a request is.
+    HeadTooLong,
+    /// The request target exceeds its limit.
     #[error("the target is too long")]
-    Target,
-    /// The headers that say how long the body is.
-    #[error("the headers do not say how long the body is")]
-    Length,
-    /// The chunks of the body.
-    #[error("the body is not chunked as its head says")]
-    Chunks,
+    TargetTooLong,
+    /// The headers that state the body length are malformed or ambiguous.
+    #[error("the headers do not state the body length, or state it ambiguously")]
+    InvalidBodyLength,
+    /// The chunked framing of the body is malformed.
+    #[error("the body is not encoded in chunks as its head states")]
+    InvalidChunks,
 }
 
-/// Digits of a radix, and nothing but digits.
-pub fn number(digits: &[u8], radix: u32) -> Option<u64> {
+/// Parses a number in this radix that consists only of digits, without sign or blanks.
+pub fn parse_digits(digits: &[u8], radix: u32) -> Option<u64> {
     let is_digits = digits.iter().all(|byte| char::from(*byte).is_digit(radix));
     let digits = str::from_utf8(digits).ok().filter(|_| is_digits)?;
     u64::from_str_radix(digits, radix).ok()
 }
 
-/// Whether the sender of these headers may use the connection again.
-fn is_kept(headers: &HeaderMap, is_old: bool) -> bool {
-    let says = |word| connection_options(headers).any(|option| option.eq_ignore_ascii_case(word));
-    !says("close") && (!is_old || says("keep-alive"))
+/// Whether the sender of these headers permits further messages on the connection.
+fn is_keep_alive(headers: &HeaderMap, is_http10: bool) -> bool {
+    let has_option =
+        |name| connection_options(headers).any(|option| option.eq_ignore_ascii_case(name));
+    !has_option("close") && (!is_http10 || has_option("keep-alive"))
 }
 
-/// Headers or trailers as httparse found them, with values made by `value`. `None`: one of them is
-/// none.
+/// Turns headers or trailers that httparse parsed into a map, with values made by `to_value`.
+/// `None`: a name or a value is invalid.
 fn fields(
-    found: &[httparse::Header<'_>],
-    value: impl Fn(&[u8]) -> Result<HeaderValue, InvalidHeaderValue>,
+    headers: &[httparse::Header<'_>],
+    to_value: impl Fn(&[u8]) -> Result<HeaderValue, InvalidHeaderValue>,
 ) -> Option<HeaderMap> {
-    // The gateway adds some of its own.
-    let mut map = HeaderMap::with_capacity(found.len() + 4);
-    for field in found {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
-        map.append(name, value(field.value).ok()?);
+    // The gateway adds up to four headers of its own.
+    let mut map = HeaderMap::with_capacity(headers.len() + 4);
+    for header in headers {
+        let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;
+        map.append(name, to_value(header.value).ok()?);
     }
     Some(map)
 }
 
-/// Puts a header behind what is in `wire`.
-fn put_field(name: &str, value: &[u8], wire: &mut BytesMut) {
+/// Appends a header to `wire`.
+fn encode_header(name: &str, value: &[u8], wire: &mut BytesMut) {
     wire.put_slice(name.as_bytes());
     wire.put_slice(b": ");
     wire.put_slice(value);

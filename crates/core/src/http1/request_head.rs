@@ -1,9 +1,11 @@
-//! The head of a client's request, and what it says of the body. It is read in one way only: CRLF ends
-//! a line, and one `Content-Length` of digits or one `Transfer-Encoding: chunked` frames a body.
-//! What could be read in two ways is how requests are smuggled past proxies.
+//! Parsing of client request heads, with a strict interpretation of the body length.
+//!
+//! CRLF ends a line, and one `Content-Length` of digits or one `Transfer-Encoding: chunked` frames
+//! the body. A head that could be interpreted in two ways is rejected, because such heads allow
+//! request smuggling.
 
-use super::body::Body;
-use super::{Unsound, fields, is_kept, number};
+use super::body_decoder::BodyDecoder;
+use super::{Http1ParseError, fields, is_keep_alive, parse_digits};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::uri::Uri;
@@ -17,100 +19,110 @@ use std::mem::MaybeUninit;
 pub struct RequestHead {
     /// Method, target and headers.
     pub request: Request<()>,
-    /// The body, of which nothing has been read.
-    pub body: Body,
+    /// The decoder of the body, of which nothing has been read.
+    pub body: BodyDecoder,
     /// The client waits for `100 Continue` before it sends the body.
     pub is_expectant: bool,
     /// Another request may follow on the connection.
-    pub is_kept: bool,
-    /// How many bytes the head was, with blank lines before it.
+    pub is_keep_alive: bool,
+    /// Length of the head in bytes, including empty lines before it.
     pub length: usize,
 }
 
-/// How large a head may be.
+/// Limits of a request head.
 #[derive(Debug, Clone, Copy)]
-pub struct Most {
-    /// Of bytes, with blank lines before it.
-    pub bytes: usize,
-    /// Of headers.
-    pub headers: usize,
+pub struct HeadLimits {
+    /// Most bytes, including empty lines before the head.
+    pub max_bytes: usize,
+    /// Most headers.
+    pub max_headers: usize,
 }
 
-/// Longest target, in bytes: [`Uri`] takes no longer one.
-const LONGEST_TARGET: usize = u16::MAX as usize - 1;
-/// So many headers are read without memory of their own.
-const FEW: usize = 128;
+/// Longest target, in bytes: the limit of [`Uri`].
+const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
+/// Number of headers up to which parsing needs no allocation.
+const MAX_INLINE_HEADERS: usize = 128;
 
-/// Reads the head of a request. `None`: more of it must come.
-pub fn request_head(bytes: &Bytes, most: Most) -> Result<Option<RequestHead>, Unsound> {
-    let mut few = [const { MaybeUninit::uninit() }; FEW];
-    let mut many = Vec::new();
-    let space = if let Some(few) = few.get_mut(..most.headers) {
-        few
+/// Parses the head of a request. `None`: the head is incomplete.
+pub fn parse_request_head(
+    bytes: &Bytes,
+    limits: HeadLimits,
+) -> Result<Option<RequestHead>, Http1ParseError> {
+    let mut inline = [const { MaybeUninit::uninit() }; MAX_INLINE_HEADERS];
+    let mut allocated = Vec::new();
+    let space = if let Some(inline) = inline.get_mut(..limits.max_headers) {
+        inline
     } else {
-        many.resize_with(most.headers, MaybeUninit::uninit);
-        &mut many[..]
+        allocated.resize_with(limits.max_headers, MaybeUninit::uninit);
+        &mut allocated[..]
     };
     let mut parsed = httparse::Request::new(&mut []);
     let config = httparse::ParserConfig::default();
     let length = match config.parse_request_with_uninit_headers(&mut parsed, bytes, space) {
-        Ok(Status::Complete(length)) if length <= most.bytes => length,
-        Ok(Status::Partial) if bytes.len() <= most.bytes => return Ok(None),
-        Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(Unsound::TooLong),
-        Err(_) => return Err(Unsound::Head),
+        Ok(Status::Complete(length)) if length <= limits.max_bytes => length,
+        Ok(Status::Partial) if bytes.len() <= limits.max_bytes => return Ok(None),
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(Http1ParseError::HeadTooLong),
+        Err(_) => return Err(Http1ParseError::InvalidHead),
     };
-    if !ends_lines_with_crlf(&bytes[..length]) {
-        return Err(Unsound::Head);
+    if !has_only_crlf_line_endings(&bytes[..length]) {
+        return Err(Http1ParseError::InvalidHead);
     }
-    let is_old = parsed.version == Some(0);
-    // Values are parts of what came, and no copies.
-    let part = |value: &[u8]| HeaderValue::from_maybe_shared(bytes.slice_ref(value));
-    let headers = fields(parsed.headers, part).ok_or(Unsound::Head)?;
-    let body = framing(&headers, is_old)?;
-    let is_kept = is_kept(&headers, is_old);
+    let is_http10 = parsed.version == Some(0);
+    // Header values share the memory of the received bytes.
+    let shared_value = |value: &[u8]| HeaderValue::from_maybe_shared(bytes.slice_ref(value));
+    let headers = fields(parsed.headers, shared_value).ok_or(Http1ParseError::InvalidHead)?;
+    let body = request_body_framing(&headers, is_http10)?;
+    let is_keep_alive = is_keep_alive(&headers, is_http10);
     let expects = headers.get(EXPECT).is_some_and(|value| value == "100-continue");
-    let is_expectant = expects && !is_old && !body.is_over();
+    let expects_continue = expects && !is_http10 && !body.is_complete();
     let mut request = Request::new(());
-    *request.method_mut() = method(parsed.method)?;
-    *request.uri_mut() = target(bytes, parsed.path)?;
-    *request.version_mut() = if is_old { Version::HTTP_10 } else { Version::HTTP_11 };
+    *request.method_mut() = parse_method(parsed.method)?;
+    *request.uri_mut() = parse_target(bytes, parsed.path)?;
+    *request.version_mut() = if is_http10 { Version::HTTP_10 } else { Version::HTTP_11 };
     *request.headers_mut() = headers;
-    Ok(Some(RequestHead { request, body, is_expectant, is_kept, length }))
+    Ok(Some(RequestHead { request, body, is_expectant: expects_continue, is_keep_alive, length }))
 }
 
-/// httparse takes a line feed alone, too.
-fn ends_lines_with_crlf(head: &[u8]) -> bool {
+/// Whether every line ends with CRLF. httparse also accepts a bare line feed.
+fn has_only_crlf_line_endings(head: &[u8]) -> bool {
     memchr_iter(b'\n', head).all(|at| at > 0 && head[at - 1] == b'\r')
 }
 
-fn method(name: Option<&str>) -> Result<Method, Unsound> {
-    Method::from_bytes(name.unwrap_or_default().as_bytes()).map_err(|_| Unsound::Head)
+fn parse_method(name: Option<&str>) -> Result<Method, Http1ParseError> {
+    Method::from_bytes(name.unwrap_or_default().as_bytes())
+        .map_err(|_| Http1ParseError::InvalidHead)
 }
 
-fn target(bytes: &Bytes, target: Option<&str>) -> Result<Uri, Unsound> {
+fn parse_target(bytes: &Bytes, target: Option<&str>) -> Result<Uri, Http1ParseError> {
     let target = target.unwrap_or_default();
-    if target.len() > LONGEST_TARGET {
-        return Err(Unsound::Target);
+    if target.len() > MAX_TARGET_BYTES {
+        return Err(Http1ParseError::TargetTooLong);
     }
-    Uri::from_maybe_shared(bytes.slice_ref(target.as_bytes())).map_err(|_| Unsound::Head)
+    Uri::from_maybe_shared(bytes.slice_ref(target.as_bytes()))
+        .map_err(|_| Http1ParseError::InvalidHead)
 }
 
-/// A body is framed once, by one header.
-fn framing(headers: &HeaderMap, is_old: bool) -> Result<Body, Unsound> {
-    let one = |name| {
+/// The framing of a request body. It must be stated at most once, by one header.
+fn request_body_framing(
+    headers: &HeaderMap,
+    is_http10: bool,
+) -> Result<BodyDecoder, Http1ParseError> {
+    let single_value = |name| {
         let mut values = headers.get_all(name).iter();
         let first = values.next();
-        if values.next().is_some() { Err(Unsound::Length) } else { Ok(first) }
+        if values.next().is_some() { Err(Http1ParseError::InvalidBodyLength) } else { Ok(first) }
     };
-    match (one(CONTENT_LENGTH)?, one(TRANSFER_ENCODING)?) {
-        (None, None) => Ok(Body::empty()),
-        (Some(length), None) => {
-            number(length.as_bytes(), 10).map(Body::Length).ok_or(Unsound::Length)
+    match (single_value(CONTENT_LENGTH)?, single_value(TRANSFER_ENCODING)?) {
+        (None, None) => Ok(BodyDecoder::empty()),
+        (Some(length), None) => parse_digits(length.as_bytes(), 10)
+            .map(BodyDecoder::Length)
+            .ok_or(Http1ParseError::InvalidBodyLength),
+        (None, Some(coding))
+            if !is_http10 && coding.as_bytes().eq_ignore_ascii_case(b"chunked") =>
+        {
+            Ok(BodyDecoder::chunked_strict())
         }
-        (None, Some(coding)) if !is_old && coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
-            Ok(Body::strictly_chunked())
-        }
-        _ => Err(Unsound::Length),
+        _ => Err(Http1ParseError::InvalidBodyLength),
     }
 }
 
@@ -118,35 +130,35 @@ fn framing(headers: &HeaderMap, is_old: bool) -> Result<Body, Unsound> {
 mod tests {
     use super::*;
 
-    const MOST: Most = Most { bytes: 1 << 20, headers: 100 };
+    const LIMITS: HeadLimits = HeadLimits { max_bytes: 1 << 20, max_headers: 100 };
 
-    fn read(text: &str) -> Result<Option<RequestHead>, Unsound> {
-        request_head(&Bytes::copy_from_slice(text.as_bytes()), MOST)
+    fn parse(text: &str) -> Result<Option<RequestHead>, Http1ParseError> {
+        parse_request_head(&Bytes::copy_from_slice(text.as_bytes()), LIMITS)
     }
 
     #[test]
-    fn a_head_ends_at_its_blank_line_and_says_how_long_its_body_is() {
+    fn a_head_ends_at_its_blank_line_and_states_its_body_length() {
         for (head, body) in [
-            ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", Body::empty()),
-            ("\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", Body::empty()),
-            ("P / HTTP/1.1\r\nContent-Length: \t2 \r\n\r\n", Body::Length(2)),
-            ("P / HTTP/1.1\r\ncontent-length: 0\r\n\r\n", Body::empty()),
-            ("P / HTTP/1.0\r\ncontent-length: 7\r\n\r\n", Body::Length(7)),
+            ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", BodyDecoder::empty()),
+            ("\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", BodyDecoder::empty()),
+            ("P / HTTP/1.1\r\nContent-Length: \t2 \r\n\r\n", BodyDecoder::Length(2)),
+            ("P / HTTP/1.1\r\ncontent-length: 0\r\n\r\n", BodyDecoder::empty()),
+            ("P / HTTP/1.0\r\ncontent-length: 7\r\n\r\n", BodyDecoder::Length(7)),
             (
                 "P / HTTP/1.1\r\nx: content-length: 1\r\nTRANSFER-encoding: Chunked\r\n\r\n",
-                Body::strictly_chunked(),
+                BodyDecoder::chunked_strict(),
             ),
         ] {
-            let found = read(&format!("{head}GET /next")).unwrap().unwrap();
-            assert_eq!((found.length, found.body), (head.len(), body), "{head:?}");
+            let parsed = parse(&format!("{head}GET /next")).unwrap().unwrap();
+            assert_eq!((parsed.length, parsed.body), (head.len(), body), "{head:?}");
             for cut in 0..head.len() {
-                assert!(read(&head[..cut]).unwrap().is_none(), "{:?}", &head[..cut]);
+                assert!(parse(&head[..cut]).unwrap().is_none(), "{:?}", &head[..cut]);
             }
         }
     }
 
     #[test]
-    fn a_head_that_could_be_read_in_two_ways_is_unsound() {
+    fn an_ambiguous_head_is_rejected() {
         for rest in [
             "content-length: 2\r\ntransfer-encoding: chunked\r\n",
             "transfer-encoding: chunked\r\ncontent-length: 2\r\n",
@@ -165,7 +177,7 @@ mod tests {
             "x: a\0b\r\n",
         ] {
             let text = format!("P / HTTP/1.1\r\nhost: a\r\n{rest}\r\n");
-            assert!(read(&text).is_err(), "{rest:?}");
+            assert!(parse(&text).is_err(), "{rest:?}");
         }
         for head in [
             "P / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n",
@@ -177,48 +189,54 @@ mod tests {
             "P /\r\n\r\n",
             "\n\r\nP / HTTP/1.1\r\n\r\n",
         ] {
-            assert!(read(head).is_err(), "{head:?}");
+            assert!(parse(head).is_err(), "{head:?}");
         }
     }
 
     #[test]
-    fn a_connection_is_kept_as_the_version_and_the_client_say() {
-        for (head, is_kept) in [
+    fn keep_alive_follows_the_version_and_the_client() {
+        for (head, is_keep_alive) in [
             ("HTTP/1.1\r\n", true),
             ("HTTP/1.1\r\nconnection: x, Close\r\n", false),
             ("HTTP/1.0\r\n", false),
             ("HTTP/1.0\r\nConnection: Keep-Alive\r\n", true),
         ] {
-            let found = read(&format!("GET / {head}\r\n")).unwrap().unwrap();
-            assert_eq!(found.is_kept, is_kept, "{head:?}");
+            let parsed = parse(&format!("GET / {head}\r\n")).unwrap().unwrap();
+            assert_eq!(parsed.is_keep_alive, is_keep_alive, "{head:?}");
         }
     }
 
     #[test]
-    fn too_many_headers_and_too_long_a_target_are_told_apart() {
-        let most = |count: usize| format!("GET / HTTP/1.1\r\n{}\r\n", "x: a\r\n".repeat(count));
-        assert!(read(&most(100)).unwrap().is_some());
-        assert_eq!(read(&most(101)).unwrap_err(), Unsound::TooLong);
-        let head = Bytes::from(most(1_000));
-        assert!(request_head(&head, Most { headers: 1_000, ..MOST }).unwrap().is_some());
-        let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(LONGEST_TARGET));
-        assert_eq!(read(&long).unwrap_err(), Unsound::Target);
+    fn too_many_headers_and_too_long_a_target_are_different_errors() {
+        let head_with_headers =
+            |count: usize| format!("GET / HTTP/1.1\r\n{}\r\n", "x: a\r\n".repeat(count));
+        assert!(parse(&head_with_headers(100)).unwrap().is_some());
+        assert_eq!(parse(&head_with_headers(101)).unwrap_err(), Http1ParseError::HeadTooLong);
+        let head = Bytes::from(head_with_headers(1_000));
+        assert!(
+            parse_request_head(&head, HeadLimits { max_headers: 1_000, ..LIMITS })
+                .unwrap()
+                .is_some()
+        );
+        let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(MAX_TARGET_BYTES));
+        assert_eq!(parse(&long).unwrap_err(), Http1ParseError::TargetTooLong);
     }
 
     #[test]
-    fn a_head_that_is_too_long_is_so_however_it_is_cut() {
-        let head = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(LONGEST_TARGET));
-        for cut in [MOST.bytes, LONGEST_TARGET, 1_001] {
-            let came = Bytes::from(head[..cut.min(head.len())].to_owned());
-            let error = request_head(&came, Most { bytes: 1_000, ..MOST }).unwrap_err();
-            assert_eq!(error, Unsound::TooLong, "{cut}");
+    fn a_head_that_is_too_long_is_rejected_however_it_is_split() {
+        let head = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(MAX_TARGET_BYTES));
+        for cut in [LIMITS.max_bytes, MAX_TARGET_BYTES, 1_001] {
+            let received = Bytes::from(head[..cut.min(head.len())].to_owned());
+            let limits = HeadLimits { max_bytes: 1_000, ..LIMITS };
+            let error = parse_request_head(&received, limits).unwrap_err();
+            assert_eq!(error, Http1ParseError::HeadTooLong, "{cut}");
         }
     }
 
     #[test]
-    fn only_a_body_that_is_to_come_is_waited_for() {
+    fn continue_is_expected_only_with_a_body() {
         let head = |rest| format!("P / {rest}expect: 100-continue\r\n\r\n");
-        let is_expectant = |rest| read(&head(rest)).unwrap().unwrap().is_expectant;
+        let is_expectant = |rest| parse(&head(rest)).unwrap().unwrap().is_expectant;
         assert!(is_expectant("HTTP/1.1\r\ncontent-length: 1\r\n"));
         assert!(!is_expectant("HTTP/1.1\r\ncontent-length: 0\r\n"));
         assert!(!is_expectant("HTTP/1.0\r\ncontent-length: 1\r\n"));

@@ -1,113 +1,112 @@
-//! A sans-IO scanner for JSON that arrives in pieces, however they were cut.
+//! A scanner for JSON that arrives in pieces, however they are split, without I/O.
 //!
-//! A [`Paths`] table names the few values that matter; everything else is skipped without being
-//! kept. Each byte is visited once and the memory is constant: a line of ten megabytes costs no
-//! more room than one of ten bytes. The scanner checks the structure around the values it
-//! reports and only counts the nesting inside the values it skips: it is an observer, not a validator.
+//! A [`PathTable`] names the values to report; all others are skipped. Each byte is visited once,
+//! and memory is constant. The scanner checks the structure around the values it reports and only
+//! counts the nesting inside skipped ones: it is no validator.
 
-mod carry;
-mod paths;
-mod quote;
+mod path_table;
+mod string_end;
 #[cfg(test)]
 mod tests;
+mod token_buffer;
 mod value;
 
-pub use paths::Paths;
-pub use quote::is_within_text;
-pub use value::{Text, Value};
+pub use path_table::PathTable;
+pub use string_end::is_string_content;
+pub use value::{JsonText, JsonValue};
 
-use carry::{Carry, MAX_KEPT};
-use paths::NodeId;
-use quote::find_quote;
+use path_table::TrieNodeId;
+use string_end::find_quote;
+use token_buffer::{MAX_TOKEN_BYTES, TokenBuffer};
 
-/// The state of one document between two pieces of it.
+/// The scanner's state between two pieces of a document.
 #[derive(Debug, Clone)]
-pub struct Scanner {
-    state: State,
-    stack: [Frame; MAX_DEPTH],
-    /// Invariant: `depth <= MAX_DEPTH`; `stack[..depth]` are the open containers the table knows.
+pub struct JsonScanner {
+    state: ScanState,
+    containers: [ContainerFrame; MAX_DEPTH],
+    /// Invariant: `depth <= MAX_DEPTH`. `containers[..depth]` are the open containers on paths.
     depth: usize,
-    /// How many containers are open inside a value that is being skipped.
-    skipping: u32,
+    /// Number of containers that are open inside a skipped value.
+    skipped_depth: u32,
     /// The document began as an object.
     is_object: bool,
-    /// The node of the value that comes next, if the table knows it.
-    next: Option<NodeId>,
-    carry: Carry,
+    /// The node of the next value. `None`: no path leads there.
+    next_node: Option<TrieNodeId>,
+    token_buffer: TokenBuffer,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Frame {
-    node: NodeId,
+struct ContainerFrame {
+    node: TrieNodeId,
     is_object: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// A value must come; `or_end` where an array may also close.
+enum ScanState {
+    /// A value is expected; with `or_end`, also the end of the array.
     Value {
         or_end: bool,
     },
-    /// A member name must come; `or_end` where an object may also close.
+    /// A member name is expected; with `or_end`, also the end of the object.
     Key {
         or_end: bool,
     },
     Colon,
     CommaOrEnd,
-    /// Inside a string. `escaped`: the next byte follows a backslash.
-    Text {
+    /// Inside a string. With `escaped`, the next byte follows a backslash.
+    String {
         is_key: bool,
         escaped: bool,
     },
     /// Inside a number or a literal.
-    Bare,
-    /// Inside a container that no path enters.
-    Skip,
-    SkipText {
+    Scalar,
+    /// Inside a container that no path leads into.
+    SkipContainer,
+    SkipString {
         escaped: bool,
     },
     Done,
     Failed,
 }
 
-/// Deepest nesting that a table may name.
+/// Deepest nesting of a path.
 const MAX_DEPTH: usize = 12;
 
-// === impl Scanner ===
+// === impl JsonScanner ===
 
-impl Default for Scanner {
+impl Default for JsonScanner {
     fn default() -> Self {
         Self {
-            state: State::Value { or_end: false },
-            stack: [Frame { node: 0, is_object: false }; MAX_DEPTH],
+            state: ScanState::Value { or_end: false },
+            containers: [ContainerFrame { node: 0, is_object: false }; MAX_DEPTH],
             depth: 0,
-            skipping: 0,
+            skipped_depth: 0,
             is_object: false,
-            next: Some(0),
-            carry: Carry::default(),
+            next_node: Some(0),
+            token_buffer: TokenBuffer::default(),
         }
     }
 }
 
-impl Scanner {
-    /// Forgets the document and waits for another.
+impl JsonScanner {
+    /// Prepares for another document.
     pub fn reset(&mut self) {
-        self.state = State::Value { or_end: false };
+        self.state = ScanState::Value { or_end: false };
         self.depth = 0;
-        self.skipping = 0;
+        self.skipped_depth = 0;
         self.is_object = false;
-        self.next = Some(0);
-        self.carry.clear();
+        self.next_node = Some(0);
+        self.token_buffer.clear();
     }
 
-    /// Keeps the first `room` bytes of texts that the pieces cut, if that is more than 256.
-    pub fn keep_long(&mut self, room: usize) {
-        self.carry.keep_long(room);
+    /// Keeps the first `capacity` bytes of split texts, if that is more than 256.
+    pub fn set_text_capacity(&mut self, capacity: usize) {
+        self.token_buffer.set_capacity(capacity);
     }
 
-    /// Whether a whole document has been read.
+    /// Whether a complete document has been read.
     pub fn is_complete(&self) -> bool {
-        self.state == State::Done
+        self.state == ScanState::Done
     }
 
     /// Whether the document is an object.
@@ -116,242 +115,260 @@ impl Scanner {
     }
 
     /// Whether the document is not JSON. Nothing more will be reported.
-    pub fn is_failed(&self) -> bool {
-        self.state == State::Failed
+    pub fn has_failed(&self) -> bool {
+        self.state == ScanState::Failed
     }
 
     /// Reads the next piece and reports the values that `paths` names, in order.
-    pub fn push<S: Copy>(
+    pub fn scan<S: Copy>(
         &mut self,
-        paths: &Paths<S>,
+        paths: &PathTable<S>,
         piece: &[u8],
-        mut on: impl FnMut(S, Value<'_>),
+        mut on: impl FnMut(S, JsonValue<'_>),
     ) {
-        self.locate(paths, piece, |signal, value, _| on(signal, value));
+        self.scan_with_offsets(paths, piece, |signal, value, _| on(signal, value));
     }
 
-    /// As [`Scanner::push`], and tells where in `piece` each value ends: behind its last byte, or
-    /// behind the opening bracket of an object or array.
-    pub fn locate<S: Copy>(
+    /// As [`JsonScanner::scan`], with the offset in `piece` where each value ends: after its last
+    /// byte, or after the opening bracket of an object or array.
+    pub fn scan_with_offsets<S: Copy>(
         &mut self,
-        paths: &Paths<S>,
+        paths: &PathTable<S>,
         piece: &[u8],
-        mut on: impl FnMut(S, Value<'_>, usize),
+        mut on: impl FnMut(S, JsonValue<'_>, usize),
     ) {
         let mut at = 0;
         while at < piece.len() {
             at = match self.state {
-                State::Text { is_key, escaped } => {
-                    self.text(paths, piece, at, is_key, escaped, &mut on)
+                ScanState::String { is_key, escaped } => {
+                    self.read_string(paths, piece, at, is_key, escaped, &mut on)
                 }
-                State::Bare => self.bare(paths, piece, at, &mut on),
-                State::Skip => self.skip(piece, at),
-                State::SkipText { escaped } => self.skip_text(piece, at, escaped),
-                State::Failed => return,
+                ScanState::Scalar => self.read_scalar(paths, piece, at, &mut on),
+                ScanState::SkipContainer => self.skip_container(piece, at),
+                ScanState::SkipString { escaped } => self.skip_string(piece, at, escaped),
+                ScanState::Failed => return,
                 _ => {
-                    self.structure(paths, piece, at, &mut on);
-                    // A bare token begins with this very byte.
-                    if self.state == State::Bare { at } else { at + 1 }
+                    self.read_structure(paths, piece, at, &mut on);
+                    // A scalar begins with this byte.
+                    if self.state == ScanState::Scalar { at } else { at + 1 }
                 }
             };
         }
     }
 
-    fn structure<S: Copy>(
+    fn read_structure<S: Copy>(
         &mut self,
-        paths: &Paths<S>,
+        paths: &PathTable<S>,
         piece: &[u8],
         at: usize,
-        on: &mut impl FnMut(S, Value<'_>, usize),
+        on: &mut impl FnMut(S, JsonValue<'_>, usize),
     ) {
-        let (byte, mut on) = (piece[at], |signal, value: Value<'_>| on(signal, value, at + 1));
+        let (byte, mut on) = (piece[at], |signal, value: JsonValue<'_>| on(signal, value, at + 1));
         match (self.state, byte) {
             (_, b' ' | b'\t' | b'\n' | b'\r') => {}
-            (State::Value { or_end: true }, b']') | (State::Key { or_end: true }, b'}') => {
-                self.close(paths, byte, &mut on);
+            (ScanState::Value { or_end: true }, b']') | (ScanState::Key { or_end: true }, b'}') => {
+                self.close_container(paths, byte, &mut on);
             }
-            (State::Value { .. }, _) => self.begin(paths, byte, &mut on),
-            (State::Key { .. }, b'"') => self.state = State::Text { is_key: true, escaped: false },
-            (State::Colon, b':') => self.state = State::Value { or_end: false },
-            (State::CommaOrEnd, b',') => self.separate(paths),
-            (State::CommaOrEnd, b'}' | b']') => self.close(paths, byte, &mut on),
-            _ => self.state = State::Failed,
+            (ScanState::Value { .. }, _) => self.begin_value(paths, byte, &mut on),
+            (ScanState::Key { .. }, b'"') => {
+                self.state = ScanState::String { is_key: true, escaped: false }
+            }
+            (ScanState::Colon, b':') => self.state = ScanState::Value { or_end: false },
+            (ScanState::CommaOrEnd, b',') => self.on_comma(paths),
+            (ScanState::CommaOrEnd, b'}' | b']') => self.close_container(paths, byte, &mut on),
+            _ => self.state = ScanState::Failed,
         }
     }
 
-    /// A value begins with `byte`.
-    fn begin<S: Copy>(&mut self, paths: &Paths<S>, byte: u8, on: &mut impl FnMut(S, Value<'_>)) {
-        match byte {
-            b'"' if paths.signal(self.next).is_some() => {
-                self.state = State::Text { is_key: false, escaped: false };
-            }
-            b'"' => self.state = State::SkipText { escaped: false },
-            b'{' | b'[' => self.open(paths, byte == b'{', on),
-            b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => self.state = State::Bare,
-            _ => self.state = State::Failed,
-        }
-    }
-
-    fn open<S: Copy>(
+    /// Begins a value whose first byte is `byte`.
+    fn begin_value<S: Copy>(
         &mut self,
-        paths: &Paths<S>,
-        is_object: bool,
-        on: &mut impl FnMut(S, Value<'_>),
+        paths: &PathTable<S>,
+        byte: u8,
+        on: &mut impl FnMut(S, JsonValue<'_>),
     ) {
-        if let Some(signal) = paths.signal(self.next) {
-            on(signal, if is_object { Value::Object } else { Value::Array });
+        match byte {
+            b'"' if paths.signal(self.next_node).is_some() => {
+                self.state = ScanState::String { is_key: false, escaped: false };
+            }
+            b'"' => self.state = ScanState::SkipString { escaped: false },
+            b'{' | b'[' => self.open_container(paths, byte == b'{', on),
+            b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => self.state = ScanState::Scalar,
+            _ => self.state = ScanState::Failed,
+        }
+    }
+
+    fn open_container<S: Copy>(
+        &mut self,
+        paths: &PathTable<S>,
+        is_object: bool,
+        on: &mut impl FnMut(S, JsonValue<'_>),
+    ) {
+        if let Some(signal) = paths.signal(self.next_node) {
+            on(signal, if is_object { JsonValue::Object } else { JsonValue::Array });
         }
         self.is_object |= is_object && self.depth == 0;
-        match self.next {
+        match self.next_node {
             Some(node)
                 if self.depth < MAX_DEPTH
                     && (self.depth == 0
-                        || paths.is_entered(node, is_object)
-                        || paths.signal(self.next).is_some()) =>
+                        || paths.has_children(node, is_object)
+                        || paths.signal(self.next_node).is_some()) =>
             {
-                self.stack[self.depth] = Frame { node, is_object };
+                self.containers[self.depth] = ContainerFrame { node, is_object };
                 self.depth += 1;
                 self.state = if is_object {
-                    State::Key { or_end: true }
+                    ScanState::Key { or_end: true }
                 } else {
-                    self.next = paths.element(node);
-                    State::Value { or_end: true }
+                    self.next_node = paths.element(node);
+                    ScanState::Value { or_end: true }
                 };
             }
             _ => {
-                self.skipping = 1;
-                self.state = State::Skip;
+                self.skipped_depth = 1;
+                self.state = ScanState::SkipContainer;
             }
         }
     }
 
-    fn close<S: Copy>(&mut self, paths: &Paths<S>, byte: u8, on: &mut impl FnMut(S, Value<'_>)) {
-        let frame = self.stack[self.depth - 1];
+    fn close_container<S: Copy>(
+        &mut self,
+        paths: &PathTable<S>,
+        byte: u8,
+        on: &mut impl FnMut(S, JsonValue<'_>),
+    ) {
+        let frame = self.containers[self.depth - 1];
         if frame.is_object != (byte == b'}') {
-            self.state = State::Failed;
+            self.state = ScanState::Failed;
             return;
         }
         self.depth -= 1;
         if let Some(signal) = paths.signal(Some(frame.node)) {
-            on(signal, Value::End);
+            on(signal, JsonValue::End);
         }
-        self.value_ended();
+        self.on_value_end();
     }
 
-    fn separate<S: Copy>(&mut self, paths: &Paths<S>) {
-        let frame = self.stack[self.depth - 1];
+    fn on_comma<S: Copy>(&mut self, paths: &PathTable<S>) {
+        let frame = self.containers[self.depth - 1];
         self.state = if frame.is_object {
-            State::Key { or_end: false }
+            ScanState::Key { or_end: false }
         } else {
-            self.next = paths.element(frame.node);
-            State::Value { or_end: false }
+            self.next_node = paths.element(frame.node);
+            ScanState::Value { or_end: false }
         };
     }
 
-    fn value_ended(&mut self) {
-        self.state = if self.depth == 0 { State::Done } else { State::CommaOrEnd };
+    fn on_value_end(&mut self) {
+        self.state = if self.depth == 0 { ScanState::Done } else { ScanState::CommaOrEnd };
     }
 
-    /// A value ended before `at`. Gives where to read on.
+    /// Ends a value before `at`. Returns the offset to continue at.
     fn end_value(&mut self, piece: &[u8], at: usize) -> usize {
-        self.value_ended();
-        if self.depth > 0 && self.stack[self.depth - 1].is_object {
-            let key = State::Text { is_key: true, escaped: false };
-            return self.go_on(piece, at, State::CommaOrEnd, b",\"", key);
+        self.on_value_end();
+        if self.depth > 0 && self.containers[self.depth - 1].is_object {
+            let key = ScanState::String { is_key: true, escaped: false };
+            return self.skip_expected(piece, at, ScanState::CommaOrEnd, b",\"", key);
         }
         at
     }
 
-    /// Reads what most servers write here, without blanks, at once. Gives where to read on.
-    fn go_on(
+    /// Consumes the bytes that usually follow, if they do. Returns the offset to continue at.
+    fn skip_expected(
         &mut self,
         piece: &[u8],
         at: usize,
-        state: State,
-        usual: &[u8],
-        behind: State,
+        fallback_state: ScanState,
+        expected: &[u8],
+        next_state: ScanState,
     ) -> usize {
-        let is_usual = piece[at..].starts_with(usual);
-        self.state = if is_usual { behind } else { state };
-        if is_usual { at + usual.len() } else { at }
+        let is_expected = piece[at..].starts_with(expected);
+        self.state = if is_expected { next_state } else { fallback_state };
+        if is_expected { at + expected.len() } else { at }
     }
 
-    fn text<S: Copy>(
+    fn read_string<S: Copy>(
         &mut self,
-        paths: &Paths<S>,
+        paths: &PathTable<S>,
         piece: &[u8],
         start: usize,
         is_key: bool,
         escaped: bool,
-        on: &mut impl FnMut(S, Value<'_>, usize),
+        on: &mut impl FnMut(S, JsonValue<'_>, usize),
     ) -> usize {
         let Ok(end) = find_quote(piece, start, escaped) else {
             let escaped = find_quote(piece, start, escaped) == Err(true);
-            self.carry.extend(&piece[start..]);
-            self.state = State::Text { is_key, escaped };
+            self.token_buffer.extend(&piece[start..]);
+            self.state = ScanState::String { is_key, escaped };
             return piece.len();
         };
-        let (raw, len) = self.carry.finish(&piece[start..end]);
+        let (raw, len) = self.token_buffer.finish(&piece[start..end]);
         if is_key {
-            let object = self.stack[self.depth - 1].node;
-            let escaped = || Text::new(raw, len).unescaped();
-            self.next = paths
+            let object = self.containers[self.depth - 1].node;
+            let escaped = || JsonText::new(raw, len).decode_if_escaped();
+            self.next_node = paths
                 .member(object, raw)
                 .filter(|_| raw.len() == len)
                 .or_else(|| escaped().and_then(|name| paths.member(object, name.as_bytes())));
-            self.carry.clear();
-            return self.go_on(piece, end + 1, State::Colon, b":", State::Value { or_end: false });
+            self.token_buffer.clear();
+            return self.skip_expected(
+                piece,
+                end + 1,
+                ScanState::Colon,
+                b":",
+                ScanState::Value { or_end: false },
+            );
         }
-        if let Some(signal) = paths.signal(self.next) {
-            on(signal, Value::Text(Text::new(raw, len)), end + 1);
+        if let Some(signal) = paths.signal(self.next_node) {
+            on(signal, JsonValue::Text(JsonText::new(raw, len)), end + 1);
         }
-        self.carry.clear();
+        self.token_buffer.clear();
         self.end_value(piece, end + 1)
     }
 
-    fn bare<S: Copy>(
+    fn read_scalar<S: Copy>(
         &mut self,
-        paths: &Paths<S>,
+        paths: &PathTable<S>,
         piece: &[u8],
         start: usize,
-        on: &mut impl FnMut(S, Value<'_>, usize),
+        on: &mut impl FnMut(S, JsonValue<'_>, usize),
     ) -> usize {
         let is_end = |byte: &u8| matches!(byte, b',' | b']' | b'}' | b' ' | b'\t' | b'\n' | b'\r');
         let Some(len) = piece[start..].iter().position(is_end) else {
-            self.carry.extend(&piece[start..]);
+            self.token_buffer.extend(&piece[start..]);
             return piece.len();
         };
         let end = start + len;
-        let (raw, _) = self.carry.finish(&piece[start..end]);
-        let value = match &raw[..raw.len().min(MAX_KEPT)] {
-            b"null" => Value::Null,
-            b"true" => Value::Bool(true),
-            b"false" => Value::Bool(false),
-            number @ [b'-' | b'0'..=b'9', ..] if is_number(number) => Value::Number(number),
+        let (raw, _) = self.token_buffer.finish(&piece[start..end]);
+        let value = match &raw[..raw.len().min(MAX_TOKEN_BYTES)] {
+            b"null" => JsonValue::Null,
+            b"true" => JsonValue::Bool(true),
+            b"false" => JsonValue::Bool(false),
+            number @ [b'-' | b'0'..=b'9', ..] if is_number(number) => JsonValue::Number(number),
             _ => {
-                self.state = State::Failed;
+                self.state = ScanState::Failed;
                 return end;
             }
         };
-        if let Some(signal) = paths.signal(self.next) {
+        if let Some(signal) = paths.signal(self.next_node) {
             on(signal, value, end);
         }
-        self.carry.clear();
+        self.token_buffer.clear();
         self.end_value(piece, end)
     }
 
-    fn skip(&mut self, piece: &[u8], start: usize) -> usize {
+    fn skip_container(&mut self, piece: &[u8], start: usize) -> usize {
         for (offset, byte) in piece[start..].iter().enumerate() {
             match byte {
                 b'"' => {
-                    self.state = State::SkipText { escaped: false };
+                    self.state = ScanState::SkipString { escaped: false };
                     return start + offset + 1;
                 }
-                b'{' | b'[' => self.skipping += 1,
+                b'{' | b'[' => self.skipped_depth += 1,
                 b'}' | b']' => {
-                    self.skipping -= 1;
-                    if self.skipping == 0 {
-                        self.value_ended();
+                    self.skipped_depth -= 1;
+                    if self.skipped_depth == 0 {
+                        self.on_value_end();
                         return start + offset + 1;
                     }
                 }
@@ -361,17 +378,17 @@ impl Scanner {
         piece.len()
     }
 
-    fn skip_text(&mut self, piece: &[u8], start: usize, escaped: bool) -> usize {
+    fn skip_string(&mut self, piece: &[u8], start: usize, escaped: bool) -> usize {
         match find_quote(piece, start, escaped) {
             Ok(end) => {
-                if self.skipping == 0 {
+                if self.skipped_depth == 0 {
                     return self.end_value(piece, end + 1);
                 }
-                self.state = State::Skip;
+                self.state = ScanState::SkipContainer;
                 end + 1
             }
             Err(escaped) => {
-                self.state = State::SkipText { escaped };
+                self.state = ScanState::SkipString { escaped };
                 piece.len()
             }
         }

@@ -1,26 +1,26 @@
-//! However a document is cut, the same values are seen.
+//! Tests of the JSON scanner: the values are the same however a document is split.
 
 use super::*;
 use proptest::prelude::*;
 use std::borrow::Cow;
 
-fn seen(paths: &Paths<&'static str>, pieces: &[&[u8]]) -> (Vec<String>, bool) {
-    let mut scanner = Scanner::default();
-    let mut seen = Vec::new();
+fn scanned_values(paths: &PathTable<&'static str>, pieces: &[&[u8]]) -> (Vec<String>, bool) {
+    let mut scanner = JsonScanner::default();
+    let mut values = Vec::new();
     for piece in pieces {
-        scanner.push(paths, piece, |signal, value| {
-            seen.push(match value {
-                Value::Text(text) => format!("{signal}={:?}", text.decode()),
-                Value::Number(raw) => format!("{signal}={}", String::from_utf8_lossy(raw)),
+        scanner.scan(paths, piece, |signal, value| {
+            values.push(match value {
+                JsonValue::Text(text) => format!("{signal}={:?}", text.decode()),
+                JsonValue::Number(raw) => format!("{signal}={}", String::from_utf8_lossy(raw)),
                 other => format!("{signal}={other:?}"),
             });
         });
     }
-    (seen, scanner.is_complete())
+    (values, scanner.is_complete())
 }
 
-fn table() -> Paths<&'static str> {
-    Paths::new(&[&[
+fn path_table() -> PathTable<&'static str> {
+    PathTable::new(&[&[
         ("choices[]", "choice"),
         ("choices[].delta.content", "content"),
         ("choices[].token_ids[]", "token"),
@@ -33,10 +33,10 @@ fn table() -> Paths<&'static str> {
 fn only_the_named_values_are_reported() {
     let document = br#"{"id":"x","choices":[{"delta":{"role":"a","content":"Hi \"you\""},
         "token_ids":[1,22],"logprobs":{"content":[{"a":[]}]}}],"usage":{"total":12}}"#;
-    let (seen, complete) = seen(&table(), &[document]);
-    assert!(complete);
+    let (values, is_complete) = scanned_values(&path_table(), &[document]);
+    assert!(is_complete);
     assert_eq!(
-        seen,
+        values,
         [
             "choice=Object",
             "content=Some(\"Hi \\\"you\\\"\")",
@@ -50,18 +50,18 @@ fn only_the_named_values_are_reported() {
 
 #[test]
 fn an_escaped_name_is_the_name_it_spells() {
-    let (seen, _) = seen(&table(), &[br#"{"err\u006fr":{"a":1}}"#]);
-    assert_eq!(seen, ["error=Object", "error=End"]);
+    let (values, _) = scanned_values(&path_table(), &[br#"{"err\u006fr":{"a":1}}"#]);
+    assert_eq!(values, ["error=Object", "error=End"]);
 }
 
 #[test]
-fn a_long_text_is_reported_truncated_and_still_measured() {
+fn a_long_text_is_reported_truncated_with_its_length() {
     let long = format!(r#"{{"error":"{}"}}"#, "a".repeat(10_000));
-    let mut scanner = Scanner::default();
+    let mut scanner = JsonScanner::default();
     let mut lengths = Vec::new();
     for piece in long.as_bytes().chunks(100) {
-        scanner.push(&table(), piece, |_, value| {
-            let Value::Text(text) = value else { panic!("not a text") };
+        scanner.scan(&path_table(), piece, |_, value| {
+            let JsonValue::Text(text) = value else { panic!("not a text") };
             lengths.push((text.len(), text.decode().map(Cow::into_owned)));
         });
     }
@@ -69,17 +69,17 @@ fn a_long_text_is_reported_truncated_and_still_measured() {
 }
 
 #[test]
-fn what_is_not_json_fails_and_stays_failed() {
-    for bad in ["[DONE]", "{\"a\" 1}", "{]", "}", "{\"a\":1,}", "nul", "{\"usage\":{]"] {
-        let mut scanner = Scanner::default();
-        scanner.push(&table(), bad.as_bytes(), |_, _| {});
-        assert!(!scanner.is_complete(), "{bad}");
+fn input_that_is_not_json_fails_and_stays_failed() {
+    for invalid in ["[DONE]", "{\"a\" 1}", "{]", "}", "{\"a\":1,}", "nul", "{\"usage\":{]"] {
+        let mut scanner = JsonScanner::default();
+        scanner.scan(&path_table(), invalid.as_bytes(), |_, _| {});
+        assert!(!scanner.is_complete(), "{invalid}");
     }
 }
 
 proptest! {
     #[test]
-    fn splitting_the_document_never_changes_what_is_seen(
+    fn splitting_the_document_never_changes_the_reported_values(
         cuts in proptest::collection::vec(0_usize..200, 0..6),
     ) {
         let document: &[u8] = "{\"choices\":[{\"delta\":{\"content\":\"a\\\\\\\"é\\n\"}},{\"token_ids\":[10,-2.5e3]}],\
@@ -93,27 +93,29 @@ proptest! {
             from = cut;
         }
         pieces.push(&document[from..]);
-        prop_assert_eq!(seen(&table(), &pieces), seen(&table(), &[document]));
-        prop_assert!(seen(&table(), &pieces).1);
+        let split = scanned_values(&path_table(), &pieces);
+        prop_assert_eq!(&split, &scanned_values(&path_table(), &[document]));
+        prop_assert!(split.1);
     }
 
     #[test]
-    fn it_agrees_with_serde_json_about_every_number(total in any::<u64>(), cut in 0_usize..40) {
-        let document = serde_json::json!({"z": [{"usage": {"total": 1}}], "usage": {"total": total}});
+    fn numbers_are_the_same_as_with_serde_json(total in any::<u64>(), cut in 0_usize..40) {
+        let document =
+            serde_json::json!({"z": [{"usage": {"total": 1}}], "usage": {"total": total}});
         let bytes = document.to_string().into_bytes();
         let cut = cut.min(bytes.len());
-        let (seen, complete) = seen(&table(), &[&bytes[..cut], &bytes[cut..]]);
-        prop_assert!(complete);
-        prop_assert_eq!(seen, vec![format!("total={total}")]);
+        let (values, is_complete) = scanned_values(&path_table(), &[&bytes[..cut], &bytes[cut..]]);
+        prop_assert!(is_complete);
+        prop_assert_eq!(values, vec![format!("total={total}")]);
     }
 
     #[test]
-    fn no_input_makes_it_panic(pieces in proptest::collection::vec(
+    fn no_input_causes_a_panic(pieces in proptest::collection::vec(
         proptest::collection::vec(prop_oneof![
             Just(b'{'), Just(b'}'), Just(b'['), Just(b']'), Just(b'"'), Just(b'\\'), Just(b':'),
             Just(b','), Just(b'e'), Just(b'1'), Just(b' '), any::<u8>()
         ], 0..40), 0..6)) {
         let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
-        seen(&table(), &pieces);
+        scanned_values(&path_table(), &pieces);
     }
 }

@@ -1,108 +1,109 @@
-//! Values as they stand in a document: uncopied, and decoded only when somebody asks.
+//! JSON values as they are encoded in the document: not copied, and decoded on request.
 
-use super::carry::MAX_KEPT;
+use super::token_buffer::MAX_TOKEN_BYTES;
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// A value that a path of the table names, or the end of a container that one names.
+/// A value at a path of the table, or the end of a container at one.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Value<'a> {
+pub enum JsonValue<'a> {
     /// `null`
     Null,
     /// `true` or `false`
     Bool(bool),
-    /// A number as it was written; its first 256 bytes if it is longer.
+    /// A number as it is encoded; truncated to 256 bytes.
     Number(&'a [u8]),
     /// A string.
-    Text(Text<'a>),
-    /// An object begins; its members follow.
+    Text(JsonText<'a>),
+    /// The start of an object; its members follow.
     Object,
-    /// An array begins; its elements follow.
+    /// The start of an array; its elements follow.
     Array,
-    /// The object or array that was reported last at this path ends.
+    /// The end of the object or array that was last reported at this path.
     End,
 }
 
-/// A string value: all of it when short, its beginning when long.
+/// A string value: complete if it is short, its beginning if it is long.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Text<'a> {
-    /// The bytes between the quotes, still escaped. Invariant: `raw.len() <= len`.
+pub struct JsonText<'a> {
+    /// The bytes between the quotes, with escapes. Invariant: `raw.len() <= len`.
     raw: &'a [u8],
     len: usize,
 }
 
-// === impl Value, Text ===
+// === impl JsonValue, JsonText ===
 
-impl<'a> Value<'a> {
-    /// The number as a count. `None` if it is not a whole number from 0 to 2⁶³ − 1.
+impl<'a> JsonValue<'a> {
+    /// The number as a count. `None` if it is not an integer from 0 to 2⁶³ − 1.
     pub fn as_count(self) -> Option<u64> {
-        let Value::Number(digits) = self else { return None };
+        let JsonValue::Number(digits) = self else { return None };
         std::str::from_utf8(digits).ok()?.parse().ok().filter(|n| i64::try_from(*n).is_ok())
     }
 
-    /// The number as an integer of 64 bits. `None` if it is not one.
+    /// The number as a signed 64-bit integer. `None` if it is not one.
     pub fn as_integer(self) -> Option<i64> {
-        let Value::Number(digits) = self else { return None };
+        let JsonValue::Number(digits) = self else { return None };
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
-    /// The number. `None` if it is not one, or not finite.
+    /// The number. `None` if the value is not a finite number.
     pub fn as_real(self) -> Option<f64> {
-        let Value::Number(digits) = self else { return None };
+        let JsonValue::Number(digits) = self else { return None };
         std::str::from_utf8(digits).ok()?.parse().ok().filter(|real: &f64| real.is_finite())
     }
 
-    /// The number as milliseconds. `None` if it is not one, negative or not finite.
+    /// The number as milliseconds. `None` if the value is not a finite number of at least 0.
     pub fn as_millis(self) -> Option<Duration> {
-        let Value::Number(digits) = self else { return None };
+        let JsonValue::Number(digits) = self else { return None };
         let millis: f64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
         Duration::try_from_secs_f64(millis / 1e3).ok()
     }
 
-    /// The text, unescaped. `None` for anything else, and for a text of more than 256 bytes: that
-    /// one is cut short or not, as its pieces happen to come.
+    /// The text, unescaped. `None` for any other value, and for a text of more than 256 bytes,
+    /// because whether that one is truncated depends on how the document is split.
     pub fn as_text(self) -> Option<Cow<'a, str>> {
         match self {
-            Value::Text(text) if text.len <= MAX_KEPT => text.decode(),
+            JsonValue::Text(text) if text.len <= MAX_TOKEN_BYTES => text.decode(),
             _ => None,
         }
     }
 }
 
-impl<'a> Text<'a> {
-    /// A text of `len` bytes, of which `raw` were kept.
+impl<'a> JsonText<'a> {
+    /// A text of `len` bytes, of which `raw` was kept.
     pub(super) fn new(raw: &'a [u8], len: usize) -> Self {
         debug_assert!(raw.len() <= len);
         Self { raw, len }
     }
 
-    /// Its length as it was written, in bytes.
+    /// Length of the encoded text, in bytes.
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// Its first 256 bytes, as they were written: escapes are kept.
-    pub fn beginning(self) -> &'a [u8] {
-        &self.raw[..self.raw.len().min(MAX_KEPT)]
+    /// The first 256 bytes of the encoded text, with escapes.
+    pub fn prefix(self) -> &'a [u8] {
+        &self.raw[..self.raw.len().min(MAX_TOKEN_BYTES)]
     }
 
-    /// What of it was kept, as it was written: all of it, unless a piece cut it and it is longer
-    /// than [`Scanner::keep_long`](super::Scanner::keep_long) says.
-    pub fn kept(self) -> &'a [u8] {
+    /// The bytes of the encoded text that were kept: all of them, unless the text was split and is
+    /// longer than the capacity set by
+    /// [`JsonScanner::set_text_capacity`](super::JsonScanner::set_text_capacity).
+    pub fn raw(self) -> &'a [u8] {
         self.raw
     }
 
-    /// Whether nothing stands between the quotes.
+    /// Whether the string is empty.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// The text, unescaped, if it has escapes. `None` without them, and as [`Text::decode`].
-    pub(super) fn unescaped(self) -> Option<Cow<'a, str>> {
+    /// The text, unescaped, if it has escapes. `None` without them, and as [`JsonText::decode`].
+    pub(super) fn decode_if_escaped(self) -> Option<Cow<'a, str>> {
         memchr::memchr(b'\\', self.raw).and_then(|_| self.decode())
     }
 
-    /// The text, unescaped. `None` if it is not valid or too long to have been kept.
+    /// The text, unescaped. `None` if it is not valid, or too long to have been kept.
     pub fn decode(self) -> Option<Cow<'a, str>> {
         if self.raw.len() < self.len {
             return None;

@@ -1,15 +1,15 @@
-//! Usage that the gateway asked for is cut out of every event, at every split of the stream.
+//! Tests of the continuous usage filter with recorded and generated streams, at every split.
 
 use super::*;
-use crate::observe::Observer;
+use crate::observe::ResponseObserver;
 use crate::openai::Api;
-use crate::record::{Observed, Timings, UsageEvent};
+use crate::record::{ObservedResponse, Timings, UsageEventOutcome};
 use proptest::prelude::*;
 use serde_json::{Deserializer, Value, json};
 use std::path::Path;
 
 /// Recorded streams with usage in every event.
-const RECORDED: [&str; 4] = [
+const RECORDED_STREAMS: [&str; 4] = [
     "python/chat-stream-continuous-usage",
     "python/interval-stream-continuous-usage",
     "python/spec-stream-continuous-usage",
@@ -17,7 +17,7 @@ const RECORDED: [&str; 4] = [
 ];
 
 /// The body of a recording, without the framing of HTTP.
-fn recorded(name: &str) -> String {
+fn read_recorded_body(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/wire/{name}.http"));
     let raw = std::fs::read_to_string(path).unwrap();
     let mut rest = raw.split_once("\r\n\r\n").unwrap().1;
@@ -33,7 +33,7 @@ fn recorded(name: &str) -> String {
     }
 }
 
-/// What the client should get: another way to remove usage, which parses each event.
+/// The stream that the client should get, computed by another method: it parses each event.
 fn reference(body: &str) -> String {
     let mut expected = String::new();
     for block in body.split_inclusive("\n\n") {
@@ -53,39 +53,39 @@ fn reference(body: &str) -> String {
     expected
 }
 
-/// What the client gets of these pieces, and what is known of the answer.
-fn passed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, Observed) {
+/// The bytes that the client gets of these chunks, and what the observer recorded.
+fn filter_stream<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, ObservedResponse) {
     let now = crate::clock::now();
-    let (mut observer, mut timings) = (Observer::new(Api::Chat), Timings::begin(now));
+    let (mut observer, mut timings) = (ResponseObserver::new(Api::Chat), Timings::begin(now));
     observer.on_head("text/event-stream", false);
     observer.remove_all_usage();
-    let mut passed = Vec::new();
+    let mut filtered = Vec::new();
     for piece in pieces {
         observer.on_data(piece, now, &mut timings);
-        passed.extend(observer.forward(Bytes::copy_from_slice(piece)));
+        filtered.extend(observer.forward(Bytes::copy_from_slice(piece)));
     }
-    passed.extend(observer.flush());
-    (String::from_utf8(passed).unwrap(), observer.into_observed())
+    filtered.extend(observer.flush());
+    (String::from_utf8(filtered).unwrap(), observer.into_observed())
 }
 
-/// What is known of an answer that came in one piece. The usage of its events is then read apart.
-fn passed_whole(body: &str) -> Observed {
-    passed([body.as_bytes()]).1
+/// The observations of a body that comes in one chunk: its usage is then parsed separately.
+fn observed_in_one_chunk(body: &str) -> ObservedResponse {
+    filter_stream([body.as_bytes()]).1
 }
 
 #[test]
 fn usage_is_removed_from_recorded_streams_however_their_bytes_are_cut() {
-    for name in RECORDED {
-        let body = recorded(name);
+    for name in RECORDED_STREAMS {
+        let body = read_recorded_body(name);
         let expected = reference(&body);
         assert!(!expected.contains("\"usage\"") && expected.len() < body.len() * 3 / 4);
         for ending in ["\n", "\r\n", "\r"] {
             let (body, expected) = (body.replace('\n', ending), expected.replace('\n', ending));
             for size in (1..24).chain([333, 1_000, body.len()]) {
-                let (passed, observed) = passed(body.as_bytes().chunks(size));
-                assert_eq!(passed, expected, "{name} in pieces of {size}, {ending:?}");
-                assert_eq!(observed, passed_whole(&body), "{name} in pieces of {size}");
-                assert_eq!(observed.usage_event, Some(UsageEvent::Stripped));
+                let (filtered, observed) = filter_stream(body.as_bytes().chunks(size));
+                assert_eq!(filtered, expected, "{name} in pieces of {size}, {ending:?}");
+                assert_eq!(observed, observed_in_one_chunk(&body), "{name} in pieces of {size}");
+                assert_eq!(observed.usage_event, Some(UsageEventOutcome::Stripped));
                 assert_eq!(observed.uncounted_events, 0);
                 assert_eq!(u64::from(observed.chunk_tokens.count()), observed.output_events);
             }
@@ -95,19 +95,19 @@ fn usage_is_removed_from_recorded_streams_however_their_bytes_are_cut() {
 
 #[test]
 fn usage_is_removed_wherever_a_frame_ends() {
-    let body = recorded(RECORDED[0]);
+    let body = read_recorded_body(RECORDED_STREAMS[0]);
     let first: String = body.split_inclusive("\n\n").take(3).collect();
     let expected = reference(&first);
     for ending in ["\n", "\r\n", "\r"] {
         let (first, expected) = (first.replace('\n', ending), expected.replace('\n', ending));
         for cut in 0..=first.len() {
             let (before, after) = first.as_bytes().split_at(cut);
-            assert_eq!(passed([before, after]).0, expected, "{ending:?} cut at {cut}");
+            assert_eq!(filter_stream([before, after]).0, expected, "{ending:?} cut at {cut}");
         }
     }
 }
 
-const WORD: &str =
+const ONE_TOKEN_EVENT: &str =
     r#"{"choices":[{"index":0,"delta":{"content":"a"}}],"usage":{"completion_tokens":1}}"#;
 
 #[test]
@@ -118,31 +118,35 @@ fn an_event_of_an_unknown_layout_passes_as_it_came_and_is_reported() {
         r#"{"choices":[{"index":0,"delta":{"content":"a"}}], "usage": {"completion_tokens": 1}}"#,
         r#"{"choices":[{"index":0,"delta":{"content":"a"}}],"us\u0061ge":{"completion_tokens":1}}"#,
     ] {
-        let body = format!("data: {WORD}\n\ndata: {event}\n\ndata: {WORD}\n\n");
-        let word = reference(&format!("data: {WORD}\n\n"));
-        let (passed, observed) = passed([body.as_bytes()]);
-        assert_eq!(passed, format!("{word}data: {event}\n\n{word}"));
-        assert_eq!(observed.usage_event, Some(UsageEvent::Unremoved), "{event}");
+        let body =
+            format!("data: {ONE_TOKEN_EVENT}\n\ndata: {event}\n\ndata: {ONE_TOKEN_EVENT}\n\n");
+        let filtered_event = reference(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
+        let (filtered, observed) = filter_stream([body.as_bytes()]);
+        assert_eq!(filtered, format!("{filtered_event}data: {event}\n\n{filtered_event}"));
+        assert_eq!(observed.usage_event, Some(UsageEventOutcome::NotRemoved), "{event}");
     }
 }
 
 #[test]
 fn an_event_that_is_too_long_to_hold_passes_in_parts_and_is_reported() {
-    let long = WORD.replace("\"a\"", &format!("\"{}\"", "x".repeat(MAX_HELD + 2_000)));
-    let body = format!("data: {long}\n\ndata: {WORD}\n\n");
-    let (passed, observed) = passed(body.as_bytes().chunks(1 << 10));
-    assert_eq!(passed, format!("data: {long}\n\n{}", reference(&format!("data: {WORD}\n\n"))));
-    assert_eq!(observed.usage_event, Some(UsageEvent::Unremoved));
+    let long_text = format!("\"{}\"", "x".repeat(MAX_HELD_BYTES + 2_000));
+    let long = ONE_TOKEN_EVENT.replace("\"a\"", &long_text);
+    let body = format!("data: {long}\n\ndata: {ONE_TOKEN_EVENT}\n\n");
+    let (filtered, observed) = filter_stream(body.as_bytes().chunks(1 << 10));
+    let expected = reference(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
+    assert_eq!(filtered, format!("data: {long}\n\n{expected}"));
+    assert_eq!(observed.usage_event, Some(UsageEventOutcome::NotRemoved));
 }
 
 #[test]
 fn the_bytes_of_an_event_that_does_not_end_are_not_lost() {
-    let body = format!("data: {WORD}\n\ndata: {}", &WORD[..70]);
-    let expected = format!("{}data: {}", reference(&format!("data: {WORD}\n\n")), &WORD[..70]);
-    assert_eq!(passed(body.as_bytes().chunks(9)).0, expected);
+    let body = format!("data: {ONE_TOKEN_EVENT}\n\ndata: {}", &ONE_TOKEN_EVENT[..70]);
+    let complete = reference(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
+    let expected = format!("{complete}data: {}", &ONE_TOKEN_EVENT[..70]);
+    assert_eq!(filter_stream(body.as_bytes().chunks(9)).0, expected);
 }
 
-/// A block without the member, and the same block with it.
+/// A generated block without the `usage` member, and the same block with it.
 fn block() -> impl Strategy<Value = (String, String)> {
     let text = prop_oneof![
         Just("usage"),
@@ -192,8 +196,8 @@ proptest! {
         cuts.extend([0, sent.len()]);
         cuts.sort_unstable();
         let pieces = cuts.windows(2).map(|pair| &sent.as_bytes()[pair[0]..pair[1]]);
-        let (passed, observed) = passed(pieces);
-        prop_assert_eq!(passed, expected);
-        prop_assert_eq!(observed, passed_whole(&sent));
+        let (filtered, observed) = filter_stream(pieces);
+        prop_assert_eq!(filtered, expected);
+        prop_assert_eq!(observed, observed_in_one_chunk(&sent));
     }
 }

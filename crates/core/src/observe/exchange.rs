@@ -1,15 +1,21 @@
-//! One exchange, from the head of the request to the last byte of the answer. Whoever holds it
-//! last ends it: by saying how, or by dropping it, which is what hyper does when a client leaves.
+//! One exchange, from the head of the request to the last byte of the response.
+//!
+//! It ends with its response ([`Exchange::end`]), with an answer of the gateway itself
+//! ([`Exchange::refuse`]), or by being dropped, as hyper does when the client disconnects.
 
-use super::live::{Place, Presence, Replica};
-use super::observer::LEAST_WRITE_STALL;
-use super::on_record::OnRecord;
+use super::exchange_registry::{BackendMonitor, InFlightGuard, StreamEntry};
+use super::observer::MIN_WRITE_STALL;
 use super::outcome::outcome;
-use super::{Leash, Live, Observer, OnTruncation, Subject, Terms};
+use super::record_slot::RecordSlot;
+use super::{
+    ExchangeRegistry, OnTruncation, ResponseAbortHandle, ResponseObserver, StreamInfo, StreamPolicy,
+};
 use crate::clock;
 use crate::headers::media_type;
-use crate::openai::{Api, Excerpt};
-use crate::record::{End, Kept, Observed, Outcome, RequestRecord, SlowCause, Stall};
+use crate::openai::{Api, TextExcerpt};
+use crate::record::{
+    ObservedResponse, Outcome, RequestRecord, SampleReason, SlowCause, Stall, Termination,
+};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
@@ -17,26 +23,27 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// What listens to requests. A sink must not block: it is called where the bytes flow.
+/// A consumer of records. Its methods must not block: they run on the path of the response bytes.
 pub trait Sink: Send + Sync + 'static {
-    /// The first output of a stream came; the record is not complete.
+    /// Called at the first output of a stream. The record is not complete.
     fn first_output(&self, _record: &RequestRecord) {}
 
-    /// Whether the trace of a request that is over is kept, and why. Asked once for each, before
-    /// anybody is told that it is over.
-    fn judge(&self, _record: &RequestRecord) -> Option<Kept> {
+    /// Decides whether the trace of a finished request is exported, and why. Called once per
+    /// request, before any of the methods below.
+    fn judge(&self, _record: &RequestRecord) -> Option<SampleReason> {
         None
     }
 
-    /// The request is over. This or one of the next two is called exactly once for each.
+    /// Called when a request is finished. Exactly one of this method and the two below is called
+    /// for each request.
     fn finished(&self, record: &RequestRecord);
 
-    /// The same, for a sink that keeps the record.
-    fn take(&self, record: Box<RequestRecord>) {
+    /// As [`Sink::finished`], for a sink that takes ownership of the record.
+    fn on_finished_owned(&self, record: Box<RequestRecord>) {
         self.finished(&record);
     }
 
-    /// The same of several requests, in the order in which they ended.
+    /// As [`Sink::finished`], for several requests in the order in which they ended.
     fn finished_all(&self, records: &[Box<RequestRecord>]) {
         for record in records {
             self.finished(record);
@@ -44,300 +51,310 @@ pub trait Sink: Send + Sync + 'static {
     }
 }
 
-/// The guard of one exchange. Dropping it reports the record.
+/// Owner of one request's record. Dropping it reports the record to the sink.
 pub struct Exchange {
-    inner: Box<Inner>,
+    inner: Box<ExchangeState>,
 }
 
-struct Inner {
-    record: OnRecord,
-    observer: Option<Observer>,
-    replica: Option<Arc<dyn Replica>>,
-    /// The answer is a stream, and has a place among the open ones.
-    place: Option<Place>,
-    /// The client has been given a frame then, and has not asked for the next.
-    given: Option<Instant>,
-    /// The end of the body has been seen.
-    is_read: bool,
-    terms: Terms,
+struct ExchangeState {
+    record: RecordSlot,
+    observer: Option<ResponseObserver>,
+    backend: Option<Arc<dyn BackendMonitor>>,
+    /// The entry among the open streams. `None`: the response is not an event stream.
+    entry: Option<StreamEntry>,
+    /// When the client was handed a frame, if it has not asked for the next since.
+    written_at: Option<Instant>,
+    /// The end of the body has been processed.
+    body_ended: bool,
+    policy: StreamPolicy,
     sink: Arc<dyn Sink>,
-    presence: Presence,
-    /// What ends the answer if its client does not take it.
-    leash: Option<Leash>,
+    in_flight: InFlightGuard,
+    /// Aborts the response if the client does not read it.
+    abort: Option<ResponseAbortHandle>,
 }
 
-/// Most stalls of one stream that are kept.
-const MAX_STALLS: usize = 16;
+/// Most stalls that are recorded per stream.
+const MAX_RECORDED_STALLS: usize = 16;
 
-/// Keeps proxies in between from taking a stream for dead.
-const COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
-const BROKEN_OFF: &str = "the replica broke off its answer; what came is not whole";
+/// Sent during silences, so that proxies between client and gateway do not close an idle stream.
+const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
+const TRUNCATION_MESSAGE: &str = "the backend ended the stream before the response was complete";
 
 impl Exchange {
-    /// Begins with what is known of the request. The record's outcome should be
-    /// [`Outcome::Cancelled`]: that is what a dropped exchange means.
-    pub fn open(record: RequestRecord, sink: Arc<dyn Sink>, live: &Arc<Live>) -> Self {
-        let presence = live.enter();
-        let rules = presence.settings().streams;
+    /// Starts an exchange with what is known of the request. The outcome of `record` should be
+    /// [`Outcome::Cancelled`], because a dropped exchange means that the client disconnected.
+    pub fn open(record: RequestRecord, sink: Arc<dyn Sink>, live: &Arc<ExchangeRegistry>) -> Self {
+        let in_flight = live.enter();
+        let rules = in_flight.settings().streams;
         Self {
-            inner: Box::new(Inner {
-                record: OnRecord::new(record),
+            inner: Box::new(ExchangeState {
+                record: RecordSlot::new(record),
                 observer: None,
-                replica: None,
-                place: None,
-                given: None,
-                is_read: false,
-                terms: Terms { rules, ..Terms::default() },
+                backend: None,
+                entry: None,
+                written_at: None,
+                body_ended: false,
+                policy: StreamPolicy { rules, ..StreamPolicy::default() },
                 sink,
-                presence,
-                leash: None,
+                in_flight,
+                abort: None,
             }),
         }
     }
 
-    /// The answer is ended by this if its client does not take it.
+    /// Sets the handle that aborts the response if its client does not read it.
     #[must_use]
-    pub fn on_leash(mut self, leash: Leash) -> Self {
-        self.inner.leash = Some(leash);
+    pub fn with_abort_handle(mut self, abort: ResponseAbortHandle) -> Self {
+        self.inner.abort = Some(abort);
         self
     }
 
-    /// The record so far.
+    /// The record in its present state.
     pub fn record(&mut self) -> &mut RequestRecord {
         &mut self.inner.record
     }
 
-    /// The terms on which its stream is carried, if it has one.
-    pub fn terms(&mut self) -> &mut Terms {
-        &mut self.inner.terms
+    /// The policy of the response stream: timeouts, keep-alive comments, handling of truncation.
+    pub fn terms(&mut self) -> &mut StreamPolicy {
+        &mut self.inner.policy
     }
 
-    /// How long a stream may be silent before its client is sent a comment. `None`: for ever, or the
-    /// answer is no stream.
-    pub fn keep_alive(&self) -> Option<Duration> {
-        self.inner.terms.rules.keep_alive.filter(|_| self.inner.place.is_some())
+    /// Silence after which the client is sent a keep-alive comment. `None`: comments are off, or
+    /// the response is not an event stream.
+    pub fn keep_alive_interval(&self) -> Option<Duration> {
+        self.inner.policy.rules.keep_alive.filter(|_| self.inner.entry.is_some())
     }
 
-    /// A comment, if its client is to be told that its stream lives.
+    /// The keep-alive comment, if one is due and the stream is between two events.
     pub fn comment(&self) -> Option<Bytes> {
-        let pulse = self.inner.place.as_ref()?.pulse();
-        let is_between = self.inner.observer.as_ref().is_some_and(Observer::is_between_events);
-        (is_between && pulse.take_comment(clock::now())).then_some(COMMENT)
+        let activity = self.inner.entry.as_ref()?.pulse();
+        let is_between =
+            self.inner.observer.as_ref().is_some_and(ResponseObserver::is_between_events);
+        (is_between && activity.take_keep_alive(clock::now())).then_some(KEEP_ALIVE_COMMENT)
     }
 
-    /// What tells the client that its stream breaks off, if it is to be told, and can be.
+    /// The error event that reports a truncated stream to the client. `None` unless
+    /// [`OnTruncation::ErrorEvent`] is configured and the stream is between two events.
     pub fn last_words(&self) -> Option<Bytes> {
-        let is_told = self.inner.terms.rules.on_truncation == OnTruncation::ErrorEvent;
-        let observer = self.inner.observer.as_ref().filter(|_| is_told)?;
+        let sends_error_event = self.inner.policy.rules.on_truncation == OnTruncation::ErrorEvent;
+        let observer = self.inner.observer.as_ref().filter(|_| sends_error_event)?;
         let api = self.inner.record.api.unwrap_or(Api::Other);
-        observer.is_between_events().then(|| api.error_event(BROKEN_OFF))
+        observer.is_between_events().then(|| api.error_event(TRUNCATION_MESSAGE))
     }
 
-    /// The request is sent to this replica.
-    pub fn on_sent(&mut self, replica: Arc<dyn Replica>) {
-        self.inner.replica = Some(replica);
+    /// Records the backend that the request is sent to.
+    pub fn on_request_sent(&mut self, backend: Arc<dyn BackendMonitor>) {
+        self.inner.backend = Some(backend);
     }
 
-    /// The head of the answer came.
+    /// Processes the head of the response.
     pub fn on_head(&mut self, status: u16, headers: &HeaderMap) {
         let now = clock::now();
-        let Inner { record, presence, terms, replica, .. } = &mut *self.inner;
+        let ExchangeState { record, in_flight, policy, backend, .. } = &mut *self.inner;
         record.status = Some(status);
         record.timings.headers = Some(now);
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.status = Some(status);
         }
-        let mut observer = Observer::new(record.api.unwrap_or(Api::Other));
-        observer.measure_by(&presence.settings().scales);
-        observer.look_for(presence.settings().phrases.clone());
+        let mut observer = ResponseObserver::new(record.api.unwrap_or(Api::Other));
+        observer.measure_by(&in_flight.settings().scales);
+        observer.set_refusal_phrases(in_flight.settings().phrases.clone());
         if let Some(prompt) = &record.prompt {
-            observer.keep_text(Excerpt::new(prompt.room()));
+            observer.capture_text(TextExcerpt::new(prompt.capacity()));
         }
         let is_identity = |value: &http::HeaderValue| value.as_bytes() == b"identity";
         let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| !is_identity(value));
         observer.on_head(media_type(headers), is_encoded);
-        // vLLM's embeddings in bytes tell their usage in a header.
+        // vLLM reports the usage of embeddings that are encoded as bytes in a header.
         if let Some(metadata) = headers.get("metadata") {
             observer.on_metadata(metadata.as_bytes(), now, &mut record.timings);
         }
-        observer.remove_injected_usage(&record.asked);
+        observer.remove_injected_usage(&record.options);
         let is_stream = observer.observed().is_stream;
-        let join = |replica| presence.stream(replica, Subject::of(record), *terms, now);
-        self.inner.place = replica.clone().filter(|_| is_stream).map(join);
+        let open_stream =
+            |backend| in_flight.stream(backend, StreamInfo::from_record(record), *policy, now);
+        self.inner.entry = backend.clone().filter(|_| is_stream).map(open_stream);
         self.inner.observer = Some(observer);
     }
 
-    /// What has been seen of the answer so far. `None` before its head.
-    pub fn observed(&mut self) -> Option<&Observed> {
+    /// Observations of the response so far. `None` before its head.
+    pub fn observed(&mut self) -> Option<&ObservedResponse> {
         self.inner.observer.as_mut().map(|observer| &*observer.observed())
     }
 
-    /// Whether the answer is one that can be read.
-    pub fn is_reading(&self) -> bool {
-        self.inner.observer.as_ref().is_some_and(|observer| !observer.is_blind())
+    /// Whether the observer can read the body of the response.
+    pub fn is_inspected(&self) -> bool {
+        self.inner.observer.as_ref().is_some_and(|observer| !observer.is_opaque())
     }
 
-    /// Output of the answer has been seen, or its end.
-    pub fn has_begun(&mut self) -> bool {
+    /// Whether output of the response has been seen, or its end.
+    pub fn has_output_or_ended(&mut self) -> bool {
         let has_output = self.inner.record.timings.first_output.is_some();
-        has_output || self.observed().is_some_and(|observed| observed.is_terminal)
+        has_output || self.observed().is_some_and(|observed| observed.is_complete)
     }
 
-    /// The engine gave up a choice of the answer.
-    pub fn is_given_up(&self) -> bool {
-        self.inner.observer.as_ref().is_some_and(Observer::is_given_up)
+    /// Whether the engine aborted a choice of the response.
+    pub fn has_aborted_choice(&self) -> bool {
+        self.inner.observer.as_ref().is_some_and(ResponseObserver::has_aborted_choice)
     }
 
-    /// This answer does not go on, for a reason of a closed set: another replica is asked.
-    pub fn discard(&mut self, why: &'static str) {
-        let Inner { record, observer, replica, place, given, is_read, leash, .. } =
-            &mut *self.inner;
-        (*observer, *place, *given) = (None, None, None);
-        // The client has not been given anything of it, so the write timeout must not run.
-        if let Some(leash) = leash {
-            leash.take();
+    /// Discards the current attempt before a failover; `reason` is from a closed set.
+    pub fn discard_attempt(&mut self, reason: &'static str) {
+        let ExchangeState {
+            record, observer, backend, entry, written_at, body_ended, abort, ..
+        } = &mut *self.inner;
+        (*observer, *entry, *written_at) = (None, None, None);
+        // Its bytes were not sent to the client, so the write timeout must not run.
+        if let Some(abort) = abort {
+            abort.on_drained();
         }
-        if let Some(replica) = replica.take() {
-            record.condition = replica.condition(clock::now());
+        if let Some(backend) = backend.take() {
+            record.condition = backend.condition(clock::now());
         }
-        *is_read = false;
+        *body_ended = false;
         record.status = None;
         record.bytes_out = 0;
-        record.timings = record.timings.before_answer();
+        record.timings = record.timings.without_response();
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.ended.get_or_insert_with(clock::now);
-            attempt.failure = Some(why);
+            attempt.failure = Some(reason);
         }
     }
 
-    /// Whether the body may become shorter on its way.
+    /// Whether forwarded frames can be shorter than received ones, because usage is removed.
     pub fn is_stripping(&self) -> bool {
-        self.inner.observer.as_ref().is_some_and(Observer::is_stripping)
+        self.inner.observer.as_ref().is_some_and(ResponseObserver::is_stripping)
     }
 
-    /// Whether the body may become longer or shorter on its way, so that the length that the backend
-    /// declared may be wrong.
+    /// Whether the body can become longer or shorter than the backend declared.
     pub fn may_change_length(&self) -> bool {
-        let rules = &self.inner.terms.rules;
+        let rules = &self.inner.policy.rules;
         let may_add = rules.keep_alive.is_some() || rules.on_truncation == OnTruncation::ErrorEvent;
-        // Only event streams have a place.
-        self.is_stripping() || (may_add && self.inner.place.is_some())
+        // Only event streams have an entry.
+        self.is_stripping() || (may_add && self.inner.entry.is_some())
     }
 
-    /// The client asks for more.
-    pub fn on_poll(&mut self) {
+    /// Records that the client's connection asks for more data: the write stall ends.
+    pub fn on_client_poll(&mut self) {
         let inner = &mut *self.inner;
-        let Some(given) = inner.given.take() else { return };
-        if let Some(leash) = &inner.leash {
-            leash.take();
+        let Some(written_at) = inner.written_at.take() else { return };
+        if let Some(abort) = &inner.abort {
+            abort.on_drained();
         }
         if let Some(observer) = &mut inner.observer {
-            count_hold(observer, given, clock::now());
+            record_write_stall(observer, written_at, clock::now());
         }
-        if let Some(place) = &inner.place {
-            place.pulse().wait_for_replica(true);
+        if let Some(entry) = &inner.entry {
+            entry.pulse().set_waits_for_backend(true);
         }
     }
 
-    /// Nothing has come. Whether the stream is to be cut, now; else `waker` is woken when it is.
+    /// Whether to abort the silent stream now. If not, `waker` is woken when it must be aborted.
     pub fn is_cut(&self, waker: &Waker) -> bool {
-        self.inner.place.as_ref().is_some_and(|place| place.pulse().is_cut(waker))
+        self.inner.entry.as_ref().is_some_and(|entry| entry.pulse().is_cut(waker))
     }
 
-    /// Some of the answer's body came. Gives what of it goes on to the client, which can be
-    /// nothing yet.
+    /// Observes a chunk of the response body. Returns the bytes to forward, which can be empty.
     pub fn on_data(&mut self, frame: Bytes) -> Bytes {
-        let Inner { record, observer: Some(observer), replica, place, given, sink, leash, .. } =
-            &mut *self.inner
+        let ExchangeState {
+            record,
+            observer: Some(observer),
+            backend,
+            entry,
+            written_at,
+            sink,
+            abort,
+            ..
+        } = &mut *self.inner
         else {
             return frame;
         };
         let now = clock::now();
         let had_output = record.timings.first_output.is_some();
         let arrival = observer.on_data(&frame, now, &mut record.timings);
-        if let Some(place) = place {
-            place.pulse().on_bytes(now);
+        if let Some(entry) = entry {
+            entry.pulse().on_bytes(now);
             if arrival.outputs > 0 {
-                let stall = place.pulse().on_output(now, arrival.gap);
-                keep(observer, stall);
-                place.pulse().count(observer.observed().estimated_tokens);
+                let stall = entry.pulse().on_output(now, arrival.gap);
+                record_stall(observer, stall);
+                entry.pulse().count(observer.observed().estimated_tokens);
             }
             if record.timings.terminal.is_some() {
-                keep(observer, place.pulse().on_end(now));
+                record_stall(observer, entry.pulse().on_end(now));
             }
         }
         if !had_output && record.timings.first_output.is_some() {
-            if let Some(replica) = replica {
-                replica.on_first_output(now);
+            if let Some(backend) = backend {
+                backend.on_first_output(now);
             }
             sink.first_output(record);
         }
         let frame = observer.forward(frame);
         record.bytes_out += frame.len() as u64;
-        *given = Some(now);
-        if let Some(leash) = leash {
-            leash.give(now);
+        *written_at = Some(now);
+        if let Some(abort) = abort {
+            abort.on_write(now);
         }
         frame
     }
 
-    /// The body ended as HTTP says it should.
+    /// Records that the body ended in the way that HTTP framing demands.
     pub fn on_end(&mut self) {
-        let Inner { record, observer, is_read, .. } = &mut *self.inner;
-        if let Some(observer) = observer.as_mut().filter(|_| !std::mem::replace(is_read, true)) {
+        let ExchangeState { record, observer, body_ended, .. } = &mut *self.inner;
+        if let Some(observer) = observer.as_mut().filter(|_| !std::mem::replace(body_ended, true)) {
             observer.on_end(clock::now(), &mut record.timings);
         }
     }
 
-    /// Nothing more comes: what was kept back, and goes on now.
+    /// The bytes that the usage filter held back. Call it at the end of the body.
     pub fn flush(&mut self) -> Bytes {
-        let Inner { record, observer, .. } = &mut *self.inner;
-        let rest = observer.as_mut().map(Observer::flush).unwrap_or_default();
+        let ExchangeState { record, observer, .. } = &mut *self.inner;
+        let rest = observer.as_mut().map(ResponseObserver::flush).unwrap_or_default();
         record.bytes_out += rest.len() as u64;
         rest
     }
 
-    /// The gateway answers itself, with a body of `bytes`.
+    /// Finishes a request that the gateway answered itself, with a body of `bytes` bytes.
     pub fn refuse(mut self, status: u16, bytes: u64, reason: &'static str, outcome: Outcome) {
         let record = self.record();
         record.status = Some(status);
         record.bytes_out = bytes;
         record.refusal = Some(reason);
         record.outcome = outcome;
-        record.end = End::Refused;
+        record.end = Termination::LocalReply;
     }
 
-    /// The body is over.
-    pub fn end(mut self, end: End) {
-        if end == End::Whole {
+    /// Finishes the exchange: the body has ended.
+    pub fn end(mut self, termination: Termination) {
+        if termination == Termination::Complete {
             self.on_end();
         }
-        self.inner.conclude(end, clock::now());
+        self.inner.finalize_record(termination, clock::now());
     }
 }
 
-impl Inner {
-    /// Takes over what was seen of an answer, and says what that makes of it.
-    fn conclude(&mut self, end: End, now: Instant) {
-        let replica = self.replica.take();
-        if let Some(replica) = &replica {
-            self.record.condition = replica.condition(now);
+impl ExchangeState {
+    /// Completes the record with the observed response and determines the outcome.
+    fn finalize_record(&mut self, termination: Termination, now: Instant) {
+        let backend = self.backend.take();
+        if let Some(backend) = &backend {
+            self.record.condition = backend.condition(now);
         }
         let Some(mut observer) = self.observer.take() else { return };
-        if let Some(given) = self.given.take() {
-            count_hold(&mut observer, given, now);
+        if let Some(written_at) = self.written_at.take() {
+            record_write_stall(&mut observer, written_at, now);
         }
-        if let Some(place) = self.place.take() {
-            keep(&mut observer, place.pulse().on_end(now));
+        if let Some(entry) = self.entry.take() {
+            record_stall(&mut observer, entry.pulse().on_end(now));
         }
         let record = &mut self.record;
         record.observed = observer.into_observed();
-        record.end = end;
+        record.end = termination;
         record.outcome = outcome(record);
-        if let Some(replica) = replica {
-            record.observed.scale_estimate(replica.tokens_per_event());
-            replica.on_answer(&record.observed);
-            record.recent = replica.recent_times();
+        if let Some(backend) = backend {
+            record.observed.scale_estimated_tokens(backend.tokens_per_event());
+            backend.on_answer(&record.observed);
+            record.recent = backend.recent_times();
         }
     }
 }
@@ -345,42 +362,43 @@ impl Inner {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let inner = &mut *self.inner;
-        let is_cutting = inner.presence.is_cutting();
+        let is_shutting_down = inner.in_flight.is_cutting();
         let now = clock::now();
-        let is_pulled = inner.leash.as_ref().is_some_and(Leash::is_pulled);
-        let left = if is_pulled { End::Untaken } else { End::Left };
-        inner.conclude(if is_cutting { End::Shutdown } else { left }, now);
-        if is_cutting && inner.record.end == End::Left {
-            inner.record.end = End::Shutdown;
+        let is_aborted = inner.abort.as_ref().is_some_and(ResponseAbortHandle::is_aborted);
+        let dropped =
+            if is_aborted { Termination::WriteTimeout } else { Termination::ClientDisconnected };
+        inner.finalize_record(if is_shutting_down { Termination::Shutdown } else { dropped }, now);
+        if is_shutting_down && inner.record.end == Termination::ClientDisconnected {
+            inner.record.end = Termination::Shutdown;
             inner.record.outcome = Outcome::Shutdown;
         }
         if std::thread::panicking() {
             inner.record.outcome = Outcome::Rejected;
             inner.record.refusal = Some("internal");
-            inner.record.end = End::Refused;
+            inner.record.end = Termination::LocalReply;
         }
         inner.record.timings.ended = Some(now);
         if let Some(attempt) = inner.record.attempts.last_mut() {
             attempt.ended.get_or_insert(now);
         }
-        inner.record.slow = SlowCause::of(&inner.record, &inner.presence.settings().slow);
-        inner.record.kept = inner.sink.judge(&inner.record);
+        inner.record.slow = SlowCause::from_record(&inner.record, &inner.in_flight.settings().slow);
+        inner.record.sample_reason = inner.sink.judge(&inner.record);
         if let Some(record) = inner.record.take() {
-            inner.sink.take(record);
+            inner.sink.on_finished_owned(record);
         }
     }
 }
 
-/// The client did not take what it was given `since` then, `until` now.
-fn count_hold(observer: &mut Observer, since: Instant, until: Instant) {
-    if until.saturating_duration_since(since) >= LEAST_WRITE_STALL {
-        observer.on_held_up(since, until);
+/// Records a write stall if the client did not ask for data from `since` to `until`.
+fn record_write_stall(observer: &mut ResponseObserver, since: Instant, until: Instant) {
+    if until.saturating_duration_since(since) >= MIN_WRITE_STALL {
+        observer.on_write_stall(since, until);
     }
 }
 
-fn keep(observer: &mut Observer, stall: Option<Stall>) {
+fn record_stall(observer: &mut ResponseObserver, stall: Option<Stall>) {
     let stalls = &mut observer.observed().stalls;
-    if let Some(stall) = stall.filter(|_| stalls.len() < MAX_STALLS) {
+    if let Some(stall) = stall.filter(|_| stalls.len() < MAX_RECORDED_STALLS) {
         stalls.push(stall);
     }
 }

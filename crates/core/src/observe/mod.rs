@@ -1,26 +1,29 @@
-//! Watching an answer as it passes, without touching it. The observer is a pure state machine;
-//! the exchange carries it through the life of a request and reports once; the body forwards
-//! frames and shows them to its exchange. What is open now can be looked at while it is open.
+//! Observation of responses while the gateway forwards them, without changing their content.
+//!
+//! [`ResponseObserver`] is a state machine without I/O: it turns response bytes and instants into
+//! milestones and counts. [`Exchange`] owns the record of one request and reports it once to the
+//! sinks. [`ObservedBody`] forwards the frames of a response body and passes each of them to its
+//! exchange. [`ExchangeRegistry`] lists the streams that are open, so that stalls are detected while they last.
 
-mod body;
-mod cut;
+mod abort_registry;
+mod choice_timer;
+mod continuous_usage_filter;
 mod exchange;
-mod lane;
-mod leash;
-mod live;
-mod member;
+mod exchange_registry;
+mod observed_body;
 mod observer;
-mod on_record;
-mod open;
 mod outcome;
-mod pulse;
-mod strip;
-mod terms;
+mod record_slot;
+mod stream_activity;
+mod stream_policy;
+mod stream_snapshot;
+mod usage_event_filter;
+mod usage_member;
 
-pub use body::{Begun, BodyError, ObservedBody};
+pub use abort_registry::{AbortRegistry, RegisteredAbortHandle, ResponseAbortHandle};
 pub use exchange::{Exchange, Sink};
-pub use leash::{Leash, Leashed, Leashes};
-pub use live::{Live, Replica, Settings, StallLimits};
-pub use observer::Observer;
-pub use open::{Glance, OpenStream, Phase, Subject};
-pub use terms::{OnTruncation, StreamRules, Terms};
+pub use exchange_registry::{BackendMonitor, ExchangeRegistry, ObservationSettings, StallLimits};
+pub use observed_body::{ObservedBody, ObservedBodyError, PrefetchedBody};
+pub use observer::ResponseObserver;
+pub use stream_policy::{OnTruncation, StreamPolicy, StreamRules};
+pub use stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo, StreamPhase};

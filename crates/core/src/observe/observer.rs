@@ -1,254 +1,261 @@
-//! The latency clock: bytes and instants go in, marks and counts come out. It can neither break
-//! nor delay a stream: nothing it does can fail, and what it cannot read it leaves alone.
+//! Latency measurement of one response: bytes and instants go in, milestones and counts come out.
+//!
+//! It can neither fail nor delay a stream. It forwards bytes that it cannot parse unchanged.
 
-use super::cut::{Cut, Edit};
-use super::lane::Lane;
-use super::member::Apart;
-use super::strip::Strip;
-use crate::openai::{Api, Channel, Delta, Excerpt, Finish, Phrases, Reader};
-use crate::record::{Asked, Lost, Observed, Scales, Timings, UsageEvent, UsageSource};
-use crate::sse::{Decoder, Piece};
+use super::choice_timer::ChoiceTimer;
+use super::continuous_usage_filter::{BlockEdit, ContinuousUsageFilter};
+use super::usage_event_filter::UsageEventFilter;
+use super::usage_member::UsageSplitter;
+use crate::openai::{
+    Api, Delta, FinishReason, OutputKind, PhraseMatcher, ResponseReader, TextExcerpt,
+};
+use crate::record::{
+    ObservedResponse, RequestOptions, ResponseBuckets, Timings, UninspectedReason,
+    UsageEventOutcome, UsageSource,
+};
+use crate::sse::{SseDecoder, SsePiece};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Observes the answer to one request.
+/// Observes the response to one request.
 #[derive(Debug)]
-pub struct Observer {
-    mode: Mode,
-    decoder: Decoder,
-    reader: Reader,
-    observed: Observed,
-    /// The choices that had output, by index.
-    lanes: Vec<Lane>,
-    /// The client held the stream up until then, and for how long since the last output.
-    held_until: Option<Instant>,
-    held: Duration,
-    strip: Option<Strip>,
-    /// In place of `strip`, where the counts of every event were asked for.
-    cut: Option<Box<(Cut, Apart)>>,
+pub struct ResponseObserver {
+    mode: InspectionMode,
+    decoder: SseDecoder,
+    reader: ResponseReader,
+    observed: ObservedResponse,
+    /// The timers of the choices that had output, by choice index.
+    choice_timers: Vec<ChoiceTimer>,
+    /// End of the last write stall.
+    write_stalled_until: Option<Instant>,
+    /// Sum of the write stalls since the last output.
+    recent_write_stall: Duration,
+    usage_event_filter: Option<UsageEventFilter>,
+    /// Used instead of `usage_event_filter` if usage in every event was requested.
+    continuous_usage_filter: Option<Box<(ContinuousUsageFilter, UsageSplitter)>>,
 }
 
-/// What a piece of an answer brought.
+/// Summary of the events that one chunk completed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Arrival {
-    /// Events with output.
+pub struct ChunkSummary {
+    /// Number of events with output.
     pub outputs: u32,
-    /// The longest gap before one of them.
+    /// The longest output gap that ended with one of them.
     pub gap: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum InspectionMode {
     /// Server-sent events.
     Stream,
     /// One JSON document.
-    Whole,
-    /// Bytes that are not read.
-    Blind,
+    Json,
+    /// Bytes that are not parsed.
+    Opaque,
 }
 
-/// Choices beyond this have one lane.
-const MAX_LANES: usize = 128;
+/// Most choices with a timer of their own. All further choices share the last one.
+const MAX_TIMED_CHOICES: usize = 128;
 
-impl Observer {
-    /// An observer of answers of this shape, before the head of one has come.
+impl ResponseObserver {
+    /// An observer of a response of this API, before its head.
     pub fn new(api: Api) -> Self {
         Self {
-            mode: Mode::Blind,
-            decoder: Decoder::new(),
-            reader: Reader::new(api),
-            observed: Observed::default(),
-            lanes: Vec::new(),
-            held_until: None,
-            held: Duration::ZERO,
-            strip: None,
-            cut: None,
+            mode: InspectionMode::Opaque,
+            decoder: SseDecoder::new(),
+            reader: ResponseReader::new(api),
+            observed: ObservedResponse::default(),
+            choice_timers: Vec::new(),
+            write_stalled_until: None,
+            recent_write_stall: Duration::ZERO,
+            usage_event_filter: None,
+            continuous_usage_filter: None,
         }
     }
 
-    /// Looks for phrases in the answer.
-    pub fn look_for(&mut self, phrases: Option<Arc<Phrases>>) {
-        self.reader.look_for(phrases);
+    /// Sets the phrases that mark a response as a model refusal.
+    pub fn set_refusal_phrases(&mut self, phrases: Option<Arc<PhraseMatcher>>) {
+        self.reader.set_phrase_matcher(phrases);
     }
 
-    /// Keeps the text of the answer.
-    pub fn keep_text(&mut self, excerpt: Excerpt) {
-        self.reader.keep_text(excerpt);
+    /// Captures the text of the response in `excerpt`.
+    pub fn capture_text(&mut self, excerpt: TextExcerpt) {
+        self.reader.capture_text(excerpt);
     }
 
-    /// Counts under these bounds what is still to come.
-    pub fn measure_by(&mut self, scales: &Scales) {
-        self.observed.measure_by(scales);
+    /// Sets the bucket bounds of the histograms. Call it before the first data.
+    pub fn measure_by(&mut self, buckets: &ResponseBuckets) {
+        self.observed.set_buckets(buckets);
     }
 
-    /// The head of the answer came: its media type, and whether its body is encoded.
+    /// Processes the head: the media type, and whether the body has a content encoding.
     pub fn on_head(&mut self, media_type: &str, is_encoded: bool) {
         self.mode = match media_type {
-            _ if is_encoded => Mode::Blind,
-            stream if stream.eq_ignore_ascii_case("text/event-stream") => Mode::Stream,
-            json if json.eq_ignore_ascii_case("application/json") => Mode::Whole,
-            _ => Mode::Blind,
+            _ if is_encoded => InspectionMode::Opaque,
+            stream if stream.eq_ignore_ascii_case("text/event-stream") => InspectionMode::Stream,
+            json if json.eq_ignore_ascii_case("application/json") => InspectionMode::Json,
+            _ => InspectionMode::Opaque,
         };
-        self.observed.is_stream = self.mode == Mode::Stream;
-        self.observed.lost = is_encoded.then_some(Lost::Uninspectable);
+        self.observed.is_stream = self.mode == InspectionMode::Stream;
+        self.observed.uninspected_reason = is_encoded.then_some(UninspectedReason::ContentEncoded);
     }
 
-    /// A document about the answer that came in its head instead of in a body of bytes.
+    /// Reads a JSON document with usage that came in a response header instead of in the body.
     pub fn on_metadata(&mut self, document: &[u8], now: Instant, timings: &mut Timings) {
-        if self.mode == Mode::Blind {
+        if self.mode == InspectionMode::Opaque {
             self.reader.data(document);
-            // The body is still to come, and a header that is something else is no fault of it.
+            // The body is still to come, and a header that is not JSON is no error of the response.
             let delta = Delta { terminal: false, malformed: false, ..self.reader.end_whole() };
-            self.take_in(delta, now, timings);
+            self.merge_delta(delta, now, timings);
         }
     }
 
-    /// The usage event is to be taken out of the stream: the gateway asked for it, not the client.
-    pub fn take_usage_event(&mut self) {
-        if self.mode == Mode::Stream {
-            self.strip = Some(Strip::default());
-            self.observed.usage_event = Some(UsageEvent::Missed);
+    /// Removes the usage event from the stream, because the gateway requested it, not the client.
+    pub fn remove_usage_event(&mut self) {
+        if self.mode == InspectionMode::Stream {
+            self.usage_event_filter = Some(UsageEventFilter::default());
+            self.observed.usage_event = Some(UsageEventOutcome::Missing);
         }
     }
 
-    /// The usage that the gateway asked for, and not the client, is to be removed from the stream.
-    pub fn remove_injected_usage(&mut self, asked: &Asked) {
-        match (asked.usage_injected, asked.continuous_usage_injected) {
+    /// Removes the usage that the gateway requested and the client did not.
+    pub fn remove_injected_usage(&mut self, options: &RequestOptions) {
+        match (options.usage_injected, options.continuous_usage_injected) {
             (true, true) => self.remove_all_usage(),
-            (true, false) => self.take_usage_event(),
+            (true, false) => self.remove_usage_event(),
             (false, _) => {}
         }
     }
 
-    /// The usage of every event is to be removed from the stream: the gateway asked for it, not the
+    /// Removes the usage of every event from the stream, because the gateway requested it, not the
     /// client.
     pub fn remove_all_usage(&mut self) {
-        if self.mode == Mode::Stream {
-            self.cut = Some(Box::default());
-            self.observed.usage_event = Some(UsageEvent::Missed);
+        if self.mode == InspectionMode::Stream {
+            self.continuous_usage_filter = Some(Box::default());
+            self.observed.usage_event = Some(UsageEventOutcome::Missing);
             self.observed.has_continuous_usage = true;
         }
     }
 
-    /// Whether [`Observer::forward`] may give other bytes than it gets.
+    /// Whether `ResponseObserver::forward_frame` can return other bytes than it receives.
     pub fn is_stripping(&self) -> bool {
-        self.strip.is_some() || self.cut.is_some()
+        self.usage_event_filter.is_some() || self.continuous_usage_filter.is_some()
     }
 
-    /// Some of the body came at `now`. Every event that it completes has that time.
-    pub fn on_data(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> Arrival {
+    /// Observes a chunk of the body. Every event that it completes has the time `now`.
+    pub fn on_data(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> ChunkSummary {
         match self.mode {
-            Mode::Stream => return self.read_events(bytes, now, timings),
-            Mode::Whole => self.reader.data(bytes),
-            Mode::Blind => {}
+            InspectionMode::Stream => return self.read_events(bytes, now, timings),
+            InspectionMode::Json => self.reader.data(bytes),
+            InspectionMode::Opaque => {}
         }
-        Arrival::default()
+        ChunkSummary::default()
     }
 
-    /// What of a frame, once it has been read, goes on to the client.
+    /// The bytes to forward of a frame that was passed to [`ResponseObserver::on_data`].
     pub fn forward(&mut self, frame: Bytes) -> Bytes {
-        if let Some(strip) = &mut self.strip {
-            return strip.forward(frame);
+        if let Some(filter) = &mut self.usage_event_filter {
+            return filter.forward(frame);
         }
-        let Some((cut, _)) = self.cut.as_deref_mut() else { return frame };
-        let frame = cut.forward(frame);
-        if cut.has_failed() {
-            self.observed.usage_event = Some(UsageEvent::Unremoved);
+        let Some((filter, _)) = self.continuous_usage_filter.as_deref_mut() else { return frame };
+        let frame = filter.forward(frame);
+        if filter.has_failed() {
+            self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
         }
         frame
     }
 
-    /// What was kept back, when nothing more comes.
+    /// The bytes that are held back when the body ends.
     pub fn flush(&mut self) -> Bytes {
-        if let Some((cut, _)) = self.cut.as_deref_mut() {
-            return cut.flush();
+        if let Some((filter, _)) = self.continuous_usage_filter.as_deref_mut() {
+            return filter.flush();
         }
-        self.strip.as_mut().map(Strip::flush).unwrap_or_default()
+        self.usage_event_filter.as_mut().map(UsageEventFilter::flush).unwrap_or_default()
     }
 
-    /// From `since` to `until` the client did not take what had come.
-    pub fn on_held_up(&mut self, since: Instant, until: Instant) {
-        let held = until.saturating_duration_since(since);
-        self.observed.write_stall += held;
-        self.held += held;
-        self.held_until = Some(until);
+    /// Records a write stall: from `since` to `until` the client did not read what was sent.
+    pub fn on_write_stall(&mut self, since: Instant, until: Instant) {
+        let stall = until.saturating_duration_since(since);
+        self.observed.write_stall += stall;
+        self.recent_write_stall += stall;
+        self.write_stalled_until = Some(until);
     }
 
-    /// The body ended as HTTP says it should.
+    /// Records that the body ended in the way that HTTP framing demands.
     pub fn on_end(&mut self, now: Instant, timings: &mut Timings) {
         match self.mode {
-            Mode::Stream => {}
-            Mode::Whole => {
+            InspectionMode::Stream => {}
+            InspectionMode::Json => {
                 let delta = self.reader.end_whole();
-                self.observed.has_answer |= delta.output == Some(Channel::Answer);
-                self.take_in(delta, now, timings);
+                self.observed.has_answer |= delta.output == Some(OutputKind::Answer);
+                self.merge_delta(delta, now, timings);
             }
-            Mode::Blind => self.observed.is_terminal = true,
+            InspectionMode::Opaque => self.observed.is_complete = true,
         }
     }
 
-    /// The answer is not read, only counted.
-    pub fn is_blind(&self) -> bool {
-        self.mode == Mode::Blind
+    /// Whether the body is forwarded without being parsed.
+    pub fn is_opaque(&self) -> bool {
+        self.mode == InspectionMode::Opaque
     }
 
-    /// Whether all that came so far are whole events.
+    /// Whether the stream is between two events: it has no incomplete event.
     pub fn is_between_events(&self) -> bool {
-        self.mode == Mode::Stream && self.decoder.is_between_blocks()
+        self.mode == InspectionMode::Stream && self.decoder.is_between_blocks()
     }
 
-    /// The engine gave up a choice.
-    pub fn is_given_up(&self) -> bool {
-        self.reader.answer().finish_reasons().any(|finish| finish == Some(Finish::Abort))
+    /// Whether the engine aborted a choice.
+    pub fn has_aborted_choice(&self) -> bool {
+        self.reader.answer().finish_reasons().any(|finish| finish == Some(FinishReason::Abort))
     }
 
-    /// What was seen so far.
-    pub fn observed(&mut self) -> &mut Observed {
+    /// The observations so far.
+    pub fn observed(&mut self) -> &mut ObservedResponse {
         &mut self.observed
     }
 
-    /// What was seen.
-    pub fn into_observed(mut self) -> Observed {
-        for lane in &mut self.lanes {
-            lane.settle(&mut self.observed);
+    /// Completes the observation.
+    pub fn into_observed(mut self) -> ObservedResponse {
+        for timer in &mut self.choice_timers {
+            timer.settle(&mut self.observed);
         }
-        let text = self.reader.take_text();
+        let text = self.reader.take_captured_text();
         let answer = self.reader.answer();
-        Observed {
-            text,
+        ObservedResponse {
+            text_excerpt: text,
             finish_reasons: answer.finish_reasons().collect(),
             response_id: answer.id.clone(),
             response_model: answer.model.clone(),
             has_refusal_phrase: answer.has_phrase,
             is_refusal: answer.is_refusal,
-            usage_source: UsageSource::of(&self.observed),
+            usage_source: UsageSource::from_observed(&self.observed),
             ..self.observed
         }
     }
 
-    fn read_events(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> Arrival {
-        let mut arrival = Arrival::default();
+    fn read_events(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> ChunkSummary {
+        let mut arrival = ChunkSummary::default();
         let mut rest = bytes;
         while let Some(piece) = self.decoder.next(&mut rest) {
             let mut is_usage_event = false;
             let mut has_usage = false;
             match piece {
-                Piece::Data(data) => {
-                    if self.cut.is_some() {
-                        self.read_apart(data);
+                SsePiece::Data(data) => {
+                    if self.continuous_usage_filter.is_some() {
+                        self.read_without_usage(data);
                     } else {
                         self.reader.data(data);
                     }
                     continue;
                 }
-                Piece::Comment => {
+                SsePiece::Comment => {
                     self.observed.comments += 1;
                     continue;
                 }
-                Piece::Blank => {}
-                Piece::Dispatch => {
-                    let delta = self.reader.end_event(self.decoder.event_type());
+                SsePiece::Blank => {}
+                SsePiece::Dispatch => {
+                    let delta = self.reader.finish_event(self.decoder.event_type());
                     is_usage_event = delta.is_usage_event;
                     has_usage = delta.usage.is_some();
                     self.on_event(delta, now, timings, &mut arrival);
@@ -256,36 +263,37 @@ impl Observer {
             }
             let is_crlf = self.decoder.is_after_cr() && rest.starts_with(b"\n");
             let end = bytes.len() - rest.len() + usize::from(is_crlf);
-            if self.cut.is_some() {
-                self.end_cut_block(end, Edit::of(is_usage_event, has_usage));
+            if self.continuous_usage_filter.is_some() {
+                self.finish_edited_block(end, BlockEdit::for_event(is_usage_event, has_usage));
             }
-            self.end_block(end, is_usage_event);
+            self.finish_block(end, is_usage_event);
         }
         arrival
     }
 
-    /// Reads data of an event from which usage is removed: the usage and the rest apart.
+    /// Parses data of an event from which usage is removed: the usage separately from the rest.
     #[cold]
-    fn read_apart(&mut self, data: &[u8]) {
-        let cut = self.cut.as_deref_mut().filter(|_| self.reader.is_between_events());
-        match cut.and_then(|(_, apart)| apart.take(data)) {
-            Some((rest, usage)) => self.reader.data_without_usage(rest, usage),
+    fn read_without_usage(&mut self, data: &[u8]) {
+        let filter = self.continuous_usage_filter.as_deref_mut();
+        let filter = filter.filter(|_| self.reader.is_between_events());
+        match filter.and_then(|(_, splitter)| splitter.split(data)) {
+            Some((rest, usage)) => self.reader.push_data_without_usage(rest, usage),
             None => self.reader.data(data),
         }
     }
 
     #[cold]
-    fn end_cut_block(&mut self, end: usize, edit: Edit) {
-        let cut = self.cut.as_deref_mut();
-        if cut.is_some_and(|(cut, _)| cut.on_block(end, edit)) {
-            self.observed.usage_event = Some(UsageEvent::Stripped);
+    fn finish_edited_block(&mut self, end: usize, edit: BlockEdit) {
+        let filter = self.continuous_usage_filter.as_deref_mut();
+        if filter.is_some_and(|(filter, _)| filter.on_block(end, edit)) {
+            self.observed.usage_event = Some(UsageEventOutcome::Stripped);
         }
     }
 
-    fn end_block(&mut self, end: usize, is_usage_event: bool) {
-        let Some(strip) = &mut self.strip else { return };
-        if strip.on_block(end, is_usage_event) {
-            self.observed.usage_event = Some(UsageEvent::Stripped);
+    fn finish_block(&mut self, end: usize, is_usage_event: bool) {
+        let Some(filter) = &mut self.usage_event_filter else { return };
+        if filter.on_block(end, is_usage_event) {
+            self.observed.usage_event = Some(UsageEventOutcome::Stripped);
         }
     }
 
@@ -294,69 +302,70 @@ impl Observer {
         delta: Delta,
         now: Instant,
         timings: &mut Timings,
-        arrival: &mut Arrival,
+        arrival: &mut ChunkSummary,
     ) {
         self.observed.events += 1;
         timings.first_event.get_or_insert(now);
-        if let Some(channel) = delta.output {
+        if let Some(output) = delta.output {
             timings.first_output.get_or_insert(now);
             timings.last_output = Some(now);
-            if channel == Channel::Answer {
+            if output == OutputKind::Answer {
                 timings.first_answer.get_or_insert(now);
                 self.observed.has_answer = true;
             }
             arrival.outputs += 1;
             arrival.gap = arrival.gap.max(self.on_output(&delta, now));
-        } else if matches!(delta.finish, Some(Finish::Stop | Finish::ToolCalls)) {
-            // The token that ended it had no text.
+        } else if matches!(delta.finish, Some(FinishReason::Stop | FinishReason::ToolCalls)) {
+            // The token that ended the response had no text.
             self.observed.estimated_tokens += 1;
         }
-        let is_told_anyway = delta.usage.is_some() && !delta.is_usage_event;
-        if let Some(strip) = self.strip.as_mut().filter(|strip| strip.is_watching())
-            && is_told_anyway
+        let is_always_sent = delta.usage.is_some() && !delta.is_usage_event;
+        let filter = self.usage_event_filter.as_mut().filter(|filter| filter.is_searching());
+        if let Some(filter) = filter
+            && is_always_sent
         {
-            // The server tells usage with every event: its client gets it without asking.
-            self.observed.usage_event = Some(UsageEvent::Forced);
-            strip.give_up();
+            // The backend sends usage with every event: the client gets it without requesting it.
+            self.observed.usage_event = Some(UsageEventOutcome::AlwaysSent);
+            filter.stop_searching();
         }
-        self.take_in(delta, now, timings);
+        self.merge_delta(delta, now, timings);
     }
 
     fn on_output(&mut self, delta: &Delta, now: Instant) -> Option<Duration> {
-        let Self { lanes, observed, held_until, held, .. } = self;
-        observed.last_output_held = std::mem::take(held);
+        let Self { choice_timers, observed, write_stalled_until, recent_write_stall, .. } = self;
+        observed.last_output_write_stall = std::mem::take(recent_write_stall);
         observed.output_events += 1;
         observed.estimated_tokens += u64::from(delta.tokens.unwrap_or(1));
         match delta.tokens {
-            Some(tokens) => observed.tokens_in_events += u64::from(tokens),
+            Some(tokens) => observed.counted_event_tokens += u64::from(tokens),
             None => observed.uncounted_events += 1,
         }
-        let index = delta.choice.min(MAX_LANES - 1);
-        if lanes.len() <= index {
-            lanes.resize(index + 1, Lane::default());
+        let index = delta.choice.min(MAX_TIMED_CHOICES - 1);
+        if choice_timers.len() <= index {
+            choice_timers.resize(index + 1, ChoiceTimer::default());
         }
-        lanes[index].on_output(delta.tokens, now, *held_until, observed)
+        choice_timers[index].on_output(delta.tokens, now, *write_stalled_until, observed)
     }
 
-    fn take_in(&mut self, delta: Delta, now: Instant, timings: &mut Timings) {
+    fn merge_delta(&mut self, delta: Delta, now: Instant, timings: &mut Timings) {
         let observed = &mut self.observed;
         if let Some(usage) = &delta.usage {
             observed.usage.absorb(usage);
         }
-        observed.engine = delta.engine.or(observed.engine);
+        observed.engine_times = delta.engine.or(observed.engine_times);
         if let Some(error) = delta.error {
             observed.error.get_or_insert(error);
         }
         if delta.terminal {
-            observed.is_terminal = true;
+            observed.is_complete = true;
             timings.terminal.get_or_insert(now);
         }
         if delta.malformed {
-            observed.lost = Some(Lost::Malformed);
+            observed.uninspected_reason = Some(UninspectedReason::Malformed);
         }
     }
 }
 
-/// A pause shorter than this between taking one frame and asking for the next is no sign of a
-/// client that is slow.
-pub(super) const LEAST_WRITE_STALL: Duration = Duration::from_millis(1);
+/// Shortest write stall that is recorded. A shorter pause between taking a frame and asking for the
+/// next is normal for a fast client.
+pub(super) const MIN_WRITE_STALL: Duration = Duration::from_millis(1);

@@ -1,26 +1,30 @@
-//! How a request ended, by what was seen of its answer.
+//! The outcome of a request, from its status, the observed response and its termination.
 
-use crate::openai::Finish;
-use crate::record::{End, Outcome, RequestRecord};
+use crate::openai::FinishReason;
+use crate::record::{Outcome, RequestRecord, Termination};
 
-/// What an answer was, by its status, by what was seen of it and by how its bytes ended.
+/// Determines the outcome of a request whose response has ended.
 pub(super) fn outcome(record: &RequestRecord) -> Outcome {
     let observed = &record.observed;
-    let finishes = &observed.finish_reasons;
-    let is_whole = observed.is_terminal
-        && (finishes.is_empty() || finishes.iter().any(Option::is_some) || !observed.is_stream);
+    let finish_reasons = &observed.finish_reasons;
+    let is_complete = observed.is_complete
+        && (finish_reasons.is_empty()
+            || finish_reasons.iter().any(Option::is_some)
+            || !observed.is_stream);
     match (record.status, record.end) {
         (Some(400..=499), _) => Outcome::ClientError,
         (Some(500..), _) => Outcome::UpstreamError,
-        // Clients hang up on an error event without waiting for what follows.
+        // Clients disconnect on an error event without waiting for the end of the body.
         _ if observed.is_stream && observed.error.is_some() => Outcome::StreamError,
-        (_, End::Stalled) => Outcome::Timeout,
-        (_, End::Broken) => Outcome::Truncated,
-        (_, End::Whole) if !is_whole => Outcome::Truncated,
-        (_, End::Left | End::Untaken) if !is_whole => Outcome::Cancelled,
-        (_, End::Shutdown) if !is_whole => Outcome::Shutdown,
-        _ if finishes.contains(&Some(Finish::Abort)) => Outcome::Aborted,
-        // Many clients hang up on the last event without reading the end of the body.
+        (_, Termination::IdleTimeout) => Outcome::Timeout,
+        (_, Termination::UpstreamReset) => Outcome::Truncated,
+        (_, Termination::Complete) if !is_complete => Outcome::Truncated,
+        (_, Termination::ClientDisconnected | Termination::WriteTimeout) if !is_complete => {
+            Outcome::Cancelled
+        }
+        (_, Termination::Shutdown) if !is_complete => Outcome::Shutdown,
+        _ if finish_reasons.contains(&Some(FinishReason::Abort)) => Outcome::Aborted,
+        // Many clients disconnect after the last event without reading the end of the body.
         _ => Outcome::Ok,
     }
 }

@@ -1,28 +1,30 @@
-//! Transcriptions and translations of speech. vLLM streams chunks like those of chat, with a finish
-//! reason for each part of a long recording; `OpenAI` streams typed events. A whole answer has one
-//! text, and may count seconds instead of tokens.
+//! Response schema of the audio APIs: transcriptions and translations of speech.
+//!
+//! vLLM streams events like those of chat completions, with a finish reason for each segment of a
+//! long recording. OpenAI streams typed events. A complete response has one `text`, and its usage
+//! may count seconds instead of tokens.
 
-use super::{Channel, Shape, Signal, whole};
-use crate::json::Paths;
+use super::{OutputKind, ResponseField, ResponseSchema, common_response};
+use crate::json::PathTable;
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
-    paths: Paths::new(&[TABLE, whole::TABLE]),
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
+    paths: PathTable::new(&[FIELDS, common_response::TABLE]),
     output_type: None,
     terminal_types: &["transcript.text.done"],
     input_leaves_out_cache: false,
 });
 
-const TABLE: &[(&str, Signal)] = &[
-    ("type", Signal::EventType),
-    ("choices", Signal::Choices),
-    ("choices[]", Signal::Choice),
-    ("choices[].index", Signal::Index),
-    ("choices[].delta.content", Signal::Output(Channel::Answer)),
-    ("choices[].finish_reason", Signal::Finish),
-    ("delta", Signal::Output(Channel::Answer)),
-    ("text", Signal::Output(Channel::Answer)),
-    // OpenAI's names.
-    ("usage.input_tokens", Signal::Input),
-    ("usage.output_tokens", Signal::OutputTokens),
+const FIELDS: &[(&str, ResponseField)] = &[
+    ("type", ResponseField::EventType),
+    ("choices", ResponseField::Choices),
+    ("choices[]", ResponseField::Choice),
+    ("choices[].index", ResponseField::Index),
+    ("choices[].delta.content", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].finish_reason", ResponseField::FinishReason),
+    ("delta", ResponseField::Output(OutputKind::Answer)),
+    ("text", ResponseField::Output(OutputKind::Answer)),
+    // Names in OpenAI's events.
+    ("usage.input_tokens", ResponseField::Input),
+    ("usage.output_tokens", ResponseField::OutputTokens),
 ];

@@ -1,37 +1,39 @@
-//! Chat completions, streamed (`delta`) and whole (`message`), as vLLM, SGLang, llama.cpp and
-//! OpenAI send them. Reasoning has two names: `reasoning` is vLLM's, `reasoning_content` the older.
+//! Response schema of chat completions, for events (`delta`) and complete responses (`message`) of
+//! vLLM, SGLang, llama.cpp and OpenAI.
+//!
+//! Reasoning has two names: `reasoning` in vLLM, and the older `reasoning_content`.
 
-use super::{Channel, Shape, Signal, whole};
-use crate::json::Paths;
+use super::{OutputKind, ResponseField, ResponseSchema, common_response};
+use crate::json::PathTable;
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
-    paths: Paths::new(&[CHOICES, whole::TABLE]),
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
+    paths: PathTable::new(&[CHOICE_FIELDS, common_response::TABLE]),
     output_type: None,
     terminal_types: &[],
     input_leaves_out_cache: false,
 });
 
-const CHOICES: &[(&str, Signal)] = &[
-    ("choices", Signal::Choices),
-    ("choices[]", Signal::Choice),
-    ("choices[].index", Signal::Index),
-    ("choices[].delta.role", Signal::Role),
-    ("choices[].delta.content", Signal::Output(Channel::Answer)),
-    ("choices[].delta.refusal", Signal::Refusal),
-    ("choices[].delta.tool_calls[]", Signal::Output(Channel::Answer)),
-    ("choices[].delta.function_call", Signal::Output(Channel::Answer)),
-    ("choices[].delta.reasoning", Signal::Output(Channel::Reasoning)),
-    ("choices[].delta.reasoning_content", Signal::Output(Channel::Reasoning)),
-    ("choices[].message.content", Signal::Output(Channel::Answer)),
-    ("choices[].message.refusal", Signal::Refusal),
-    ("choices[].message.tool_calls[]", Signal::Output(Channel::Answer)),
-    ("choices[].message.function_call", Signal::Output(Channel::Answer)),
-    ("choices[].message.reasoning", Signal::Output(Channel::Reasoning)),
-    ("choices[].message.reasoning_content", Signal::Output(Channel::Reasoning)),
-    ("choices[].finish_reason", Signal::Finish),
-    ("choices[].token_ids", Signal::Tokens),
-    ("choices[].token_ids[]", Signal::Token),
-    ("choices[].logprobs.content", Signal::Tokens),
-    ("choices[].logprobs.content[]", Signal::Token),
+const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
+    ("choices", ResponseField::Choices),
+    ("choices[]", ResponseField::Choice),
+    ("choices[].index", ResponseField::Index),
+    ("choices[].delta.role", ResponseField::Role),
+    ("choices[].delta.content", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].delta.refusal", ResponseField::Refusal),
+    ("choices[].delta.tool_calls[]", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].delta.function_call", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].delta.reasoning", ResponseField::Output(OutputKind::Reasoning)),
+    ("choices[].delta.reasoning_content", ResponseField::Output(OutputKind::Reasoning)),
+    ("choices[].message.content", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].message.refusal", ResponseField::Refusal),
+    ("choices[].message.tool_calls[]", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].message.function_call", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].message.reasoning", ResponseField::Output(OutputKind::Reasoning)),
+    ("choices[].message.reasoning_content", ResponseField::Output(OutputKind::Reasoning)),
+    ("choices[].finish_reason", ResponseField::FinishReason),
+    ("choices[].token_ids", ResponseField::Tokens),
+    ("choices[].token_ids[]", ResponseField::Token),
+    ("choices[].logprobs.content", ResponseField::Tokens),
+    ("choices[].logprobs.content[]", ResponseField::Token),
 ];

@@ -1,25 +1,26 @@
-//! Text completions, streamed and whole. There is no role event; several prompts in one request
-//! are several choices.
+//! Response schema of text completions, for events and complete responses.
+//!
+//! Streams have no role event. Each prompt of a request with several prompts has its own choices.
 
-use super::{Channel, Shape, Signal, whole};
-use crate::json::Paths;
+use super::{OutputKind, ResponseField, ResponseSchema, common_response};
+use crate::json::PathTable;
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
-    paths: Paths::new(&[CHOICES, whole::TABLE]),
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
+    paths: PathTable::new(&[CHOICE_FIELDS, common_response::TABLE]),
     output_type: None,
     terminal_types: &[],
     input_leaves_out_cache: false,
 });
 
-const CHOICES: &[(&str, Signal)] = &[
-    ("choices", Signal::Choices),
-    ("choices[]", Signal::Choice),
-    ("choices[].index", Signal::Index),
-    ("choices[].text", Signal::Output(Channel::Answer)),
-    ("choices[].finish_reason", Signal::Finish),
-    ("choices[].token_ids", Signal::Tokens),
-    ("choices[].token_ids[]", Signal::Token),
-    ("choices[].logprobs.tokens", Signal::Tokens),
-    ("choices[].logprobs.tokens[]", Signal::Token),
+const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
+    ("choices", ResponseField::Choices),
+    ("choices[]", ResponseField::Choice),
+    ("choices[].index", ResponseField::Index),
+    ("choices[].text", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].finish_reason", ResponseField::FinishReason),
+    ("choices[].token_ids", ResponseField::Tokens),
+    ("choices[].token_ids[]", ResponseField::Token),
+    ("choices[].logprobs.tokens", ResponseField::Tokens),
+    ("choices[].logprobs.tokens[]", ResponseField::Token),
 ];

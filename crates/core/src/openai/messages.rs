@@ -1,40 +1,42 @@
-//! Anthropic messages. Typed events without `[DONE]`; a failure is an `error` event and a clean
-//! end. The `output_tokens` of `message_start` is a placeholder, so it is not read.
+//! Response schema of the Anthropic Messages API.
+//!
+//! Events have types, and streams have no `[DONE]`. A failure is an `error` event and a clean end
+//! of the stream. The `output_tokens` of `message_start` are a placeholder, so they are not read.
 
-use super::{Channel, Shape, Signal};
-use crate::json::Paths;
+use super::{OutputKind, ResponseField, ResponseSchema};
+use crate::json::PathTable;
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
-    paths: Paths::new(&[TABLE]),
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
+    paths: PathTable::new(&[FIELDS]),
     output_type: None,
     terminal_types: &["message_stop", "error"],
     input_leaves_out_cache: true,
 });
 
-const TABLE: &[(&str, Signal)] = &[
-    ("type", Signal::EventType),
-    ("id", Signal::Id),
-    ("model", Signal::Model),
-    ("stop_reason", Signal::Finish),
-    ("usage.input_tokens", Signal::Input),
-    ("usage.output_tokens", Signal::OutputTokens),
-    ("usage.cache_read_input_tokens", Signal::Cached),
-    ("usage.cache_creation_input_tokens", Signal::CacheCreated),
-    ("message.id", Signal::Id),
-    ("message.model", Signal::Model),
-    ("message.stop_reason", Signal::Finish),
-    ("message.usage.input_tokens", Signal::Input),
-    ("message.usage.cache_read_input_tokens", Signal::Cached),
-    ("message.usage.cache_creation_input_tokens", Signal::CacheCreated),
-    ("content[].text", Signal::Output(Channel::Answer)),
-    ("content[].input", Signal::Arguments),
-    ("content[].thinking", Signal::Output(Channel::Reasoning)),
-    ("delta.stop_reason", Signal::Finish),
-    ("delta.text", Signal::Output(Channel::Answer)),
-    ("delta.partial_json", Signal::Arguments),
-    ("delta.thinking", Signal::Output(Channel::Reasoning)),
-    ("error", Signal::Error),
-    ("error.code", Signal::ErrorCode),
-    ("error.type", Signal::ErrorKind),
+const FIELDS: &[(&str, ResponseField)] = &[
+    ("type", ResponseField::EventType),
+    ("id", ResponseField::Id),
+    ("model", ResponseField::Model),
+    ("stop_reason", ResponseField::FinishReason),
+    ("usage.input_tokens", ResponseField::Input),
+    ("usage.output_tokens", ResponseField::OutputTokens),
+    ("usage.cache_read_input_tokens", ResponseField::Cached),
+    ("usage.cache_creation_input_tokens", ResponseField::CacheCreated),
+    ("message.id", ResponseField::Id),
+    ("message.model", ResponseField::Model),
+    ("message.stop_reason", ResponseField::FinishReason),
+    ("message.usage.input_tokens", ResponseField::Input),
+    ("message.usage.cache_read_input_tokens", ResponseField::Cached),
+    ("message.usage.cache_creation_input_tokens", ResponseField::CacheCreated),
+    ("content[].text", ResponseField::Output(OutputKind::Answer)),
+    ("content[].input", ResponseField::Arguments),
+    ("content[].thinking", ResponseField::Output(OutputKind::Reasoning)),
+    ("delta.stop_reason", ResponseField::FinishReason),
+    ("delta.text", ResponseField::Output(OutputKind::Answer)),
+    ("delta.partial_json", ResponseField::Arguments),
+    ("delta.thinking", ResponseField::Output(OutputKind::Reasoning)),
+    ("error", ResponseField::Error),
+    ("error.code", ResponseField::ErrorCode),
+    ("error.type", ResponseField::ErrorKind),
 ];

@@ -1,38 +1,42 @@
-//! What must be known of the OpenAI wire format, and no more: which paths are inference, what a
-//! request asks for, and what one event of an answer says. An event that cannot be read says
-//! nothing; it never stops one.
+//! Parses the parts of the OpenAI and Anthropic wire formats that the gateway needs: which paths
+//! are inference, which fields a request has, and what one event of a response contains.
+//!
+//! An event that cannot be parsed gives an empty [`Delta`] with [`Delta::malformed`] set. It never
+//! stops the response.
 
-mod answer;
 mod audio;
-mod broken;
 mod chat;
+mod common_response;
 mod completions;
-pub mod control;
-mod event;
-mod excerpt;
+mod delta_builder;
+pub mod engine_control;
+mod error_event;
+mod event_template;
 pub mod form;
-mod likeness;
+mod generation_parameters;
 mod messages;
-mod parameters;
-mod peek_error;
-mod phrases;
+mod phrase_matcher;
 pub mod prompt;
-mod reader;
-pub mod request;
+mod request_body_error;
+pub mod request_fields;
+#[cfg(test)]
+mod request_fields_tests;
+mod response_reader;
+mod response_summary;
 mod responses;
 pub mod route;
 mod splice;
-mod whole;
+mod text_excerpt;
 
-use crate::json::Paths;
-pub use excerpt::Excerpt;
-pub use parameters::Parameters;
-pub use phrases::Phrases;
-pub use reader::Reader;
-pub use splice::{Slot, Splice};
+use crate::json::PathTable;
+pub use generation_parameters::GenerationParameters;
+pub use phrase_matcher::PhraseMatcher;
+pub use response_reader::ResponseReader;
+pub use splice::{ModelSpan, Splice};
 use std::time::Duration;
+pub use text_excerpt::TextExcerpt;
 
-/// The shapes of request and answer that are understood.
+/// The APIs whose requests and responses the gateway parses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Api {
     /// `POST /v1/chat/completions`
@@ -41,58 +45,60 @@ pub enum Api {
     Completions,
     /// `POST /v1/responses`
     Responses,
-    /// `POST /v1/messages`, the Anthropic shape
+    /// `POST /v1/messages`, in the Anthropic format
     Messages,
     /// `POST /v1/embeddings`
     Embeddings,
     /// `POST /v1/audio/transcriptions` and `/v1/audio/translations`
     Audio,
-    /// Any other inference: the HTTP exchange is measured, and usage where the answer has one.
+    /// Any other inference API. The gateway measures the HTTP exchange, and reads the usage if the
+    /// response has one.
     Other,
 }
 
-/// What one event of a stream says, or a whole answer.
+/// The content of one event of a stream, or of a complete response.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Delta {
-    /// Generated output passed, of this kind.
-    pub output: Option<Channel>,
-    /// Exactly how many tokens it was, where the event tells.
+    /// The kind of output that the event carries. `None`: no output.
+    pub output: Option<OutputKind>,
+    /// Exact number of output tokens of the event, if the event reports it.
     pub tokens: Option<u32>,
-    /// The index of the choice that it belongs to; the last one's if there are several.
+    /// Index of the choice that the event belongs to. With several choices, that of the last one.
     pub choice: usize,
-    /// A choice ended with it.
-    pub finish: Option<Finish>,
+    /// Finish reason of a choice that ends with this event.
+    pub finish: Option<FinishReason>,
     /// Token counts of the whole request so far.
     pub usage: Option<Usage>,
-    /// The event is the one that `stream_options.include_usage` asks for: usage and no choice.
+    /// The event is the one that `stream_options.include_usage` requests: it has usage and no
+    /// choice.
     pub is_usage_event: bool,
-    /// How long the engine says that it took.
+    /// Times that the engine reports for the request.
     pub engine: Option<EngineTimes>,
-    /// The server reports a failure inside its answer.
+    /// An error that the backend reports inside the response.
     pub error: Option<InBandError>,
-    /// The shape's own last event: nothing that matters follows.
+    /// The event is the last one that the API defines. Later data is not output.
     pub terminal: bool,
-    /// The data was not what this shape sends.
+    /// The data is not a valid event of this API.
     pub malformed: bool,
 }
 
-/// What kind of output an event carries.
+/// The kind of output that an event carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Channel {
-    /// Tokens passed, but no text tells what they are.
+pub enum OutputKind {
+    /// Tokens without text: reasoning or answer, the event does not show which.
     Unspecified,
-    /// What the model thinks before it answers.
+    /// Reasoning text.
     Reasoning,
     /// Answer text or a tool call.
     Answer,
 }
 
-/// Token counts, as the engine reports them.
+/// Token counts of a request, as the engine reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Prompt tokens, those from the cache included.
+    /// Prompt tokens, including those from the prefix cache.
     pub input: Option<u64>,
-    /// Generated tokens, reasoning included.
+    /// Generated tokens, including reasoning.
     pub output: Option<u64>,
     /// Prompt tokens that came from the prefix cache.
     pub cached: Option<u64>,
@@ -102,87 +108,92 @@ pub struct Usage {
     pub reasoning: Option<u64>,
 }
 
-/// Times that the engine itself reports of a request.
+/// Times of a request, as the engine reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineTimes {
-    /// From its arrival to its being scheduled.
+    /// From the arrival of the request in the engine to its scheduling.
     pub queue: Option<Duration>,
-    /// From its being scheduled to its first token.
+    /// From the scheduling to the first token.
     pub prefill: Option<Duration>,
-    /// From its first token to its last.
+    /// From the first token to the last one.
     pub decode: Option<Duration>,
 }
 
 /// Why a choice ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Finish {
-    /// The model ended, or a stop string or token was met.
+pub enum FinishReason {
+    /// The model generated its end token, or a stop string or stop token.
     Stop,
-    /// The token limit of the request or of the model.
+    /// The token limit of the request or of the model was reached.
     Length,
     /// The model calls a tool.
     ToolCalls,
-    /// A filter ended it, or the model refused.
+    /// A content filter ended the choice, or the model declined.
     ContentFilter,
-    /// The engine gave it up, for example on shutdown.
+    /// The engine aborted the request, for example because it shuts down.
     Abort,
     /// The engine failed.
     Error,
-    /// The engine found the output to repeat itself.
+    /// The engine detected repetitive output.
     Repetition,
-    /// A reason that is not known here.
+    /// A finish reason that the gateway does not know.
     Other,
 }
 
-/// A failure that the server reports inside a 200, or in the body of an error status.
+/// An error that the backend reports inside a 200 response, or in the body of an error response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InBandError {
-    /// `error.code`, whether it was a number or a text.
+    /// `error.code`, a number or a string in the response.
     pub code: Option<Box<str>>,
     /// `error.type`
     pub kind: Option<Box<str>>,
 }
 
-/// How to read the answers of one [`Api`].
-struct Shape {
-    /// The values that matter, streamed or whole.
-    paths: Paths<Signal>,
-    /// Whether this event type carries output. `None`: the shape's events have no types.
-    output_type: Option<fn(&str) -> Option<Channel>>,
-    /// The types of the event that ends a stream. Shapes without types end with `[DONE]`.
+/// How to parse the responses of one [`Api`].
+struct ResponseSchema {
+    /// The fields to read, of events and of complete responses.
+    paths: PathTable<ResponseField>,
+    /// The kind of output that an event of this type carries. `None`: the kind follows from the
+    /// fields of the event, not from its type.
+    output_type: Option<fn(&str) -> Option<OutputKind>>,
+    /// The types of the events that end a stream. Streams of APIs without event types end with
+    /// `[DONE]`.
     terminal_types: &'static [&'static str],
-    /// Anthropic counts as input only what did not come from the cache.
+    /// The reported input tokens exclude cached tokens. Only Anthropic's API counts in this way.
     input_leaves_out_cache: bool,
 }
 
-/// The meaning of a value, whatever its name in a shape.
+/// The meaning of a field, independent of its name in an API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Signal {
+enum ResponseField {
     Id,
     Model,
     EventType,
-    /// The array of choices, and each of them.
+    /// The array of choices.
     Choices,
+    /// One element of the array of choices.
     Choice,
     Index,
     Role,
-    /// Text, or an object that stands for some.
-    Output(Channel),
-    /// Text in which the model says that it will not.
+    /// Output text, or an object that represents output, such as a tool call.
+    Output(OutputKind),
+    /// Text of a model refusal.
     Refusal,
-    /// What a tool is called with.
+    /// Arguments of a tool call.
     Arguments,
-    /// Text of an event whose type tells what it is of.
+    /// Text of an event whose type determines the kind of output.
     Text,
-    /// A part of a whole answer that has text, and what kind of part it is.
-    Block,
-    BlockType,
-    /// The array of token ids or logprobs, and each of its elements.
+    /// A content part of a complete Responses response.
+    ContentPart,
+    /// The type of a content part, such as `output_text`.
+    ContentPartType,
+    /// The array of token ids or logprobs.
     Tokens,
+    /// One element of the array of token ids or logprobs.
     Token,
-    /// A finish reason in any shape's words.
-    Finish,
-    /// The state of a Responses answer.
+    /// A finish reason with the name that the API gives it.
+    FinishReason,
+    /// The `status` of a Responses response.
     Status,
     IncompleteReason,
     Usage,
@@ -203,7 +214,7 @@ enum Signal {
 // === impl Api ===
 
 impl Api {
-    /// All of them, for tables and tests.
+    /// All APIs, for tables and tests.
     pub const ALL: [Self; 7] = [
         Self::Chat,
         Self::Completions,
@@ -214,7 +225,7 @@ impl Api {
         Self::Other,
     ];
 
-    /// The name in metrics and logs.
+    /// Name in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -227,12 +238,12 @@ impl Api {
         }
     }
 
-    /// Whether the answer is text that a model generates token by token.
+    /// Whether the response is text that a model generates token by token.
     pub const fn generates(self) -> bool {
         matches!(self, Self::Chat | Self::Completions | Self::Responses | Self::Messages)
     }
 
-    /// `gen_ai.operation.name`: OpenTelemetry GenAI conventions v1.41.
+    /// `gen_ai.operation.name` of the OpenTelemetry GenAI semantic conventions v1.41.
     pub const fn operation(self) -> &'static str {
         match self {
             Self::Chat | Self::Responses | Self::Messages => "chat",
@@ -242,22 +253,22 @@ impl Api {
         }
     }
 
-    fn shape(self) -> &'static Shape {
+    fn shape(self) -> &'static ResponseSchema {
         match self {
             Self::Chat => &chat::SHAPE,
             Self::Completions => &completions::SHAPE,
             Self::Responses => &responses::SHAPE,
             Self::Messages => &messages::SHAPE,
             Self::Audio => &audio::SHAPE,
-            Self::Embeddings | Self::Other => &whole::SHAPE,
+            Self::Embeddings | Self::Other => &common_response::SHAPE,
         }
     }
 }
 
-// === impl Signal ===
+// === impl ResponseField ===
 
-impl Signal {
-    /// Whether its value is a text that a model generated.
+impl ResponseField {
+    /// Whether the value is text that a model generated.
     const fn is_text(self) -> bool {
         matches!(self, Self::Output(_) | Self::Refusal | Self::Arguments | Self::Text)
     }
@@ -266,7 +277,8 @@ impl Signal {
 // === impl Usage ===
 
 impl Usage {
-    /// Takes over what a later report says.
+    /// Merges a later report of the same request: its counts replace earlier ones, absent counts
+    /// keep the earlier value.
     pub fn absorb(&mut self, later: &Usage) {
         self.input = later.input.or(self.input);
         self.output = later.output.or(self.output);
@@ -276,10 +288,10 @@ impl Usage {
     }
 }
 
-// === impl Finish ===
+// === impl FinishReason ===
 
-impl Finish {
-    /// All of them, for tables and tests.
+impl FinishReason {
+    /// All finish reasons, for tables and tests.
     pub const ALL: [Self; 8] = [
         Self::Stop,
         Self::Length,
@@ -291,8 +303,8 @@ impl Finish {
         Self::Other,
     ];
 
-    /// Reads the reason in the words of any shape.
-    pub fn of(raw: &str) -> Self {
+    /// Parses the finish reason, stop reason or incomplete reason of any API.
+    pub fn parse(raw: &str) -> Self {
         match raw {
             "stop" | "end_turn" | "stop_sequence" => Self::Stop,
             "length" | "max_tokens" | "max_output_tokens" => Self::Length,
@@ -305,7 +317,7 @@ impl Finish {
         }
     }
 
-    /// The name in metrics, logs and spans: OpenAI's where it has one.
+    /// Name in metrics, logs and spans: OpenAI's name where OpenAI defines one.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",

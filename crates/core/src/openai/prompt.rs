@@ -1,20 +1,20 @@
-//! Where the prompt of a request stands in its body: the values that become what the model reads,
-//! in the order in which chat templates put them.
+//! The byte ranges of the prompt in a request body: the values that become the model's input, in
+//! the order in which chat templates place them.
 
-use crate::json::Value;
+use crate::json::JsonValue;
 use std::ops::Range;
 
-/// The places of a prompt. A request has few of them.
+/// The byte ranges of the prompt parts in a body, and the cache salt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PromptSpans {
-    spans: [Range<usize>; PARTS],
-    /// `cache_salt`: prompts share a cache only if theirs are equal.
+    spans: [Range<usize>; PART_COUNT],
+    /// `cache_salt`: prompts share a prefix cache only if their salts are equal.
     pub salt: Option<Box<str>>,
 }
 
-/// A value that is part of a prompt.
+/// A field whose value is part of the prompt, in prompt order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum PromptPart {
     Tools,
     System,
     Instructions,
@@ -23,21 +23,22 @@ pub(super) enum Part {
     Input,
 }
 
-const PARTS: usize = 6;
+const PART_COUNT: usize = 6;
 
 impl PromptSpans {
-    /// A value of the prompt begins or ends in the body at `end`.
-    pub(super) fn read(&mut self, part: Part, value: Value<'_>, end: usize) {
+    /// Records a value of the prompt. `end` is the offset behind a string, or behind the opening or
+    /// closing bracket of an object or array.
+    pub(super) fn read(&mut self, part: PromptPart, value: JsonValue<'_>, end: usize) {
         let span = &mut self.spans[part as usize];
         match value {
-            Value::Text(text) => *span = end.saturating_sub(text.len() + 2)..end,
-            Value::Object | Value::Array => *span = end.saturating_sub(1)..end,
-            Value::End => span.end = end,
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            JsonValue::Text(text) => *span = end.saturating_sub(text.len() + 2)..end,
+            JsonValue::Object | JsonValue::Array => *span = end.saturating_sub(1)..end,
+            JsonValue::End => span.end = end,
+            JsonValue::Null | JsonValue::Bool(_) | JsonValue::Number(_) => {}
         }
     }
 
-    /// The parts of the prompt, as they stand in their body.
+    /// The bytes of the prompt parts in the body, in prompt order.
     pub fn parts<'a>(&self, body: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let spans = self.spans.clone().into_iter();
         spans.filter_map(|span| body.get(span)).filter(|part| !part.is_empty())
@@ -46,11 +47,11 @@ impl PromptSpans {
 
 #[cfg(test)]
 mod tests {
-    use crate::openai::request::Peek;
+    use crate::openai::request_fields::RequestFields;
 
     fn parts(body: &str) -> Vec<String> {
-        let peek = Peek::of(body.as_bytes()).unwrap();
-        let parts = peek.prompt.parts(body.as_bytes());
+        let fields = RequestFields::parse(body.as_bytes()).unwrap();
+        let parts = fields.prompt.parts(body.as_bytes());
         parts.map(|part| String::from_utf8(part.to_vec()).unwrap()).collect()
     }
 
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_of_prompt_is_found() {
+    fn every_form_of_prompt_is_found() {
         let long = "x".repeat(1_000);
         for (field, value) in [
             ("prompt", format!("\"{long}\"")),

@@ -1,13 +1,15 @@
-//! The Responses API. Its events have types; the first ones come before the engine runs, so only
-//! a `*.delta` is output. The status decides how it ended: vLLM names the last event
-//! `response.completed` even when the answer is incomplete.
+//! Response schema of the Responses API.
+//!
+//! Events have types. The first events arrive before the engine runs, so only `*.delta` events are
+//! output. The `status` field decides how the response ended, not the event type: vLLM names the
+//! last event `response.completed` even if the response is incomplete.
 
-use super::{Channel, Shape, Signal};
-use crate::json::Paths;
+use super::{OutputKind, ResponseField, ResponseSchema};
+use crate::json::PathTable;
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
-    paths: Paths::new(&[TABLE]),
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
+    paths: PathTable::new(&[FIELDS]),
     output_type: Some(output_type),
     terminal_types: &[
         "response.completed",
@@ -19,50 +21,50 @@ pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
     input_leaves_out_cache: false,
 });
 
-/// The types of the events whose text is the answer's.
-pub(super) const TEXT_TYPES: [&str; 2] = ["response.output_text.delta", REFUSAL_TYPE];
+/// Types of the events that carry answer text.
+pub(super) const TEXT_EVENT_TYPES: [&str; 2] = ["response.output_text.delta", REFUSAL_EVENT_TYPE];
 
-/// The type of those in which the model says that it will not.
-pub(super) const REFUSAL_TYPE: &str = "response.refusal.delta";
+/// Type of the events that carry text of a model refusal.
+pub(super) const REFUSAL_EVENT_TYPE: &str = "response.refusal.delta";
 
-fn output_type(event: &str) -> Option<Channel> {
-    let kind = event.strip_prefix("response.")?.strip_suffix(".delta")?;
-    Some(if kind.contains("reasoning") { Channel::Reasoning } else { Channel::Answer })
+fn output_type(event: &str) -> Option<OutputKind> {
+    let item = event.strip_prefix("response.")?.strip_suffix(".delta")?;
+    Some(if item.contains("reasoning") { OutputKind::Reasoning } else { OutputKind::Answer })
 }
 
-const TABLE: &[(&str, Signal)] = &[
-    ("type", Signal::EventType),
-    // Whole answers.
-    ("id", Signal::Id),
-    ("model", Signal::Model),
-    ("status", Signal::Status),
-    ("incomplete_details.reason", Signal::IncompleteReason),
-    ("output[].content[]", Signal::Block),
-    ("output[].content[].type", Signal::BlockType),
-    ("output[].content[].text", Signal::Output(Channel::Answer)),
-    ("output[].content[].refusal", Signal::Refusal),
-    ("output[].arguments", Signal::Arguments),
-    ("usage.input_tokens", Signal::Input),
-    ("usage.output_tokens", Signal::OutputTokens),
-    ("usage.input_tokens_details.cached_tokens", Signal::Cached),
-    ("usage.output_tokens_details.reasoning_tokens", Signal::Reasoning),
-    ("error", Signal::Error),
-    ("error.code", Signal::ErrorCode),
-    ("error.type", Signal::ErrorKind),
+const FIELDS: &[(&str, ResponseField)] = &[
+    ("type", ResponseField::EventType),
+    // Complete responses.
+    ("id", ResponseField::Id),
+    ("model", ResponseField::Model),
+    ("status", ResponseField::Status),
+    ("incomplete_details.reason", ResponseField::IncompleteReason),
+    ("output[].content[]", ResponseField::ContentPart),
+    ("output[].content[].type", ResponseField::ContentPartType),
+    ("output[].content[].text", ResponseField::Output(OutputKind::Answer)),
+    ("output[].content[].refusal", ResponseField::Refusal),
+    ("output[].arguments", ResponseField::Arguments),
+    ("usage.input_tokens", ResponseField::Input),
+    ("usage.output_tokens", ResponseField::OutputTokens),
+    ("usage.input_tokens_details.cached_tokens", ResponseField::Cached),
+    ("usage.output_tokens_details.reasoning_tokens", ResponseField::Reasoning),
+    ("error", ResponseField::Error),
+    ("error.code", ResponseField::ErrorCode),
+    ("error.type", ResponseField::ErrorKind),
     // The `error` event.
-    ("code", Signal::ErrorCode),
-    // Events that bring more of it.
-    ("delta", Signal::Text),
-    // Events that hold the answer so far.
-    ("response.id", Signal::Id),
-    ("response.model", Signal::Model),
-    ("response.status", Signal::Status),
-    ("response.incomplete_details.reason", Signal::IncompleteReason),
-    ("response.usage.input_tokens", Signal::Input),
-    ("response.usage.output_tokens", Signal::OutputTokens),
-    ("response.usage.input_tokens_details.cached_tokens", Signal::Cached),
-    ("response.usage.output_tokens_details.reasoning_tokens", Signal::Reasoning),
-    ("response.error", Signal::Error),
-    ("response.error.code", Signal::ErrorCode),
-    ("response.error.type", Signal::ErrorKind),
+    ("code", ResponseField::ErrorCode),
+    // Events with further output.
+    ("delta", ResponseField::Text),
+    // Events that contain the response so far.
+    ("response.id", ResponseField::Id),
+    ("response.model", ResponseField::Model),
+    ("response.status", ResponseField::Status),
+    ("response.incomplete_details.reason", ResponseField::IncompleteReason),
+    ("response.usage.input_tokens", ResponseField::Input),
+    ("response.usage.output_tokens", ResponseField::OutputTokens),
+    ("response.usage.input_tokens_details.cached_tokens", ResponseField::Cached),
+    ("response.usage.output_tokens_details.reasoning_tokens", ResponseField::Reasoning),
+    ("response.error", ResponseField::Error),
+    ("response.error.code", ResponseField::ErrorCode),
+    ("response.error.type", ResponseField::ErrorKind),
 ];

@@ -1,69 +1,71 @@
-//! The allow-list: which method and path are inference, which the gateway answers itself, and
-//! that everything else is refused. A replica's admin verbs are under the same paths as its
-//! inference, so the match is exact.
+//! The allow-list of methods and paths: inference APIs are forwarded, some paths are answered by
+//! the gateway, and all others are rejected.
+//!
+//! Backends serve their administrative endpoints next to the inference APIs on the same port, so
+//! the match is exact.
 
 use super::Api;
 use http::Method;
 
-/// What to do with a request.
+/// How a request is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Route {
-    /// Forward to a replica and measure.
+pub enum ApiRoute {
+    /// The gateway forwards the request to a backend and measures it.
     Forward(Api),
-    /// The models of all replicas, merged.
+    /// The gateway answers with the merged model list of all backends.
     Models,
-    /// The gateway's own health.
+    /// The gateway answers with its own health.
     Health,
-    /// The gateway's own version.
+    /// The gateway answers with its own version.
     Version,
 }
 
-/// Why there is no route.
+/// Why a request has no route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoRoute {
+pub enum RouteError {
     /// The path is not served.
     NotFound,
-    /// The path is served, but by this method.
+    /// The path is served with this method only.
     MethodNotAllowed(&'static str),
 }
 
 const POST: &str = "POST";
 const GET: &str = "GET";
 
-/// Method, path, route. A replica's `/tokenize` and `/detokenize` are here because load tools
+/// Method, path and route. `/tokenize` and `/detokenize` are in the table because load generators
 /// call them on the base URL.
-const ROUTES: &[(&str, &str, Route)] = &[
-    (POST, "/v1/chat/completions", Route::Forward(Api::Chat)),
-    (POST, "/v1/completions", Route::Forward(Api::Completions)),
-    (POST, "/v1/responses", Route::Forward(Api::Responses)),
-    (POST, "/v1/messages", Route::Forward(Api::Messages)),
-    (POST, "/v1/embeddings", Route::Forward(Api::Embeddings)),
-    (POST, "/v1/chat/completions/batch", Route::Forward(Api::Other)),
-    (POST, "/v1/messages/count_tokens", Route::Forward(Api::Other)),
-    (POST, "/v2/embed", Route::Forward(Api::Other)),
-    (POST, "/pooling", Route::Forward(Api::Other)),
-    (POST, "/classify", Route::Forward(Api::Other)),
-    (POST, "/score", Route::Forward(Api::Other)),
-    (POST, "/v1/score", Route::Forward(Api::Other)),
-    (POST, "/rerank", Route::Forward(Api::Other)),
-    (POST, "/v1/rerank", Route::Forward(Api::Other)),
-    (POST, "/v2/rerank", Route::Forward(Api::Other)),
-    (POST, "/v1/audio/transcriptions", Route::Forward(Api::Audio)),
-    (POST, "/v1/audio/translations", Route::Forward(Api::Audio)),
-    (POST, "/tokenize", Route::Forward(Api::Other)),
-    (POST, "/detokenize", Route::Forward(Api::Other)),
-    (GET, "/v1/models", Route::Models),
-    (GET, "/health", Route::Health),
-    (GET, "/ping", Route::Health),
-    (GET, "/version", Route::Version),
+const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
+    (POST, "/v1/chat/completions", ApiRoute::Forward(Api::Chat)),
+    (POST, "/v1/completions", ApiRoute::Forward(Api::Completions)),
+    (POST, "/v1/responses", ApiRoute::Forward(Api::Responses)),
+    (POST, "/v1/messages", ApiRoute::Forward(Api::Messages)),
+    (POST, "/v1/embeddings", ApiRoute::Forward(Api::Embeddings)),
+    (POST, "/v1/chat/completions/batch", ApiRoute::Forward(Api::Other)),
+    (POST, "/v1/messages/count_tokens", ApiRoute::Forward(Api::Other)),
+    (POST, "/v2/embed", ApiRoute::Forward(Api::Other)),
+    (POST, "/pooling", ApiRoute::Forward(Api::Other)),
+    (POST, "/classify", ApiRoute::Forward(Api::Other)),
+    (POST, "/score", ApiRoute::Forward(Api::Other)),
+    (POST, "/v1/score", ApiRoute::Forward(Api::Other)),
+    (POST, "/rerank", ApiRoute::Forward(Api::Other)),
+    (POST, "/v1/rerank", ApiRoute::Forward(Api::Other)),
+    (POST, "/v2/rerank", ApiRoute::Forward(Api::Other)),
+    (POST, "/v1/audio/transcriptions", ApiRoute::Forward(Api::Audio)),
+    (POST, "/v1/audio/translations", ApiRoute::Forward(Api::Audio)),
+    (POST, "/tokenize", ApiRoute::Forward(Api::Other)),
+    (POST, "/detokenize", ApiRoute::Forward(Api::Other)),
+    (GET, "/v1/models", ApiRoute::Models),
+    (GET, "/health", ApiRoute::Health),
+    (GET, "/ping", ApiRoute::Health),
+    (GET, "/version", ApiRoute::Version),
 ];
 
-impl Route {
-    /// The route of a request, with the path as the table has it, for labels.
-    pub fn of(method: &Method, path: &str) -> Result<(Self, &'static str), NoRoute> {
-        // Nobody gets a tunnel through here, whatever it is to.
+impl ApiRoute {
+    /// The route of a request, and its path as a static string for metric labels.
+    pub fn lookup(method: &Method, path: &str) -> Result<(Self, &'static str), RouteError> {
+        // The gateway is no forward proxy: CONNECT is rejected for every target.
         let mut allowed = (method == Method::CONNECT).then_some(POST);
-        for &(verb, known, route) in ROUTES {
+        for &(verb, known, route) in API_ROUTES {
             if known != path {
                 continue;
             }
@@ -73,7 +75,7 @@ impl Route {
             }
             allowed = Some(verb);
         }
-        Err(allowed.map_or(NoRoute::NotFound, NoRoute::MethodNotAllowed))
+        Err(allowed.map_or(RouteError::NotFound, RouteError::MethodNotAllowed))
     }
 }
 
@@ -83,8 +85,8 @@ mod tests {
 
     #[test]
     fn inference_is_forwarded_and_admin_verbs_are_not_found() {
-        let chat = Route::of(&Method::POST, "/v1/chat/completions");
-        assert_eq!(chat, Ok((Route::Forward(Api::Chat), "/v1/chat/completions")));
+        let chat = ApiRoute::lookup(&Method::POST, "/v1/chat/completions");
+        assert_eq!(chat, Ok((ApiRoute::Forward(Api::Chat), "/v1/chat/completions")));
         for path in [
             "/v1/load_lora_adapter",
             "/collective_rpc",
@@ -97,15 +99,15 @@ mod tests {
             "/v1%2fcompletions",
             "/V1/completions",
         ] {
-            assert_eq!(Route::of(&Method::POST, path), Err(NoRoute::NotFound), "{path}");
+            assert_eq!(ApiRoute::lookup(&Method::POST, path), Err(RouteError::NotFound), "{path}");
         }
     }
 
     #[test]
-    fn a_wrong_method_is_told_the_right_one() {
-        let wrong = Route::of(&Method::GET, "/v1/completions");
-        assert_eq!(wrong, Err(NoRoute::MethodNotAllowed("POST")));
-        assert_eq!(Route::of(&Method::CONNECT, ""), wrong);
-        assert_eq!(Route::of(&Method::HEAD, "/health"), Ok((Route::Health, "/health")));
+    fn a_wrong_method_is_rejected_with_the_allowed_one() {
+        let result = ApiRoute::lookup(&Method::GET, "/v1/completions");
+        assert_eq!(result, Err(RouteError::MethodNotAllowed("POST")));
+        assert_eq!(ApiRoute::lookup(&Method::CONNECT, ""), result);
+        assert_eq!(ApiRoute::lookup(&Method::HEAD, "/health"), Ok((ApiRoute::Health, "/health")));
     }
 }

@@ -1,5 +1,8 @@
-//! How a request is made to ask for usage, or for a model by its replica's name: the fewest bytes
-//! are put in or replaced, and the rest stays as its client wrote it.
+//! Byte-range edits of request bodies: requesting usage, renaming the model, removing or setting a
+//! field.
+//!
+//! An edit replaces or inserts as few bytes as possible. All other bytes stay as the client sent
+//! them.
 
 use bytes::{Bytes, BytesMut};
 use std::borrow::Cow;
@@ -8,44 +11,44 @@ use std::ops::Range;
 /// One edit of a request body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Splice {
-    /// The bytes that are replaced; an empty range is a place to insert.
-    at: Range<usize>,
-    with: Cow<'static, str>,
+    /// The bytes that are replaced. An empty range inserts.
+    range: Range<usize>,
+    replacement: Cow<'static, str>,
 }
 
-/// Where the name of the model stands in a body. Positions are byte offsets.
+/// Position of the model name in a body, in byte offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Slot {
-    /// A text of JSON, with its quotes.
+pub enum ModelSpan {
+    /// A JSON string, with its quotes.
     Json(Range<usize>),
-    /// The value of a field of a form.
+    /// The value of a form field.
     Form(Range<usize>),
 }
 
-/// Where `stream_options` stand in a body, as far as an edit needs to know. Positions are byte
+/// The state and position of `stream_options` in a body, as an edit needs it. Positions are byte
 /// offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamOptions {
-    /// Nowhere.
+    /// The body has no `stream_options`.
     Absent,
-    /// A `null` ends here.
+    /// A `null` that ends at this offset.
     Null(usize),
-    /// An object whose first member would stand here, without `include_usage`.
+    /// An object without `include_usage`. A member can be inserted at this offset.
     Object(usize),
-    /// An object whose `include_usage` is a `false` or a `null` that ends here.
+    /// An object whose `include_usage` is a `false` or `null` of `len` bytes that ends at `end`.
     Excluded { end: usize, len: usize },
-    /// Something that is to be left alone: usage is asked for, or the server will refuse it.
-    LeaveAlone,
+    /// The body is not edited: it requests usage already, or the backend will reject its value.
+    Unchanged,
 }
 
 // === impl Splice ===
 
 impl Splice {
-    /// The edit that makes a body ask for usage, or `None` if it is to be left alone.
-    pub(super) fn of(body: &[u8], options: StreamOptions) -> Option<Self> {
+    /// The edit that sets `stream_options.include_usage`. `None` if the body must not be edited.
+    pub(super) fn include_usage(body: &[u8], options: StreamOptions) -> Option<Self> {
         let first_member = |at: usize| body.get(at..).map(<[u8]>::trim_ascii_start);
         let is_empty = |at: usize| first_member(at).is_some_and(|rest| rest.starts_with(b"}"));
-        let (at, with) = match options {
+        let (range, replacement) = match options {
             StreamOptions::Absent => {
                 let brace = body.iter().position(|byte| *byte == b'{')?;
                 (brace + 1..brace + 1, r#""stream_options":{"include_usage":true},"#)
@@ -54,63 +57,65 @@ impl Splice {
             StreamOptions::Object(at) if is_empty(at) => (at..at, r#""include_usage":true"#),
             StreamOptions::Object(at) => (at..at, r#""include_usage":true,"#),
             StreamOptions::Excluded { end, len } => (end - len..end, "true"),
-            StreamOptions::LeaveAlone => return None,
+            StreamOptions::Unchanged => return None,
         };
-        Some(Self { at, with: with.into() })
+        Some(Self { range, replacement: replacement.into() })
     }
 
-    /// The edit that puts another value in the place of one.
-    pub fn replace(at: Range<usize>, with: impl Into<Cow<'static, str>>) -> Self {
-        Self { at, with: with.into() }
+    /// The edit that replaces a byte range.
+    pub fn replace(range: Range<usize>, replacement: impl Into<Cow<'static, str>>) -> Self {
+        Self { range, replacement: replacement.into() }
     }
 
-    /// The edit that gives a JSON object a member which it does not have. `member` is a name, a
-    /// colon and a value. `None`: the body is no object.
+    /// The edit that inserts a member at the beginning of a JSON object, which must not have it
+    /// yet. `member` is a quoted name, a colon and a value. `None`: the body has no `{`.
     pub fn insert(body: &[u8], member: &str) -> Option<Self> {
         let at = body.iter().position(|byte| *byte == b'{')? + 1;
         let is_empty = body[at..].trim_ascii_start().starts_with(b"}");
         let comma = if is_empty { "" } else { "," };
-        Some(Self { at: at..at, with: format!("{member}{comma}").into() })
+        Some(Self { range: at..at, replacement: format!("{member}{comma}").into() })
     }
 
-    /// The same edit for usage, extended: it also asks for the token counts of every event.
+    /// The usage edit, extended to request the token counts with every event.
     pub fn with_continuous_usage(&self) -> Self {
         const INCLUDED: &str = "true";
         const CONTINUOUS: &str = r#","continuous_usage_stats":true"#;
-        let mut with = self.with.clone().into_owned();
-        if let Some(at) = with.find(INCLUDED) {
-            with.insert_str(at + INCLUDED.len(), CONTINUOUS);
+        let mut replacement = self.replacement.clone().into_owned();
+        if let Some(start) = replacement.find(INCLUDED) {
+            replacement.insert_str(start + INCLUDED.len(), CONTINUOUS);
         }
-        Self { at: self.at.clone(), with: with.into() }
+        Self { range: self.range.clone(), replacement: replacement.into() }
     }
 
-    /// The body with some edits, in one copy. They must be of this body and may not overlap.
+    /// A copy of the body with the edits applied. The edits must be made for this body and must not
+    /// overlap.
     pub fn apply<'a>(edits: impl IntoIterator<Item = &'a Self>, body: &[u8]) -> Bytes {
         let mut edits: Vec<&Self> = edits.into_iter().collect();
-        edits.sort_unstable_by_key(|edit| edit.at.start);
-        let longer: usize = edits.iter().map(|edit| edit.with.len()).sum();
-        let mut edited = BytesMut::with_capacity(body.len() + longer);
-        let mut kept = 0;
-        for Self { at, with } in edits {
-            edited.extend_from_slice(&body[kept..at.start]);
-            edited.extend_from_slice(with.as_bytes());
-            kept = at.end;
+        edits.sort_unstable_by_key(|edit| edit.range.start);
+        let added: usize = edits.iter().map(|edit| edit.replacement.len()).sum();
+        let mut edited = BytesMut::with_capacity(body.len() + added);
+        let mut copied_until = 0;
+        for Self { range, replacement } in edits {
+            edited.extend_from_slice(&body[copied_until..range.start]);
+            edited.extend_from_slice(replacement.as_bytes());
+            copied_until = range.end;
         }
-        edited.extend_from_slice(&body[kept..]);
+        edited.extend_from_slice(&body[copied_until..]);
         edited.freeze()
     }
 }
 
-// === impl Slot ===
+// === impl ModelSpan ===
 
-impl Slot {
-    /// The edit that puts another name there. In a form it must have no line breaks.
+impl ModelSpan {
+    /// The edit that replaces the model name. A JSON string is escaped. A form value is not, so the
+    /// name must have no line breaks.
     pub fn renamed(&self, model: &str) -> Splice {
         match self {
-            Self::Json(at) => {
-                Splice { at: at.clone(), with: serde_json::Value::from(model).to_string().into() }
+            Self::Json(range) => {
+                Splice::replace(range.clone(), serde_json::Value::from(model).to_string())
             }
-            Self::Form(at) => Splice { at: at.clone(), with: model.to_owned().into() },
+            Self::Form(range) => Splice::replace(range.clone(), model.to_owned()),
         }
     }
 }
@@ -118,26 +123,26 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::Splice;
-    use crate::openai::request::Peek;
+    use crate::openai::request_fields::RequestFields;
     use proptest::prelude::*;
     use serde_json::{Map, Value, json};
 
-    fn edited(body: &str) -> Option<String> {
-        let splice = Peek::of(body.as_bytes()).unwrap().usage_splice?;
-        Some(applied(&[splice], body))
+    fn with_usage_requested(body: &str) -> Option<String> {
+        let splice = RequestFields::parse(body.as_bytes()).unwrap().usage_splice?;
+        Some(apply(&[splice], body))
     }
 
-    fn applied(edits: &[Splice], body: &str) -> String {
+    fn apply(edits: &[Splice], body: &str) -> String {
         String::from_utf8(Splice::apply(edits, body.as_bytes()).to_vec()).unwrap()
     }
 
-    fn renamed(body: &str, model: &str) -> String {
-        let slot = Peek::of(body.as_bytes()).unwrap().model_slot.unwrap();
-        applied(&[slot.renamed(model)], body)
+    fn with_model(body: &str, model: &str) -> String {
+        let span = RequestFields::parse(body.as_bytes()).unwrap().model_slot.unwrap();
+        apply(&[span.renamed(model)], body)
     }
 
     #[test]
-    fn the_fewest_bytes_are_put_in_or_replaced() {
+    fn a_minimal_edit_adds_include_usage() {
         for (body, expected) in [
             (
                 r#" { "stream": true}"#,
@@ -164,12 +169,12 @@ mod tests {
                 r#"{"stream_options":{"include_usage":true,"y":1},"stream":true}"#,
             ),
         ] {
-            assert_eq!(edited(body).as_deref(), Some(expected));
+            assert_eq!(with_usage_requested(body).as_deref(), Some(expected));
         }
     }
 
     #[test]
-    fn the_edit_can_ask_for_the_counts_of_every_event_too() {
+    fn the_edit_can_enable_continuous_usage() {
         for (body, expected) in [
             (
                 r#"{"stream":true}"#,
@@ -188,13 +193,13 @@ mod tests {
                 r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true},"stream":true}"#,
             ),
         ] {
-            let splice = Peek::of(body.as_bytes()).unwrap().usage_splice.unwrap();
-            assert_eq!(applied(&[splice.with_continuous_usage()], body), expected);
+            let splice = RequestFields::parse(body.as_bytes()).unwrap().usage_splice.unwrap();
+            assert_eq!(apply(&[splice.with_continuous_usage()], body), expected);
         }
     }
 
     #[test]
-    fn what_asks_already_or_will_be_refused_is_left_alone() {
+    fn a_body_with_usage_or_invalid_options_is_unchanged() {
         for body in [
             "{}",
             r#"{"stream":false}"#,
@@ -203,10 +208,11 @@ mod tests {
             r#"{"stream":true,"stream_options":{"include_usage":"yes"}}"#,
             r#"{"stream":true,"stream_options":"none"}"#,
             r#"{"stream":true,"stream_options":[]}"#,
-            // Without include_usage it does nothing; with it, every event would change.
+            // `continuous_usage_stats` has no effect without `include_usage`. An edit would change
+            // every event.
             r#"{"stream":true,"stream_options":{"continuous_usage_stats":true}}"#,
         ] {
-            assert_eq!(edited(body), None, "{body}");
+            assert_eq!(with_usage_requested(body), None, "{body}");
         }
     }
 
@@ -219,7 +225,7 @@ mod tests {
             (r#"{"x":{"model":"a"},"model":"a\"}"}"#, "b", r#"{"x":{"model":"a"},"model":"b"}"#),
             (r#"{"model":"a"}"#, "q\"\\é\u{1}", r#"{"model":"q\"\\é\u0001"}"#),
         ] {
-            assert_eq!(renamed(body, model), expected);
+            assert_eq!(with_model(body, model), expected);
         }
     }
 
@@ -229,7 +235,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_edits_fit_into_one_body(
+        fn both_edits_apply_to_one_body(
             is_model_first in any::<bool>(),
             options in prop_oneof![
                 Just("null"), Just("{}"), Just(r#"{"include_usage":false}"#), Just(r#"{"a":"model"}"#),
@@ -244,12 +250,12 @@ mod tests {
             } else {
                 format!("{{{options},{model}}}")
             };
-            let peek = Peek::of(body.as_bytes()).unwrap();
-            prop_assert_eq!(peek.model.as_deref(), Some(&*old));
-            let edits = [peek.model_slot.unwrap().renamed(&new), peek.usage_splice.unwrap()];
-            let mut expected = members(&edited(&body).unwrap());
+            let fields = RequestFields::parse(body.as_bytes()).unwrap();
+            prop_assert_eq!(fields.model.as_deref(), Some(&*old));
+            let edits = [fields.model_slot.unwrap().renamed(&new), fields.usage_splice.unwrap()];
+            let mut expected = members(&with_usage_requested(&body).unwrap());
             expected.insert("model".into(), json!(new));
-            prop_assert_eq!(members(&applied(&edits, &body)), expected);
+            prop_assert_eq!(members(&apply(&edits, &body)), expected);
         }
 
         #[test]
@@ -274,7 +280,7 @@ mod tests {
             } else {
                 serde_json::to_string(&body).unwrap()
             };
-            let edited = edited(&text).unwrap();
+            let edited = with_usage_requested(&text).unwrap();
             let mut expected = body.clone();
             let options = expected.entry("stream_options").or_insert(Value::Null);
             if options.is_null() {

@@ -1,61 +1,67 @@
-//! What came of sending a request to a replica.
+//! Attempts to serve a request on a backend.
 
 use super::BackendId;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The request was sent to a replica once.
+/// One attempt to serve the request on one backend.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// The replica.
+    /// The backend.
     pub backend: BackendId,
-    /// Its host and port.
+    /// Host and port of the backend.
     pub address: (Arc<str>, u16),
-    /// The kind of its server, as GenAI conventions name it.
+    /// The kind of its engine, as `gen_ai.provider.name` of the OpenTelemetry GenAI conventions.
     pub provider: &'static str,
-    /// Our span for it: the parent of the engine's own.
-    pub span: u64,
-    /// When it was sent.
+    /// The gateway's span of the attempt: the parent of the engine's span.
+    pub span_id: u64,
+    /// When the request was sent.
     pub started: Instant,
-    /// When it failed, or the answer ended.
+    /// When the attempt failed, or the response ended.
     pub ended: Option<Instant>,
-    /// The status, if there was one.
+    /// The response status. `None`: there was no response.
     pub status: Option<u16>,
-    /// Why there was none, from a closed set.
+    /// Why the attempt failed, from a closed set. `None`: it did not fail.
     pub failure: Option<&'static str>,
 }
 
-/// Why no other replica was asked after one had failed a request.
+/// Why a failed request was not tried on another backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum NotRetried {
-    /// It would have been too late, or have fared the same.
-    Rule,
-    /// The request may have effects beyond its answer.
-    Effects,
-    /// Replicas may have died of it.
-    Poison,
-    /// Enough others had it.
-    Attempts,
-    /// Too many requests were sent again lately.
-    Budget,
-    /// There was no other.
-    Nowhere,
+pub enum FailoverDenialReason {
+    /// The response had begun, or another backend would have failed in the same way.
+    NotRetryable,
+    /// The request may have side effects beyond its response.
+    SideEffects,
+    /// The request may have crashed several backends.
+    PoisonRequest,
+    /// The maximum number of attempts was reached.
+    MaxAttempts,
+    /// The retry budget was exhausted.
+    RetryBudget,
+    /// There was no other backend.
+    NoOtherBackend,
 }
 
-impl NotRetried {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Rule, Self::Effects, Self::Poison, Self::Attempts, Self::Budget, Self::Nowhere];
+impl FailoverDenialReason {
+    /// All reasons.
+    pub const ALL: [Self; 6] = [
+        Self::NotRetryable,
+        Self::SideEffects,
+        Self::PoisonRequest,
+        Self::MaxAttempts,
+        Self::RetryBudget,
+        Self::NoOtherBackend,
+    ];
 
     /// The name in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Rule => "rule",
-            Self::Effects => "effects",
-            Self::Poison => "poison",
-            Self::Attempts => "attempts",
-            Self::Budget => "budget",
-            Self::Nowhere => "nowhere",
+            Self::NotRetryable => "rule",
+            Self::SideEffects => "effects",
+            Self::PoisonRequest => "poison",
+            Self::MaxAttempts => "attempts",
+            Self::RetryBudget => "budget",
+            Self::NoOtherBackend => "nowhere",
         }
     }
 }

@@ -1,151 +1,165 @@
-//! Why a request went where it went: what was believed of every replica that it could have gone
-//! to, what was predicted of each, and what other policies would have done.
+//! Routing decisions: the loads and predictions of every candidate, the selected candidate, and the
+//! choices of shadow policies.
 //!
-//! A decision is made for every request, so it is cheap: it keeps what the policy was asked as it
-//! was, and predictions are made again by whoever reads it. It is shared, never copied.
+//! A decision is made for every request, so it must be cheap. It stores the input of the policy;
+//! readers compute the predictions from it again. It is shared, never copied.
 
-use super::{BackendId, Condition, RequestRecord, UsageSource};
-use crate::routing::{Candidate, Choice, Policy, Question, kv_aware};
+use super::{BackendCondition, BackendId, RequestRecord, UsageSource};
+use crate::routing::{Candidate, Policy, PolicyChoice, RoutingContext, kv_aware};
 use std::sync::Arc;
 
-/// Why a replica was chosen.
+/// The recorded result of a routing policy, with its input.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Decision {
-    /// What was asked. Of more than [`Decision::MOST`] candidates the chosen one is here and the
-    /// others that cost least.
-    question: Question,
-    choice: Choice,
-    /// What the replica last said of itself.
-    pub condition: Condition,
-    /// The names of the fleet that it was made in.
-    fleet: Arc<[BackendId]>,
-    /// How many more there were.
-    pub left_out: usize,
-    /// What policies that are not obeyed would have chosen.
-    pub shadow: Box<[Shadow]>,
+pub struct RoutingDecision {
+    /// The input of the policy. If there were more than
+    /// [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates, it holds the selected one and those
+    /// of the lowest cost.
+    routing_context: RoutingContext,
+    selection: PolicyChoice,
+    /// The condition of the selected backend at the decision.
+    pub backend_condition: BackendCondition,
+    /// Names of the fleet's backends, indexed by [`Candidate::position`].
+    backend_ids: Arc<[BackendId]>,
+    /// Number of candidates that are not recorded.
+    pub omitted_candidates: usize,
+    /// The choices of shadow policies.
+    pub shadow_decisions: Box<[ShadowDecision]>,
 }
 
-/// A replica that could have been chosen.
+/// A backend that could have been selected.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Considered<'a> {
-    /// Its name.
+pub struct PredictedCandidate<'a> {
+    /// Name of the backend.
     pub backend: &'a BackendId,
-    /// What was believed of it then, for this prompt.
+    /// Its load and state at the decision, for this prompt.
     pub candidate: &'a Candidate,
-    /// The predicted time from sending the request there to its first output, in seconds.
+    /// Predicted time from sending the request to the first output, in seconds.
     pub ttft: f64,
 }
 
-/// What a policy that is not obeyed would have chosen.
+/// The choice of a shadow policy: one that is evaluated but does not route.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shadow {
-    /// The policy.
+pub struct ShadowDecision {
+    /// Name of the policy.
     pub policy: &'static str,
-    /// Its reason.
+    /// Reason of its choice, from a closed set.
     pub reason: &'static str,
-    /// The replica that it would have chosen.
+    /// The backend that it would have selected.
     pub backend: BackendId,
-    /// Whether that is the one that was chosen.
+    /// Whether that is the selected backend.
     pub is_same: bool,
-    /// Predicted time to first token there less that at the chosen one, in seconds: more than 0
-    /// if it would have been slower.
+    /// Predicted TTFT there minus the predicted TTFT at the selected backend, in seconds. Positive
+    /// if the shadow policy's choice would have been slower.
     pub regret: f64,
 }
 
-// === impl Decision ===
+// === impl RoutingDecision ===
 
-impl Decision {
-    /// Most candidates of one decision that are kept.
-    pub const MOST: usize = 16;
+impl RoutingDecision {
+    /// Most candidates that a decision records.
+    pub const MAX_RECORDED_CANDIDATES: usize = 16;
 
-    /// What was decided of a question, whose candidates have their places among these names; and
-    /// what policies in shadow would have chosen among them.
+    /// Records the choice that a policy made in `context`, and evaluates the shadow policies on the
+    /// same context. The positions of the candidates are indices into `fleet`.
     pub fn new(
-        mut question: Question,
-        choice: Choice,
-        condition: Condition,
+        mut context: RoutingContext,
+        choice: PolicyChoice,
+        condition: BackendCondition,
         fleet: &Arc<[BackendId]>,
         shadow: &[Policy],
     ) -> Self {
-        let shadow =
-            shadow.iter().filter_map(|policy| Shadow::of(policy, &question, choice, fleet));
+        let shadow = shadow
+            .iter()
+            .filter_map(|policy| ShadowDecision::evaluate(policy, &context, choice, fleet));
         let shadow = shadow.collect();
-        let (index, left_out) = question.keep_best(choice.index, Self::MOST);
-        let choice = Choice { index, ..choice };
-        Self { question, choice, condition, fleet: fleet.clone(), left_out, shadow }
+        let (index, omitted) = context.retain_best(choice.index, Self::MAX_RECORDED_CANDIDATES);
+        let choice = PolicyChoice { index, ..choice };
+        Self {
+            routing_context: context,
+            selection: choice,
+            backend_condition: condition,
+            backend_ids: fleet.clone(),
+            omitted_candidates: omitted,
+            shadow_decisions: shadow,
+        }
     }
 
     /// The name of the policy.
     pub const fn policy(&self) -> &'static str {
-        self.question.policy().name()
+        self.routing_context.policy().name()
     }
 
-    /// The winning reason, from a closed set.
+    /// Reason of the choice, from a closed set.
     pub const fn reason(&self) -> &'static str {
-        self.choice.reason
+        self.selection.reason
     }
 
-    /// The replica that was chosen.
-    pub fn chosen(&self) -> Considered<'_> {
-        self.considered(&self.question.candidates()[self.choice.index])
+    /// The selected candidate.
+    pub fn selected(&self) -> PredictedCandidate<'_> {
+        self.predict(&self.routing_context.candidates()[self.selection.index])
     }
 
-    /// How many there were to choose among.
-    pub fn candidates(&self) -> usize {
-        self.question.candidates().len() + self.left_out
+    /// Number of candidates, including those that are not recorded.
+    pub fn candidate_count(&self) -> usize {
+        self.routing_context.candidates().len() + self.omitted_candidates
     }
 
-    /// The most prompt tokens that one of those that are kept was believed to have cached.
-    pub fn most_cached(&self) -> f64 {
-        self.question.candidates().iter().map(|candidate| candidate.cached).fold(0.0, f64::max)
+    /// The highest predicted number of cached prompt tokens among the recorded candidates.
+    pub fn max_cached_tokens(&self) -> f64 {
+        self.routing_context
+            .candidates()
+            .iter()
+            .map(|candidate| candidate.cached)
+            .fold(0.0, f64::max)
     }
 
-    /// Those that are kept, the one that costs least first.
-    pub fn ranked(&self) -> Vec<Considered<'_>> {
-        let candidates = self.question.candidates().iter();
-        let mut ranked: Vec<_> = candidates.map(|candidate| self.considered(candidate)).collect();
+    /// The recorded candidates by ascending cost.
+    pub fn ranked_candidates(&self) -> Vec<PredictedCandidate<'_>> {
+        let candidates = self.routing_context.candidates().iter();
+        let mut ranked: Vec<_> = candidates.map(|candidate| self.predict(candidate)).collect();
         ranked.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
         ranked
     }
 
-    fn considered<'a>(&'a self, candidate: &'a Candidate) -> Considered<'a> {
-        Considered {
-            backend: &self.fleet[candidate.place],
+    fn predict<'a>(&'a self, candidate: &'a Candidate) -> PredictedCandidate<'a> {
+        PredictedCandidate {
+            backend: &self.backend_ids[candidate.position],
             candidate,
-            ttft: self.question.ttft(candidate),
+            ttft: self.routing_context.ttft(candidate),
         }
     }
 }
 
-// === impl Considered, Shadow ===
+// === impl PredictedCandidate, ShadowDecision ===
 
-impl Considered<'_> {
-    /// What `kv_aware` compares: the predicted time for each unit of weight.
+impl PredictedCandidate<'_> {
+    /// The value that `kv_aware` compares: predicted TTFT per unit of weight.
     pub fn cost(&self) -> f64 {
-        kv_aware::for_weight(self.ttft, self.candidate)
+        kv_aware::per_weight(self.ttft, self.candidate)
     }
 
-    /// Whether the other is this replica.
-    pub const fn is(&self, other: &Self) -> bool {
-        self.candidate.place == other.candidate.place
+    /// Whether both are the same backend.
+    pub const fn is_same_backend(&self, other: &Self) -> bool {
+        self.candidate.position == other.candidate.position
     }
 }
 
-impl Shadow {
-    fn of(
+impl ShadowDecision {
+    fn evaluate(
         policy: &Policy,
-        question: &Question,
-        choice: Choice,
+        context: &RoutingContext,
+        choice: PolicyChoice,
         fleet: &[BackendId],
     ) -> Option<Self> {
-        let Choice { index, reason } = question.pick_by(policy)?;
-        let [its, chosen] = [index, choice.index].map(|index| &question.candidates()[index]);
+        let PolicyChoice { index, reason } = context.pick_with(policy)?;
+        let [shadow_candidate, selected] =
+            [index, choice.index].map(|index| &context.candidates()[index]);
         Some(Self {
             policy: policy.name(),
             reason,
-            backend: fleet[its.place].clone(),
-            is_same: its.place == chosen.place,
-            regret: question.ttft(its) - question.ttft(chosen),
+            backend: fleet[shadow_candidate.position].clone(),
+            is_same: shadow_candidate.position == selected.position,
+            regret: context.ttft(shadow_candidate) - context.ttft(selected),
         })
     }
 }
@@ -153,24 +167,24 @@ impl Shadow {
 // === impl RequestRecord ===
 
 impl RequestRecord {
-    /// What was believed of the replica that the request went to, when it was chosen.
-    pub fn predicted(&self) -> Option<Considered<'_>> {
-        Some(self.decision.as_ref()?.chosen())
+    /// The candidate that the request was routed to, as it was at the decision.
+    pub fn selected_candidate(&self) -> Option<PredictedCandidate<'_>> {
+        Some(self.decision.as_ref()?.selected())
     }
 
-    /// Time to first token in the replica's view, and what it was predicted to be, in seconds.
+    /// Actual and predicted time to first token from sending the request, in seconds.
     pub fn actual_and_predicted_ttft(&self) -> Option<(f64, f64)> {
         let actual = self.upstream_ttft()?.as_secs_f64();
-        let predicted = self.predicted()?.ttft;
+        let predicted = self.selected_candidate()?.ttft;
         predicted.is_finite().then_some((actual, predicted))
     }
 
-    /// Cached prompt tokens that the engine reported, and how many were predicted. `None` if it
-    /// did not report any count of them.
-    pub fn reported_and_predicted_cached(&self) -> Option<(u64, f64)> {
+    /// Cached prompt tokens: the engine's count and the prediction. `None` if the engine did not
+    /// report a count.
+    pub fn reported_and_predicted_cached_tokens(&self) -> Option<(u64, f64)> {
         let is_exact = self.observed.usage_source == UsageSource::Exact;
         let reported = self.observed.usage.cached.filter(|_| is_exact)?;
-        let predicted = self.predicted()?.candidate.cached;
+        let predicted = self.selected_candidate()?.candidate.cached;
         predicted.is_finite().then_some((reported, predicted))
     }
 }

@@ -1,88 +1,98 @@
-//! What is kept of a decision.
+//! Tests of recorded routing decisions.
 
-use super::super::sample::{believed, streamed};
+use super::super::fixtures::{believed, streamed};
 use super::*;
-use crate::routing::{Ask, PolicyKind};
+use crate::routing::{PolicyKind, RoutingRequest};
 
-fn id(index: usize) -> BackendId {
+fn backend_id(index: usize) -> BackendId {
     BackendId::new(&format!("vllm-{index}"))
 }
 
-/// Candidates with these backlogs.
-fn fleet(backlogs: &[f64]) -> Vec<Candidate> {
-    let of = |(place, backlog): (usize, &f64)| Candidate { place, backlog: *backlog, ..believed() };
-    backlogs.iter().enumerate().map(of).collect()
+/// Candidates with these backlogs, in tokens.
+fn candidates_with_backlogs(backlogs: &[f64]) -> Vec<Candidate> {
+    let candidate = |(position, backlog): (usize, &f64)| Candidate {
+        position,
+        backlog: *backlog,
+        ..believed()
+    };
+    backlogs.iter().enumerate().map(candidate).collect()
 }
 
-fn decided(policy: &Policy, shadow: &[Policy], fleet: &[Candidate], index: usize) -> Decision {
-    let question = Question::new(*policy, fleet.to_vec(), Ask::default());
-    let choice = Choice { index, reason: "turn" };
-    let ids: Arc<[BackendId]> = (0..fleet.len()).map(id).collect();
-    Decision::new(question, choice, Condition::default(), &ids, shadow)
+fn decide(
+    policy: &Policy,
+    shadow: &[Policy],
+    fleet: &[Candidate],
+    index: usize,
+) -> RoutingDecision {
+    let context = RoutingContext::new(*policy, fleet.to_vec(), RoutingRequest::default());
+    let choice = PolicyChoice { index, reason: "turn" };
+    let ids: Arc<[BackendId]> = (0..fleet.len()).map(backend_id).collect();
+    RoutingDecision::new(context, choice, BackendCondition::default(), &ids, shadow)
 }
 
-fn names(decision: &Decision) -> Vec<String> {
-    decision.ranked().iter().map(|considered| considered.backend.to_string()).collect()
+fn ranked_backend_names(decision: &RoutingDecision) -> Vec<String> {
+    decision.ranked_candidates().iter().map(|candidate| candidate.backend.to_string()).collect()
 }
 
 #[test]
-fn of_a_few_candidates_all_are_kept() {
-    let fleet = fleet(&[500.0, 100.0, 900.0]);
+fn all_of_a_few_candidates_are_recorded() {
+    let fleet = candidates_with_backlogs(&[500.0, 100.0, 900.0]);
     for (chosen, candidate) in fleet.iter().enumerate() {
-        let decision = decided(&Policy::default(), &[], &fleet, chosen);
-        assert_eq!(names(&decision), ["vllm-1", "vllm-0", "vllm-2"]);
-        assert_eq!(decision.chosen().candidate, candidate);
-        assert_eq!(decision.chosen().backend, &id(chosen));
-        assert_eq!((decision.candidates(), decision.left_out), (3, 0));
+        let decision = decide(&Policy::default(), &[], &fleet, chosen);
+        assert_eq!(ranked_backend_names(&decision), ["vllm-1", "vllm-0", "vllm-2"]);
+        assert_eq!(decision.selected().candidate, candidate);
+        assert_eq!(decision.selected().backend, &backend_id(chosen));
+        assert_eq!((decision.candidate_count(), decision.omitted_candidates), (3, 0));
     }
 }
 
 #[test]
-fn of_many_candidates_the_chosen_one_and_the_fifteen_that_cost_least_are_kept() {
-    // The cheapest are the last ones; the chosen one is the dearest of all.
+fn of_many_candidates_the_selected_and_the_fifteen_cheapest_are_recorded() {
+    // The cheapest candidates are the last ones; the selected one is the most expensive.
     let backlogs: Vec<f64> = (0..1_000).map(|n| 1e6 - f64::from(n) * 1e3).collect();
-    let decision = decided(&Policy::default(), &[], &fleet(&backlogs), 0);
+    let decision = decide(&Policy::default(), &[], &candidates_with_backlogs(&backlogs), 0);
     let expected: Vec<String> =
-        (985..1_000).rev().chain([0]).map(|index| id(index).to_string()).collect();
-    assert_eq!(names(&decision), expected);
-    assert_eq!(decision.chosen().backend, &id(0));
-    assert_eq!((decision.candidates(), decision.left_out), (1_000, 984));
+        (985..1_000).rev().chain([0]).map(|index| backend_id(index).to_string()).collect();
+    assert_eq!(ranked_backend_names(&decision), expected);
+    assert_eq!(decision.selected().backend, &backend_id(0));
+    assert_eq!((decision.candidate_count(), decision.omitted_candidates), (1_000, 984));
 }
 
 #[test]
-fn what_is_no_number_is_kept_too_each_candidate_once() {
-    let decision = decided(&Policy::default(), &[], &fleet(&[f64::NAN; 20]), 7);
-    let mut names = names(&decision);
-    assert_eq!(decision.chosen().backend, &id(7));
+fn candidates_with_nan_costs_are_recorded_once_each() {
+    let decision = decide(&Policy::default(), &[], &candidates_with_backlogs(&[f64::NAN; 20]), 7);
+    let mut names = ranked_backend_names(&decision);
+    assert_eq!(decision.selected().backend, &backend_id(7));
     names.sort();
     names.dedup();
-    assert_eq!(names.len(), Decision::MOST);
+    assert_eq!(names.len(), RoutingDecision::MAX_RECORDED_CANDIDATES);
 }
 
 #[test]
 fn a_weight_changes_what_is_compared_and_not_the_time_that_is_predicted() {
-    let mut fleet = fleet(&[1_000.0, 1_000.0]);
+    let mut fleet = candidates_with_backlogs(&[1_000.0, 1_000.0]);
     fleet[1].weight = 4;
-    let decision = decided(&Policy::default(), &[], &fleet, 0);
-    let [heavy, light] = decision.ranked()[..] else { panic!("two are kept") };
+    let decision = decide(&Policy::default(), &[], &fleet, 0);
+    let [heavy, light] = decision.ranked_candidates()[..] else { panic!("two are recorded") };
     assert!((light.ttft - heavy.ttft).abs() < 1e-9);
     assert!((light.cost() - 4.0 * heavy.cost()).abs() < 1e-9);
-    assert_eq!((heavy.backend, light.backend), (&id(1), &id(0)));
+    assert_eq!((heavy.backend, light.backend), (&backend_id(1), &backend_id(0)));
 }
 
 #[test]
 fn the_regret_of_a_policy_is_the_time_that_its_choice_would_have_lost_or_saved() {
-    // 10,000 tokens a second: 20,000 tokens of backlog are two seconds.
-    let mut fleet = fleet(&[20_000.0, 0.0]);
+    // At 10,000 tokens per second, a backlog of 20,000 tokens takes two seconds.
+    let mut fleet = candidates_with_backlogs(&[20_000.0, 0.0]);
     fleet[0].in_flight = 0;
     fleet[1].in_flight = 9;
     let shadow = [PolicyKind::LeastRequests, PolicyKind::KvAware]
         .map(|kind| Policy { kind, ..Policy::default() });
-    let ours = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
+    let active = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
     let regrets = |chosen| {
-        let decision = decided(&ours, &shadow, &fleet, chosen);
-        let of = |shadow: &Shadow| (shadow.policy, shadow.is_same, shadow.regret.round() as i64);
-        decision.shadow.iter().map(of).collect::<Vec<_>>()
+        let decision = decide(&active, &shadow, &fleet, chosen);
+        let summary =
+            |shadow: &ShadowDecision| (shadow.policy, shadow.is_same, shadow.regret.round() as i64);
+        decision.shadow_decisions.iter().map(summary).collect::<Vec<_>>()
     };
     assert_eq!(regrets(0), [("least_requests", true, 0), ("kv_aware", false, -2)]);
     assert_eq!(regrets(1), [("least_requests", false, 2), ("kv_aware", true, 0)]);
@@ -96,7 +106,7 @@ fn a_prediction_is_compared_with_the_time_since_the_request_was_sent() {
     assert!((predicted - 0.08).abs() < 1e-9);
     record.timings.first_output = None;
     assert_eq!(record.actual_and_predicted_ttft(), None);
-    assert_eq!(record.reported_and_predicted_cached(), Some((8, 6.0)));
+    assert_eq!(record.reported_and_predicted_cached_tokens(), Some((8, 6.0)));
     record.observed.usage.cached = None;
-    assert_eq!(record.reported_and_predicted_cached(), None, "not told is not zero");
+    assert_eq!(record.reported_and_predicted_cached_tokens(), None, "a missing count is not zero");
 }

@@ -1,79 +1,79 @@
-//! Names that are labels: from closed sets, so that no client can make new series.
+//! Label values from closed sets, so that no client can create new time series.
 
 use std::fmt;
 use std::sync::Arc;
 
 /// A label value for a model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ModelLabel(Value);
+pub struct ModelLabel(ModelLabelValue);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Value {
-    Own(Arc<str>),
-    /// A model that is served, and one too many to be a label value.
-    Folded(Arc<str>),
-    Other,
+enum ModelLabelValue {
+    Known(Arc<str>),
+    /// A served model beyond the limit of label values.
+    OverLimit(Arc<str>),
+    Unknown,
 }
 
-/// The name of a replica in the configuration, by default its host and port.
+/// The name of a backend in the configuration, by default its host and port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(Arc<str>);
 
 // === impl ModelLabel, BackendId ===
 
 impl ModelLabel {
-    /// The label value of [`ModelLabel::other`].
+    /// The label value of models that have none of their own.
     pub const OTHER: &str = "_other";
 
-    /// The label of a model that a replica serves or the configuration names.
+    /// A model that a backend serves or the configuration names.
     pub const fn known(model: Arc<str>) -> Self {
-        Self(Value::Own(model))
+        Self(ModelLabelValue::Known(model))
     }
 
-    /// The label of a model that a replica serves, and that is one too many to be a label value.
-    pub const fn folded(model: Arc<str>) -> Self {
-        Self(Value::Folded(model))
+    /// A model that a backend serves, beyond the limit of label values.
+    pub const fn over_limit(model: Arc<str>) -> Self {
+        Self(ModelLabelValue::OverLimit(model))
     }
 
-    /// The label of everything else.
-    pub const fn other() -> Self {
-        Self(Value::Other)
+    /// A model that no backend serves and the configuration does not name.
+    pub const fn unknown() -> Self {
+        Self(ModelLabelValue::Unknown)
     }
 
-    /// Whether a replica serves the model or the configuration names it.
+    /// Whether a backend serves the model or the configuration names it.
     pub const fn is_known(&self) -> bool {
-        !matches!(self.0, Value::Other)
+        !matches!(self.0, ModelLabelValue::Unknown)
     }
 
-    /// Whether the model is a label value itself.
-    pub const fn is_label(&self) -> bool {
-        matches!(self.0, Value::Own(_))
+    /// Whether the name of the model is a label value.
+    pub const fn is_label_value(&self) -> bool {
+        matches!(self.0, ModelLabelValue::Known(_))
     }
 
-    /// The label value.
+    /// The label value: the name of the model or [`ModelLabel::OTHER`].
     pub fn as_str(&self) -> &str {
         match &self.0 {
-            Value::Own(model) => model,
-            Value::Folded(_) | Value::Other => Self::OTHER,
+            ModelLabelValue::Known(model) => model,
+            ModelLabelValue::OverLimit(_) | ModelLabelValue::Unknown => Self::OTHER,
         }
     }
 
-    /// The name of the model, for logs and spans, whose values need no bound.
+    /// The name of the model for logs and spans, where values need no limit.
     pub fn name(&self) -> &str {
         match &self.0 {
-            Value::Own(model) | Value::Folded(model) => model,
-            Value::Other => Self::OTHER,
+            ModelLabelValue::Known(model) | ModelLabelValue::OverLimit(model) => model,
+            ModelLabelValue::Unknown => Self::OTHER,
         }
     }
 }
 
 impl BackendId {
-    /// A name.
+    /// The backend with this name.
     pub fn new(name: &str) -> Self {
         Self(name.into())
     }
 
-    /// The label value.
+    /// The name, which is also the label value.
     pub fn as_str(&self) -> &str {
         &self.0
     }

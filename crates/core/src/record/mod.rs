@@ -1,128 +1,130 @@
-//! Everything that is known of one request when it has ended: one plain value that metrics,
-//! spans, logs and the router all read. Derived figures are methods here, with their formula, so
-//! that no sink computes its own.
+//! The record of one request: the value that metrics, spans, logs and the router read when it has
+//! ended. Derived figures are methods with their formulas, so that all sinks report the same.
 
-mod asked;
 mod attempt;
-mod caller;
-mod captured;
+mod backend_condition;
+mod captured_prompt;
+mod client_identity;
 mod decision;
-mod engine;
-mod head;
-mod kept;
-mod labels;
-mod observed;
-mod outcome;
-mod phases;
+mod first_output_wait;
 #[cfg(any(test, feature = "testing"))]
-pub mod sample;
-mod slow;
-mod text_for;
+pub mod fixtures;
+mod head_attributes;
+mod labels;
+mod observed_response;
+mod outcome;
+mod payload_consumers;
+mod phases;
+mod request_options;
+mod sample_reason;
+mod slow_cause;
 mod tier;
 mod timings;
-mod wait;
 
-pub use asked::Asked;
-pub use attempt::{Attempt, NotRetried};
-pub use caller::Caller;
-pub use captured::Captured;
-pub use decision::{Considered, Decision, Shadow};
-pub use engine::{Condition, RecentTimes, Stall};
-pub use head::Head;
-pub use kept::Kept;
+pub use attempt::{Attempt, FailoverDenialReason};
+pub use backend_condition::{BackendCondition, RecentEngineTimes, Stall};
+pub use captured_prompt::CapturedPrompt;
+pub use client_identity::ClientIdentity;
+pub use decision::{PredictedCandidate, RoutingDecision, ShadowDecision};
+pub use head_attributes::RequestHeadAttributes;
 pub use labels::{BackendId, ModelLabel};
-pub use observed::{Observed, Scales};
-pub use outcome::{ENDINGS, End, EndedBy, Lost, Outcome, UsageEvent, UsageSource};
-pub use phases::{Phase, Phases, Span};
-pub use slow::{SlowCause, SlowLimits};
-pub use text_for::TextFor;
-pub use tier::{Tier, Tiers};
+pub use observed_response::{ObservedResponse, ResponseBuckets};
+pub use outcome::{
+    Outcome, TERMINATION_REASONS, Termination, TerminationInitiator, UninspectedReason,
+    UsageEventOutcome, UsageSource,
+};
+pub use payload_consumers::PayloadConsumers;
+pub use phases::{PhaseDuration, RequestPhase, RequestPhases};
+pub use request_options::RequestOptions;
+pub use sample_reason::SampleReason;
+pub use slow_cause::{SlowCause, SlowLimits};
+pub use tier::{Tier, TierResolver};
 pub use timings::Timings;
 
 use crate::headers::RequestId;
-use crate::openai::{Api, Excerpt, Finish};
+use crate::openai::{Api, FinishReason, TextExcerpt};
 use crate::trace_context::TraceContext;
-use outcome::ending;
+use first_output_wait::FirstOutputWait;
+use outcome::termination_reason;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use wait::FirstWait;
 
 /// One request, from its first byte to its last.
 #[derive(Debug, Clone)]
 pub struct RequestRecord {
-    /// The `x-request-id`, the client's or ours.
+    /// The `x-request-id`, from the client or generated.
     pub request_id: RequestId,
-    /// The trace it belongs to. `None` if traces are off.
+    /// The trace that the request belongs to. `None`: tracing is off.
     pub trace: Option<TraceContext>,
-    /// Our span for the request as the client sees it, and the one for the inference.
+    /// Span ids: the server span of the request, and the inference span.
     pub spans: [u64; 2],
-    /// What is told of its head, if there are traces.
-    pub head: Head,
-    /// The peer.
+    /// Attributes of the request head, if tracing is on.
+    pub head: RequestHeadAttributes,
+    /// IP address of the client's connection.
     pub client: IpAddr,
-    /// The method; `_OTHER` if it is not one of HTTP's.
+    /// The HTTP method, or `_OTHER` for an unknown one.
     pub method: &'static str,
-    /// The path, if it is one that is served.
+    /// The path, if the gateway serves it.
     pub route: Option<&'static str>,
-    /// The shape, if the request is inference.
+    /// The API, if the request is an inference request.
     pub api: Option<Api>,
-    /// What the client asked for.
-    pub asked: Asked,
-    /// The model as a label: one that a replica serves or the configuration names, or `_other`.
+    /// The options of the request.
+    pub options: RequestOptions,
+    /// The model as a label: one that a backend serves or the configuration names, or `_other`.
     pub model: ModelLabel,
-    /// The client's tier.
+    /// The tier of the request.
     pub tier: Tier,
-    /// Whose key it came with. `None` if nobody needs one, or it has none that is known.
-    pub caller: Option<Arc<Caller>>,
-    /// Why the last attempt went where it went.
-    pub decision: Option<Arc<Decision>>,
-    /// Every time the request was sent to a replica, in order.
+    /// Tenant and key. `None`: no keys are configured, or the request has no known key.
+    pub caller: Option<Arc<ClientIdentity>>,
+    /// The routing decision of the last attempt.
+    pub decision: Option<Arc<RoutingDecision>>,
+    /// All attempts, in order.
     pub attempts: Vec<Attempt>,
-    /// Why no other replica was asked after the last one had failed.
-    pub not_retried: Option<NotRetried>,
-    /// The status that the client got. `None` if it left before.
+    /// Why there was no failover after the last attempt had failed.
+    pub not_retried: Option<FailoverDenialReason>,
+    /// The status that the client received. `None`: it disconnected before.
     pub status: Option<u16>,
-    /// Why the gateway answered itself, as one word of a closed set.
+    /// Why the gateway answered the request itself, from a closed set.
     pub refusal: Option<&'static str>,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// How its bytes ended.
-    pub end: End,
-    /// When it began, for people.
+    /// How the response ended.
+    pub end: Termination,
+    /// Wall-clock time of the start, for reports.
     pub started: SystemTime,
-    /// When its moments were.
+    /// Monotonic instants of the request.
     pub timings: Timings,
-    /// What was seen of the answer.
-    pub observed: Observed,
-    /// The replica when the answer ended.
-    pub condition: Condition,
-    /// What other requests lately took in its engine.
-    pub recent: RecentTimes,
-    /// Why it was slow, if it was.
+    /// Observations of the response.
+    pub observed: ObservedResponse,
+    /// Condition of the backend when the response ended.
+    pub condition: BackendCondition,
+    /// Recent mean engine times of other requests on that backend.
+    pub recent: RecentEngineTimes,
+    /// Why the request was slow. `None`: it was not.
     pub slow: Option<SlowCause>,
-    /// Why its trace is kept. `None` if it is not, or there are no traces.
-    pub kept: Option<Kept>,
-    /// What a capture keeps of it. `None` if there is no capture, or it leaves this one out.
-    pub captured: Option<Arc<Captured>>,
-    /// The beginning of its prompt, if the text of this request is kept.
-    pub prompt: Option<Excerpt>,
-    /// For whom it is kept.
-    pub text_for: TextFor,
-    /// Body bytes from the client.
+    /// Why its trace is exported. `None`: it is not, or tracing is off.
+    pub sample_reason: Option<SampleReason>,
+    /// The prompt hashes of a trace capture. `None`: the request is not captured.
+    pub captured: Option<Arc<CapturedPrompt>>,
+    /// Beginning of the prompt, if the text of this request is retained.
+    pub prompt: Option<TextExcerpt>,
+    /// The consumers that the text is retained for.
+    pub text_for: PayloadConsumers,
+    /// Bytes of the request body.
     pub bytes_in: u64,
-    /// Body bytes of the answer.
+    /// Bytes of the response body.
     pub bytes_out: u64,
 }
 
-/// Most tokens of one character: each has at least one of its bytes.
-const TOKENS_OF_CHARACTER: u32 = 4;
+/// Most tokens per character: each of them has at least one of its UTF-8 bytes.
+const MAX_TOKENS_PER_CHARACTER: u32 = 4;
 
 // === impl RequestRecord ===
 
 impl RequestRecord {
-    /// A request of which only this much is known: until somebody says otherwise, its client has
-    /// left.
+    /// The record of a request whose head has been read. Until it is changed, the outcome is that
+    /// the client disconnected.
     pub fn begin(
         request_id: RequestId,
         client: IpAddr,
@@ -134,13 +136,13 @@ impl RequestRecord {
             request_id,
             trace: None,
             spans: [1, 2],
-            head: Head::default(),
+            head: RequestHeadAttributes::default(),
             client,
             method,
             route: None,
             api: None,
-            asked: Asked::default(),
-            model: ModelLabel::other(),
+            options: RequestOptions::default(),
+            model: ModelLabel::unknown(),
             tier: Tier::default(),
             caller: None,
             decision: None,
@@ -149,177 +151,187 @@ impl RequestRecord {
             status: None,
             refusal: None,
             outcome: Outcome::Cancelled,
-            end: End::Left,
+            end: Termination::ClientDisconnected,
             started,
             timings: Timings::begin(accepted),
-            observed: Observed::default(),
-            condition: Condition::default(),
-            recent: RecentTimes::default(),
+            observed: ObservedResponse::default(),
+            condition: BackendCondition::default(),
+            recent: RecentEngineTimes::default(),
             slow: None,
-            kept: None,
+            sample_reason: None,
             captured: None,
             prompt: None,
-            text_for: TextFor::default(),
+            text_for: PayloadConsumers::default(),
             bytes_in: 0,
             bytes_out: 0,
         }
     }
 
-    /// Time to first token in the client's view: request head read → first generated output.
-    /// Only streams have one.
+    /// Time to first token as the client sees it: request head read → first generated output.
+    /// `None` unless the response is a stream.
     pub fn ttft(&self) -> Option<Duration> {
-        self.since_accepted(self.timings.first_output)
+        self.elapsed_since_accepted(self.timings.first_output)
     }
 
-    /// Time to first token in the replica's view: request sent → first generated output.
+    /// Time to first token as the backend sees it: request sent → first generated output.
     pub fn upstream_ttft(&self) -> Option<Duration> {
         let (sent, first) = (self.timings.sent?, self.timings.first_output?);
         Some(first.saturating_duration_since(sent))
     }
 
-    /// Of a stream, in the client's view: time to the response head, to the first event of any
-    /// kind (for chat the role), and to the first output that is not reasoning.
-    pub fn marks(&self) -> [Option<Duration>; 3] {
+    /// Times of a stream as the client sees it: to the response head, to the first event of any
+    /// kind (for chat, the role), and to the first output that is not reasoning.
+    pub fn stream_times(&self) -> [Option<Duration>; 3] {
         let timings = &self.timings;
-        let marks = [timings.headers, timings.first_event, timings.first_answer];
-        marks.map(|mark| self.since_accepted(mark.filter(|_| self.observed.is_stream)))
+        [timings.headers, timings.first_event, timings.first_answer]
+            .map(|at| self.stream_time_to(at))
     }
 
-    /// Time per output token after the first: (last output − first token) ÷ (n − 1), with n the
-    /// engine's exact count. Absent for fewer than two tokens, for several choices (their counts
-    /// are a sum), where the count is not exact, and where the client held up the last output by
-    /// more than a hundredth of the time: then it was not the engine's.
+    /// Time from the request head to an event of a stream. `None` if the response is not a stream.
+    pub fn stream_time_to(&self, at: Option<Instant>) -> Option<Duration> {
+        self.elapsed_since_accepted(at.filter(|_| self.observed.is_stream))
+    }
+
+    /// Time per output token after the first: (last output − first token) ÷ (n − 1), where n is the
+    /// engine's exact count. `None` for fewer than two tokens, for several choices (their counts
+    /// are a sum), without an exact count, and if write stalls of the client delayed the last
+    /// output by more than 1% of the decode time.
     pub fn tpot(&self) -> Option<Duration> {
         let observed = &self.observed;
         let steps = u32::try_from(observed.usage.output?.checked_sub(1)?).ok()?;
         let is_exact = observed.usage_source == UsageSource::Exact;
-        let is_held_up = observed.last_output_held > self.decode()? / 100;
-        if !is_exact || is_held_up || observed.finish_reasons.len() > 1 {
+        let is_delayed_by_client = observed.last_output_write_stall > self.decode()? / 100;
+        if !is_exact || is_delayed_by_client || observed.finish_reasons.len() > 1 {
             return None;
         }
         let last = self.timings.last_output?;
-        last.saturating_duration_since(self.first_token(steps)?).checked_div(steps)
+        last.saturating_duration_since(self.first_token_at(steps)?).checked_div(steps)
     }
 
-    /// When the first of `steps + 1` tokens was made. It has no text if it ends inside a
-    /// character; vLLM holds the role event back until then. So it is the first event, if a few
-    /// tokens have no event of their own (many: the events have several tokens each), and if the
-    /// time between is not more than those of one character would take; else the first output.
-    fn first_token(&self, steps: u32) -> Option<Instant> {
+    /// The instant of the first of `steps + 1` tokens.
+    ///
+    /// A first token that ends inside a character has no text yet, but vLLM sends the role event
+    /// when it generates that token. So the instant is that of the first event if few tokens have
+    /// no event of their own (with many, events have several tokens each) and the time between
+    /// first event and first output is not more than the tokens of one character take. Otherwise it
+    /// is that of the first output.
+    fn first_token_at(&self, steps: u32) -> Option<Instant> {
         let Timings { first_event, first_output, .. } = self.timings;
         let (first_event, first_output) = (first_event?, first_output?);
         let pace = self.decode()?.checked_div(steps)?;
-        let shown = u32::try_from(self.observed.estimated_tokens).ok()?;
-        let hidden = steps.saturating_add(1).saturating_sub(shown);
-        let silent = first_output.saturating_duration_since(first_event);
-        let is_first = (1..=steps / 4).contains(&hidden)
-            && silent <= pace.saturating_mul(hidden.min(TOKENS_OF_CHARACTER) + 1);
-        Some(if is_first { first_event } else { first_output })
+        let visible = u32::try_from(self.observed.estimated_tokens).ok()?;
+        let hidden = steps.saturating_add(1).saturating_sub(visible);
+        let delay = first_output.saturating_duration_since(first_event);
+        let began_with_first_event = (1..=steps / 4).contains(&hidden)
+            && delay <= pace.saturating_mul(hidden.min(MAX_TOKENS_PER_CHARACTER) + 1);
+        Some(if began_with_first_event { first_event } else { first_output })
     }
 
-    /// First output → last output.
+    /// Decode time: first output → last output.
     pub fn decode(&self) -> Option<Duration> {
         let (first, last) = (self.timings.first_output?, self.timings.last_output?);
         Some(last.saturating_duration_since(first))
     }
 
-    /// Duration as the client sees it: request head read → end of the exchange.
+    /// End-to-end duration as the client sees it: request head read → end of the exchange.
     pub fn duration(&self) -> Duration {
-        self.since_accepted(self.timings.ended).unwrap_or_default()
+        self.elapsed_since_accepted(self.timings.ended).unwrap_or_default()
     }
 
-    /// What the gateway took before the replica had the request: (sent − accepted) less the time
-    /// in which the client was still sending its body, and less the wait for a replica with room.
+    /// Gateway overhead: (sent − request body received) − time in the admission queue.
     pub fn overhead(&self) -> Option<Duration> {
         let received = self.timings.received?;
-        let took = self.timings.sent?.saturating_duration_since(received);
-        Some(took.saturating_sub(self.queue_wait().unwrap_or_default()))
+        let elapsed = self.timings.sent?.saturating_duration_since(received);
+        Some(elapsed.saturating_sub(self.gateway_queue_wait().unwrap_or_default()))
     }
 
-    /// How long it waited in the gateway for a replica with room. `None`: it did not have to.
-    pub fn queue_wait(&self) -> Option<Duration> {
+    /// Time in the admission queue. `None`: the request was not queued.
+    pub fn gateway_queue_wait(&self) -> Option<Duration> {
         let Timings { queued, dequeued, ended, .. } = self.timings;
         Some(dequeued.or(ended)?.saturating_duration_since(queued?))
     }
 
-    /// Output tokens after which the client left, if it did so before its answer was whole.
-    pub fn left_after(&self) -> Option<u64> {
-        let has_left = self.outcome == Outcome::Cancelled && self.end == End::Left;
+    /// Output tokens before the client disconnected. `None`: it did not disconnect early.
+    pub fn tokens_before_disconnect(&self) -> Option<u64> {
+        let has_left =
+            self.outcome == Outcome::Cancelled && self.end == Termination::ClientDisconnected;
         has_left.then(|| self.output_tokens().unwrap_or(0))
     }
 
-    /// Generated tokens, as exactly as they are known: see [`Observed::usage_source`].
+    /// Number of output tokens; [`ObservedResponse::usage_source`] states its accuracy.
     pub fn output_tokens(&self) -> Option<u64> {
         let observed = &self.observed;
         match observed.usage_source {
             UsageSource::Exact => observed.usage.output,
-            UsageSource::Continuous => observed.usage.output.or(Some(observed.tokens_in_events)),
+            UsageSource::Continuous => {
+                observed.usage.output.or(Some(observed.counted_event_tokens))
+            }
             UsageSource::Estimated => Some(observed.estimated_tokens),
             UsageSource::Missing => None,
         }
     }
 
-    /// Tokens as the engine counted them: input, output, cached input, reasoning. Nothing that was
-    /// estimated.
-    pub fn counted_tokens(&self) -> [Option<u64>; 4] {
+    /// Token counts of the engine: input, output, cached input, reasoning. Estimates are `None`.
+    pub fn engine_token_counts(&self) -> [Option<u64>; 4] {
         let usage = &self.observed.usage;
         let is_estimated = self.observed.usage_source == UsageSource::Estimated;
         let output = self.output_tokens().filter(|_| !is_estimated);
         [usage.input, output, usage.cached, usage.reasoning]
     }
 
-    /// Output tokens of an answer that nobody received whole, although the engine made them.
+    /// Output tokens that the engine generated for a request that did not succeed.
     pub fn wasted_tokens(&self) -> Option<u64> {
         let is_wasted = self.outcome != Outcome::Ok;
         self.output_tokens().filter(|tokens| is_wasted && *tokens > 0)
     }
 
-    /// Output tokens ÷ the limit that the client set. Absent without either, and for several
-    /// choices: each may use the limit.
-    pub fn output_to_limit(&self) -> Option<f64> {
-        let limit = self.asked.max_tokens.filter(|limit| *limit > 0)?;
+    /// Output tokens ÷ the client's token limit. `None` without either, and for several choices,
+    /// because each of them may use the limit.
+    pub fn max_tokens_utilization(&self) -> Option<f64> {
+        let limit = self.options.max_tokens.filter(|limit| *limit > 0)?;
         let is_single = self.observed.finish_reasons.len() == 1;
         let is_known = self.observed.usage_source == UsageSource::Exact;
         let tokens = self.observed.usage.output.filter(|_| is_single && is_known)?;
         Some(tokens as f64 / limit as f64)
     }
 
-    /// The engine ended the answer without an error and without any answer in it.
-    pub fn is_empty_answer(&self) -> bool {
+    /// Whether the engine ended the response without an error and without output other than
+    /// reasoning.
+    pub fn is_empty_response(&self) -> bool {
         let observed = &self.observed;
         let generates = self.api.is_some_and(Api::generates);
-        let is_read = observed.lost.is_none() && !observed.finish_reasons.is_empty();
+        let is_read = observed.uninspected_reason.is_none() && !observed.finish_reasons.is_empty();
         self.outcome == Outcome::Ok && generates && is_read && !observed.has_answer
     }
 
-    /// The model refused, or a filter ended the answer, or it has a phrase that the configuration
-    /// calls a refusal. Nothing else is guessed from its text.
-    pub fn is_refused_answer(&self) -> bool {
+    /// Whether the model refused, a content filter ended the response, or the response contains a
+    /// configured refusal phrase.
+    pub fn is_model_refusal(&self) -> bool {
         let observed = &self.observed;
-        let is_filtered = observed.finish_reasons.contains(&Some(Finish::ContentFilter));
+        let is_filtered = observed.finish_reasons.contains(&Some(FinishReason::ContentFilter));
         observed.is_refusal || observed.has_refusal_phrase || is_filtered
     }
 
-    /// Preemptions in the replica's engine between its choice and the end of the answer, of
-    /// whatever request.
+    /// Preemptions of any request in the backend's engine, from the routing decision to the end of
+    /// the response.
     pub fn preemptions(&self) -> Option<u64> {
-        let before = self.decision.as_ref()?.condition.preemptions?;
+        let before = self.decision.as_ref()?.backend_condition.preemptions?;
         self.condition.preemptions?.checked_sub(before)
     }
 
-    /// The replica of the last attempt.
+    /// The backend of the last attempt.
     pub fn backend(&self) -> Option<&BackendId> {
         self.attempts.last().map(|attempt| &attempt.backend)
     }
 
-    /// `error.type` of OpenTelemetry for this request: low in cardinality, `None` for a success
-    /// and for a client that left.
+    /// The OpenTelemetry attribute `error.type`, of low cardinality. `None` for a success and for a
+    /// client that disconnected.
     pub fn error_type(&self) -> Option<&str> {
         match self.outcome {
             Outcome::Ok | Outcome::Cancelled => None,
             _ if self.refusal.is_some() => self.refusal,
             Outcome::ClientError | Outcome::UpstreamError => {
-                Some(self.status.and_then(status_name).unwrap_or("_OTHER"))
+                Some(self.status.and_then(status_text).unwrap_or("_OTHER"))
             }
             Outcome::StreamError => Some("stream_error"),
             Outcome::Truncated => Some("incomplete_stream"),
@@ -330,22 +342,24 @@ impl RequestRecord {
         }
     }
 
-    /// How it ended, in one word of [`ENDINGS`]: the outcome, and who closed first.
+    /// The termination reason, one of [`TERMINATION_REASONS`]: the outcome, and who closed first.
     pub fn ending(&self) -> &'static str {
         match self.refusal {
             Some("first_output_timeout") => "timeout_first_output",
-            _ => ending(self.outcome, self.end),
+            _ => termination_reason(self.outcome, self.end),
         }
     }
 
-    /// Where the request was when it ended: of interest when the client left. A backend sends the head
-    /// of a stream before it has computed anything, so from then on it is judged by what was waited for.
+    /// The phase in which the request ended. A backend sends the head of a stream before it
+    /// computes anything, so after the head the phase is what the request waited for.
     pub fn phase(&self) -> &'static str {
         let timings = &self.timings;
         match timings {
             Timings { terminal: Some(_), .. } => "done",
             Timings { first_output: Some(_), .. } => "decode",
-            Timings { headers: Some(_), .. } => FirstWait::of(self, &Phases::of(self)).phase(),
+            Timings { headers: Some(_), .. } => {
+                FirstOutputWait::from_record(self, &RequestPhases::from_record(self)).phase()
+            }
             Timings { sent: Some(_), .. } => "headers",
             Timings { queued: Some(_), dequeued: None, .. } => "queued",
             Timings { received: Some(_), .. } => "routing",
@@ -353,13 +367,13 @@ impl RequestRecord {
         }
     }
 
-    fn since_accepted(&self, moment: Option<Instant>) -> Option<Duration> {
-        Some(moment?.saturating_duration_since(self.timings.accepted))
+    fn elapsed_since_accepted(&self, instant: Option<Instant>) -> Option<Duration> {
+        Some(instant?.saturating_duration_since(self.timings.accepted))
     }
 }
 
-/// Status codes as text, without allocating, for those that servers of this kind send.
-fn status_name(status: u16) -> Option<&'static str> {
+/// Text of the status codes that servers of this kind send, without allocation.
+fn status_text(status: u16) -> Option<&'static str> {
     Some(match status {
         400 => "400",
         401 => "401",

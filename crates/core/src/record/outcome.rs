@@ -1,106 +1,107 @@
-//! The words for how a request ended and for how far its record can be trusted. Each is a closed
-//! set with one name for metrics, logs and spans.
+//! Classifications of how a request ended and how accurate its record is. Each is a closed set with
+//! one name per value in metrics, logs and spans.
 
-use super::Observed;
+use super::ObservedResponse;
 use crate::openai::Usage;
 
-/// How a request ended. A request that is dropped was left by its client.
+/// The outcome of a request. An exchange that is dropped was cancelled by its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The answer was whole.
+    /// The response was complete.
     Ok,
-    /// The client left before the answer was whole.
+    /// The client disconnected before the response was complete.
     Cancelled,
-    /// The request was at fault: a 4xx of the replica or of the gateway.
+    /// The request was at fault: a 4xx status from the backend or the gateway.
     ClientError,
-    /// The gateway could not take it: no replica, no room.
+    /// The gateway rejected the request, for example because no backend had capacity.
     Rejected,
-    /// The replica answered with a 5xx, or could not be reached.
+    /// The backend answered with a 5xx status or could not be reached.
     UpstreamError,
-    /// The replica reported an error inside a 200.
+    /// The backend reported an error inside a response with status 200.
     StreamError,
-    /// The answer ended early: cut, or without its last event.
+    /// The response ended early: the connection broke, or the terminal event was missing.
     Truncated,
-    /// The engine gave the request up although the client was there.
+    /// The engine aborted the request although the client was connected.
     Aborted,
-    /// The replica was silent for too long.
+    /// The backend sent nothing before a timeout.
     Timeout,
-    /// The gateway ended before the answer was whole.
+    /// The gateway shut down before the response was complete.
     Shutdown,
 }
 
-/// How the bytes of an exchange ended.
+/// How the response of an exchange ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// The replica's answer ended as HTTP says it should.
-    Whole,
-    /// The replica's connection broke.
-    Broken,
-    /// The client left first.
-    Left,
-    /// The gateway cut a client that took nothing for too long.
-    Untaken,
-    /// The gateway answered itself.
-    Refused,
-    /// The gateway cut a stream whose replica was silent.
-    Stalled,
-    /// The gateway ended.
+pub enum Termination {
+    /// The backend's response ended in the way that HTTP framing demands.
+    Complete,
+    /// The connection to the backend broke.
+    UpstreamReset,
+    /// The client disconnected first.
+    ClientDisconnected,
+    /// The gateway closed the connection of a client that did not read for too long.
+    WriteTimeout,
+    /// The gateway answered the request itself.
+    LocalReply,
+    /// The gateway aborted a stream whose backend was silent for too long.
+    IdleTimeout,
+    /// The gateway shut down.
     Shutdown,
 }
 
-/// Who closed first.
+/// The party that closed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EndedBy {
+pub enum TerminationInitiator {
     /// The client.
     Client,
-    /// The replica.
+    /// The backend.
     Backend,
     /// The gateway.
     Gateway,
 }
 
-/// How far the count of output tokens can be trusted.
+/// Accuracy of the output token count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum UsageSource {
-    /// The engine's final count.
+    /// The final count of the engine.
     Exact,
-    /// What the engine told on the way: its count so far, or the ids or logprobs of every token.
+    /// Counts that the engine sent during the stream: its count so far, or the ids or logprobs of
+    /// every token.
     Continuous,
-    /// From the number of events with output, and the tokens that an event of this backend usually
-    /// has. An end without text counts as one token.
+    /// Estimated from the number of output events and the tokens that an event of this backend
+    /// usually has. An end without text counts as one token.
     Estimated,
-    /// Nothing was seen to count.
+    /// There was nothing to count.
     #[default]
     Missing,
 }
 
-/// What became of the usage event that the gateway asked for and its client did not.
+/// The fate of the usage event that the gateway requested and the client did not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UsageEvent {
-    /// It was taken out of the answer.
+pub enum UsageEventOutcome {
+    /// It was removed from the response.
     Stripped,
     /// It did not come.
-    Missed,
-    /// The server tells usage with every event anyway, so nothing was taken out.
-    Forced,
-    /// The usage of an event could not be removed, because the event is too long or of an unknown
-    /// layout: the client saw it.
-    Unremoved,
+    Missing,
+    /// The backend sends usage with every event regardless, so nothing was removed.
+    AlwaysSent,
+    /// The usage of an event could not be removed, because the event is too long or has an unknown
+    /// layout: the client received it.
+    NotRemoved,
 }
 
-/// Why an observer could not read all of an answer. The bytes flowed on regardless.
+/// Why a response could not be inspected in full. Its bytes are forwarded regardless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Lost {
-    /// The answer was compressed although `identity` was asked for.
-    Uninspectable,
-    /// Data that this shape does not send.
+pub enum UninspectedReason {
+    /// The response was compressed, although the gateway asks for `identity`.
+    ContentEncoded,
+    /// The data does not have the format of this API.
     Malformed,
 }
 
 // === impl Outcome ===
 
 impl Outcome {
-    /// All of them, for tables and tests.
+    /// All outcomes.
     pub const ALL: [Self; 10] = [
         Self::Ok,
         Self::Cancelled,
@@ -130,7 +131,7 @@ impl Outcome {
         }
     }
 
-    /// Whether the replica failed this request.
+    /// Whether the backend failed the request.
     pub const fn is_backend_failure(self) -> bool {
         matches!(
             self,
@@ -143,19 +144,21 @@ impl Outcome {
     }
 }
 
-impl End {
-    /// Who closed first.
-    pub const fn by(self) -> EndedBy {
+impl Termination {
+    /// The party that closed first.
+    pub const fn initiator(self) -> TerminationInitiator {
         match self {
-            Self::Left => EndedBy::Client,
-            Self::Whole | Self::Broken => EndedBy::Backend,
-            Self::Untaken | Self::Refused | Self::Stalled | Self::Shutdown => EndedBy::Gateway,
+            Self::ClientDisconnected => TerminationInitiator::Client,
+            Self::Complete | Self::UpstreamReset => TerminationInitiator::Backend,
+            Self::WriteTimeout | Self::LocalReply | Self::IdleTimeout | Self::Shutdown => {
+                TerminationInitiator::Gateway
+            }
         }
     }
 }
 
-impl EndedBy {
-    /// All of them.
+impl TerminationInitiator {
+    /// All initiators.
     pub const ALL: [Self; 3] = [Self::Client, Self::Backend, Self::Gateway];
 
     /// The name in logs and spans.
@@ -168,34 +171,34 @@ impl EndedBy {
     }
 }
 
-impl Lost {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Uninspectable, Self::Malformed];
+impl UninspectedReason {
+    /// All reasons.
+    pub const ALL: [Self; 2] = [Self::ContentEncoded, Self::Malformed];
 
     /// The name in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Uninspectable => "uninspectable",
+            Self::ContentEncoded => "uninspectable",
             Self::Malformed => "malformed",
         }
     }
 }
 
 impl UsageSource {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Self; 4] = [Self::Exact, Self::Continuous, Self::Estimated, Self::Missing];
 
-    /// What the count of an answer rests on.
-    pub fn of(observed: &Observed) -> Self {
+    /// The accuracy of the output token count of a response.
+    pub fn from_observed(observed: &ObservedResponse) -> Self {
         let Usage { input, output, .. } = observed.usage;
-        // The last count before a failure is no final one.
-        let is_final = observed.is_terminal && observed.error.is_none();
+        // A count before a failure is not the final one.
+        let is_final = observed.is_complete && observed.error.is_none();
         match observed.output_events {
             _ if output.is_some() && is_final => Self::Exact,
             _ if output.is_some() => Self::Continuous,
             1.. if observed.uncounted_events == 0 => Self::Continuous,
             1.. => Self::Estimated,
-            // Embeddings and the like: there is no output to count.
+            // Embeddings and similar responses have no output to count.
             0 if input.is_some() && is_final => Self::Exact,
             0 => Self::Missing,
         }
@@ -212,23 +215,23 @@ impl UsageSource {
     }
 }
 
-impl UsageEvent {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Stripped, Self::Missed, Self::Forced, Self::Unremoved];
+impl UsageEventOutcome {
+    /// All values.
+    pub const ALL: [Self; 4] = [Self::Stripped, Self::Missing, Self::AlwaysSent, Self::NotRemoved];
 
     /// The name in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stripped => "stripped",
-            Self::Missed => "missed",
-            Self::Forced => "forced",
-            Self::Unremoved => "unremoved",
+            Self::Missing => "missed",
+            Self::AlwaysSent => "forced",
+            Self::NotRemoved => "unremoved",
         }
     }
 }
 
-/// What [`RequestRecord::ending`](super::RequestRecord::ending) gives.
-pub const ENDINGS: &[&str] = &[
+/// The values of [`RequestRecord::ending`](super::RequestRecord::ending).
+pub const TERMINATION_REASONS: &[&str] = &[
     "ok",
     "ok_client_left_after_end",
     "client_cancelled",
@@ -246,21 +249,23 @@ pub const ENDINGS: &[&str] = &[
     "gateway_shutdown",
 ];
 
-/// How a request ended, in one word: the outcome, and how its bytes ended where that says more.
-pub(super) fn ending(outcome: Outcome, end: End) -> &'static str {
-    match (outcome, end) {
-        (Outcome::Ok, End::Left | End::Untaken) => "ok_client_left_after_end",
+/// The termination reason: the outcome, and how the response ended where that adds information.
+pub(super) fn termination_reason(outcome: Outcome, termination: Termination) -> &'static str {
+    match (outcome, termination) {
+        (Outcome::Ok, Termination::ClientDisconnected | Termination::WriteTimeout) => {
+            "ok_client_left_after_end"
+        }
         (Outcome::Ok, _) => "ok",
-        (Outcome::Cancelled, End::Untaken) => "client_write_timeout",
+        (Outcome::Cancelled, Termination::WriteTimeout) => "client_write_timeout",
         (Outcome::Cancelled, _) => "client_cancelled",
         (Outcome::ClientError, _) => "client_error",
         (Outcome::Rejected, _) => "gateway_reject",
         (Outcome::UpstreamError, _) => "upstream_status",
         (Outcome::StreamError, _) => "inband_error",
         (Outcome::Aborted, _) => "upstream_abort",
-        (Outcome::Truncated, End::Broken) => "truncated_cut",
+        (Outcome::Truncated, Termination::UpstreamReset) => "truncated_cut",
         (Outcome::Truncated, _) => "truncated_clean",
-        (Outcome::Timeout, End::Stalled) => "timeout_idle",
+        (Outcome::Timeout, Termination::IdleTimeout) => "timeout_idle",
         (Outcome::Timeout, _) => "timeout_headers",
         (Outcome::Shutdown, _) => "gateway_shutdown",
     }
@@ -271,19 +276,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_ending_is_one_of_the_list() {
-        let ends = [
-            End::Whole,
-            End::Broken,
-            End::Left,
-            End::Untaken,
-            End::Refused,
-            End::Stalled,
-            End::Shutdown,
+    fn every_termination_reason_is_in_the_list() {
+        let terminations = [
+            Termination::Complete,
+            Termination::UpstreamReset,
+            Termination::ClientDisconnected,
+            Termination::WriteTimeout,
+            Termination::LocalReply,
+            Termination::IdleTimeout,
+            Termination::Shutdown,
         ];
         for outcome in Outcome::ALL {
-            for end in ends {
-                assert!(ENDINGS.contains(&ending(outcome, end)), "{outcome:?} {end:?}");
+            for termination in terminations {
+                assert!(
+                    TERMINATION_REASONS.contains(&termination_reason(outcome, termination)),
+                    "{outcome:?} {termination:?}"
+                );
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The tier of a request: a word that the configuration knows, from a header or from the key that
-//! the client sent. It is a label, so its values are bounded.
+//! The tier of a request: one of the configured names, from a header or from the client's API key.
+//! It is a label value, so its values are bounded.
 
 use super::ModelLabel;
 use http::header::AUTHORIZATION;
@@ -10,30 +10,30 @@ use subtle::ConstantTimeEq;
 /// The tier of one request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Tier {
-    /// The request names none.
+    /// The request names no tier.
     #[default]
     None,
-    /// One of the configuration.
+    /// A configured tier.
     Known(Arc<str>),
-    /// It names one that is not known.
+    /// The request names a tier that is not configured.
     Other,
 }
 
-/// How tiers are told.
+/// Maps requests to tiers.
 #[derive(Debug, Clone, Default)]
-pub struct Tiers {
-    /// The header that names the tier.
+pub struct TierResolver {
+    /// The header with the tier's name.
     pub header: Option<HeaderName>,
-    /// The names that are known.
+    /// The configured names.
     pub names: Vec<Arc<str>>,
-    /// `Authorization` values and their tiers. They win over the header.
+    /// `Authorization` values and their tiers. They take precedence over the header.
     pub keys: Vec<(HeaderValue, Arc<str>)>,
 }
 
 // === impl Tier ===
 
 impl Tier {
-    /// As a label value; empty if there is none.
+    /// The label value; empty for [`Tier::None`].
     pub fn as_str(&self) -> &str {
         match self {
             Self::None => "",
@@ -45,21 +45,21 @@ impl Tier {
 
 // === impl Tiers ===
 
-impl Tiers {
+impl TierResolver {
     /// The tier of a request with these headers.
-    pub fn of(&self, headers: &HeaderMap) -> Tier {
+    pub fn resolve(&self, headers: &HeaderMap) -> Tier {
         let key = headers.get(AUTHORIZATION);
-        let is_same = |known: &HeaderValue| {
-            // The time that it takes tells nothing of where they differ.
-            key.is_some_and(|key| known.as_bytes().ct_eq(key.as_bytes()).into())
+        let is_key = |configured: &HeaderValue| {
+            // Constant time: the duration must not reveal where the values differ.
+            key.is_some_and(|key| configured.as_bytes().ct_eq(key.as_bytes()).into())
         };
-        let by_key = self.keys.iter().find(|(known, _)| is_same(known)).map(|(_, tier)| tier);
-        let named = || self.header.as_ref().and_then(|name| headers.get(name));
-        match by_key
-            .or_else(|| self.names.iter().find(|name| named().is_some_and(|it| it == &***name)))
-        {
-            Some(known) => Tier::Known(known.clone()),
-            None if named().is_some_and(|value| !value.is_empty()) => Tier::Other,
+        let tier_of_key =
+            self.keys.iter().find(|(configured, _)| is_key(configured)).map(|(_, tier)| tier);
+        let requested = || self.header.as_ref().and_then(|name| headers.get(name));
+        let is_requested = |name: &&Arc<str>| requested().is_some_and(|value| value == &***name);
+        match tier_of_key.or_else(|| self.names.iter().find(is_requested)) {
+            Some(configured) => Tier::Known(configured.clone()),
+            None if requested().is_some_and(|value| !value.is_empty()) => Tier::Other,
             None => Tier::None,
         }
     }
@@ -73,7 +73,7 @@ mod tests {
     fn a_tier_is_one_that_is_known_and_a_key_wins_over_a_header() {
         let mut gold = HeaderValue::from_static("Bearer gold-key");
         gold.set_sensitive(true);
-        let tiers = Tiers {
+        let resolver = TierResolver {
             header: Some(HeaderName::from_static("x-tier")),
             names: vec!["gold".into(), "free".into()],
             keys: vec![(gold.clone(), "gold".into())],
@@ -82,7 +82,7 @@ mod tests {
             let header = |(name, value): &(&'static str, &'static str)| {
                 (HeaderName::from_static(name), HeaderValue::from_static(value))
             };
-            tiers.of(&pairs.iter().map(header).collect()).as_str().to_owned()
+            resolver.resolve(&pairs.iter().map(header).collect()).as_str().to_owned()
         };
         assert_eq!(tier(&[]), "");
         assert_eq!(tier(&[("x-tier", "free")]), "free");

@@ -1,35 +1,35 @@
-//! The moments of a request.
+//! Monotonic instants of a request.
 
 use std::time::Instant;
 
-/// The moments of a request. Absent ones did not come.
+/// The instants of a request. `None`: the event did not happen.
 #[derive(Debug, Clone, Copy)]
 pub struct Timings {
     /// The request head was read.
     pub accepted: Instant,
-    /// The request body was read.
+    /// The request body was read completely.
     pub received: Option<Instant>,
-    /// It began to wait for a replica with room, if it had to.
+    /// The request entered the admission queue.
     pub queued: Option<Instant>,
-    /// It stopped waiting: it was given a place, or turned away.
+    /// The request left the admission queue: it was dispatched or shed.
     pub dequeued: Option<Instant>,
-    /// A replica was chosen, the last time if more than once.
+    /// A backend was selected, for the last attempt.
     pub routed: Option<Instant>,
-    /// The request was given to a connection, the last time if more than once.
+    /// The request was handed to a connection, for the last attempt.
     pub sent: Option<Instant>,
     /// The response head came.
     pub headers: Option<Instant>,
-    /// The first event of any kind, such as the role.
+    /// The first event of any kind came, such as the role.
     pub first_event: Option<Instant>,
-    /// The first generated output, in whatever channel.
+    /// The first generated output came: text, reasoning or tool call.
     pub first_output: Option<Instant>,
-    /// The first output that is not reasoning.
+    /// The first output that is not reasoning came.
     pub first_answer: Option<Instant>,
-    /// The last generated output.
+    /// The last generated output came.
     pub last_output: Option<Instant>,
-    /// The answer's own last event.
+    /// The terminal event of the stream came.
     pub terminal: Option<Instant>,
-    /// The exchange was over.
+    /// The exchange ended.
     pub ended: Option<Instant>,
 }
 
@@ -55,8 +55,8 @@ impl Timings {
         }
     }
 
-    /// Those of the request alone, without those of an answer.
-    pub fn before_answer(&self) -> Self {
+    /// The instants of the request, without those of a response.
+    pub fn without_response(&self) -> Self {
         let Self { received, queued, dequeued, routed, sent, .. } = *self;
         Self { received, queued, dequeued, routed, sent, ..Self::begin(self.accepted) }
     }

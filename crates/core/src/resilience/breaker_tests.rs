@@ -1,32 +1,32 @@
-//! The breaker in its own time.
+//! Tests of the circuit breaker in virtual time.
 
 use super::*;
 use crate::clock;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn breaker() -> (Breaker, Instant) {
-    let now = clock::origin();
-    (Breaker::new(Settings::default(), now), now)
+fn breaker() -> (CircuitBreaker, Instant) {
+    let now = clock::epoch();
+    (CircuitBreaker::new(CircuitBreakerSettings::default(), now), now)
 }
 
-/// Whether it may have a request now, with this luck.
-fn admits(breaker: &Breaker, now: Instant, luck: f64) -> bool {
-    !breaker.is_shut(now) && !breaker.spares(now, luck)
+/// Whether the backend may get a request now. `random`: see [`CircuitBreaker::spares`].
+fn admits(breaker: &CircuitBreaker, now: Instant, random: f64) -> bool {
+    !breaker.is_shut(now) && !breaker.spares(now, random)
 }
 
-fn fail(breaker: &Breaker, times: u32, now: Instant) -> u32 {
+fn fail(breaker: &CircuitBreaker, times: u32, now: Instant) -> u32 {
     (0..times).map(|_| u32::from(breaker.on_failure(now))).sum()
 }
 
-/// A replica that was ejected gets a request, and answers it.
-fn recover(breaker: &Breaker, now: Instant) {
+/// Sends a request to an ejected backend, which succeeds.
+fn recover(breaker: &CircuitBreaker, now: Instant) {
     breaker.on_pick(now);
     assert!(breaker.on_answer(now));
 }
 
 #[test]
-fn failures_in_a_row_eject_and_an_answer_between_them_begins_anew() {
+fn consecutive_failures_eject_and_a_success_between_them_resets_the_count() {
     let (breaker, now) = breaker();
     assert_eq!(fail(&breaker, 4, now), 0);
     breaker.on_answer(now);
@@ -34,14 +34,14 @@ fn failures_in_a_row_eject_and_an_answer_between_them_begins_anew() {
     assert!(admits(&breaker, now, 0.99));
     assert_eq!(fail(&breaker, 1, now), 1, "the fifth");
     assert!(!admits(&breaker, now, 0.0));
-    assert_eq!(breaker.standing(), Standing::Open);
+    assert_eq!(breaker.state(), BreakerState::Open);
 }
 
 #[test]
-fn half_of_the_requests_failing_ejects_although_others_are_answered_between() {
+fn the_failure_ratio_ejects_without_consecutive_failures() {
     let (breaker, now) = breaker();
     for number in 0..19 {
-        assert!(!breaker.on_failure(now), "{number}: fewer than 20 say nothing");
+        assert!(!breaker.on_failure(now), "{number}: fewer than 20 do not count");
         breaker.on_answer(now);
         if number >= 9 {
             break;
@@ -57,13 +57,13 @@ fn half_of_the_requests_failing_ejects_although_others_are_answered_between() {
 }
 
 #[test]
-fn what_was_long_ago_is_no_part_of_the_share() {
+fn outcomes_outside_the_window_do_not_count() {
     let (breaker, now) = breaker();
     for _ in 0..9 {
         breaker.on_failure(now);
         breaker.on_answer(now);
     }
-    let later = now + 3 * WINDOW;
+    let later = now + 3 * WINDOW_LENGTH;
     for _ in 0..12 {
         breaker.on_answer(later);
     }
@@ -71,21 +71,21 @@ fn what_was_long_ago_is_no_part_of_the_share() {
 }
 
 #[test]
-fn half_open_gets_one_request_at_a_time_and_an_answer_closes_it() {
+fn half_open_admits_one_request_at_a_time_and_a_success_closes_it() {
     let (breaker, now) = breaker();
     fail(&breaker, 5, now);
     let later = now + 10 * SECOND;
     assert!(admits(&breaker, later, 0.99));
     breaker.on_pick(later);
-    assert_eq!(breaker.standing(), Standing::HalfOpen);
-    assert!(!admits(&breaker, later, 0.0), "one is under way");
-    assert!(admits(&breaker, later + PROBE, 0.0), "it may never tell");
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+    assert!(!admits(&breaker, later, 0.0), "one request is in flight");
+    assert!(admits(&breaker, later + PROBE_TIMEOUT, 0.0), "its outcome may stay unknown");
     assert!(breaker.on_answer(later));
-    assert_eq!(breaker.standing(), Standing::Closed);
+    assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 #[test]
-fn an_answer_to_a_request_from_before_does_not_close_it() {
+fn a_success_of_an_earlier_request_does_not_close_it() {
     let (breaker, now) = breaker();
     fail(&breaker, 5, now);
     assert!(!breaker.on_answer(now + SECOND));
@@ -93,27 +93,27 @@ fn an_answer_to_a_request_from_before_does_not_close_it() {
 }
 
 #[test]
-fn each_ejection_lasts_twice_as_long_up_to_five_minutes_until_it_was_well_for_a_while() {
+fn the_ejection_time_doubles_up_to_five_minutes_and_resets_after_a_healthy_period() {
     let (breaker, mut now) = breaker();
     fail(&breaker, 5, now);
-    for lasts in [10, 20, 40, 80, 160, 300, 300] {
-        assert!(!admits(&breaker, now + (lasts - 1) * SECOND, 0.0), "{lasts}");
-        assert!(admits(&breaker, now + lasts * SECOND, 0.0), "{lasts}");
-        now += lasts * SECOND;
+    for seconds in [10, 20, 40, 80, 160, 300, 300] {
+        assert!(!admits(&breaker, now + (seconds - 1) * SECOND, 0.0), "{seconds}");
+        assert!(admits(&breaker, now + seconds * SECOND, 0.0), "{seconds}");
+        now += seconds * SECOND;
         breaker.on_pick(now);
-        assert!(breaker.on_failure(now), "the one that tries it fails");
+        assert!(breaker.on_failure(now), "the half-open request fails");
     }
-    now += LONGEST;
+    now += MAX_EJECTION_TIME;
     recover(&breaker, now);
-    now += LONGEST + SECOND;
+    now += MAX_EJECTION_TIME + SECOND;
     fail(&breaker, 5, now);
-    assert!(admits(&breaker, now + 10 * SECOND, 0.99), "it begins anew");
+    assert!(admits(&breaker, now + 10 * SECOND, 0.99), "the ejection time is reset");
 }
 
 #[test]
-fn a_replica_that_comes_back_gets_a_tenth_and_then_evenly_more() {
+fn slow_start_begins_with_a_tenth_of_the_traffic_and_grows_linearly() {
     let (breaker, now) = breaker();
-    breaker.on_return(now);
+    breaker.on_recovery(now);
     assert!(admits(&breaker, now, 0.09) && !admits(&breaker, now, 0.11));
     let half = now + 15 * SECOND;
     assert!(admits(&breaker, half, 0.54) && !admits(&breaker, half, 0.56));
@@ -121,28 +121,34 @@ fn a_replica_that_comes_back_gets_a_tenth_and_then_evenly_more() {
 }
 
 #[test]
-fn one_that_is_full_rests_for_a_moment_and_is_not_ill() {
+fn overload_causes_a_short_backoff_and_no_ejection() {
     let (breaker, now) = breaker();
-    (0..10).for_each(|_| breaker.on_full(now));
+    (0..10).for_each(|_| breaker.on_overload(now));
     assert!(!admits(&breaker, now, 0.0));
-    assert_eq!(breaker.standing(), Standing::Resting);
-    assert!(admits(&breaker, now + REST, 0.99), "with its full share");
-    breaker.on_pick(now + REST);
-    assert!(admits(&breaker, now + REST, 0.99), "and not one at a time");
+    assert_eq!(breaker.state(), BreakerState::Resting);
+    assert!(admits(&breaker, now + OVERLOAD_BACKOFF, 0.99), "without slow start");
+    breaker.on_pick(now + OVERLOAD_BACKOFF);
+    assert!(admits(&breaker, now + OVERLOAD_BACKOFF, 0.99), "and more than one at a time");
 }
 
 #[test]
-fn one_that_drains_gets_nothing_and_is_tried_then() {
+fn a_draining_backend_gets_no_requests_and_is_probed_afterwards() {
     let (breaker, now) = breaker();
     assert!(breaker.on_drain(now) && !breaker.on_drain(now));
-    assert!(!admits(&breaker, now + DRAIN / 2, 0.0) && admits(&breaker, now + DRAIN, 0.0));
-    breaker.on_pick(now + DRAIN);
-    assert!(!admits(&breaker, now + DRAIN, 0.0));
+    assert!(
+        !admits(&breaker, now + DRAIN_TIME / 2, 0.0) && admits(&breaker, now + DRAIN_TIME, 0.0)
+    );
+    breaker.on_pick(now + DRAIN_TIME);
+    assert!(!admits(&breaker, now + DRAIN_TIME, 0.0));
 }
 
 #[test]
-fn settings_of_zero_eject_nobody() {
-    let settings = Settings { failures: 0, failure_share: 0.0, ..Settings::default() };
-    let breaker = Breaker::new(settings, clock::origin());
-    assert_eq!(fail(&breaker, 1_000, clock::origin()), 0);
+fn zero_thresholds_disable_ejection() {
+    let settings = CircuitBreakerSettings {
+        consecutive_failures: 0,
+        failure_ratio: 0.0,
+        ..CircuitBreakerSettings::default()
+    };
+    let breaker = CircuitBreaker::new(settings, clock::epoch());
+    assert_eq!(fail(&breaker, 1_000, clock::epoch()), 0);
 }

@@ -1,10 +1,10 @@
-//! What it means that a replica fails: for the request, which may go to another one, and for the
-//! replica, which may be left alone for a while. Pure: times come in as arguments.
+//! Failure handling: failover of requests and circuit breaking of backends. Nothing here reads a
+//! clock: times are arguments.
 
-mod breaker;
-mod poison;
-mod symptom;
+mod circuit_breaker;
+mod failure_kind;
+mod poison_request;
 
-pub use breaker::{Breaker, Settings, Standing};
-pub use poison::Poison;
-pub use symptom::{Effect, Elsewhere, Symptom};
+pub use circuit_breaker::{BreakerState, CircuitBreaker, CircuitBreakerSettings};
+pub use failure_kind::{BreakerAction, FailoverPolicy, FailureKind};
+pub use poison_request::PoisonRequestDetector;

@@ -1,12 +1,18 @@
-//! The fewest requests in flight for the replica's weight, as far as this gateway knows. It needs
-//! nothing from the replicas, and knows nothing of how long their requests are. A replica whose oldest
-//! request is overdue comes last.
+//! Policy `least_requests`: the fewest requests of this gateway in flight per unit of weight.
+//!
+//! It needs no metrics of the backends and ignores how long requests are. An overdue candidate
+//! comes after all others.
 
-use super::{Ask, Candidate, Choice, load_if_not_overdue, lowest};
+use super::{Candidate, PolicyChoice, RoutingRequest, load_with_overdue_penalty, lowest};
 
-pub(super) fn pick(candidates: &[Candidate], ask: &Ask) -> Choice {
-    Choice {
-        index: lowest(candidates, &candidates.iter().map(load_if_not_overdue), 0.0, ask.sequence),
+pub(super) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
+    PolicyChoice {
+        index: lowest(
+            candidates,
+            &candidates.iter().map(load_with_overdue_penalty),
+            0.0,
+            request.sequence,
+        ),
         reason: "fewest_requests",
     }
 }

@@ -1,153 +1,162 @@
-//! A policy sees a snapshot and a question and names a replica. It holds no lock, reads no clock
-//! and draws no luck of its own, so equal inputs give equal choices.
+//! Routing policies: pure functions from a request and a snapshot of the candidates to a backend.
 //!
-//! The snapshot is one [`Candidate`] for each replica: what its [`Ledger`] believes of it now, for
-//! this prompt. The gateway and the laboratory keep the same ledgers and ask the same policies.
+//! A policy holds no lock, reads no clock and has no random number generator: the random seed is
+//! part of [`RoutingRequest`]. Equal inputs give equal choices.
+//!
+//! The snapshot has one [`Candidate`] per backend: the estimate that its [`LoadEstimator`] makes
+//! for this prompt at this time. The gateway and `tokenweir replay` use the same estimators and
+//! policies.
 
-mod glance;
-pub mod high_water;
+mod candidate_sampler;
 pub mod kv_aware;
-mod learned;
+mod learned_estimates;
 mod least_requests;
-mod ledger;
+mod load_estimator;
+mod load_hint;
+mod load_report;
 mod p2c;
-mod prefill;
-pub mod prefix;
+mod pending_outputs;
+mod prefill_cost;
 mod prefix_affinity;
-mod promise;
-mod prompt;
-mod question;
+mod prefix_hints;
+pub mod prefix_table;
+mod prompt_fingerprint;
 mod random;
-mod recipients;
+mod reservation;
 mod round_robin;
-mod said;
+mod routing_context;
+pub mod saturation;
 mod session;
-mod shortlist;
-mod slots;
-mod unanswered;
+mod slot_estimator;
 
-pub use learned::Learned;
-pub use ledger::Ledger;
-pub use prefill::Prefill;
-pub use promise::{Counts, Own, Promise};
-pub use prompt::Prompt;
-pub use question::Question;
-pub use said::{LastSaid, Report};
-pub use shortlist::Shortlist;
+pub use candidate_sampler::CandidateSampler;
+pub use learned_estimates::LearnedEstimates;
+pub use load_estimator::LoadEstimator;
+pub use load_report::{LoadReport, ReportedLoad};
+pub use prefill_cost::PrefillCost;
+pub use prompt_fingerprint::PromptFingerprint;
+pub use reservation::{LocalLoad, Reservation, TokenCounts};
+pub use routing_context::RoutingContext;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A replica that could take the request, as it is believed to be now.
+/// A backend that a policy may pick, with its estimated state for one prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Candidate {
-    /// Its place in the fleet.
+    /// Index of the backend in the fleet.
     #[serde(skip)]
-    pub place: usize,
-    /// Requests that this gateway has at the replica.
+    pub position: usize,
+    /// Requests of this gateway in flight at the backend.
     pub in_flight: u32,
-    /// Its share of the work, relative to the others'. At least 1.
+    /// Share of the requests, relative to the weights of the other backends. 0 counts as 1.
     pub weight: u32,
-    /// Whether it has the LoRA adapter that the request asks for, or none is asked for.
+    /// Whether the backend has loaded the LoRA adapter of the request. True if the request needs
+    /// no adapter.
     pub has_adapter: bool,
-    /// A number of its own, for choices that are to stay the same.
+    /// Hash key of the backend, for rendezvous hashing of sessions.
     #[serde(skip)]
     pub key: u64,
-    /// Tokens of the prompt, as this replica would count them.
+    /// Estimated tokens of the prompt.
     pub prompt: f64,
-    /// Of those, the ones that are believed to be in its prefix cache.
+    /// Prompt tokens that are probably in the prefix cache of the backend.
     pub cached: f64,
-    /// Tokens that the answer is expected to have.
+    /// Expected output tokens.
     pub output: f64,
-    /// Prompt tokens that it computes before this request's.
+    /// Prompt tokens that the engine has to compute before those of this request.
     pub backlog: f64,
-    /// How fast it computes prompts.
-    pub prefill: Prefill,
-    /// Whether that has been learned from it.
+    /// Cost of prefill.
+    pub prefill: PrefillCost,
+    /// Whether `prefill` was learned from a first output of this backend.
     pub is_tried: bool,
-    /// Whether its answers told how many tokens prompts and answers have.
+    /// Whether `prompt` and `output` rest on token usage that this backend reported.
     pub is_told: bool,
-    /// Seconds since this gateway sent it a request, or since it is known.
+    /// Seconds since this gateway last sent a request to the backend. Before the first request:
+    /// since the start of its [`LoadEstimator`].
     pub rested: f64,
-    /// Requests that wait in its engine.
+    /// Estimated requests that wait in the engine.
     pub waiting: f64,
-    /// Requests that run there.
+    /// Estimated requests that run in the engine.
     pub running: f64,
-    /// What it last said of both itself. Zeros, if it said nothing.
-    pub said: LastSaid,
-    /// Share of its KV cache that requests hold; more than 1 if they do not fit. `None`: not known.
+    /// The load of the last report. Zeros before the first report.
+    pub said: ReportedLoad,
+    /// Estimated share of the KV cache that requests hold. More than 1: they do not fit. `None`:
+    /// no report had it.
     pub kv_usage: Option<f64>,
-    /// Tokens that its KV cache can hold.
+    /// Capacity of the KV cache in tokens. `None`: not reported.
     pub capacity: Option<u64>,
-    /// How much of this it said itself, lately: from 0 to 1.
+    /// Weight of the last report in these estimates, from 0 to 1. It falls with the age of the
+    /// report.
     pub certainty: f64,
-    /// Seconds until its engine has a free slot for one more sequence. 0: it has one, or the number of
-    /// its slots is not known.
+    /// Seconds until the engine has a free slot for one more sequence. 0: a slot is free, or the
+    /// number of slots is not known.
     pub slot_wait: f64,
-    /// Seconds for which its oldest request without output has been overdue, or for which all its
-    /// streams have been silent. 0: neither.
+    /// Seconds for which the oldest request without output has been overdue, or for which all
+    /// streams have stalled, whichever is longer. 0: neither holds.
     pub overdue: f64,
 }
 
-/// Lends what the others have taught to candidates that have not answered yet: they are worth a
-/// try, and not worth all that comes until they have.
-pub fn lend(candidates: &mut [Candidate]) {
-    lend_lines(candidates);
-    lend_tokens(candidates);
+/// Replaces the default estimates of candidates without observations by values from the other
+/// candidates. With the defaults, a new backend could get no request, or all requests until its
+/// first output.
+pub fn impute_missing_estimates(candidates: &mut [Candidate]) {
+    impute_prefill_costs(candidates);
+    impute_token_counts(candidates);
 }
 
-/// The line of the fastest.
-fn lend_lines(candidates: &mut [Candidate]) {
-    let tried = candidates.iter().filter(|candidate| candidate.is_tried);
-    let fastest = tried.map(|candidate| candidate.prefill).min_by(|a, b| {
-        let seconds = |line: &Prefill| line.seconds(LENT_FOR);
+/// Gives candidates without a learned prefill cost the cost of the fastest candidate that has one.
+fn impute_prefill_costs(candidates: &mut [Candidate]) {
+    let calibrated = candidates.iter().filter(|candidate| candidate.is_tried);
+    let fastest = calibrated.map(|candidate| candidate.prefill).min_by(|a, b| {
+        let seconds = |cost: &PrefillCost| cost.seconds(REFERENCE_PROMPT_TOKENS);
         seconds(a).total_cmp(&seconds(b))
     });
-    let Some(line) = fastest else { return };
-    for untried in candidates.iter_mut().filter(|candidate| !candidate.is_tried) {
-        untried.prefill = line;
+    let Some(cost) = fastest else { return };
+    for uncalibrated in candidates.iter_mut().filter(|candidate| !candidate.is_tried) {
+        uncalibrated.prefill = cost;
     }
 }
 
-/// The mean of the tokens: all serve the same model to the same clients.
-fn lend_tokens(candidates: &mut [Candidate]) {
-    let told = candidates.iter().filter(|candidate| candidate.is_told);
-    let sums = told.fold([0.0; 3], |[count, prompt, output], told| {
-        [count + 1.0, prompt + told.prompt, output + told.output]
+/// Gives candidates without reported usage the mean token counts of those with it: all candidates
+/// serve the same model, so the same prompt has about as many tokens at each. `cached` is scaled.
+fn impute_token_counts(candidates: &mut [Candidate]) {
+    let with_usage = candidates.iter().filter(|candidate| candidate.is_told);
+    let sums = with_usage.fold([0.0; 3], |[count, prompt, output], candidate| {
+        [count + 1.0, prompt + candidate.prompt, output + candidate.output]
     });
     let [prompt, output] = [sums[1] / sums[0], sums[2] / sums[0]];
     if prompt > 0.0 {
-        for untold in candidates.iter_mut().filter(|candidate| !candidate.is_told) {
-            untold.cached *= prompt / untold.prompt;
-            (untold.prompt, untold.output) = (prompt, output);
+        for candidate in candidates.iter_mut().filter(|candidate| !candidate.is_told) {
+            candidate.cached *= prompt / candidate.prompt;
+            (candidate.prompt, candidate.output) = (prompt, output);
         }
     }
 }
 
-/// The prompt, in tokens, for which the fastest is looked for.
-const LENT_FOR: f64 = 1_000.0;
+/// Prompt length in tokens at which the prefill costs of candidates are compared.
+const REFERENCE_PROMPT_TOKENS: f64 = 1_000.0;
 
-/// The question: one request.
+/// The input of a policy besides the candidates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ask {
-    /// The number of this question, counted up.
+pub struct RoutingRequest {
+    /// Sequence number of the decision, for round robin and for turns among equal candidates.
     pub sequence: u64,
-    /// Randomness for the policies that want some.
+    /// Random number, for the policies that need one.
     pub seed: u64,
-    /// A hash of the session that the request belongs to, if it says so.
+    /// Hash of the session. `None`: the request names no session.
     pub session: Option<u64>,
 }
 
-/// The answer.
+/// The choice of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Choice {
-    /// The position of the replica among the candidates.
+pub struct PolicyChoice {
+    /// Index among the candidates.
     pub index: usize,
-    /// Why, from a closed set.
+    /// Why the policy chose it: one of [`REASONS`].
     pub reason: &'static str,
 }
 
-/// The policies.
+/// A routing policy.
 #[derive(
     Debug,
     Clone,
@@ -164,57 +173,58 @@ pub struct Choice {
 #[serde(rename_all = "snake_case")]
 #[clap(rename_all = "snake_case")]
 pub enum PolicyKind {
-    /// The least predicted time to first token: queue, prompt, cached prefix and KV pressure.
+    /// The least predicted time to first token, from queue, prompt, cached prefix and KV cache
+    /// usage.
     #[default]
     KvAware,
-    /// One after the other.
+    /// Each backend in turn, by weight.
     RoundRobin,
-    /// Any.
+    /// A random backend, by weight.
     Random,
-    /// The fewest requests of this gateway in flight.
+    /// The fewest requests of this gateway in flight, relative to the weight.
     LeastRequests,
-    /// The less loaded of two drawn at random.
+    /// The less loaded of two random backends.
     P2c,
-    /// Where most of the prompt was sent before.
+    /// The backend that was sent the longest prefix of the prompt before, unless it is overloaded.
     PrefixAffinity,
-    /// Always the same for a session.
+    /// The same backend for all requests of a session, unless it is overloaded.
     Session,
 }
 
 /// A policy with its settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Policy {
-    /// Which.
+    /// Algorithm.
     pub kind: PolicyKind,
-    /// For [`PolicyKind::KvAware`].
-    pub kv_aware: kv_aware::Settings,
+    /// Settings of [`PolicyKind::KvAware`], which also hold for predictions under other policies.
+    pub kv_aware: kv_aware::KvAwareSettings,
 }
 
 impl Policy {
-    /// The name in the configuration, in metrics and in logs.
+    /// Name in the configuration, in metrics and in logs.
     pub const fn name(&self) -> &'static str {
         self.kind.name()
     }
 
-    /// Chooses among the candidates. `None` if there are none.
-    pub fn pick(&self, candidates: &[Candidate], ask: &Ask) -> Option<Choice> {
+    /// Chooses a candidate. `None`: there is no candidate.
+    pub fn pick(&self, candidates: &[Candidate], request: &RoutingRequest) -> Option<PolicyChoice> {
         if candidates.len() < 2 {
-            return candidates.first().map(|_| Choice { index: 0, reason: "only_candidate" });
+            return candidates.first().map(|_| PolicyChoice { index: 0, reason: "only_candidate" });
         }
         Some(match self.kind {
-            PolicyKind::KvAware => kv_aware::pick(&self.kv_aware, candidates, ask),
-            PolicyKind::RoundRobin => round_robin::pick(candidates, ask),
-            PolicyKind::Random => random::pick(candidates, ask),
-            PolicyKind::LeastRequests => least_requests::pick(candidates, ask),
-            PolicyKind::P2c => p2c::pick(candidates, ask),
-            PolicyKind::PrefixAffinity => prefix_affinity::pick(candidates, ask),
-            PolicyKind::Session => session::pick(candidates, ask),
+            PolicyKind::KvAware => kv_aware::pick(&self.kv_aware, candidates, request),
+            PolicyKind::RoundRobin => round_robin::pick(candidates, request),
+            PolicyKind::Random => random::pick(candidates, request),
+            PolicyKind::LeastRequests => least_requests::pick(candidates, request),
+            PolicyKind::P2c => p2c::pick(candidates, request),
+            PolicyKind::PrefixAffinity => prefix_affinity::pick(candidates, request),
+            PolicyKind::Session => session::pick(candidates, request),
         })
     }
 }
 
 impl PolicyKind {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 7] = [
         Self::KvAware,
         Self::RoundRobin,
@@ -225,7 +235,7 @@ impl PolicyKind {
         Self::Session,
     ];
 
-    /// The name in the configuration, in metrics and in logs.
+    /// Name in the configuration, in metrics and in logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::KvAware => "kv_aware",
@@ -239,10 +249,10 @@ impl PolicyKind {
     }
 }
 
-/// The reason of a choice among ejected replicas: too many are ejected to leave them all out.
+/// Reason of a choice in panic mode: too many backends are ejected, so ejections are ignored.
 pub const PANIC: &str = "panic_mode";
 
-/// Every reason of a choice: a label value is one of these.
+/// All reasons of a choice. They are label values of metrics.
 pub const REASONS: &[&str] = &[
     "only_candidate",
     "lowest_ttft",
@@ -258,41 +268,44 @@ pub const REASONS: &[&str] = &[
     PANIC,
 ];
 
-/// The position of the lowest cost. Of those that cost more by no more than `slack` it is the one
-/// that has rested longest, so that an idle fleet shares the work evenly, and no connection grows
-/// cold by bad luck; those that have rested equally long take turns.
+/// Index of the candidate with the lowest cost.
+///
+/// Candidates within `slack` of the lowest cost are ties. Among ties, the candidate that has been
+/// idle longest wins: an idle fleet then shares the requests evenly, and every pooled connection
+/// is used now and then. Candidates that have been idle equally long take turns by `turn`.
 fn lowest(
     candidates: &[Candidate],
     costs: &(impl Iterator<Item = f64> + Clone),
     slack: f64,
     turn: u64,
 ) -> usize {
-    let least = costs.clone().fold(f64::INFINITY, f64::min) + slack;
+    let limit = costs.clone().fold(f64::INFINITY, f64::min) + slack;
     let ties =
-        || candidates.iter().zip(costs.clone()).enumerate().filter(|(_, (_, cost))| *cost <= least);
+        || candidates.iter().zip(costs.clone()).enumerate().filter(|(_, (_, cost))| *cost <= limit);
     let longest = ties().map(|(_, (candidate, _))| candidate.rested).fold(0.0, f64::max);
     let best = || ties().filter(|(_, (candidate, _))| candidate.rested >= longest);
-    let wanted = (turn % best().count().max(1) as u64) as usize;
-    best().nth(wanted).map_or(0, |(index, _)| index)
+    let position = (turn % best().count().max(1) as u64) as usize;
+    best().nth(position).map_or(0, |(index, _)| index)
 }
 
-/// Requests in flight for each unit of weight, with the one that is asked for.
+/// Requests in flight per unit of weight, including the request to be routed.
 fn load(candidate: &Candidate) -> f64 {
     f64::from(candidate.in_flight + 1) / f64::from(candidate.weight.max(1))
 }
 
-/// The same, with a place behind all others for a candidate whose oldest request is overdue.
-fn load_if_not_overdue(candidate: &Candidate) -> f64 {
-    load(candidate) + if candidate.overdue > 0.0 { OVERDUE_LOAD } else { 0.0 }
+/// [`load`], plus [`OVERDUE_PENALTY`] for a candidate that is overdue: it comes after all others.
+fn load_with_overdue_penalty(candidate: &Candidate) -> f64 {
+    load(candidate) + if candidate.overdue > 0.0 { OVERDUE_PENALTY } else { 0.0 }
 }
 
-/// More requests than any backend has.
-const OVERDUE_LOAD: f64 = 1e9;
+/// Load added to an overdue candidate: more requests than any backend has in flight.
+const OVERDUE_PENALTY: f64 = 1e9;
 
-/// The candidate at a place between 0 and the sum of all weights.
-fn at_weight(candidates: &[Candidate], place: u64) -> usize {
+/// Index of the candidate that covers `position` when the weights are laid end to end. `position`
+/// is taken modulo the sum of the weights.
+fn index_at_weight(candidates: &[Candidate], position: u64) -> usize {
     let total: u64 = candidates.iter().map(|candidate| u64::from(candidate.weight.max(1))).sum();
-    let mut rest = place % total.max(1);
+    let mut rest = position % total.max(1);
     for (index, candidate) in candidates.iter().enumerate() {
         let weight = u64::from(candidate.weight.max(1));
         if rest < weight {
@@ -303,14 +316,14 @@ fn at_weight(candidates: &[Candidate], place: u64) -> usize {
     0
 }
 
-/// Spreads the bits of a number: the finalizer of splitmix64 (Steele, Lea and Flood 2014).
+/// Mixes the bits of a number with the finalizer of splitmix64 (Steele, Lea and Flood 2014).
 pub const fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)
 }
 
-/// A number of 64 even bits as a place from 0 to 1, without 1.
+/// Maps a uniformly distributed `u64` to `[0, 1)`.
 pub fn unit(number: u64) -> f64 {
     (number >> 11) as f64 / (1_u64 << 53) as f64
 }

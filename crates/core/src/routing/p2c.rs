@@ -1,16 +1,19 @@
-//! Power of two choices (Mitzenmacher 2001): draw two replicas, take the one with fewer requests.
-//! Nearly as even as taking the best of all, and it cannot herd.
-//! A replica whose oldest request is overdue loses to one where that is not so.
+//! Policy `p2c`: power of two choices (Mitzenmacher 2001). It draws two candidates at random and
+//! picks the one with fewer requests in flight per unit of weight.
+//!
+//! The load is almost as even as with the best of all candidates, and gateways that decide at the
+//! same time do not all pick the same backend. An overdue candidate loses to one that is not
+//! overdue.
 
-use super::{Ask, Candidate, Choice, load_if_not_overdue};
+use super::{Candidate, PolicyChoice, RoutingRequest, load_with_overdue_penalty};
 
-pub(super) fn pick(candidates: &[Candidate], ask: &Ask) -> Choice {
+pub(super) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
     let count = candidates.len() as u64;
-    let first = (ask.seed % count) as usize;
-    // The second is any of the others, so that the two differ.
-    let offset = (ask.seed >> 32) % (count - 1) + 1;
-    let second = ((ask.seed % count + offset) % count) as usize;
-    let cost = |index: usize| load_if_not_overdue(&candidates[index]);
+    let first = (request.seed % count) as usize;
+    // The second is drawn from the other candidates, so the two always differ.
+    let offset = (request.seed >> 32) % (count - 1) + 1;
+    let second = ((request.seed % count + offset) % count) as usize;
+    let cost = |index: usize| load_with_overdue_penalty(&candidates[index]);
     let index = if cost(second) < cost(first) { second } else { first };
-    Choice { index, reason: "fewer_of_two" }
+    PolicyChoice { index, reason: "fewer_of_two" }
 }

@@ -1,33 +1,41 @@
-//! Where most of the prompt was sent before, if that is a good part of it and the replica has not
-//! far more to do than the others; else the fewest requests.
+//! Policy `prefix_affinity`: the backend that has the longest cached prefix of the prompt.
+//!
+//! If no backend has at least [`MIN_CACHED_SHARE`] of the prompt, or all backends with the longest
+//! prefix are loaded above the bound, the policy falls back to `least_requests`.
 
-use super::{Ask, Candidate, Choice, least_requests, load, lowest};
+use super::{Candidate, PolicyChoice, RoutingRequest, least_requests, load, lowest};
 
-/// The least share of a prompt that is worth going after.
-const WORTH: f64 = 0.1;
-/// A replica is too busy with this many times the mean load (Mirrokni, Thorup and Zadimoghaddam
+/// Least cached share of a prompt that decides, from 0 to 1.
+const MIN_CACHED_SHARE: f64 = 0.1;
+/// Multiple of the mean load above which a backend is too busy (Mirrokni, Thorup and Zadimoghaddam
 /// 2018: consistent hashing with bounded loads).
-pub(super) const BOUND: f64 = 1.25;
+pub(super) const BOUNDED_LOAD_FACTOR: f64 = 1.25;
 
-pub(super) fn pick(candidates: &[Candidate], ask: &Ask) -> Choice {
+pub(super) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
     let most = candidates.iter().map(|candidate| candidate.cached).fold(0.0, f64::max);
-    if candidates.iter().all(|candidate| candidate.cached < WORTH * candidate.prompt) {
-        return least_requests::pick(candidates, ask);
+    if candidates.iter().all(|candidate| candidate.cached < MIN_CACHED_SHARE * candidate.prompt) {
+        return least_requests::pick(candidates, request);
     }
     let bound = bound(candidates);
     let is_best = |candidate: &Candidate| candidate.cached >= most && load(candidate) <= bound;
     if !candidates.iter().any(is_best) {
-        return Choice { reason: "prefix_too_busy", ..least_requests::pick(candidates, ask) };
+        return PolicyChoice {
+            reason: "prefix_too_busy",
+            ..least_requests::pick(candidates, request)
+        };
     }
     let loads = candidates.iter().map(|candidate| match candidate {
         best if is_best(best) => load(best),
         _ => f64::INFINITY,
     });
-    Choice { index: lowest(candidates, &loads, 0.0, ask.sequence), reason: "cached_prefix" }
+    PolicyChoice {
+        index: lowest(candidates, &loads, 0.0, request.sequence),
+        reason: "cached_prefix",
+    }
 }
 
-/// The load above which a replica is too busy.
+/// Load above which a backend is too busy: [`BOUNDED_LOAD_FACTOR`] × mean load + 1.
 pub(super) fn bound(candidates: &[Candidate]) -> f64 {
     let loads: f64 = candidates.iter().map(load).sum();
-    BOUND * loads / candidates.len() as f64 + 1.0
+    BOUNDED_LOAD_FACTOR * loads / candidates.len() as f64 + 1.0
 }

@@ -1,7 +1,7 @@
-//! Any replica, as often as their weights say.
+//! Policy `random`: a random candidate, by weight.
 
-use super::{Ask, Candidate, Choice, at_weight};
+use super::{Candidate, PolicyChoice, RoutingRequest, index_at_weight};
 
-pub(super) fn pick(candidates: &[Candidate], ask: &Ask) -> Choice {
-    Choice { index: at_weight(candidates, ask.seed), reason: "random" }
+pub(super) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
+    PolicyChoice { index: index_at_weight(candidates, request.seed), reason: "random" }
 }

@@ -1,8 +1,8 @@
-//! One after the other, as often as their weights say. The question's own number is the only state
-//! there is.
+//! Policy `round_robin`: each candidate in turn, by weight. Its only state is the sequence number
+//! of the decision.
 
-use super::{Ask, Candidate, Choice, at_weight};
+use super::{Candidate, PolicyChoice, RoutingRequest, index_at_weight};
 
-pub(super) fn pick(candidates: &[Candidate], ask: &Ask) -> Choice {
-    Choice { index: at_weight(candidates, ask.sequence), reason: "turn" }
+pub(super) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
+    PolicyChoice { index: index_at_weight(candidates, request.sequence), reason: "turn" }
 }

@@ -1,34 +1,37 @@
-//! Always the same replica for a session: the highest random weight (Thaler and Ravishankar
-//! 1996), so that a replica which comes or goes moves only its own sessions. One that is far
-//! busier than the others is passed over for the next. Requests without a session go where the
-//! fewest are.
+//! Policy `session`: the same backend for all requests of a session.
+//!
+//! It uses weighted rendezvous hashing (highest random weight, Thaler and Ravishankar 1996): a
+//! backend that is added or removed moves only its own sessions. A backend whose load is above the
+//! [bound](super::prefix_affinity) is passed over for the one with the next highest score. Requests
+//! without a session are routed by `least_requests`.
 
 use super::prefix_affinity::bound;
-use super::{Ask, Candidate, Choice, least_requests, load, mix, unit};
+use super::{Candidate, PolicyChoice, RoutingRequest, least_requests, load, mix, unit};
 
-pub(super) fn pick(candidates: &[Candidate], ask: &Ask) -> Choice {
-    let Some(session) = ask.session else { return least_requests::pick(candidates, ask) };
+pub(super) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
+    let Some(session) = request.session else { return least_requests::pick(candidates, request) };
     let bound = bound(candidates);
-    let home = highest(candidates, session, |_| true);
-    let index = highest(candidates, session, |candidate| load(candidate) <= bound).or(home);
-    let reason = if index == home { "session" } else { "session_too_busy" };
-    Choice { index: index.unwrap_or(0), reason }
+    let preferred = highest_scored(candidates, session, |_| true);
+    let within_bound = |candidate: &Candidate| load(candidate) <= bound;
+    let index = highest_scored(candidates, session, within_bound).or(preferred);
+    let reason = if index == preferred { "session" } else { "session_too_busy" };
+    PolicyChoice { index: index.unwrap_or(0), reason }
 }
 
-/// The candidate with the highest weight for a session, of those that are `open`.
-pub(super) fn highest(
+/// Index of the eligible candidate with the highest score for a session.
+pub(super) fn highest_scored(
     candidates: &[Candidate],
     session: u64,
-    open: impl Fn(&Candidate) -> bool,
+    is_eligible: impl Fn(&Candidate) -> bool,
 ) -> Option<usize> {
-    let open = candidates.iter().enumerate().filter(|(_, candidate)| open(candidate));
-    let scores = open.map(|(index, candidate)| (index, score(candidate, session)));
+    let eligible = candidates.iter().enumerate().filter(|(_, candidate)| is_eligible(candidate));
+    let scores = eligible.map(|(index, candidate)| (index, score(candidate, session)));
     scores.max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(index, _)| index)
 }
 
-/// −weight ÷ ln(u), with u drawn from the session and the replica: the highest is each as often as
-/// its weight says.
+/// −weight ÷ ln(u), where u in `[0, 1)` is a hash of session and backend. Each backend then has the
+/// highest score for a share of the sessions in proportion to its weight.
 fn score(candidate: &Candidate, session: u64) -> f64 {
-    let drawn = unit(mix(session ^ candidate.key));
-    -f64::from(candidate.weight.max(1)) / drawn.max(f64::MIN_POSITIVE).ln()
+    let uniform = unit(mix(session ^ candidate.key));
+    -f64::from(candidate.weight.max(1)) / uniform.max(f64::MIN_POSITIVE).ln()
 }

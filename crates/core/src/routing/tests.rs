@@ -1,14 +1,14 @@
-//! What every policy must do, whatever it is.
+//! Tests of properties that hold for all policies.
 
 use super::*;
 use clap::ValueEnum;
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 
-/// An idle replica of a prompt of 1,000 tokens.
-pub(super) fn replica() -> Candidate {
+/// An idle backend, for a prompt of 1,000 tokens.
+pub(super) fn idle_candidate() -> Candidate {
     Candidate {
-        place: 0,
+        position: 0,
         in_flight: 0,
         weight: 1,
         has_adapter: true,
@@ -17,13 +17,13 @@ pub(super) fn replica() -> Candidate {
         cached: 0.0,
         output: 100.0,
         backlog: 0.0,
-        prefill: Prefill::default(),
+        prefill: PrefillCost::default(),
         is_tried: true,
         is_told: true,
         rested: 1.0,
         waiting: 0.0,
         running: 0.0,
-        said: LastSaid::default(),
+        said: ReportedLoad::default(),
         kv_usage: Some(0.1),
         capacity: Some(100_000),
         certainty: 1.0,
@@ -32,7 +32,7 @@ pub(super) fn replica() -> Candidate {
     }
 }
 
-/// Any number that a belief could come to be, and some that it never should.
+/// Estimates that can occur, and some that should not.
 fn number() -> impl Strategy<Value = f64> {
     prop_oneof![0.0..1e6_f64, Just(0.0), Just(1e300), Just(f64::NAN), Just(-1.0)]
 }
@@ -44,11 +44,11 @@ fn candidate() -> impl Strategy<Value = Candidate> {
         (number(), number(), proptest::option::of(number()), any::<Option<u32>>()),
         (number(), number()),
     )
-        .prop_map(|(own, tokens, load, late)| Candidate {
-            in_flight: own.0.into(),
-            weight: own.1,
-            has_adapter: own.2,
-            key: own.3,
+        .prop_map(|(backend, tokens, load, delays)| Candidate {
+            in_flight: backend.0.into(),
+            weight: backend.1,
+            has_adapter: backend.2,
+            key: backend.3,
             prompt: tokens.0,
             cached: tokens.1,
             output: tokens.2,
@@ -57,9 +57,9 @@ fn candidate() -> impl Strategy<Value = Candidate> {
             running: load.1,
             kv_usage: load.2,
             capacity: load.3.map(u64::from),
-            slot_wait: late.0,
-            overdue: late.1,
-            ..replica()
+            slot_wait: delays.0,
+            overdue: delays.1,
+            ..idle_candidate()
         })
 }
 
@@ -69,11 +69,11 @@ proptest! {
         candidates in proptest::collection::vec(candidate(), 0..20),
         sequence: u64, seed: u64, session: Option<u64>,
     ) {
-        let ask = Ask { sequence, seed, session };
+        let request = RoutingRequest { sequence, seed, session };
         for kind in PolicyKind::ALL {
             let policy = Policy { kind, ..Policy::default() };
-            let choice = policy.pick(&candidates, &ask);
-            prop_assert_eq!(choice, policy.pick(&candidates, &ask));
+            let choice = policy.pick(&candidates, &request);
+            prop_assert_eq!(choice, policy.pick(&candidates, &request));
             match choice {
                 None => prop_assert!(candidates.is_empty()),
                 Some(choice) => {
@@ -90,15 +90,16 @@ fn counts(kind: PolicyKind, fleet: &[Candidate]) -> Vec<u32> {
     let mut random = fastrand::Rng::with_seed(5);
     let mut counts = vec![0; fleet.len()];
     for sequence in 0..4_000 {
-        let ask = Ask { sequence, seed: random.u64(..), session: Some(random.u64(..)) };
-        counts[policy.pick(fleet, &ask).unwrap().index] += 1;
+        let request =
+            RoutingRequest { sequence, seed: random.u64(..), session: Some(random.u64(..)) };
+        counts[policy.pick(fleet, &request).unwrap().index] += 1;
     }
     counts
 }
 
 #[test]
-fn every_policy_shares_out_an_idle_fleet() {
-    let idle = [1, 2, 3, 4].map(|key| Candidate { key: mix(key), ..replica() });
+fn every_policy_spreads_requests_over_an_idle_fleet() {
+    let idle = [1, 2, 3, 4].map(|key| Candidate { key: mix(key), ..idle_candidate() });
     for kind in PolicyKind::ALL {
         let counts = counts(kind, &idle);
         assert!(counts.iter().all(|count| (800..1_200).contains(count)), "{kind:?} {counts:?}");
@@ -106,9 +107,12 @@ fn every_policy_shares_out_an_idle_fleet() {
 }
 
 #[test]
-fn a_replica_of_twice_the_weight_gets_about_twice_as_much_where_turns_or_luck_decide() {
-    let fleet =
-        [(1, 2), (2, 1)].map(|(key, weight)| Candidate { key: mix(key), weight, ..replica() });
+fn a_backend_of_twice_the_weight_gets_about_twice_the_requests() {
+    let fleet = [(1, 2), (2, 1)].map(|(key, weight)| Candidate {
+        key: mix(key),
+        weight,
+        ..idle_candidate()
+    });
     for kind in [PolicyKind::RoundRobin, PolicyKind::Random, PolicyKind::Session] {
         let counts = counts(kind, &fleet);
         assert!((2_500..2_850).contains(&counts[0]), "{kind:?} {counts:?}");
@@ -116,28 +120,29 @@ fn a_replica_of_twice_the_weight_gets_about_twice_as_much_where_turns_or_luck_de
 }
 
 #[test]
-fn a_session_moves_only_if_its_own_replica_goes() {
+fn a_session_moves_only_if_its_own_backend_is_removed() {
     let fleet: Vec<Candidate> =
-        (1..9).map(|key| Candidate { key: mix(key), ..replica() }).collect();
+        (1..9).map(|key| Candidate { key: mix(key), ..idle_candidate() }).collect();
     let policy = Policy { kind: PolicyKind::Session, ..Policy::default() };
     for session in 0..200 {
-        let ask = Ask { session: Some(mix(session)), ..Ask::default() };
-        let before = fleet[policy.pick(&fleet, &ask).unwrap().index].key;
-        let after = policy.pick(&fleet[1..], &ask).unwrap().index + 1;
+        let request = RoutingRequest { session: Some(mix(session)), ..RoutingRequest::default() };
+        let before = fleet[policy.pick(&fleet, &request).unwrap().index].key;
+        let after = policy.pick(&fleet[1..], &request).unwrap().index + 1;
         assert!(before == fleet[0].key || before == fleet[after].key);
     }
 }
 
 #[test]
-fn prefix_affinity_goes_where_the_prompt_is_until_that_replica_has_far_more_to_do() {
+fn prefix_affinity_follows_the_cached_prefix_until_that_backend_is_overloaded() {
     let policy = Policy { kind: PolicyKind::PrefixAffinity, ..Policy::default() };
-    let warm = Candidate { cached: 600.0, in_flight: 2, ..replica() };
-    let pick = |fleet: &[Candidate]| policy.pick(fleet, &Ask::default()).unwrap();
-    assert_eq!(pick(&[replica(), warm]), Choice { index: 1, reason: "cached_prefix" });
+    let idle = idle_candidate();
+    let warm = Candidate { cached: 600.0, in_flight: 2, ..idle };
+    let pick = |fleet: &[Candidate]| policy.pick(fleet, &RoutingRequest::default()).unwrap();
+    assert_eq!(pick(&[idle, warm]), PolicyChoice { index: 1, reason: "cached_prefix" });
     let busy = Candidate { in_flight: 40, ..warm };
-    assert_eq!(pick(&[replica(), busy]), Choice { index: 0, reason: "prefix_too_busy" });
+    assert_eq!(pick(&[idle, busy]), PolicyChoice { index: 0, reason: "prefix_too_busy" });
     let little = Candidate { cached: 20.0, ..warm };
-    assert_eq!(pick(&[replica(), little]), Choice { index: 0, reason: "fewest_requests" });
+    assert_eq!(pick(&[idle, little]), PolicyChoice { index: 0, reason: "fewest_requests" });
 }
 
 #[test]
@@ -149,81 +154,83 @@ fn a_name_in_the_configuration_is_the_name_in_metrics() {
 }
 
 #[test]
-fn a_replica_that_has_not_answered_yet_is_taken_to_be_as_fast_as_the_fastest() {
-    let line = |base| Prefill { base, per_token: 1e-5 };
+fn an_uncalibrated_candidate_gets_the_prefill_cost_of_the_fastest() {
+    let cost = |base| PrefillCost { base, per_token: 1e-5 };
     let mut fleet = [
-        Candidate { prefill: line(0.01), in_flight: 3, backlog: 3_000.0, ..replica() },
-        Candidate { prefill: line(0.5), ..replica() },
-        Candidate { is_tried: false, ..replica() },
+        Candidate { prefill: cost(0.01), in_flight: 3, backlog: 3_000.0, ..idle_candidate() },
+        Candidate { prefill: cost(0.5), ..idle_candidate() },
+        Candidate { is_tried: false, ..idle_candidate() },
     ];
     let policy = Policy::default();
-    assert_eq!(policy.pick(&fleet, &Ask::default()).unwrap().index, 0);
-    lend(&mut fleet);
-    assert_eq!(policy.pick(&fleet, &Ask::default()).unwrap().index, 2);
-    assert_eq!((fleet[1].prefill, fleet[2].prefill), (line(0.5), line(0.01)));
+    assert_eq!(policy.pick(&fleet, &RoutingRequest::default()).unwrap().index, 0);
+    impute_missing_estimates(&mut fleet);
+    assert_eq!(policy.pick(&fleet, &RoutingRequest::default()).unwrap().index, 2);
+    assert_eq!((fleet[1].prefill, fleet[2].prefill), (cost(0.5), cost(0.01)));
 }
 
-/// Ledgers of replicas that answer each request, which is no stream, at once; and what each was sent.
-fn answered_at_once(replicas: usize, requests: u64, tokens: u64) -> Vec<u32> {
+/// Routes non-streaming requests to backends that respond at once, and counts them per backend.
+fn simulate_immediate_responses(backend_count: usize, requests: u64, tokens: u64) -> Vec<u32> {
     #[expect(clippy::disallowed_methods, reason = "any moment will do")]
     let epoch = Instant::now();
-    let ledgers: Vec<Ledger> =
-        (0..replicas).map(|_| Ledger::new(epoch, Duration::from_secs(5))).collect();
-    let (prompt, mut sent) = (Prompt { bytes: 400, ..Prompt::default() }, vec![0; replicas]);
+    let estimators: Vec<LoadEstimator> =
+        (0..backend_count).map(|_| LoadEstimator::new(epoch, Duration::from_secs(5))).collect();
+    let (prompt, mut sent) =
+        (PromptFingerprint { bytes: 400, ..PromptFingerprint::default() }, vec![0; backend_count]);
     for sequence in 0..requests {
         let now = epoch + Duration::from_millis(100 * (sequence + 1));
-        let of = |ledger: &Ledger| ledger.candidate(&prompt, now);
-        let mut candidates: Vec<Candidate> = ledgers.iter().map(of).collect();
-        lend(&mut candidates);
-        let ask = Ask { sequence: mix(sequence), ..Ask::default() };
-        let index = Policy::default().pick(&candidates, &ask).unwrap().index;
-        let mut promise = ledgers[index].promise(&candidates[index], &prompt, false, now);
-        let counts = Counts { prompt: Some(tokens), cached: None, output: Some(tokens) };
-        ledgers[index].answered(&mut promise, &counts);
-        ledgers[index].give_back(promise, now);
+        let candidate = |estimator: &LoadEstimator| estimator.candidate(&prompt, now);
+        let mut candidates: Vec<Candidate> = estimators.iter().map(candidate).collect();
+        impute_missing_estimates(&mut candidates);
+        let request = RoutingRequest { sequence: mix(sequence), ..RoutingRequest::default() };
+        let index = Policy::default().pick(&candidates, &request).unwrap().index;
+        let mut reservation = estimators[index].reserve(&candidates[index], &prompt, false, now);
+        let counts = TokenCounts { prompt: Some(tokens), cached: None, output: Some(tokens) };
+        estimators[index].answered(&mut reservation, &counts);
+        estimators[index].release(reservation, now);
         sent[index] += 1;
     }
     sent
 }
 
 #[test]
-fn replicas_that_have_not_answered_yet_are_not_passed_over_for_those_whose_prompts_are_short() {
-    assert_eq!(answered_at_once(8, 800, 10), [100; 8]);
-    assert_eq!(answered_at_once(8, 800, 400), [100; 8], "nor preferred to those with long ones");
+fn uncalibrated_backends_get_their_share_of_requests() {
+    assert_eq!(simulate_immediate_responses(8, 800, 10), [100; 8]);
+    assert_eq!(simulate_immediate_responses(8, 800, 400), [100; 8], "with long responses too");
 }
 
 #[test]
-fn of_equals_the_one_that_has_rested_longest_is_sent_the_next() {
-    let fleet = [1.0, 3.0, 2.0].map(|rested| Candidate { rested, ..replica() });
+fn among_equals_the_longest_idle_candidate_is_picked() {
+    let fleet = [1.0, 3.0, 2.0].map(|rested| Candidate { rested, ..idle_candidate() });
     for kind in [PolicyKind::KvAware, PolicyKind::LeastRequests] {
         let policy = Policy { kind, ..Policy::default() };
         for sequence in 0..10 {
-            let ask = Ask { sequence, ..Ask::default() };
-            assert_eq!(policy.pick(&fleet, &ask).unwrap().index, 1, "{kind:?}");
+            let request = RoutingRequest { sequence, ..RoutingRequest::default() };
+            assert_eq!(policy.pick(&fleet, &request).unwrap().index, 1, "{kind:?}");
         }
     }
 }
 
 #[test]
-fn tokens_that_nobody_has_told_are_lent_with_what_is_believed_cached_of_them() {
-    let untold = Candidate { is_told: false, cached: 500.0, ..replica() };
-    let mut fleet = [Candidate { prompt: 300.0, output: 8.0, ..replica() }, untold];
-    lend(&mut fleet);
+fn missing_token_counts_are_imputed_and_the_cached_part_is_scaled() {
+    let without_usage = Candidate { is_told: false, cached: 500.0, ..idle_candidate() };
+    let mut fleet = [Candidate { prompt: 300.0, output: 8.0, ..idle_candidate() }, without_usage];
+    impute_missing_estimates(&mut fleet);
     assert_eq!((fleet[1].prompt, fleet[1].cached, fleet[1].output), (300.0, 150.0, 8.0));
-    let mut nobody = [untold];
-    lend(&mut nobody);
-    assert_eq!(nobody, [untold]);
+    let mut fleet = [without_usage];
+    impute_missing_estimates(&mut fleet);
+    assert_eq!(fleet, [without_usage]);
 }
 
 #[test]
 fn policies_that_count_requests_prefer_a_backend_that_is_not_overdue() {
-    let overdue = Candidate { overdue: 0.1, ..replica() };
-    let busy = Candidate { in_flight: 7, ..replica() };
+    let overdue = Candidate { overdue: 0.1, ..idle_candidate() };
+    let busy = Candidate { in_flight: 7, ..idle_candidate() };
     for kind in [PolicyKind::LeastRequests, PolicyKind::P2c] {
         let policy = Policy { kind, ..Policy::default() };
-        let pick = |fleet: &[Candidate]| policy.pick(fleet, &Ask::default()).unwrap().index;
+        let pick =
+            |fleet: &[Candidate]| policy.pick(fleet, &RoutingRequest::default()).unwrap().index;
         assert_eq!(pick(&[overdue, busy]), 1, "{kind:?}");
         let more = Candidate { in_flight: 9, ..overdue };
-        assert_eq!(pick(&[more, overdue]), 1, "{kind:?}: while all are, the fewest requests count");
+        assert_eq!(pick(&[more, overdue]), 1, "{kind:?}: all are overdue, so requests count");
     }
 }

@@ -1,98 +1,103 @@
-//! Service level objectives: what is promised of requests, and whether one request kept it. The
-//! same records that feed the metrics are judged, so the counts are exact: nothing is sampled and
-//! nothing is read back from buckets.
+//! Service level objectives: their definition, and the evaluation of each request.
+//!
+//! The records that feed the metrics are evaluated one by one, so the counts are exact: no request
+//! is sampled out, and no count is estimated from histogram buckets.
 
-mod promise;
+mod definition;
 #[cfg(test)]
 mod tests;
 
-pub use promise::{Condition, Measure, Promise, PromiseError};
+pub use definition::{
+    LatencyMeasure, ObjectiveCondition, ObjectiveDefinition, ObjectiveParseError,
+};
 
 use crate::record::{Outcome, RequestRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is promised of the requests for a model, of a tier, or of all.
+/// A service level objective for the requests of a model or tier, or for all requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
-    /// What metrics call it.
+    /// Name of the objective, the value of the metric label.
     pub name: String,
-    /// Only requests for this model, as clients name it. `None`: for any.
+    /// Only requests for this model count, by the name that clients use. `null`: any model.
     #[serde(default)]
     pub model: Option<String>,
-    /// Only requests of this tier. `None`: of any.
+    /// Only requests of this tier count. `null`: any tier.
     #[serde(default)]
     pub tier: Option<String>,
-    /// The promise: conditions, joined by `and`, and the share of requests that must meet them all,
-    /// such as `ttft < 1s and itl_p95 < 50ms for 99 %`.
+    /// The conditions, joined by `and`, and the share of requests that must meet all of them, such
+    /// as `ttft < 1s and itl_p95 < 50ms for 99 %`.
     #[serde(rename = "objective")]
     #[schemars(with = "String")]
-    pub promise: Promise,
+    pub definition: ObjectiveDefinition,
 }
 
-/// What one request does to an objective.
+/// The result of one request for an objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// It got what was promised.
+pub enum ObjectiveResult {
+    /// The request met the objective.
     Good,
-    /// It did not.
+    /// The request did not meet the objective.
     Bad,
-    /// It does not count: another model or tier, no inference, or not for us to answer for.
+    /// The request does not count: another model or tier, no inference, or an error of the client.
     Excluded,
 }
 
-/// The status of a server that is too busy.
-const TOO_MANY: u16 = 429;
+const STATUS_TOO_MANY_REQUESTS: u16 = 429;
 
 // === impl Objective ===
 
 impl Objective {
-    /// Whether a finished request kept the promise.
+    /// Evaluates a finished request.
     ///
-    /// | the request | counts as |
+    /// | request | result |
     /// |---|---|
-    /// | is no inference, or of another model or tier | excluded |
-    /// | was at fault itself: a 4xx | excluded |
-    /// | found no room: a 429 or 503 of the gateway, a 429 of the replica | bad |
-    /// | failed: a 5xx, an error event, a cut, an abort, a timeout, the gateway's own end | bad |
-    /// | was left by its client before the first output | bad if it had waited longer than the limit of `ttft` (streams) or of `e2e`; else excluded |
-    /// | was left by its client after that | as what came until then |
-    /// | ended well | good if every condition holds |
+    /// | no inference, or another model or tier | excluded |
+    /// | client error: a 4xx other than 429 | excluded |
+    /// | no capacity: a 429 or 503 of the gateway, a 429 of the backend | bad |
+    /// | failure: 5xx, error event, truncation, abort, timeout, shutdown of the gateway | bad |
+    /// | client disconnect before output, past a limit of `ttft` (streams) or `e2e` | bad |
+    /// | client disconnect before output, within these limits | excluded |
+    /// | client disconnect during output | good if every condition holds until then |
+    /// | success | good if every condition holds |
     ///
-    /// A condition on what the request does not have (no stream, no time to first token) is passed
-    /// over. A value on the limit is within it, as in a bucket of a histogram.
-    pub fn judge(&self, record: &RequestRecord) -> Verdict {
-        if record.api.is_none() || !self.is_about(record) {
-            return Verdict::Excluded;
+    /// A condition on a value that the request does not have, such as `ttft` without a stream, is
+    /// ignored. A value equal to the limit meets it, as in a histogram bucket.
+    pub fn judge(&self, record: &RequestRecord) -> ObjectiveResult {
+        if record.api.is_none() || !self.applies_to(record) {
+            return ObjectiveResult::Excluded;
         }
-        let is_broken = self.promise.is_broken_by(record);
-        let has_begun = record.timings.first_output.is_some();
+        let is_violated = self.definition.is_violated_by(record);
+        let has_output = record.timings.first_output.is_some();
         match record.outcome {
-            Outcome::Ok | Outcome::Cancelled if is_broken => Verdict::Bad,
-            Outcome::Ok => Verdict::Good,
-            Outcome::Cancelled if has_begun => Verdict::Good,
-            Outcome::Cancelled => Verdict::Excluded,
-            Outcome::ClientError if record.status != Some(TOO_MANY) => Verdict::Excluded,
-            _ => Verdict::Bad,
+            Outcome::Ok | Outcome::Cancelled if is_violated => ObjectiveResult::Bad,
+            Outcome::Ok => ObjectiveResult::Good,
+            Outcome::Cancelled if has_output => ObjectiveResult::Good,
+            Outcome::Cancelled => ObjectiveResult::Excluded,
+            Outcome::ClientError if record.status != Some(STATUS_TOO_MANY_REQUESTS) => {
+                ObjectiveResult::Excluded
+            }
+            _ => ObjectiveResult::Bad,
         }
     }
 
-    fn is_about(&self, record: &RequestRecord) -> bool {
-        let is = |wanted: &Option<String>, found: &str| {
-            wanted.as_ref().is_none_or(|wanted| wanted == found)
+    fn applies_to(&self, record: &RequestRecord) -> bool {
+        let matches = |expected: &Option<String>, actual: &str| {
+            expected.as_ref().is_none_or(|expected| expected == actual)
         };
-        is(&self.model, record.model.name()) && is(&self.tier, record.tier.as_str())
+        matches(&self.model, record.model.name()) && matches(&self.tier, record.tier.as_str())
     }
 }
 
-// === impl Verdict ===
+// === impl ObjectiveResult ===
 
-impl Verdict {
-    /// The verdicts that are counted.
+impl ObjectiveResult {
+    /// The results that the metrics count.
     pub const COUNTED: [Self; 2] = [Self::Good, Self::Bad];
 
-    /// The name in metrics.
+    /// Name in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Good => "good",

@@ -1,53 +1,55 @@
-//! Trace context: who asked for this trace, which ids our spans have, whether its head is sampled,
-//! and what of it goes on to a replica. The ids are made when a request arrives, because they travel
-//! upstream; the spans themselves are made when it has ended.
+//! Trace context: the trace of a request, the ids of the gateway's spans, the head sampling
+//! decision, and the context that is injected into upstream requests.
+//!
+//! Ids are generated when a request arrives, because they travel upstream. The spans are created
+//! when the request has ended.
 
 mod b3;
-mod lists;
+mod list_headers;
 mod propagation;
 
-pub use propagation::{Formats, Parent, Propagation};
+pub use propagation::{Propagation, PropagationFormats, TraceParentMode};
 
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 use std::fmt;
 
-/// The trace that a request belongs to.
+/// The trace of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceContext {
     /// Never zero.
     pub trace_id: u128,
-    /// The caller's span, if its trace is continued.
-    pub parent: Option<u64>,
-    /// The caller's span, if its trace is not continued but named.
-    pub link: Option<TraceParent>,
-    /// Whether the spans of this trace are recorded from here on, whatever happens.
+    /// The client's span, if its trace is continued.
+    pub parent_span_id: Option<u64>,
+    /// The client's span, if its trace is linked instead of continued.
+    pub linked_parent: Option<TraceParent>,
+    /// Whether the head sampler selected this trace.
     pub is_sampled: bool,
-    /// The caller's `tracestate`.
-    pub state: Option<Box<str>>,
-    /// What of the caller's `baggage` goes on.
+    /// The client's `tracestate`, filtered.
+    pub trace_state: Option<Box<str>>,
+    /// The members of the client's `baggage` that are forwarded.
     pub baggage: Option<Box<str>>,
-    /// Whether any of this goes on to a replica.
-    pub is_passed_on: bool,
+    /// Whether any of this is injected into upstream requests.
+    pub is_propagated: bool,
 }
 
-/// A span of the caller's, or one that a callee is told of.
+/// A reference to a span: the client's, or the parent of an engine's span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
     /// Never zero.
     pub trace_id: u128,
     /// Never zero.
     pub span_id: u64,
-    /// The sampled flag.
+    /// The `sampled` flag.
     pub is_sampled: bool,
 }
 
-/// Which traces are recorded: the samplers of `OTEL_TRACES_SAMPLER`.
+/// The head sampler, as `OTEL_TRACES_SAMPLER` configures it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampler {
-    /// Follow the caller's decision where there is one.
+    /// Follow the client's decision if there is one.
     pub is_parent_based: bool,
-    /// Share of traces, from 0 to 1, decided by the trace id.
+    /// Share of traces from 0 to 1, selected by trace id.
     pub ratio: f64,
 }
 
@@ -58,27 +60,27 @@ static BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 // === impl TraceParent ===
 
 impl TraceParent {
-    /// Reads a header. `None` if it is not valid: the trace then begins here.
+    /// Parses a `traceparent` header. `None` if it is invalid: then the gateway starts a new trace.
     pub fn parse(header: &str) -> Option<Self> {
         let mut fields = header.trim().split('-');
         let (version, trace_id) = (fields.next()?, fields.next()?);
         let (span_id, flags) = (fields.next()?, fields.next()?);
         let is_known = version == "00" && fields.next().is_none();
-        let is_later = version != "00" && version != "ff" && hex(version, 2).is_some();
+        let is_later = version != "00" && version != "ff" && parse_hex(version, 2).is_some();
         if !(is_known || is_later) {
             return None;
         }
-        let trace_id = hex(trace_id, 32).filter(|id| *id != 0)?;
-        let span_id = hex(span_id, 16).filter(|id| *id != 0)? as u64;
-        let flags = hex(flags, 2)?;
+        let trace_id = parse_hex(trace_id, 32).filter(|id| *id != 0)?;
+        let span_id = parse_hex(span_id, 16).filter(|id| *id != 0)? as u64;
+        let flags = parse_hex(flags, 2)?;
         Some(Self { trace_id, span_id, is_sampled: flags & 1 == 1 })
     }
 }
 
 impl TraceParent {
-    /// As a header has it. Every request that is sent to a replica has one, and formatting
-    /// numbers through [`fmt`] would cost several times as much.
-    fn text(self) -> [u8; 55] {
+    /// Formats the header. It is sent with every upstream request, and formatting numbers through
+    /// [`fmt`] takes several times as long.
+    fn to_header_bytes(self) -> [u8; 55] {
         let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
         write_hex(&self.trace_id.to_be_bytes(), &mut text[3..35]);
         write_hex(&self.span_id.to_be_bytes(), &mut text[36..52]);
@@ -89,7 +91,7 @@ impl TraceParent {
 
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(std::str::from_utf8(&self.text()).unwrap_or_default())
+        f.write_str(std::str::from_utf8(&self.to_header_bytes()).unwrap_or_default())
     }
 }
 
@@ -101,7 +103,7 @@ fn write_hex(bytes: &[u8], digits: &mut [u8]) {
     }
 }
 
-fn hex(digits: &str, len: usize) -> Option<u128> {
+fn parse_hex(digits: &str, len: usize) -> Option<u128> {
     let is_lower_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let is_valid = digits.len() == len && digits.bytes().all(is_lower_hex);
     is_valid.then(|| u128::from_str_radix(digits, 16).ok()).flatten()
@@ -110,25 +112,27 @@ fn hex(digits: &str, len: usize) -> Option<u128> {
 // === impl TraceContext ===
 
 impl TraceContext {
-    /// The header for a callee whose caller is our span `span_id`.
-    pub fn header(&self, span_id: u64) -> TraceParent {
+    /// The `traceparent` for an upstream request whose parent is the gateway's span `span_id`.
+    pub fn trace_parent(&self, span_id: u64) -> TraceParent {
         TraceParent { trace_id: self.trace_id, span_id, is_sampled: self.is_sampled }
     }
 
-    /// Puts this context into the headers for a callee, in place of the caller's in any format.
-    pub fn pass_on(&self, span_id: u64, headers: &mut HeaderMap) {
-        let formats = || [&TRACEPARENT, &TRACESTATE, &BAGGAGE].into_iter().chain(&b3::HEADERS);
-        // Most callers send none of them, and to look once costs less than to remove nine.
-        if headers.keys().any(|name| formats().any(|other| other == name)) {
-            formats().for_each(|name| drop(headers.remove(name)));
+    /// Injects this context into the headers of an upstream request, and removes the client's
+    /// context in every format.
+    pub fn inject(&self, span_id: u64, headers: &mut HeaderMap) {
+        let context_headers =
+            || [&TRACEPARENT, &TRACESTATE, &BAGGAGE].into_iter().chain(&b3::B3_HEADERS);
+        // Most clients send none of them, and one scan costs less than nine removals.
+        if headers.keys().any(|name| context_headers().any(|header| header == name)) {
+            context_headers().for_each(|name| drop(headers.remove(name)));
         }
-        if !self.is_passed_on {
+        if !self.is_propagated {
             return;
         }
-        let parent = self.header(span_id).text();
-        let texts = [(&TRACESTATE, &self.state), (&BAGGAGE, &self.baggage)];
-        let texts = texts.map(|(name, text)| (name, text.as_deref().map(str::as_bytes)));
-        for (name, text) in texts.into_iter().chain([(&TRACEPARENT, Some(&parent[..]))]) {
+        let parent = self.trace_parent(span_id).to_header_bytes();
+        let values = [(&TRACESTATE, &self.trace_state), (&BAGGAGE, &self.baggage)];
+        let values = values.map(|(name, text)| (name, text.as_deref().map(str::as_bytes)));
+        for (name, text) in values.into_iter().chain([(&TRACEPARENT, Some(&parent[..]))]) {
             if let Some(value) = text.and_then(|text| HeaderValue::from_bytes(text).ok()) {
                 headers.insert(name, value);
             }
@@ -139,12 +143,12 @@ impl TraceContext {
 // === impl Sampler ===
 
 impl Sampler {
-    /// Whether a trace is recorded, given the caller's decision.
-    pub fn decides(self, parent: Option<bool>, trace_id: u128) -> bool {
+    /// Whether to sample a trace, given the decision of its parent.
+    pub fn should_sample(self, parent: Option<bool>, trace_id: u128) -> bool {
         if let (true, Some(decision)) = (self.is_parent_based, parent) {
             return decision;
         }
-        // The rule of the OpenTelemetry SDKs: the low 63 bits of the id against the ratio.
+        // The rule of the OpenTelemetry SDKs: compare the low 63 bits of the id with the ratio.
         let low = (trace_id as u64) >> 1;
         self.ratio >= 1.0 || (low as f64) < self.ratio * 2f64.powi(63)
     }
@@ -166,7 +170,7 @@ mod tests {
 
     #[test]
     fn malformed_headers_are_none() {
-        for bad in [
+        for invalid in [
             "",
             "00",
             "00-0-0-01",
@@ -177,20 +181,20 @@ mod tests {
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0x",
         ] {
-            assert_eq!(TraceParent::parse(bad), None, "{bad}");
+            assert_eq!(TraceParent::parse(invalid), None, "{invalid}");
         }
         let later = "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more";
         assert!(TraceParent::parse(later).is_some());
     }
 
     #[test]
-    fn the_ratio_is_kept() {
+    fn the_sampling_ratio_is_respected() {
         let always = Sampler { is_parent_based: true, ratio: 1.0 };
-        assert!(always.decides(None, u128::MAX));
+        assert!(always.should_sample(None, u128::MAX));
         let quarter = Sampler { is_parent_based: true, ratio: 0.25 };
         let mut random = fastrand::Rng::with_seed(1);
         let ids = std::iter::repeat_with(|| random.u128(..)).take(20_000);
-        let kept = ids.filter(|id| quarter.decides(None, *id)).count();
-        assert!((4_700..5_300).contains(&kept), "{kept}");
+        let sampled = ids.filter(|id| quarter.should_sample(None, *id)).count();
+        assert!((4_700..5_300).contains(&sampled), "{sampled}");
     }
 }

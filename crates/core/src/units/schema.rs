@@ -1,12 +1,12 @@
-//! How durations and sizes look in a file, for its JSON Schema.
+//! JSON Schema of durations and sizes in configuration files.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use std::borrow::Cow;
 
-/// A duration, as [`super::duration::parse`] reads it.
+/// The schema of a duration, as [`super::duration::parse`] accepts it.
 pub struct Duration;
 
-/// A size in bytes, as [`super::bytes::parse`] reads it.
+/// The schema of a size in bytes, as [`super::bytes::parse`] accepts it.
 pub struct Size;
 
 impl JsonSchema for Duration {
@@ -18,7 +18,7 @@ impl JsonSchema for Duration {
         json_schema!({
             "title": "duration",
             "type": "string",
-            "description": "A duration: numbers with their units, such as 250ms, 2s, 10m or 1h 30m.",
+            "description": "A duration: numbers with units, such as 250ms, 2s, 10m or 1h 30m.",
             "pattern": "^\\s*([0-9]+(\\.[0-9]+)?\\s*[a-zA-Zµμ]+\\s*)+$",
         })
     }

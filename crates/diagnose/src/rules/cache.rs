@@ -1,168 +1,182 @@
-//! The KV cache: too small for what runs, too small for what waits, and not found again.
+//! Rules about the KV cache: too small for the batch, too small for the queue, and prefixes that
+//! are computed again.
 
-use super::super::case::{Case, Found, Judgement};
-use super::super::measure::Measure;
-use super::super::step::Signal;
-use super::super::verdict::Severity;
-use super::Rule;
+use super::super::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use super::super::measure::WindowMeasure;
+use super::super::step::StepSignal;
+use super::super::verdict::VerdictSeverity;
+use super::DiagnosisRule;
 use std::time::Duration;
-use tokenweir_core::dialect::Load;
+use tokenweir_core::dialect::EngineLoad;
 
-/// A cache that is as full as this has no room for the next request.
-const FULL: f64 = 0.88;
-/// One that never was fuller than this has.
-const ROOMY: f64 = 0.80;
-/// Preemptions in a second that are more than an accident.
-const PREEMPTIONS: f64 = 0.02;
-/// As a share of requests.
-const PREEMPTED: f64 = 0.01;
-/// A share with which the work done twice is harm in itself.
-const MUCH_PREEMPTED: f64 = 0.05;
-/// Share of the blocks that a safe batch fills on the whole: lengths differ.
-const SAFE_FILL: f64 = 0.9;
+/// From this KV usage on, the cache has no capacity for the next request.
+const FULL_CACHE_USAGE: f64 = 0.88;
+/// A cache that was never fuller than this always had capacity.
+const FREE_CACHE_USAGE: f64 = 0.80;
+/// Minimum number of preemptions per second.
+const MIN_PREEMPTIONS_PER_SECOND: f64 = 0.02;
+/// Minimum number of preemptions per request.
+const MIN_PREEMPTED_RATIO: f64 = 0.01;
+/// Number of preemptions per request from which the repeated computation is harm in itself.
+const HARMFUL_PREEMPTED_RATIO: f64 = 0.05;
+/// Share of the blocks that a safe batch fills on average; the margin is for varying lengths.
+const SAFE_BLOCK_FILL_RATIO: f64 = 0.9;
 
-pub(super) const THRASHING: Rule = Rule {
+pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
     name: "kv_thrashing",
-    severity: Severity::Critical,
-    meaning: "The KV cache is too small for the batch: sequences are thrown out and computed again.",
+    severity: VerdictSeverity::Critical,
+    meaning: "The KV cache is too small for the batch: sequences are preempted and computed again.",
     remedy: "Lower --max-num-seqs or --max-model-len, store KV in fp8 (--kv-cache-dtype), or send \
-             long prompts to a replica of their own.",
-    disproof: "Preemptions stop growing while the times between tokens stay as they are.",
+             long prompts to a backend of their own.",
+    disproof: "The number of preemptions stops growing while the times between tokens do not \
+               change.",
     explained_by: &[],
-    needs: &[Signal::KvUsage, Signal::Preemptions, Signal::Running],
-    judge: thrashing,
+    needs: &[StepSignal::KvUsage, StepSignal::Preemptions, StepSignal::Running],
+    judge: judge_thrashing,
 };
 
-pub(super) const BACKLOG: Rule = Rule {
+pub(super) const BACKLOG: DiagnosisRule = DiagnosisRule {
     name: "kv_backlog",
-    severity: Severity::Warning,
-    meaning: "The KV cache is full and nothing is thrown out: new requests wait until others end.",
-    remedy: "Add a replica, store KV in fp8 (--kv-cache-dtype), give vLLM more of the GPU's memory \
-             (--gpu-memory-utilization), or cap the length of answers.",
-    disproof: "The queue drains while KV usage stays where it is.",
+    severity: VerdictSeverity::Warning,
+    meaning: "The KV cache is full without preemptions: new requests wait until others end.",
+    remedy: "Add a backend, store KV in fp8 (--kv-cache-dtype), give vLLM more of the GPU's memory \
+             (--gpu-memory-utilization), or limit the length of answers.",
+    disproof: "The queue drains while KV usage does not change.",
     explained_by: &["kv_thrashing"],
-    needs: &[Signal::KvUsage, Signal::Waiting, Signal::Running],
-    judge: backlog,
+    needs: &[StepSignal::KvUsage, StepSignal::Waiting, StepSignal::Running],
+    judge: judge_backlog,
 };
 
-pub(super) const PREFIX_MISSES: Rule = Rule {
+pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
     name: "prefix_cache_misses",
-    severity: Severity::Warning,
-    meaning: "Prompts share beginnings, and the replica computes them again all the same.",
-    remedy: "Route by prefix (routing.policy: kv_aware or prefix_affinity), keep what changes, such \
-             as the time, at the end of system prompts, or give the cache more room.",
-    disproof: "The hit ratio stays low on a replica that has had the same prompts for ten minutes \
+    severity: VerdictSeverity::Warning,
+    meaning: "Prompts share prefixes, and the backend computes them again.",
+    remedy: "Route by prefix (routing.policy: kv_aware or prefix_affinity), move changing parts, \
+             such as the time, to the end of system prompts, or enlarge the KV cache.",
+    disproof: "The hit ratio stays low on a backend that has had the same prompts for ten minutes \
                with a cache that is not full.",
     explained_by: &["kv_thrashing"],
-    needs: &[Signal::PrefixQueries, Signal::PrefixHits, Signal::AskedTokens],
-    judge: prefix_misses,
+    needs: &[StepSignal::PrefixQueries, StepSignal::PrefixHits, StepSignal::GatewayPromptTokens],
+    judge: judge_prefix_misses,
 };
 
-fn thrashing(case: &Case<'_>) -> Judgement {
+fn judge_thrashing(case: &Evaluation<'_>) -> RuleOutcome {
     let window = case.fast();
-    let preemptions = window.sum(Signal::Preemptions).unwrap_or(0.0);
-    let rate = window.get(Measure::PreemptionRate).unwrap_or(0.0);
-    let share = window.get(Measure::PreemptedShare);
-    let has_room = window.max(Signal::KvUsage).is_none_or(|most| most < ROOMY);
-    let is_full = window.quantile(Signal::KvUsage, 0.9).is_some_and(|usage| usage >= FULL);
-    let is_rare = share.is_some_and(|share| share < PREEMPTED);
-    if has_room || !is_full || preemptions < 2.0 || rate < PREEMPTIONS || is_rare {
-        return Judgement::Absent;
+    let preemptions = window.sum(StepSignal::Preemptions).unwrap_or(0.0);
+    let rate = window.get(WindowMeasure::PreemptionRate).unwrap_or(0.0);
+    let share = window.get(WindowMeasure::PreemptionsPerRequest);
+    let had_capacity = window.max(StepSignal::KvUsage).is_none_or(|usage| usage < FREE_CACHE_USAGE);
+    let usage = window.quantile(StepSignal::KvUsage, 0.9);
+    let is_full = usage.is_some_and(|usage| usage >= FULL_CACHE_USAGE);
+    let is_rare = share.is_some_and(|share| share < MIN_PREEMPTED_RATIO);
+    let is_preempting = preemptions >= 2.0 && rate >= MIN_PREEMPTIONS_PER_SECOND;
+    if had_capacity || !is_full || !is_preempting || is_rare {
+        return RuleOutcome::Absent;
     }
-    let mut harm = [case.slow_tokens(), case.slow_start()].concat();
-    let is_much = share.is_none_or(|share| share >= MUCH_PREEMPTED);
-    if harm.is_empty() && !is_much {
-        return Judgement::Absent;
+    let mut harm = [case.slow_inter_token_evidence(), case.slow_start()].concat();
+    let is_harmful = share.is_none_or(|share| share >= HARMFUL_PREEMPTED_RATIO);
+    if harm.is_empty() && !is_harmful {
+        return RuleOutcome::Absent;
     }
-    let signals = 1 + usize::from(is_much) + harm.len() + usize::from(case.queues());
-    let mut evidence = case.evidences(&[
-        Measure::KvUsageP90,
-        Measure::PreemptionRate,
-        Measure::PreemptedShare,
-        Measure::Running,
+    let signals = 1 + usize::from(is_harmful) + harm.len() + usize::from(case.queues());
+    let mut evidence = case.evidence_for_all(&[
+        WindowMeasure::KvUsageP90,
+        WindowMeasure::PreemptionRate,
+        WindowMeasure::PreemptionsPerRequest,
+        WindowMeasure::Running,
     ]);
     evidence.append(&mut harm);
-    Judgement::Present(Found::new(signals, evidence).remedy(smaller_batch(case)))
+    RuleOutcome::Present(RuleMatch::new(signals, evidence).remedy(batch_size_remedy(case)))
 }
 
-/// What the batch should be, if the lengths of sequences and the size of the cache are known.
-fn smaller_batch(case: &Case<'_>) -> Option<String> {
+/// A value for `--max-num-seqs`. `None` if the lengths of sequences or the size of the cache are
+/// unknown, or if the running batch is not larger.
+fn batch_size_remedy(case: &Evaluation<'_>) -> Option<String> {
     let window = case.main();
-    let prompt = window.ratio(Signal::PromptTokens, Signal::FirstTokens, 5.0)?;
-    let output = window.ratio(Signal::GenerationTokens, Signal::Queued, 5.0)?;
+    let prompt = window.ratio(StepSignal::PromptTokens, StepSignal::FirstTokens, 5.0)?;
+    let output = window.ratio(StepSignal::GenerationTokens, StepSignal::Queued, 5.0)?;
     let safe = safe_max_num_seqs(case.history.page()?, prompt + output)?;
-    let running = window.max(Signal::Running)?;
+    let running = window.max(StepSignal::Running)?;
     (f64::from(safe) < running).then(|| {
         format!(
-            "Start vLLM with --max-num-seqs {safe}: sequences are {:.0} tokens long on the whole, \
-             and up to {running:.0} ran at once.",
+            "Start vLLM with --max-num-seqs {safe}: sequences have {:.0} tokens on average, and up \
+             to {running:.0} ran at once.",
             prompt + output
         )
     })
 }
 
-/// Sequences of this mean final length, in tokens, that fit into a replica's KV cache at the same
-/// time: 0.9 × blocks ÷ ⌈length ÷ block size⌉. `None`: the page does not tell the size.
-pub fn safe_max_num_seqs(page: &Load, mean_tokens: f64) -> Option<u32> {
+/// Number of sequences of this mean final length, in tokens, that fit into a backend's KV cache:
+/// 0.9 × blocks ÷ ⌈length ÷ block size⌉. `None`: the page does not report the size of the cache.
+pub fn safe_max_num_seqs(page: &EngineLoad, mean_tokens: f64) -> Option<u32> {
     let block = page.block_size.filter(|size| *size >= 1.0).unwrap_or(1.0);
     let blocks = page.capacity()? as f64 / block;
-    let each = (mean_tokens / block).ceil().max(1.0);
-    Some((SAFE_FILL * blocks / each).floor().max(1.0) as u32)
+    let blocks_per_sequence = (mean_tokens / block).ceil().max(1.0);
+    Some((SAFE_BLOCK_FILL_RATIO * blocks / blocks_per_sequence).floor().max(1.0) as u32)
 }
 
-fn backlog(case: &Case<'_>) -> Judgement {
+fn judge_backlog(case: &Evaluation<'_>) -> RuleOutcome {
     let window = case.fast();
-    let is_full = window.quantile(Signal::KvUsage, 0.5).is_some_and(|usage| usage >= ROOMY)
-        && window.quantile(Signal::KvUsage, 0.9).is_some_and(|usage| usage >= FULL);
-    let (waiting, running) = (window.get(Measure::Waiting), window.get(Measure::Running));
+    let [median, p90] = [0.5, 0.9].map(|q| window.quantile(StepSignal::KvUsage, q));
+    let is_full = median.is_some_and(|usage| usage >= FREE_CACHE_USAGE)
+        && p90.is_some_and(|usage| usage >= FULL_CACHE_USAGE);
+    let (waiting, running) =
+        (window.get(WindowMeasure::Waiting), window.get(WindowMeasure::Running));
     let queued = waiting
         .zip(running)
         .map_or(0.0, |(waiting, running)| waiting / (waiting + running).max(1.0));
     let harm = case.slow_start();
     if !is_full || !case.queues() || queued < 0.2 || harm.is_empty() {
-        return Judgement::Absent;
+        return RuleOutcome::Absent;
     }
-    let measures = [Measure::KvUsageP90, Measure::Waiting, Measure::Running, Measure::QueueTime];
-    let evidence = [case.evidences(&measures), harm.clone()].concat();
-    Judgement::Present(Found::new(1 + harm.len(), evidence))
+    let measures = [
+        WindowMeasure::KvUsageP90,
+        WindowMeasure::Waiting,
+        WindowMeasure::Running,
+        WindowMeasure::QueueTime,
+    ];
+    let evidence = [case.evidence_for_all(&measures), harm.clone()].concat();
+    RuleOutcome::Present(RuleMatch::new(1 + harm.len(), evidence))
 }
 
-fn prefix_misses(case: &Case<'_>) -> Judgement {
+fn judge_prefix_misses(case: &Evaluation<'_>) -> RuleOutcome {
     let window = case.fast();
-    let Some(usual) = case.usual(Measure::HitRatio) else {
-        return Judgement::Unknown("its usual hit ratio: it takes five minutes with traffic");
+    let Some(usual) = case.baseline(WindowMeasure::PrefixHitRatio) else {
+        return RuleOutcome::Unknown("its usual hit ratio: it takes five minutes with traffic");
     };
     let (Some(ratio), Some(reusable)) =
-        (window.get(Measure::HitRatio), window.get(Measure::Reusable))
+        (window.get(WindowMeasure::PrefixHitRatio), window.get(WindowMeasure::ReusablePrompt))
     else {
-        return Judgement::Absent;
+        return RuleOutcome::Absent;
     };
     let has_fallen = usual.median >= 0.2 && ratio <= 0.5 * usual.median;
-    // Otherwise the prompts have changed, not the cache.
+    // If prompts share no prefixes, they have changed, not the cache.
     let is_shared = reusable >= 0.5;
-    let is_slower = [Measure::EngineTtft, Measure::Ttft].map(|it| case.has_risen(it, 1.3));
+    let is_slower =
+        [WindowMeasure::EngineTtft, WindowMeasure::Ttft].map(|it| case.has_risen(it, 1.3));
     if !has_fallen || !is_shared || is_slower == [false, false] {
-        return Judgement::Absent;
+        return RuleOutcome::Absent;
     }
-    let here = window.ratio(Signal::ReusableHereTokens, Signal::ReusableTokens, 1.0);
-    let cause = if case.history.is_young(Duration::from_mins(10)) {
-        return Judgement::Absent;
-    } else if window.quantile(Signal::KvUsage, 0.9).is_some_and(|usage| usage >= FULL) {
-        "evicted: requests hold the whole cache"
+    let here = window.ratio(StepSignal::ReusableHereTokens, StepSignal::ReusableTokens, 1.0);
+    let usage = window.quantile(StepSignal::KvUsage, 0.9);
+    let cause = if case.history.has_restarted_within(Duration::from_mins(10)) {
+        return RuleOutcome::Absent;
+    } else if usage.is_some_and(|usage| usage >= FULL_CACHE_USAGE) {
+        "evicted: requests occupy the whole cache"
     } else if here.is_some_and(|here| here < 0.5) {
-        "routed past it: other replicas have these beginnings"
+        "routed to others: other backends have these prefixes in their caches"
     } else {
-        "lost: the replica was believed to have these beginnings"
+        "lost: these prefixes were predicted to be in the cache of this backend"
     };
     let signals = 1 + is_slower.iter().filter(|is_slower| **is_slower).count();
     let measures = [
-        Measure::HitRatio,
-        Measure::Reusable,
-        Measure::EngineTtft,
-        Measure::Ttft,
-        Measure::KvUsageP90,
+        WindowMeasure::PrefixHitRatio,
+        WindowMeasure::ReusablePrompt,
+        WindowMeasure::EngineTtft,
+        WindowMeasure::Ttft,
+        WindowMeasure::KvUsageP90,
     ];
-    Judgement::Present(Found::new(signals, case.evidences(&measures)).because(cause))
+    RuleOutcome::Present(RuleMatch::new(signals, case.evidence_for_all(&measures)).because(cause))
 }
 
 #[cfg(test)]
@@ -171,12 +185,13 @@ mod tests {
 
     #[test]
     fn a_safe_batch_fills_nine_tenths_of_the_blocks() {
-        let page = Load { block_size: Some(16.0), blocks: Some(1_000.0), ..Load::default() };
+        let page =
+            EngineLoad { block_size: Some(16.0), blocks: Some(1_000.0), ..EngineLoad::default() };
         // 161 tokens take 11 blocks.
         assert_eq!(safe_max_num_seqs(&page, 161.0), Some(81));
         assert_eq!(safe_max_num_seqs(&page, 1e9), Some(1));
-        assert_eq!(safe_max_num_seqs(&Load::default(), 161.0), None);
-        let told = Load { kv_tokens: Some(1_000.0), ..Load::default() };
-        assert_eq!(safe_max_num_seqs(&told, 100.0), Some(9));
+        assert_eq!(safe_max_num_seqs(&EngineLoad::default(), 161.0), None);
+        let capacity_only = EngineLoad { kv_tokens: Some(1_000.0), ..EngineLoad::default() };
+        assert_eq!(safe_max_num_seqs(&capacity_only, 100.0), Some(9));
     }
 }

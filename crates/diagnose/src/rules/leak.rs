@@ -1,63 +1,78 @@
-//! What is held for ever: requests that never end, blocks that are never free.
+//! The rule about requests that never end and KV blocks that are never freed.
 
 use super::super::EVERY;
-use super::super::case::{Case, Found, Judgement};
-use super::super::measure::Measure;
-use super::super::step::Signal;
-use super::super::verdict::Severity;
-use super::Rule;
+use super::super::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use super::super::measure::WindowMeasure;
+use super::super::step::StepSignal;
+use super::super::verdict::VerdictSeverity;
+use super::DiagnosisRule;
 use std::time::Duration;
 
-/// Requests that nobody waits for.
-const GHOSTS: f64 = 3.0;
-/// Share of the KV cache that an idle engine may hold.
-const HELD: f64 = 0.02;
-/// For how long it must be so.
-const HELD_FOR: Duration = Duration::from_secs(45);
-/// Steps in that time.
-const STEPS: usize = (HELD_FOR.as_secs() / EVERY.as_secs()) as usize;
+/// Minimum number of requests in the engine that no client of this gateway waits for.
+const MIN_ORPHANED_REQUESTS: f64 = 3.0;
+/// Minimum share of the KV cache that an idle engine holds.
+const MIN_LEAKED_KV_USAGE: f64 = 0.02;
+/// How long the condition must hold.
+const LEAK_WINDOW: Duration = Duration::from_secs(45);
+/// Number of steps in that time.
+const LEAK_WINDOW_STEPS: usize = (LEAK_WINDOW.as_secs() / EVERY.as_secs()) as usize;
 
-pub(super) const MEMORY_LEAK: Rule = Rule {
+pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
     name: "memory_leak",
-    severity: Severity::Critical,
-    meaning: "The engine holds requests that nobody waits for, or blocks of no request.",
-    remedy: "Restart the replica when the others can take its work, and report the version: an \
-             engine that does not abort what clients left fills up until it thrashes.",
-    disproof: "Somebody else sends requests to the replica, past the gateway.",
+    severity: VerdictSeverity::Critical,
+    meaning: "The engine holds requests that no client waits for, or KV blocks that belong to no \
+              request.",
+    remedy: "Restart the backend when the others can take its load, and report the version: an \
+             engine that does not abort the requests of disconnected clients fills up until it \
+             thrashes.",
+    disproof: "Another client sends requests directly to the backend, not through the gateway.",
     explained_by: &[],
-    needs: &[Signal::KvUsage, Signal::Running, Signal::Waiting],
-    judge: leak,
+    needs: &[StepSignal::KvUsage, StepSignal::Running, StepSignal::Waiting],
+    judge: judge_memory_leak,
 };
 
-fn leak(case: &Case<'_>) -> Judgement {
-    let window = case.history.window(HELD_FOR);
-    let held: Vec<f64> = window.idle_values(Signal::KvUsage).collect();
-    if held.len() >= STEPS && held.iter().all(|usage| *usage >= HELD) {
-        let evidence = case.evidences(&[Measure::KvUsage, Measure::Running, Measure::Waiting]);
-        let found = Found::new(2, evidence);
-        return Judgement::Present(found.because("blocks are held while no request is there"));
+fn judge_memory_leak(case: &Evaluation<'_>) -> RuleOutcome {
+    let window = case.history.window(LEAK_WINDOW);
+    let held: Vec<f64> = window.idle_values(StepSignal::KvUsage).collect();
+    if held.len() >= LEAK_WINDOW_STEPS && held.iter().all(|usage| *usage >= MIN_LEAKED_KV_USAGE) {
+        let evidence = case.evidence_for_all(&[
+            WindowMeasure::KvUsage,
+            WindowMeasure::Running,
+            WindowMeasure::Waiting,
+        ]);
+        let found = RuleMatch::new(2, evidence);
+        return RuleOutcome::Present(found.because("KV blocks are held without any request"));
     }
-    if !window.tells(Signal::InFlight) {
-        return Judgement::Unknown("gateway");
+    if !window.has_signal(StepSignal::InFlight) {
+        return RuleOutcome::Unknown("gateway");
     }
-    let beyond: Vec<f64> = window.beyond_in_flight().collect();
-    let ghosts = beyond.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = beyond.iter().copied().fold(0.0, f64::max);
-    if beyond.len() < STEPS || ghosts < GHOSTS || is_bypassed(case, most - ghosts) {
-        return Judgement::Absent;
+    let surplus: Vec<f64> = window.foreign_requests().collect();
+    let min_surplus = surplus.iter().copied().fold(f64::INFINITY, f64::min);
+    let max_surplus = surplus.iter().copied().fold(0.0, f64::max);
+    if surplus.len() < LEAK_WINDOW_STEPS
+        || min_surplus < MIN_ORPHANED_REQUESTS
+        || has_other_clients(case, max_surplus - min_surplus)
+    {
+        return RuleOutcome::Absent;
     }
-    let evidence =
-        case.evidences(&[Measure::Running, Measure::Waiting, Measure::InFlight, Measure::KvUsage]);
-    let has_cancelled = case.main().sum(Signal::Cancelled).is_some_and(|it| it >= 1.0);
-    let found = Found::new(1 + usize::from(has_cancelled), evidence);
-    Judgement::Present(found.because("requests are running that nobody waits for"))
+    let evidence = case.evidence_for_all(&[
+        WindowMeasure::Running,
+        WindowMeasure::Waiting,
+        WindowMeasure::InFlight,
+        WindowMeasure::KvUsage,
+    ]);
+    let has_cancelled = case.main().sum(StepSignal::Cancelled).is_some_and(|it| it >= 1.0);
+    let found = RuleMatch::new(1 + usize::from(has_cancelled), evidence);
+    RuleOutcome::Present(found.because("the engine runs requests that no client waits for"))
 }
 
-/// Whether others send requests there past the gateway: theirs end, so that the engine finishes
-/// more than were sent from here, and their number moves. Ghosts stay.
-fn is_bypassed(case: &Case<'_>, movement: f64) -> bool {
+/// Whether other clients send requests directly to the backend. Their requests end, so that the
+/// engine finishes more requests than this gateway sent, and their number varies. Leaked requests
+/// stay.
+fn has_other_clients(case: &Evaluation<'_>, variation: f64) -> bool {
     let window = case.fast();
-    let finished = window.sum(Signal::Queued).unwrap_or(0.0);
-    let ours = window.sum(Signal::Finished).unwrap_or(0.0);
-    finished > 1.1 * ours + GHOSTS || movement > 2.0 * GHOSTS + 0.1 * ours
+    let finished = window.sum(StepSignal::Queued).unwrap_or(0.0);
+    let own_finished = window.sum(StepSignal::Finished).unwrap_or(0.0);
+    finished > 1.1 * own_finished + MIN_ORPHANED_REQUESTS
+        || variation > 2.0 * MIN_ORPHANED_REQUESTS + 0.1 * own_finished
 }

@@ -1,73 +1,73 @@
-//! The conditions, as a table. A row says what is wrong, what it takes to say so, what explains it
-//! away, what to do and what would prove it wrong; a function beside it judges the numbers.
+//! The rules, one row each: the meaning of the condition, the required signals, the rules that
+//! explain it, the remedy and the disproof. A function beside each row evaluates it.
 //!
-//! Each fires on harm and not on heat: a full cache alone is a cache well used.
+//! A rule requires harm to clients: a full cache alone is a cache that is well used.
 
 mod cache;
 mod fleet;
-mod flow;
 mod leak;
 mod prefill;
+mod request_flow;
 
-use super::case::{Case, Judgement};
-use super::step::Signal;
-use super::verdict::Severity;
+use super::evaluation::{Evaluation, RuleOutcome};
+use super::step::StepSignal;
+use super::verdict::VerdictSeverity;
 pub use cache::safe_max_num_seqs;
 
-/// One condition.
-pub struct Rule {
-    /// Its name: the label value, the key in JSON and the anchor of its runbook.
+/// A rule: one condition.
+pub struct DiagnosisRule {
+    /// The name: the label value, the name in JSON and the anchor of its documentation.
     pub name: &'static str,
-    /// How bad it is.
-    pub severity: Severity,
-    /// What it is, in one sentence.
+    /// The severity.
+    pub severity: VerdictSeverity,
+    /// The meaning, in one sentence.
     pub meaning: &'static str,
-    /// What to do.
+    /// The remedy.
     pub remedy: &'static str,
-    /// What would prove it wrong.
+    /// An observation that would disprove the condition.
     pub disproof: &'static str,
-    /// Conditions that explain it: while one of them is there, this one says nothing new.
+    /// Rules that explain this one: while one of them holds, this one is suppressed.
     pub explained_by: &'static [&'static str],
-    /// What has to be told.
-    needs: &'static [Signal],
-    judge: fn(&Case<'_>) -> Judgement,
+    /// The signals that the rule needs.
+    needs: &'static [StepSignal],
+    judge: fn(&Evaluation<'_>) -> RuleOutcome,
 }
 
-/// All of them: those that explain others come first.
-pub const RULES: [Rule; 12] = [
-    flow::BLIND,
+/// All rules. A rule comes after the rules that explain it.
+pub const RULES: [DiagnosisRule; 12] = [
+    request_flow::BLIND,
     cache::THRASHING,
     cache::BACKLOG,
     prefill::DECODE_STARVATION,
     prefill::PREFILL_STARVATION,
-    flow::STALLS,
-    flow::ABORT_SPIKE,
-    flow::FRONT_END_GAP,
+    request_flow::STALLS,
+    request_flow::ABORT_SPIKE,
+    request_flow::FRONT_END_GAP,
     leak::MEMORY_LEAK,
     fleet::GPU_UNDERUSED,
     fleet::IMBALANCE,
     cache::PREFIX_MISSES,
 ];
 
-impl Rule {
-    /// What it says of a case, and what is missing if it cannot tell.
-    pub(super) fn judge(&self, case: &Case<'_>) -> Result<Judgement, Vec<&'static str>> {
+impl DiagnosisRule {
+    /// Evaluates the rule. The error is the list of missing data.
+    pub(super) fn judge(&self, case: &Evaluation<'_>) -> Result<RuleOutcome, Vec<&'static str>> {
         let window = case.fast();
-        let is_missing = |signal: &&Signal| !window.tells(**signal);
+        let is_missing = |signal: &&StepSignal| !window.has_signal(**signal);
         let mut missing: Vec<&'static str> =
             self.needs.iter().filter(is_missing).map(|signal| signal.source()).collect();
         missing.dedup();
         if missing.is_empty() { Ok((self.judge)(case)) } else { Err(missing) }
     }
 
-    /// Whether it says that a replica tells nothing.
-    pub(super) fn is_about_silence(&self) -> bool {
-        self.name == flow::BLIND.name
+    /// Whether the rule reports that the metrics of a backend cannot be read.
+    pub(super) fn is_metrics_unreadable(&self) -> bool {
+        self.name == request_flow::BLIND.name
     }
 
-    /// Where more is said of it.
+    /// Link to the documentation of the rule.
     pub fn runbook(&self) -> String {
-        format!("docs/diagnose.md#{}", self.name)
+        format!("docs/operate/diagnose.md#{}", self.name)
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
             for other in rule.explained_by {
                 assert!(names.contains(other), "{} is explained by {other}", rule.name);
             }
-            assert!(names.insert(rule.name), "{} stands twice", rule.name);
+            assert!(names.insert(rule.name), "{} is listed twice", rule.name);
             for text in [rule.meaning, rule.remedy, rule.disproof] {
                 assert!(text.ends_with('.') && text.len() > 20, "{}: {text}", rule.name);
             }
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn each_rule_has_its_section_in_the_document() {
-        let document = include_str!("../../../../docs/diagnose.md");
+        let document = include_str!("../../../../docs/operate/diagnose.md");
         for rule in &RULES {
             assert!(document.contains(&format!("\n### {}\n", rule.name)), "{}", rule.name);
             assert!(document.contains(rule.remedy), "{}: {}", rule.name, rule.remedy);

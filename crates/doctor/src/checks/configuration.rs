@@ -1,73 +1,76 @@
-//! What the configuration says beside what was found.
+//! Checks of the gateway's configuration against the gathered facts.
 
-use crate::configuration::{Configuration, Model};
-use crate::facts::Facts;
+use crate::configuration::{ConfiguredModel, GatewaySettings};
+use crate::facts::DoctorFacts;
 use crate::finding::Remark;
 
-/// Names of the configuration that lead to no model.
-pub(super) fn named_models(facts: &Facts) -> Vec<Remark> {
-    let is_known = facts.replicas.iter().all(|replica| replica.served().is_some());
-    // One that has not told its models may have any.
-    if !is_known || facts.replicas.is_empty() {
+/// Reports model names of the configuration that lead to a model that no backend serves.
+pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
+    let is_known = facts.backends.iter().all(|backend| backend.served().is_some());
+    // A backend without a model list may serve any model.
+    if !is_known || facts.backends.is_empty() {
         return Vec::new();
     }
-    let leads_nowhere = |named: &&Model| {
+    let leads_nowhere = |named: &&ConfiguredModel| {
         let wanted = named.served_as.as_ref().unwrap_or(&named.name);
-        let mut serving = facts.replicas.iter().filter(|replica| {
-            let served = replica.served();
+        let mut serving = facts.backends.iter().filter(|backend| {
+            let served = backend.served();
             served.is_some_and(|served| served.iter().any(|model| *model.id == **wanted))
         });
-        !serving.any(|replica| {
-            named.backends.as_ref().is_none_or(|backends| backends.contains(&replica.id))
+        !serving.any(|backend| {
+            named.backends.as_ref().is_none_or(|backends| backends.contains(&backend.id))
         })
     };
-    let remark = |named: &Model| {
+    let remark = |named: &ConfiguredModel| {
         let wanted = named.served_as.as_ref().unwrap_or(&named.name);
-        let whose = named
+        let servers = named
             .backends
             .as_ref()
-            .map_or("no replica".to_owned(), |backends| format!("none of {}", backends.join(", ")));
+            .map_or("no backend".to_owned(), |backends| format!("none of {}", backends.join(", ")));
         let remark = Remark::error(format!(
-            "the name {} leads to {wanted}, which {whose} serves",
+            "the name {} leads to {wanted}, which {servers} serves",
             named.name
         ));
         let change =
             format!("correct `served_as` in `models`, or vllm serve --served-model-name {wanted}");
-        remark.because("Every request for it is answered 404.").change(change)
+        remark.because("The gateway answers every request for it with 404.").change(change)
     };
     facts.config.models.iter().filter(leads_nowhere).map(remark).collect()
 }
 
-/// Ports that more than this machine can reach, with nothing that guards them.
-pub(super) fn open_ports(facts: &Facts) -> Vec<Remark> {
+/// Reports listeners that other machines can reach without a key or token, and keys that are sent
+/// without TLS.
+pub(super) fn open_ports(facts: &DoctorFacts) -> Vec<Remark> {
     if !facts.is_configured {
         return Vec::new();
     }
-    let Configuration { listen, admin, backends, .. } = &facts.config;
+    let GatewaySettings { listen, admin, backends, .. } = &facts.config;
     let mut remarks = Vec::new();
     if !listen.ip().is_loopback() && !facts.config.has_keys {
         let remark = Remark::warning(format!("clients are served on {listen} without keys"));
-        let why = "Whoever reaches this address may use the replicas.";
-        remarks.push(remark.because(why).change("access.keys_file; `tokenweir key` makes keys"));
+        let why = "Any client that reaches this address can use the backends.";
+        let change = "access.keys_file; `tokenweir keygen` creates keys";
+        remarks.push(remark.because(why).change(change));
     }
     if !admin.ip().is_loopback() && !facts.config.has_admin_token {
-        let remark = Remark::warning(format!("the admin port {admin} wants no token"));
-        let why = "Whoever reaches it sees the configuration, the names of tenants and where the \
-                   replicas are, and can have the configuration read again.";
+        let remark = Remark::warning(format!("the admin port {admin} requires no token"));
+        let why = "Any client that reaches it can read the configuration, the names of tenants and \
+                   the addresses of the backends, and can reload the configuration.";
         remarks.push(remark.because(why).change("access.admin_token, or listen on 127.0.0.1"));
     }
-    let is_here = |host: &str| {
+    let is_local = |host: &str| {
         let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
         host == "localhost" || address.is_ok_and(|address| address.is_loopback())
     };
-    let in_clear = backends.iter().filter(|backend| {
-        backend.has_key && !backend.url.is_https() && !is_here(&backend.url.host_and_port().0)
+    let without_tls = backends.iter().filter(|backend| {
+        backend.has_key && !backend.url.is_https() && !is_local(&backend.url.host_and_port().0)
     });
-    let in_clear: Vec<String> = in_clear.map(|backend| backend.id.clone()).collect();
-    if !in_clear.is_empty() {
-        let remark = Remark::note(format!("keys go without TLS to {}", in_clear.join(", ")));
-        let why = "Whoever sees that network has them.";
-        remarks.push(remark.because(why).change("write https:// and see docs/tls.md"));
+    let without_tls: Vec<String> = without_tls.map(|backend| backend.id.clone()).collect();
+    if !without_tls.is_empty() {
+        let backends = without_tls.join(", ");
+        let remark = Remark::note(format!("keys are sent without TLS to {backends}"));
+        let why = "Anyone who can read the network traffic can read the keys.";
+        remarks.push(remark.because(why).change("use https:// URLs, see docs/guides/tls.md"));
     }
     remarks
 }

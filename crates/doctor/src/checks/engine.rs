@@ -1,55 +1,55 @@
-//! How the engine is set up, as far as its metrics tell.
+//! Checks settings of the engine that its metrics reveal.
 
-use crate::facts::{Facts, Replica};
-use crate::finding::{Remark, Severity};
-use crate::sight::Version;
+use crate::facts::{BackendFacts, DoctorFacts};
+use crate::finding::{FindingSeverity, Remark};
+use crate::interpretation::VllmVersion;
 use tokenweir_core::routing::PolicyKind;
 
-/// The first version that can refuse what finds no place in its queue.
-const REFUSES_SINCE: Version = Version(0, 32);
+/// The first version that can limit its queue.
+const QUEUE_LIMIT_SINCE: VllmVersion = VllmVersion(0, 32);
 
-pub(super) fn sleep(replica: &Replica, _: &Facts) -> Vec<Remark> {
-    if replica.load().and_then(|load| load.is_asleep()) != Some(true) {
+pub(super) fn sleep(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+    if backend.load().and_then(|load| load.is_asleep()) != Some(true) {
         return Vec::new();
     }
     let remark = Remark::warning("its engine sleeps: its weights are not on the GPU");
-    let why = "The gateway sends it nothing until it is awake.";
-    let wake = format!("curl -X POST {}/wake_up", replica.url);
+    let why = "The gateway sends no requests to it until it is awake.";
+    let wake = format!("curl -X POST {}/wake_up", backend.url);
     vec![remark.because(why).change(wake)]
 }
 
-pub(super) fn prefix_caching(replica: &Replica, facts: &Facts) -> Vec<Remark> {
-    if replica.cache_setting("enable_prefix_caching").as_deref() != Some("False") {
+pub(super) fn prefix_caching(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
+    if backend.cache_setting("enable_prefix_caching").as_deref() != Some("False") {
         return Vec::new();
     }
     let uses_prefixes =
         matches!(facts.config.policy, PolicyKind::KvAware | PolicyKind::PrefixAffinity);
-    let severity = if uses_prefixes { Severity::Warning } else { Severity::Note };
+    let severity = if uses_prefixes { FindingSeverity::Warning } else { FindingSeverity::Note };
     let remark = Remark::new(severity, "prefix caching is off");
-    let why = "Every prompt is computed whole, also one that begins like the last; sending it \
-               where its beginning was sent before helps nothing.";
+    let why = "Every prompt is computed completely, even if it shares a prefix with an earlier \
+               one. Routing by prefix then has no effect.";
     vec![remark.because(why).change("vllm serve --enable-prefix-caching")]
 }
 
-/// vLLM does not tell its limit, only what it has refused.
-pub(super) fn queue_limit(replica: &Replica, facts: &Facts) -> Vec<Remark> {
-    let Some(version) = replica.version_number() else { return Vec::new() };
-    if version < REFUSES_SINCE || replica.has_refused() != Some(false) {
+/// vLLM does not report the limit of its queue, only the number of requests that it rejected.
+pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
+    let Some(version) = backend.version_number() else { return Vec::new() };
+    if version < QUEUE_LIMIT_SINCE || backend.has_rejected_requests() != Some(false) {
         return Vec::new();
     }
     let seen = "it has refused no request; whether its queue has a limit cannot be seen";
     let gateway = match facts.config.max_waiting {
-        Some(most) => {
-            format!("The gateway holds requests back while {most} wait there, others do not.")
-        }
+        Some(max_waiting) => format!(
+            "The gateway holds requests back while {max_waiting} wait there, other clients do not."
+        ),
         None => "The gateway does not hold requests back either (admission).".to_owned(),
     };
-    let why = format!("By default vLLM queues without end and never answers 503. {gateway}");
+    let why = format!("By default vLLM queues without a limit and never answers 503. {gateway}");
     vec![Remark::note(seen).because(why).change("vllm serve --max-num-queued-reqs 64")]
 }
 
-impl Replica {
-    /// A setting of the KV cache, which vLLM tells as a label.
+impl BackendFacts {
+    /// A setting of the KV cache, from the labels of `vllm:cache_config_info`.
     pub(crate) fn cache_setting(&self, name: &str) -> Option<String> {
         let page = std::str::from_utf8(self.page()?).ok()?;
         let mut lines = page.lines();
@@ -60,9 +60,9 @@ impl Replica {
         Some(rest.split('"').next()?.to_owned())
     }
 
-    /// Whether it has turned a request away because of a limit of its queue. `None`: it does not
-    /// tell.
-    pub(crate) fn has_refused(&self) -> Option<bool> {
+    /// Whether the engine has rejected a request because its queue was full. `None`: its metrics do
+    /// not show it.
+    pub(crate) fn has_rejected_requests(&self) -> Option<bool> {
         let page = std::str::from_utf8(self.page()?).ok()?;
         let series =
             page.lines().filter(|line| line.starts_with("vllm:admission_rejections_total{"));

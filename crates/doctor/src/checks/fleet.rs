@@ -1,71 +1,74 @@
-//! Replicas beside each other: what should be the same.
+//! Checks for differences between backends that should be equal.
 
-use crate::facts::{Facts, Gateway, Replica, Silence};
+use crate::facts::{BackendFacts, DoctorFacts, GatewayFacts, GatherError};
 use crate::finding::Remark;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
-use tokenweir_core::model::Model;
+use tokenweir_core::model::ServedModel;
 
-pub(super) fn fleet(facts: &Facts) -> Vec<Remark> {
+pub(super) fn fleet(facts: &DoctorFacts) -> Vec<Remark> {
     let mut remarks = Vec::new();
-    // Of a gateway that does not tell, nothing is known.
-    let is_known = !matches!(&facts.gateway, Some(told) if !tells(told));
-    if facts.replicas.is_empty() && is_known {
-        let remark = Remark::error("there is no replica");
+    // The backends of a gateway whose status cannot be read are unknown.
+    let is_known = !matches!(&facts.gateway, Some(gateway) if !is_gateway_readable(gateway));
+    if facts.backends.is_empty() && is_known {
+        let remark = Remark::error("there is no backend");
         let change = "add `backends` or `discovery` to the configuration, or give --backend";
-        remarks.push(remark.because("The gateway answers 503.").change(change));
+        remarks.push(remark.because("The gateway answers all requests with 503.").change(change));
     }
-    remarks.extend(versions(&facts.replicas));
-    remarks.extend(only_here(&facts.replicas));
-    remarks.extend(lengths(&facts.replicas));
+    remarks.extend(check_versions(&facts.backends));
+    remarks.extend(check_adapters(&facts.backends));
+    remarks.extend(check_context_lengths(&facts.backends));
     remarks
 }
 
-fn tells(told: &Result<Gateway, Silence>) -> bool {
-    told.as_ref().is_ok_and(|gateway| gateway.status.is_ok())
+fn is_gateway_readable(gateway: &Result<GatewayFacts, GatherError>) -> bool {
+    gateway.as_ref().is_ok_and(|gateway| gateway.status.is_ok())
 }
 
-fn versions(replicas: &[Replica]) -> Option<Remark> {
-    let replicas = replicas.iter().filter(|replica| replica.is_replica());
-    let told = replicas.filter_map(|it| Some((it.version_text()?, it.id.as_str())));
-    let by_version = gathered(told);
+fn check_versions(backends: &[BackendFacts]) -> Option<Remark> {
+    let backends = backends.iter().filter(|backend| backend.is_backend());
+    let versions =
+        backends.filter_map(|backend| Some((backend.version_text()?, backend.id.as_str())));
+    let by_version = group_by_value(versions);
     if by_version.len() < 2 {
         return None;
     }
-    let remark = Remark::note(format!("replicas run different versions: {}", list(&by_version)));
-    let why = "One request may be refused where another one is served, and latencies differ for no \
-               reason of load.";
-    Some(remark.because(why).change("upgrade them together"))
+    let remark =
+        Remark::note(format!("backends run different versions: {}", format_groups(&by_version)));
+    let why = "A request that one backend serves may be refused by another, and latencies differ \
+               for reasons other than load.";
+    Some(remark.because(why).change("upgrade all of them to one version"))
 }
 
-/// Models that some serve and others, with models of their own, do not.
-fn only_here(replicas: &[Replica]) -> Vec<Remark> {
-    let told: Vec<(&str, Arc<[Model]>)> = with_models(replicas);
-    let serving = told.iter().flat_map(|(id, models)| {
+/// Reports LoRA adapters that only some of the backends with their base model serve.
+fn check_adapters(backends: &[BackendFacts]) -> Vec<Remark> {
+    let listings: Vec<(&str, Arc<[ServedModel]>)> = backends_with_models(backends);
+    let serving = listings.iter().flat_map(|(id, models)| {
         models
             .iter()
             .filter(|model| model.parent.is_some())
             .map(|model| (model.id.to_string(), *id))
     });
-    let adapters = gathered(serving);
-    let has_base = |adapter: &str| -> Vec<&str> {
-        let parent = told.iter().flat_map(|(_, models)| models.iter());
-        let parent = parent.filter(|model| &*model.id == adapter).find_map(|it| it.parent.clone());
+    let adapters = group_by_value(serving);
+    let with_base_model = |adapter: &str| -> Vec<&str> {
+        let models = listings.iter().flat_map(|(_, models)| models.iter());
+        let parent =
+            models.filter(|model| &*model.id == adapter).find_map(|model| model.parent.clone());
         let serves =
-            |models: &[Model]| models.iter().any(|model| Some(&model.id) == parent.as_ref());
-        told.iter().filter(|(_, models)| serves(models)).map(|(id, _)| *id).collect()
+            |models: &[ServedModel]| models.iter().any(|model| Some(&model.id) == parent.as_ref());
+        listings.iter().filter(|(_, models)| serves(models)).map(|(id, _)| *id).collect()
     };
-    let partial = adapters.into_iter().filter_map(|(adapter, here)| {
-        let able = has_base(&adapter);
-        (here.len() < able.len()).then(|| {
+    let partial = adapters.into_iter().filter_map(|(adapter, serving)| {
+        let able = with_base_model(&adapter);
+        (serving.len() < able.len()).then(|| {
             let remark = Remark::warning(format!(
-                "the LoRA adapter {adapter} is on {} of {} replicas that have its model: {}",
-                here.len(),
+                "the LoRA adapter {adapter} is on {} of {} backends that have its base model: {}",
+                serving.len(),
                 able.len(),
-                here.join(", ")
+                serving.join(", ")
             ));
-            let why = "All its requests go there; the others cannot help.";
+            let why = "Only these backends can serve its requests.";
             remark
                 .because(why)
                 .change(format!("vllm serve --enable-lora --lora-modules {adapter}=PATH"))
@@ -74,12 +77,13 @@ fn only_here(replicas: &[Replica]) -> Vec<Remark> {
     partial.collect()
 }
 
-fn lengths(replicas: &[Replica]) -> Vec<Remark> {
-    let told = with_models(replicas);
+fn check_context_lengths(backends: &[BackendFacts]) -> Vec<Remark> {
+    let listings = backends_with_models(backends);
     let mut by_model: BTreeMap<String, BTreeMap<u64, Vec<&str>>> = BTreeMap::new();
-    for (id, models) in &told {
+    for (id, models) in &listings {
         for model in models.iter() {
-            if let Some(length) = model.entry.get("max_model_len").and_then(|it| it.as_u64()) {
+            let length = model.entry.get("max_model_len").and_then(|length| length.as_u64());
+            if let Some(length) = length {
                 by_model
                     .entry(model.id.to_string())
                     .or_default()
@@ -92,29 +96,31 @@ fn lengths(replicas: &[Replica]) -> Vec<Remark> {
     let different = by_model.into_iter().filter(|(_, lengths)| lengths.len() > 1);
     let remark = |(model, lengths): (String, BTreeMap<u64, Vec<&str>>)| {
         let longest = lengths.keys().max().copied().unwrap_or_default();
-        let remark =
-            Remark::warning(format!("max_model_len of {model} differs: {}", list(&lengths)));
-        let why = "A prompt that fits one replica is refused by another (400), as it happens to be \
-                   routed.";
+        let groups = format_groups(&lengths);
+        let remark = Remark::warning(format!("max_model_len of {model} differs: {groups}"));
+        let why = "A prompt that one backend accepts is refused by another (400), depending on the \
+                   routing decision.";
         remark.because(why).change(format!("vllm serve --max-model-len {longest}, on all of them"))
     };
     different.map(remark).collect()
 }
 
-fn with_models(replicas: &[Replica]) -> Vec<(&str, Arc<[Model]>)> {
-    replicas.iter().filter_map(|it| Some((it.id.as_str(), it.served()?))).collect()
+fn backends_with_models(backends: &[BackendFacts]) -> Vec<(&str, Arc<[ServedModel]>)> {
+    backends.iter().filter_map(|backend| Some((backend.id.as_str(), backend.served()?))).collect()
 }
 
-/// Who says what.
-fn gathered<'a, T: Ord>(told: impl Iterator<Item = (T, &'a str)>) -> BTreeMap<T, Vec<&'a str>> {
-    let mut gathered: BTreeMap<T, Vec<&str>> = BTreeMap::new();
-    for (what, who) in told {
-        gathered.entry(what).or_default().push(who);
+/// Groups backend ids by a value.
+fn group_by_value<'a, T: Ord>(
+    values: impl Iterator<Item = (T, &'a str)>,
+) -> BTreeMap<T, Vec<&'a str>> {
+    let mut groups: BTreeMap<T, Vec<&str>> = BTreeMap::new();
+    for (value, id) in values {
+        groups.entry(value).or_default().push(id);
     }
-    gathered
+    groups
 }
 
-fn list<T: Display>(gathered: &BTreeMap<T, Vec<&str>>) -> String {
-    let each = gathered.iter().map(|(what, who)| format!("{what} ({})", who.join(", ")));
-    each.collect::<Vec<_>>().join(", ")
+fn format_groups<T: Display>(groups: &BTreeMap<T, Vec<&str>>) -> String {
+    let groups = groups.iter().map(|(value, ids)| format!("{value} ({})", ids.join(", ")));
+    groups.collect::<Vec<_>>().join(", ")
 }

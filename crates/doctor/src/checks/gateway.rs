@@ -1,25 +1,26 @@
-//! What a running gateway says of itself, and whether traces arrive.
+//! Checks the state of a running gateway and the trace collector.
 
-use crate::facts::{Facts, Gateway, Silence};
+use crate::facts::{DoctorFacts, GatewayFacts, GatherError};
 use crate::finding::Remark;
 use serde_json::Value;
 
-pub(super) fn gateway(facts: &Facts) -> Vec<Remark> {
+pub(super) fn gateway(facts: &DoctorFacts) -> Vec<Remark> {
     match &facts.gateway {
         None => Vec::new(),
-        Some(Err(silence)) => vec![unreachable(silence)],
-        Some(Ok(gateway)) => told(gateway),
+        Some(Err(error)) => vec![gateway_unreachable(error)],
+        Some(Ok(gateway)) => gateway_remarks(gateway),
     }
 }
 
-fn unreachable(silence: &Silence) -> Remark {
-    let remark = Remark::error(format!("the admin port of the gateway: {silence}"));
-    remark.because("What it says of itself is not known.").change(
-        "give the URL of its admin port, http://127.0.0.1:9090 by default; it is in the banner",
+fn gateway_unreachable(error: &GatherError) -> Remark {
+    let remark = Remark::error(format!("the admin port of the gateway: {error}"));
+    remark.because("The state of the gateway is unknown.").change(
+        "give the URL of its admin port, http://127.0.0.1:9090 by default; the gateway prints it \
+         at startup",
     )
 }
 
-fn told(gateway: &Gateway) -> Vec<Remark> {
+fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
     let status = match &gateway.status {
         Ok(status) => status,
         Err(problem) => {
@@ -29,22 +30,26 @@ fn told(gateway: &Gateway) -> Vec<Remark> {
                 "give the URL of the admin port of tokenweir"
             };
             let remark = Remark::error(format!("{} {problem}", gateway.url));
-            return vec![remark.because("What it says of itself is not known.").change(change)];
+            return vec![remark.because("The state of the gateway is unknown.").change(change)];
         }
     };
     let mut remarks = Vec::new();
     if let Some(problem) = &gateway.config_problem {
         let remark = Remark::note(format!("its configuration cannot be read: {problem}"));
-        let why = "It was judged as if it had the defaults.";
-        remarks.push(remark.because(why).change("use the doctor of the gateway's own version"));
+        let why = "The checks assumed the default configuration.";
+        let change = "use the doctor of the same version as the gateway";
+        remarks.push(remark.because(why).change(change));
     }
     if status["ready"] == false {
-        let remark = Remark::error("the gateway is not ready: it has no replica, or it ends");
-        remarks.push(remark.because("Clients get a 503."));
+        let remark = Remark::error(
+            "the gateway is not ready: it has no available backend, or it shuts \
+                           down",
+        );
+        remarks.push(remark.because("Clients get 503."));
     }
     if status["config_reloads"]["last_successful"] == false {
-        let remark = Remark::warning("its configuration has a mistake since it was last changed");
-        let why = "The one before holds on, and a restart would fail.";
+        let remark = Remark::warning("the last reload of its configuration failed");
+        let why = "The previous configuration stays active, and a restart would fail.";
         remarks.push(remark.because(why).change("tokenweir check FILE"));
     }
     let count = |path: &str| status.pointer(path).and_then(Value::as_u64).unwrap_or(0);
@@ -52,41 +57,41 @@ fn told(gateway: &Gateway) -> Vec<Remark> {
     if failed > 0 {
         let seen =
             format!("{failed} spans did not reach the collector, {} did", count("/spans/exported"));
-        let why = "Traces have gaps. The log of the gateway says why.";
+        let why = "Traces have gaps. The log of the gateway has the reason.";
         remarks.push(Remark::warning(seen).because(why).change("tokenweir doctor --config FILE"));
     }
     let backends = status["backends"].as_array().into_iter().flatten();
-    remarks.extend(backends.filter_map(backend));
+    remarks.extend(backends.filter_map(backend_remark));
     remarks
 }
 
-fn backend(backend: &Value) -> Option<Remark> {
+fn backend_remark(backend: &Value) -> Option<Remark> {
     let name = backend["backend"].as_str()?;
     let health = backend["health"].as_str().unwrap_or("unknown");
     if health != "up" {
-        let reason = backend["reason"].as_str().unwrap_or("it has not said why");
-        let remark = Remark::error(format!("the gateway finds {name} {health}: {reason}"));
-        return Some(remark.because("It sends it nothing."));
+        let reason = backend["reason"].as_str().unwrap_or("no reason reported");
+        let remark = Remark::error(format!("the gateway reports {name} as {health}: {reason}"));
+        return Some(remark.because("The gateway sends no requests to it."));
     }
     let breaker = backend["breaker"].as_str().unwrap_or("closed");
     if breaker != "closed" {
         let remark = Remark::warning(format!("the circuit breaker of {name} is {breaker}"));
-        let why = "It failed requests lately, and gets few or none.";
-        return Some(remark.because(why).change("look at the log of vLLM there"));
+        let why = "Recent requests failed there. The gateway sends it few requests or none.";
+        return Some(remark.because(why).change("check the log of vLLM there"));
     }
     let error = backend["metrics_error"].as_str()?;
     let remark = Remark::warning(format!("the gateway cannot use the metrics of {name}: {error}"));
-    Some(remark.because("It routes there by the requests in flight."))
+    Some(remark.because("The gateway routes by its own requests in flight there."))
 }
 
-pub(super) fn traces(facts: &Facts) -> Vec<Remark> {
+pub(super) fn traces(facts: &DoctorFacts) -> Vec<Remark> {
     let Some(collector) = &facts.collector else {
-        // What variables a gateway elsewhere has is not known.
+        // The environment variables of a remote gateway are unknown.
         if !facts.is_configured || facts.gateway.is_some() {
             return Vec::new();
         }
-        let remark = Remark::note("there are no traces");
-        let why = "Why one request was slow is then known only from its log line.";
+        let remark = Remark::note("no trace collector is configured");
+        let why = "The cause of one slow request is then known only from its log line.";
         let change = "tracing.endpoint: http://127.0.0.1:4317, or OTEL_EXPORTER_OTLP_ENDPOINT";
         return vec![remark.because(why).change(change)];
     };
@@ -96,20 +101,20 @@ pub(super) fn traces(facts: &Facts) -> Vec<Remark> {
             "the collector at {endpoint} does not take spans ({}): {problem}",
             collector.protocol
         );
-        let why = "Spans are lost. Port 4317 usually speaks grpc, and 4318 http/protobuf.";
+        let why = "Spans are lost. Port 4317 usually serves grpc, and 4318 http/protobuf.";
         let change = "correct tracing.endpoint or tracing.protocol, or start the collector";
         return vec![Remark::error(seen).because(why).change(change)];
     }
-    if !facts.replicas.iter().any(|replica| replica.is_vllm() && !replica.is_rust_front_end()) {
+    if !facts.backends.iter().any(|backend| backend.is_vllm() && !backend.is_rust_front_end()) {
         return Vec::new();
     }
     let remark = Remark::note("whether the engines send spans of their own cannot be seen");
-    let why = "With them, time in the queue and in prefill stands in the same trace.";
+    let why = "With such spans, time in the queue and in prefill is part of the same trace.";
     vec![remark.because(why).change(format!("vllm serve --otlp-traces-endpoint {endpoint}"))]
 }
 
-impl Facts {
-    /// Whether the gateway that runs finds a replica well.
+impl DoctorFacts {
+    /// Whether the running gateway reports a backend as up.
     pub(super) fn gateway_reaches(&self, id: &str) -> bool {
         let gateway = self.gateway.as_ref().and_then(|gateway| gateway.as_ref().ok());
         let status = gateway.and_then(|gateway| gateway.status.as_ref().ok());

@@ -1,75 +1,80 @@
-//! What a replica tells of its load.
+//! Checks of the metrics page of a backend.
 
-use crate::configuration::Configuration;
-use crate::facts::{Facts, Replica, Silence};
-use crate::finding::{Remark, Severity};
-use tokenweir_core::signals::{SIGNALS, Signal, metrics_flag};
+use crate::configuration::GatewaySettings;
+use crate::facts::{BackendFacts, DoctorFacts, GatherError};
+use crate::finding::{FindingSeverity, Remark};
+use tokenweir_core::engine_metrics::{ENGINE_METRICS, EngineMetric, metrics_flag_hint};
 
-/// Without these the gateway routes like any other.
-const NEEDED: [&str; 2] = ["queue", "kv_usage"];
+/// The signals without which the gateway cannot route by load.
+const REQUIRED_SIGNALS: [&str; 2] = ["queue", "kv_usage"];
 
-pub(super) fn metrics(replica: &Replica, _: &Facts) -> Vec<Remark> {
-    let Some(server) = replica.server() else { return Vec::new() };
-    if replica.load().is_some() {
+pub(super) fn metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+    let Some(server) = backend.server() else { return Vec::new() };
+    if backend.load().is_some() {
         return Vec::new();
     }
-    let seen = match &replica.metrics {
-        Err(silence) => format!("/metrics: {silence}"),
+    let seen = match &backend.metrics {
+        Err(error) => format!("/metrics: {error}"),
         Ok(answer) if !answer.is_ok() => format!("/metrics answers {}", answer.status),
         Ok(_) => "/metrics has no page with the load of an engine".to_owned(),
     };
-    let why = "It is routed by the requests in flight from here: neither its queue nor its KV \
-               cache is seen.";
+    let why = "The gateway routes by its own requests in flight there. It sees neither the queue \
+               nor the KV cache.";
     let remark = Remark::error(seen).because(why);
-    vec![match metrics_flag(server) {
+    vec![match metrics_flag_hint(server) {
         Some(flag) => remark.change(flag),
         None => remark,
     }]
 }
 
-pub(super) fn signals(replica: &Replica, _: &Facts) -> Vec<Remark> {
-    let (Some(load), Some(server)) = (replica.load(), replica.server()) else { return Vec::new() };
-    let missing = SIGNALS.iter().filter(|signal| !signal.is_told(&load));
-    let remark = |signal: &Signal| {
-        let severity =
-            if NEEDED.contains(&signal.name) { Severity::Warning } else { Severity::Note };
+pub(super) fn signals(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+    let (Some(load), Some(server)) = (backend.load(), backend.server()) else { return Vec::new() };
+    let missing = ENGINE_METRICS.iter().filter(|signal| !signal.is_available(&load));
+    let remark = |signal: &EngineMetric| {
+        let severity = if REQUIRED_SIGNALS.contains(&signal.name) {
+            FindingSeverity::Warning
+        } else {
+            FindingSeverity::Note
+        };
         let seen = format!("its metrics lack the signal {}", signal.name);
-        let remark = Remark::new(severity, seen).because(sentence(signal.lost()?));
+        let remark = Remark::new(severity, seen).because(to_sentence(signal.lost()?));
         Some(match signal.unlock(server) {
             Some(unlock) => remark.change(unlock),
-            None if replica.is_rust_front_end() => {
-                remark.change("look again after a request: the Rust front end shows what was used")
-            }
+            None if backend.is_rust_front_end() => remark.change(
+                "check again after a request: the Rust front end omits unused \
+                               metrics",
+            ),
             None => remark,
         })
     };
     missing.filter_map(remark).collect()
 }
 
-pub(super) fn scrape_time(replica: &Replica, facts: &Facts) -> Vec<Remark> {
-    let Configuration { max_page, scrape_timeout, .. } = facts.config;
+pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
+    let GatewaySettings { max_page, scrape_timeout, .. } = facts.config;
     let mut remarks = Vec::new();
-    match &replica.metrics {
+    match &backend.metrics {
         Ok(answer) if answer.body.len() > max_page => {
-            let (size, most) = (answer.body.len(), max_page);
-            let seen =
-                format!("its page of metrics has {size} bytes, more than watch.max_page ({most})");
+            let size = answer.body.len();
+            let seen = format!(
+                "its metrics page has {size} bytes, more than scrape.max_page ({max_page})"
+            );
             let why = "The gateway does not read it, and routes without it.";
-            remarks.push(Remark::error(seen).because(why).change("raise watch.max_page"));
+            remarks.push(Remark::error(seen).because(why).change("raise scrape.max_page"));
         }
         Ok(answer) if answer.took * 2 > scrape_timeout => {
             let took = answer.took.as_secs_f64();
-            let seen = format!("its page of metrics took {took:.1} s");
+            let seen = format!("its metrics page took {took:.1} s");
             let why = format!(
-                "The gateway waits {scrape_timeout:?} (watch.timeout). vLLM renders the page in the process that \
-                 serves requests: it is as slow for them."
+                "The gateway waits {scrape_timeout:?} (scrape.timeout). vLLM renders the page in \
+                 the process that serves requests, so it is as slow for requests."
             );
-            let change = "give vLLM's API server a core of its own, or raise --api-server-count";
+            let change = "give vLLM's API server its own CPU core, or raise --api-server-count";
             remarks.push(Remark::warning(seen).because(why).change(change));
         }
-        Err(Silence::TooLarge) => {
+        Err(GatherError::TooLarge) => {
             remarks.push(
-                Remark::error("its page of metrics has no end")
+                Remark::error("its metrics page exceeds the limit of the doctor")
                     .because("The gateway does not read it, and routes without it."),
             );
         }
@@ -78,8 +83,8 @@ pub(super) fn scrape_time(replica: &Replica, facts: &Facts) -> Vec<Remark> {
     remarks
 }
 
-/// With a capital and a full stop.
-fn sentence(words: &str) -> String {
+/// Makes a sentence of a clause: with a capital letter and a full stop.
+fn to_sentence(words: &str) -> String {
     let mut letters = words.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string());
     format!("{}{}.", first.unwrap_or_default(), letters.as_str())

@@ -1,113 +1,131 @@
-//! The checks: one table, one row each. They are functions of what was gathered.
+//! The table of checks. Each check is a function of the gathered facts.
 
 mod configuration;
+mod connection;
 mod engine;
 mod exposure;
 mod fleet;
 mod gateway;
 mod metrics;
-mod reach;
+mod optional_features;
+mod reachability;
 #[cfg(test)]
 mod tests;
-mod unlock;
-mod wire;
 
-use super::facts::{Facts, Replica};
+use super::facts::{BackendFacts, DoctorFacts};
 use super::finding::{Finding, Remark};
 
-/// One thing that is looked at.
-pub struct Check {
-    /// What it is called in reports.
+/// One check.
+pub struct DoctorCheck {
+    /// The name in reports.
     pub name: &'static str,
-    look: Look,
+    scope: CheckScope,
 }
 
-enum Look {
-    /// At each replica that answers, and is none of a gateway's own ports.
-    Each(fn(&Replica, &Facts) -> Vec<Remark>),
-    /// At each address, also one that does not answer.
-    Any(fn(&Replica, &Facts) -> Vec<Remark>),
-    /// At everything.
-    All(fn(&Facts) -> Vec<Remark>),
+enum CheckScope {
+    /// For each backend that responds and is no listener of a gateway.
+    ReachedBackends(fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>),
+    /// For each address, including addresses that do not respond.
+    Any(fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>),
+    /// Once, for all facts.
+    All(fn(&DoctorFacts) -> Vec<Remark>),
 }
 
-/// All of them, in the order in which they are told.
-pub const CHECKS: [Check; 28] = [
-    Check { name: "reachable", look: Look::Any(reach::reachable) },
-    Check { name: "health", look: Look::Each(reach::health) },
-    Check { name: "server", look: Look::Any(reach::server) },
-    Check { name: "version", look: Look::Each(reach::version) },
-    Check { name: "key", look: Look::Any(reach::key) },
-    Check { name: "models", look: Look::Each(reach::models) },
-    Check { name: "metrics", look: Look::Each(metrics::metrics) },
-    Check { name: "signals", look: Look::Each(metrics::signals) },
-    Check { name: "scrape_time", look: Look::Each(metrics::scrape_time) },
-    Check { name: "sleep", look: Look::Each(engine::sleep) },
-    Check { name: "prefix_caching", look: Look::Each(engine::prefix_caching) },
-    Check { name: "queue_limit", look: Look::Each(engine::queue_limit) },
-    Check { name: "exposed", look: Look::Each(exposure::exposed) },
-    Check { name: "unguarded", look: Look::Each(exposure::unguarded) },
-    Check { name: "clock", look: Look::Each(wire::clock) },
-    Check { name: "keep_alive", look: Look::Each(wire::keep_alive) },
-    Check { name: "in_between", look: Look::Each(wire::in_between) },
-    Check { name: "stream", look: Look::Each(wire::stream) },
-    Check { name: "request_id", look: Look::Each(unlock::request_id) },
-    Check { name: "cached_tokens", look: Look::Each(unlock::cached_tokens) },
-    Check { name: "engine_times", look: Look::Each(unlock::engine_times) },
-    Check { name: "forced_usage", look: Look::Each(unlock::forced_usage) },
-    Check { name: "not_probed", look: Look::All(unlock::not_probed) },
-    Check { name: "fleet", look: Look::All(fleet::fleet) },
-    Check { name: "named_models", look: Look::All(configuration::named_models) },
-    Check { name: "open_ports", look: Look::All(configuration::open_ports) },
-    Check { name: "gateway", look: Look::All(gateway::gateway) },
-    Check { name: "traces", look: Look::All(gateway::traces) },
+/// All checks, in the order of reports.
+pub const CHECKS: [DoctorCheck; 28] = [
+    DoctorCheck { name: "reachable", scope: CheckScope::Any(reachability::reachable) },
+    DoctorCheck { name: "health", scope: CheckScope::ReachedBackends(reachability::health) },
+    DoctorCheck { name: "server", scope: CheckScope::Any(reachability::server) },
+    DoctorCheck { name: "version", scope: CheckScope::ReachedBackends(reachability::version) },
+    DoctorCheck { name: "key", scope: CheckScope::Any(reachability::key) },
+    DoctorCheck { name: "models", scope: CheckScope::ReachedBackends(reachability::models) },
+    DoctorCheck { name: "metrics", scope: CheckScope::ReachedBackends(metrics::metrics) },
+    DoctorCheck { name: "signals", scope: CheckScope::ReachedBackends(metrics::signals) },
+    DoctorCheck { name: "scrape_time", scope: CheckScope::ReachedBackends(metrics::scrape_time) },
+    DoctorCheck { name: "sleep", scope: CheckScope::ReachedBackends(engine::sleep) },
+    DoctorCheck {
+        name: "prefix_caching",
+        scope: CheckScope::ReachedBackends(engine::prefix_caching),
+    },
+    DoctorCheck { name: "queue_limit", scope: CheckScope::ReachedBackends(engine::queue_limit) },
+    DoctorCheck { name: "exposed", scope: CheckScope::ReachedBackends(exposure::exposed) },
+    DoctorCheck { name: "unguarded", scope: CheckScope::ReachedBackends(exposure::unguarded) },
+    DoctorCheck { name: "clock", scope: CheckScope::ReachedBackends(connection::clock) },
+    DoctorCheck { name: "keep_alive", scope: CheckScope::ReachedBackends(connection::keep_alive) },
+    DoctorCheck { name: "in_between", scope: CheckScope::ReachedBackends(connection::in_between) },
+    DoctorCheck { name: "stream", scope: CheckScope::ReachedBackends(connection::stream) },
+    DoctorCheck {
+        name: "request_id",
+        scope: CheckScope::ReachedBackends(optional_features::request_id),
+    },
+    DoctorCheck {
+        name: "cached_tokens",
+        scope: CheckScope::ReachedBackends(optional_features::cached_tokens),
+    },
+    DoctorCheck {
+        name: "engine_times",
+        scope: CheckScope::ReachedBackends(optional_features::engine_times),
+    },
+    DoctorCheck {
+        name: "forced_usage",
+        scope: CheckScope::ReachedBackends(optional_features::forced_usage),
+    },
+    DoctorCheck { name: "not_probed", scope: CheckScope::All(optional_features::not_probed) },
+    DoctorCheck { name: "fleet", scope: CheckScope::All(fleet::fleet) },
+    DoctorCheck { name: "named_models", scope: CheckScope::All(configuration::named_models) },
+    DoctorCheck { name: "open_ports", scope: CheckScope::All(configuration::open_ports) },
+    DoctorCheck { name: "gateway", scope: CheckScope::All(gateway::gateway) },
+    DoctorCheck { name: "traces", scope: CheckScope::All(gateway::traces) },
 ];
 
-/// Everything that there is to say, the worst first. What is the same of several replicas is said
-/// once.
-pub fn examine(facts: &Facts) -> Vec<Finding> {
+/// Runs all checks. Findings are sorted by severity, the highest first. Equal findings about
+/// several backends are merged into one.
+pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for check in &CHECKS {
-        for (replica, remark) in check.remarks(facts) {
-            let same = findings.iter_mut().find(|finding| finding.is_of(check.name, &remark));
-            match (same, replica) {
+        for (backend, remark) in check.remarks(facts) {
+            let same = findings.iter_mut().find(|finding| finding.matches(check.name, &remark));
+            match (same, backend) {
                 (Some(finding), Some(id)) => finding.replicas.push(id),
                 (Some(_), None) => {}
-                (None, replica) => findings.push(Finding::of(check.name, remark, replica)),
+                (None, backend) => findings.push(Finding::new(check.name, remark, backend)),
             }
         }
     }
-    // Stable: equals stay in the order of the table.
+    // The sort is stable: findings of equal severity stay in the order of the table.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }
 
-impl Check {
-    /// What it says, and of which replica.
-    fn remarks(&self, facts: &Facts) -> Vec<(Option<String>, Remark)> {
-        let of_replicas = |look: fn(&Replica, &Facts) -> Vec<Remark>, also_others: bool| {
-            let asked = facts.replicas.iter();
-            let asked = asked.filter(move |replica| also_others || replica.is_replica());
-            let remarks = asked.flat_map(|replica| {
-                look(replica, facts).into_iter().map(|remark| (Some(replica.id.clone()), remark))
+impl DoctorCheck {
+    /// Runs the check. Each remark has the id of its backend, if it is about one.
+    fn remarks(&self, facts: &DoctorFacts) -> Vec<(Option<String>, Remark)> {
+        let for_backends = |check: fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>,
+                            with_unreached: bool| {
+            let backends = facts.backends.iter();
+            let backends = backends.filter(move |backend| with_unreached || backend.is_backend());
+            let remarks = backends.flat_map(|backend| {
+                check(backend, facts).into_iter().map(|remark| (Some(backend.id.clone()), remark))
             });
             remarks.collect()
         };
-        match self.look {
-            Look::Each(look) => of_replicas(look, false),
-            Look::Any(look) => of_replicas(look, true),
-            Look::All(look) => look(facts).into_iter().map(|remark| (None, remark)).collect(),
+        match self.scope {
+            CheckScope::ReachedBackends(check) => for_backends(check, false),
+            CheckScope::Any(check) => for_backends(check, true),
+            CheckScope::All(check) => {
+                check(facts).into_iter().map(|remark| (None, remark)).collect()
+            }
         }
     }
 }
 
 impl Finding {
-    fn of(check: &'static str, remark: Remark, replica: Option<String>) -> Self {
+    fn new(check: &'static str, remark: Remark, backend: Option<String>) -> Self {
         let Remark { severity, seen, why, change } = remark;
-        Self { check, severity, replicas: replica.into_iter().collect(), seen, why, change }
+        Self { check, severity, replicas: backend.into_iter().collect(), seen, why, change }
     }
 
-    fn is_of(&self, check: &str, remark: &Remark) -> bool {
+    fn matches(&self, check: &str, remark: &Remark) -> bool {
         let Remark { severity, seen, why, change } = remark;
         self.check == check
             && (self.severity, &self.seen, &self.why, &self.change)

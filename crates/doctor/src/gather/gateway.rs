@@ -1,62 +1,65 @@
-//! A gateway that runs: what its admin port says of it, of its replicas and of its configuration.
+//! Reads the state, the backends and the configuration of a running gateway from its admin
+//! listener.
 
-use super::ask::Asker;
-use super::{Plan, Target};
-use crate::facts::{Answer, Asked, Gateway, Silence};
+use super::client::ServerClient;
+use super::{GatherOptions, GatherTarget};
+use crate::facts::{GatewayFacts, GatherError, GatherResult, GatheredResponse};
 use serde_json::{Map, Value};
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 
-/// What a running gateway told.
+/// The responses of a running gateway.
 #[derive(Debug)]
-pub struct Told {
-    /// What it says of itself, or why it says nothing.
-    pub gateway: Result<Gateway, Silence>,
-    /// The values of its configuration, without their sources, or why they are not known.
+pub struct GatewayAnswers {
+    /// The status, or why the gateway did not respond.
+    pub gateway: Result<GatewayFacts, GatherError>,
+    /// The values of its configuration, without their sources, or why they are unknown. `None`: the
+    /// gateway did not respond.
     pub config: Option<Result<Value, String>>,
-    /// Its replicas: their names and where they are.
-    pub replicas: Vec<(String, Address)>,
+    /// The names and URLs of its backends.
+    pub backends: Vec<(String, BackendAddress)>,
 }
 
-/// Asks the admin port of a gateway.
-pub async fn gateway(target: &Target, plan: &Plan) -> Told {
-    let asker = Asker::to(target, plan);
-    let (status, view) = match (asker.get("/status").await, asker.get("/config").await) {
-        (Ok(status), view) => (document(&status), view),
-        (Err(silence), _) => {
-            return Told { gateway: Err(silence), config: None, replicas: Vec::new() };
+/// Fetches `/status` and `/config` from the admin listener of a gateway.
+pub async fn gateway(target: &GatherTarget, plan: &GatherOptions) -> GatewayAnswers {
+    let client = ServerClient::to(target, plan);
+    let (status, view) = match (client.get("/status").await, client.get("/config").await) {
+        (Ok(status), view) => (parse_document(&status), view),
+        (Err(error), _) => {
+            return GatewayAnswers { gateway: Err(error), config: None, backends: Vec::new() };
         }
     };
-    let replicas = status.as_ref().map(replicas).unwrap_or_default();
-    let gateway = Gateway { url: target.url.clone(), status, config_problem: None };
-    Told { gateway: Ok(gateway), config: Some(configuration(view)), replicas }
+    let backends = status.as_ref().map(parse_backends).unwrap_or_default();
+    let gateway = GatewayFacts { url: target.url.clone(), status, config_problem: None };
+    GatewayAnswers { gateway: Ok(gateway), config: Some(parse_configuration(view)), backends }
 }
 
-fn document(answer: &Answer) -> Result<Value, String> {
+fn parse_document(answer: &GatheredResponse) -> Result<Value, String> {
     if !answer.is_ok() {
         return Err(format!("answered {}", answer.status));
     }
     let value: Option<Value> = serde_json::from_slice(&answer.body).ok();
     value
         .filter(|value| value.get("backends").is_some() || value.get("config").is_some())
-        .ok_or("answered something that is not of a gateway".to_owned())
+        .ok_or("answered with something else than a document of a gateway".to_owned())
 }
 
-fn replicas(status: &Value) -> Vec<(String, Address)> {
+fn parse_backends(status: &Value) -> Vec<(String, BackendAddress)> {
     let backends = status["backends"].as_array().into_iter().flatten();
-    let replica = |backend: &Value| {
-        let url = Address::parse(backend["url"].as_str()?).ok()?;
+    let parse = |backend: &Value| {
+        let url = BackendAddress::parse(backend["url"].as_str()?).ok()?;
         Some((backend["backend"].as_str()?.to_owned(), url))
     };
-    backends.filter_map(replica).collect()
+    backends.filter_map(parse).collect()
 }
 
-/// The configuration, without the source of each value.
-fn configuration(view: Asked) -> Result<Value, String> {
-    let view = document(&view.map_err(|silence| silence.to_string())?)?;
+/// The configuration, without the sources of its values.
+fn parse_configuration(view: GatherResult) -> Result<Value, String> {
+    let view = parse_document(&view.map_err(|error| error.to_string())?)?;
     Ok(bare(view["config"].clone()))
 }
 
-/// The values of a view of the configuration, in which each leaf has a value and a source.
+/// Strips the sources from a view of the configuration. Each leaf of a view has a value and a
+/// source.
 pub fn bare(value: Value) -> Value {
     match value {
         Value::Object(mut fields) => {

@@ -1,147 +1,162 @@
-//! The asking: all of it in this folder, and all of it harmless. Pages are read with `GET`; paths
-//! that act are asked for with `OPTIONS`, which no server of this kind acts on, and never with the
-//! method that they serve. The one request that makes an engine work is sent if it is wished for.
+//! Gathers facts over the network. All requests are free of side effects: pages are read with
+//! `GET`, and paths with side effects are tested with `OPTIONS`, on which servers perform no
+//! action, never with their own method. The one request that puts load on an engine is the probe,
+//! which is optional.
 
-mod ask;
+mod client;
 mod gateway;
 mod idle;
 mod probe;
 
-pub use ask::{Asker, More};
-pub use gateway::{Told, bare, gateway};
+pub use client::{ExtraHeader, ServerClient};
+pub use gateway::{GatewayAnswers, bare, gateway};
 
 use super::endpoints;
-use super::facts::{Asked, Idle, Key, Replica, Silence};
+use super::facts::{
+    BackendFacts, GatherError, GatherResult, GatheredResponse, IdleConnection, TargetKey,
+};
 use http::header::HeaderName;
 use http::{HeaderValue, Method};
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::address::Address;
-use tokenweir_core::dialect::{Load, PATHS};
-use tokenweir_net::client::{Client, Limits};
-use tokenweir_net::tls::Outbound;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::dialect::{EngineLoad, PATHS};
+use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
+use tokenweir_net::tls::OutboundTls;
 
-/// Whom to ask.
+/// A server to read from.
 #[derive(Debug, Clone)]
-pub struct Target {
-    /// The name of the replica.
+pub struct GatherTarget {
+    /// The name of the backend.
     pub id: String,
-    /// Where it is.
-    pub url: Address,
-    /// Its key.
-    pub key: Key,
+    /// The URL.
+    pub url: BackendAddress,
+    /// The key.
+    pub key: TargetKey,
 }
 
-/// How to ask.
+/// Options for gathering.
 #[derive(Debug, Clone)]
-pub struct Plan {
-    /// Whom TLS believes.
-    pub outbound: Arc<Outbound>,
-    /// Longest wait for an answer.
+pub struct GatherOptions {
+    /// The TLS settings.
+    pub outbound: Arc<OutboundTls>,
+    /// Time limit for each response.
     pub timeout: Duration,
-    /// Longest wait for an idle connection to be closed. Zero: it is not tried.
+    /// Time limit for the measurement of the idle timeout. Zero: no measurement.
     pub idle: Duration,
-    /// Whether a request is sent that makes the engine work.
+    /// Whether the probe request is sent, which puts load on an engine.
     pub probe: bool,
 }
 
-/// A path that no server has.
-pub(super) const NOWHERE: &str = "/tokenweir-doctor";
+/// A path that exists on no server.
+pub(super) const UNKNOWN_PATH: &str = "/tokenweir-doctor";
 
-/// The request id that the version is asked with.
-pub(super) const REQUEST_ID: HeaderValue = HeaderValue::from_static("tokenweir-doctor");
-/// Its header.
-pub(super) const REQUEST_ID_NAME: HeaderName = HeaderName::from_static("x-request-id");
+/// The request id of the request for the version.
+pub(super) const PROBE_REQUEST_ID: HeaderValue = HeaderValue::from_static("tokenweir-doctor");
+/// The header of the request id.
+pub(super) const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
-/// How long an unused connection of these questions is kept.
-const KEPT: Duration = Duration::from_secs(1);
+/// How long the client of this module keeps an idle connection.
+const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Asks one replica everything. It takes as long as the longest of its answers, or as an idle
-/// connection is waited for.
-pub async fn replica(target: Target, plan: &Plan) -> Replica {
-    let asker = asker(&target, plan);
-    let health = asker.get("/health").await;
-    let mut replica = unanswered(target);
-    // What cannot be reached for one page cannot be reached for others.
+/// Gathers all facts about one backend. It takes as long as all responses together, or as the
+/// measurement of the idle timeout, whichever is longer.
+pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> BackendFacts {
+    let client = build_client(&target, options);
+    let health = client.get("/health").await;
+    let mut backend = unreached_backend(target);
+    // A server that does not respond to one request is not asked further.
     let is_reached = health.is_ok();
-    replica.health = health;
+    backend.health = health;
     if !is_reached {
-        return replica;
+        return backend;
     }
-    let pages = pages(&asker, replica);
-    let idle = keeps_idle(&asker, plan);
-    let (mut replica, idle) = tokio::join!(pages, idle);
-    replica.idle = idle;
-    if plan.probe {
-        let models = replica.served();
+    let pages = fetch_pages(&client, backend);
+    let idle = probe_idle_connection(&client, options);
+    let (mut backend, idle) = tokio::join!(pages, idle);
+    backend.idle = idle;
+    if options.probe {
+        let models = backend.served();
         let model = models.as_ref().and_then(|models| models.first());
-        replica.probe = Some(probe::probe(&asker, model.map(|model| &*model.id)).await);
+        backend.probe = Some(probe::probe(&client, model.map(|model| &*model.id)).await);
     }
-    replica
+    backend
 }
 
-/// Asks for one page.
-pub async fn page(target: &Target, path: &'static str, plan: &Plan) -> Asked {
-    asker(target, plan).get(path).await
+/// Fetches one page.
+pub async fn page(
+    target: &GatherTarget,
+    path: &'static str,
+    options: &GatherOptions,
+) -> GatherResult {
+    build_client(target, options).get(path).await
 }
 
-fn asker(target: &Target, plan: &Plan) -> Asker {
-    let limits =
-        Limits { connect: plan.timeout, headers: plan.timeout, idle: KEPT, ..Limits::default() };
-    let client = Client::with_tls(limits, plan.outbound.clone());
-    Asker::new(client, target, plan.timeout)
+fn build_client(target: &GatherTarget, options: &GatherOptions) -> ServerClient {
+    let limits = HttpClientTimeouts {
+        connect: options.timeout,
+        response_headers: options.timeout,
+        idle_connection: IDLE_CONNECTION_TIMEOUT,
+        ..HttpClientTimeouts::default()
+    };
+    let client = HttpClient::with_tls(limits, options.outbound.clone());
+    ServerClient::new(client, target, options.timeout)
 }
 
-fn unanswered(target: Target) -> Replica {
-    Replica {
+fn unreached_backend(target: GatherTarget) -> BackendFacts {
+    BackendFacts {
         id: target.id,
         url: target.url,
         key: target.key,
-        health: Err(Silence::NotAsked),
-        version: Err(Silence::NotAsked),
-        models: Err(Silence::NotAsked),
+        health: Err(GatherError::NotAttempted),
+        version: Err(GatherError::NotAttempted),
+        models: Err(GatherError::NotAttempted),
         models_without_key: None,
-        metrics: Err(Silence::NotAsked),
+        metrics: Err(GatherError::NotAttempted),
         options: Vec::new(),
-        event_sources: Err(Silence::NotAsked),
+        event_sources: Err(GatherError::NotAttempted),
         idle: None,
         probe: None,
     }
 }
 
-/// One after the other, over one connection, as a gateway asks.
-async fn pages(asker: &Asker, mut replica: Replica) -> Replica {
-    let with_id = Some((REQUEST_ID_NAME, REQUEST_ID));
-    replica.version = asker.ask(Method::GET, "/version", with_id).await;
-    replica.models = asker.get("/v1/models").await;
-    if matches!(replica.key, Key::Known(_)) {
-        replica.models_without_key = Some(asker.without_key().get("/v1/models").await);
+/// Fetches all pages one after the other over one connection, as the gateway does.
+async fn fetch_pages(client: &ServerClient, mut backend: BackendFacts) -> BackendFacts {
+    let with_id = Some((REQUEST_ID_HEADER, PROBE_REQUEST_ID));
+    backend.version = client.request(Method::GET, "/version", with_id).await;
+    backend.models = client.get("/v1/models").await;
+    if matches!(backend.key, TargetKey::Known(_)) {
+        backend.models_without_key = Some(client.without_key().get("/v1/models").await);
     }
-    replica.metrics = asker.get(PATHS[0]).await;
-    let is_understood = |replica: &Replica| replica.page().is_some_and(is_page);
-    if replica.metrics.is_ok() && !is_understood(&replica) {
-        let elsewhere = asker.get(PATHS[1]).await;
-        if elsewhere.as_ref().is_ok_and(|answer| answer.is_ok() && is_page(&answer.body)) {
-            replica.metrics = elsewhere;
+    backend.metrics = client.get(PATHS[0]).await;
+    let is_understood = |backend: &BackendFacts| backend.page().is_some_and(is_metrics_page);
+    if backend.metrics.is_ok() && !is_understood(&backend) {
+        let alternative = client.get(PATHS[1]).await;
+        let is_usable = |answer: &GatheredResponse| answer.is_ok() && is_metrics_page(&answer.body);
+        if alternative.as_ref().is_ok_and(is_usable) {
+            backend.metrics = alternative;
         }
     }
-    if replica.is_vllm() {
-        replica.event_sources = asker.without_key().get("/kv_event_sources").await;
-        for path in [NOWHERE].into_iter().chain(endpoints::paths()) {
-            let answer = asker.ask(Method::OPTIONS, path, None).await;
-            replica.options.push((path, answer.ok().map(|answer| answer.status)));
+    if backend.is_vllm() {
+        backend.event_sources = client.without_key().get("/kv_event_sources").await;
+        for path in [UNKNOWN_PATH].into_iter().chain(endpoints::paths()) {
+            let answer = client.request(Method::OPTIONS, path, None).await;
+            backend.options.push((path, answer.ok().map(|answer| answer.status)));
         }
     }
-    replica
+    backend
 }
 
-fn is_page(page: &[u8]) -> bool {
-    Load::read(page).is_understood()
+fn is_metrics_page(page: &[u8]) -> bool {
+    EngineLoad::read(page).is_understood()
 }
 
-async fn keeps_idle(asker: &Asker, plan: &Plan) -> Option<Idle> {
-    if plan.idle.is_zero() {
+async fn probe_idle_connection(
+    client: &ServerClient,
+    options: &GatherOptions,
+) -> Option<IdleConnection> {
+    if options.idle.is_zero() {
         return None;
     }
-    idle::idle(asker.target(), plan).await
+    idle::idle(client.target(), options).await
 }

@@ -1,73 +1,79 @@
-//! A small streaming request, observed as the gateway observes all of them.
+//! The probe: a small streaming request whose response is read with the observer of the gateway.
 
-use super::ask::Asker;
-use crate::facts::{Probe, Silence};
+use super::client::ServerClient;
+use crate::facts::{GatherError, StreamProbe};
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokenweir_core::clock;
 use tokenweir_core::headers::media_type;
-use tokenweir_core::observe::Observer;
+use tokenweir_core::observe::ResponseObserver;
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::Timings;
 
-/// Tokens that it asks for: enough to see whether they come one by one.
-const TOKENS: u32 = 16;
-const PROMPT: &str = "Count from one to twenty.";
-/// Bytes that are kept of the answer.
-const EXCERPT: usize = 300;
+/// Requested output tokens: enough to see whether they arrive one by one.
+const PROBE_MAX_TOKENS: u32 = 16;
+const PROBE_PROMPT: &str = "Count from one to twenty.";
+/// Maximum number of body bytes that are kept for messages.
+const MAX_EXCERPT_BYTES: usize = 300;
 
-/// A model without a chat template has completions only.
-const FORMS: [(&str, Api); 2] =
+/// The APIs that are tried in order; a model without a chat template has completions only.
+const PROBE_APIS: [(&str, Api); 2] =
     [("/v1/chat/completions", Api::Chat), ("/v1/completions", Api::Completions)];
 
-/// How often it is sent at most. Tokens that come all at once are collected by somebody each time;
-/// that a busy machine looks away for as long as a stream takes is chance.
-const TRIES: u32 = 3;
+/// Maximum number of attempts. Bunched tokens are reported only if each attempt has them, because a
+/// busy machine can delay the reader for the whole duration of a short stream.
+const MAX_ATTEMPTS: u32 = 3;
 
-/// Sends it, again if its tokens come all at once.
-pub(super) async fn probe(asker: &Asker, model: Option<&str>) -> Result<Probe, Silence> {
-    let mut probe = once(asker, model).await?;
-    for _ in 1..TRIES {
+/// Sends the probe, and repeats it while its tokens arrive bunched.
+pub(super) async fn probe(
+    client: &ServerClient,
+    model: Option<&str>,
+) -> Result<StreamProbe, GatherError> {
+    let mut probe = send_with_fallback(client, model).await?;
+    for _ in 1..MAX_ATTEMPTS {
         if probe.together().is_none() {
             break;
         }
-        probe = once(asker, model).await?;
+        probe = send_with_fallback(client, model).await?;
     }
     Ok(probe)
 }
 
-/// Sends it, to another path if the first one does not take it.
-async fn once(asker: &Asker, model: Option<&str>) -> Result<Probe, Silence> {
-    let [first, second] = FORMS;
-    let probe = send(asker, first, model).await?;
-    let is_wrong = matches!(probe.status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND);
-    if is_wrong { send(asker, second, model).await } else { Ok(probe) }
+/// Sends the probe to the second API if the first one rejects it with 400 or 404.
+async fn send_with_fallback(
+    client: &ServerClient,
+    model: Option<&str>,
+) -> Result<StreamProbe, GatherError> {
+    let [first, second] = PROBE_APIS;
+    let probe = send(client, first, model).await?;
+    let is_rejected = matches!(probe.status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND);
+    if is_rejected { send(client, second, model).await } else { Ok(probe) }
 }
 
 async fn send(
-    asker: &Asker,
+    client: &ServerClient,
     (path, api): (&'static str, Api),
     model: Option<&str>,
-) -> Result<Probe, Silence> {
+) -> Result<StreamProbe, GatherError> {
     let mut timings = Timings::begin(clock::now());
-    let body = Bytes::from(document(api, model).to_string());
-    let response = asker.send(Method::POST, path, None, body).await?;
+    let body = Bytes::from(request_body(api, model).to_string());
+    let response = client.send(Method::POST, path, None, body).await?;
     let (head, mut body) = response.into_parts();
-    let mut observer = Observer::new(api);
+    let mut observer = ResponseObserver::new(api);
     observer.on_head(media_type(&head.headers), false);
     let mut arrivals = Vec::new();
-    let mut beginning = Vec::new();
-    // What has come by then is judged all the same.
-    let deadline = clock::now() + asker.timeout();
-    let mut given_up = None;
+    let mut excerpt = Vec::new();
+    // The part of the stream that has arrived by the deadline is judged too.
+    let deadline = clock::now() + client.timeout();
+    let mut gave_up_after = None;
     loop {
         let frame = match tokio::time::timeout_at(deadline.into(), body.frame()).await {
             Ok(Some(Ok(frame))) => frame,
             Ok(_) => break,
             Err(_) => {
-                given_up = Some(asker.timeout());
+                gave_up_after = Some(client.timeout());
                 break;
             }
         };
@@ -75,32 +81,32 @@ async fn send(
         let now = clock::now();
         let arrival = observer.on_data(data, now, &mut timings);
         arrivals.extend((0..arrival.outputs).map(|_| now));
-        let room = EXCERPT.saturating_sub(beginning.len());
-        beginning.extend_from_slice(&data[..data.len().min(room)]);
+        let capacity = MAX_EXCERPT_BYTES.saturating_sub(excerpt.len());
+        excerpt.extend_from_slice(&data[..data.len().min(capacity)]);
     }
-    Ok(Probe {
+    Ok(StreamProbe {
         path,
         status: head.status,
         headers: head.headers,
         observed: observer.into_observed(),
         timings,
         arrivals,
-        excerpt: String::from_utf8_lossy(&beginning).into_owned(),
-        given_up,
+        excerpt: String::from_utf8_lossy(&excerpt).into_owned(),
+        gave_up_after,
     })
 }
 
-fn document(api: Api, model: Option<&str>) -> Value {
+fn request_body(api: Api, model: Option<&str>) -> Value {
     let mut body = json!({
-        "max_tokens": TOKENS,
+        "max_tokens": PROBE_MAX_TOKENS,
         "temperature": 0,
         "ignore_eos": true,
         "stream": true,
         "stream_options": { "include_usage": true },
     });
     match api {
-        Api::Chat => body["messages"] = json!([{ "role": "user", "content": PROMPT }]),
-        _ => body["prompt"] = PROMPT.into(),
+        Api::Chat => body["messages"] = json!([{ "role": "user", "content": PROBE_PROMPT }]),
+        _ => body["prompt"] = PROBE_PROMPT.into(),
     }
     if let Some(model) = model {
         body["model"] = model.into();

@@ -1,8 +1,9 @@
-//! Connections to others, with TLS where the URL says so. Clients of replicas and of collectors
-//! are built on it, so that there is one place where a server is believed.
+//! Opens outbound connections to backends and collectors, with TLS for `https` URLs.
+//!
+//! All outbound clients use this connector, so that servers are authenticated in one place.
 
-use super::fresh::Reload;
-use super::{Alpn, Identity, Stream, TlsError};
+use super::file_backed::Reloadable;
+use super::{Alpn, MaybeTlsStream, TlsClientContext, TlsError};
 use arc_swap::ArcSwap;
 use http::Uri;
 use http::uri::Scheme;
@@ -19,104 +20,111 @@ use std::time::Duration;
 use tokio_rustls::{TlsConnector, TlsStream};
 use tower::Service;
 
-/// Whom the gateway is, and believes, where.
-pub struct Outbound {
-    default: Arc<Identity>,
-    /// By host and port, as in the URL and in lower case.
-    own: ArcSwap<HashMap<Box<str>, Arc<Identity>>>,
+/// The TLS contexts of outbound connections: a default, and contexts for some hosts.
+pub struct OutboundTls {
+    default_context: Arc<TlsClientContext>,
+    /// By the host and port of the URL, in lower case.
+    host_contexts: ArcSwap<HashMap<Box<str>, Arc<TlsClientContext>>>,
 }
 
-/// Makes connections. Clones share what they know.
+/// Opens connections. Clones share the TLS contexts.
 #[derive(Clone)]
 pub struct Connector {
     tcp: HttpConnector,
-    outbound: Arc<Outbound>,
-    /// Longest time for the connection, and again for the handshake.
-    limit: Duration,
+    outbound: Arc<OutboundTls>,
+    /// Timeout of the TCP connection, and again of the TLS handshake.
+    timeout: Duration,
 }
 
-/// Why there is no connection.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Not even without TLS.
+    /// The TCP connection failed.
     #[error(transparent)]
     Tcp(<HttpConnector as Service<Uri>>::Error),
-    /// The gateway itself is not able to.
+    /// The TLS configuration of the gateway is invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The two sides do not agree.
-    #[error("TLS: {0}")]
+    /// The TLS handshake failed.
+    #[error("TLS handshake failed: {0}")]
     Handshake(io::Error),
-    /// The other side said nothing.
-    #[error("TLS: no handshake within {0:?}")]
+    /// The TLS handshake timed out.
+    #[error("TLS handshake not completed within {0:?}")]
     Timeout(Duration),
 }
 
-// === impl Outbound ===
+// === impl OutboundTls ===
 
-impl Outbound {
-    /// The same for all.
-    pub fn new(default: Identity) -> Arc<Self> {
-        Arc::new(Self { default: Arc::new(default), own: ArcSwap::default() })
+impl OutboundTls {
+    /// Uses one context for all hosts.
+    pub fn new(default_context: TlsClientContext) -> Arc<Self> {
+        Arc::new(Self {
+            default_context: Arc::new(default_context),
+            host_contexts: ArcSwap::default(),
+        })
     }
 
-    /// The authorities of this machine, for all.
-    pub fn of_machine(alpn: Alpn) -> Arc<Self> {
-        Self::new(Identity::of_machine(alpn))
+    /// Trusts the authorities of this machine for all hosts.
+    pub fn with_native_roots(alpn: Alpn) -> Arc<Self> {
+        Self::new(TlsClientContext::with_native_roots(alpn))
     }
 
-    /// What differs for some hosts, by host and port as in their URLs, in place of what differed
-    /// before. Connections that are open stay.
-    pub fn set_own(&self, own: impl IntoIterator<Item = (String, Arc<Identity>)>) {
-        let lower = |(host, identity): (String, _)| (host.to_ascii_lowercase().into(), identity);
-        self.own.store(Arc::new(own.into_iter().map(lower).collect()));
+    /// Replaces the contexts of single hosts, by the host and port of their URLs. Open connections
+    /// are not affected.
+    pub fn set_host_contexts(
+        &self,
+        contexts: impl IntoIterator<Item = (String, Arc<TlsClientContext>)>,
+    ) {
+        let with_key = |(host, context): (String, _)| (host.to_ascii_lowercase().into(), context);
+        self.host_contexts.store(Arc::new(contexts.into_iter().map(with_key).collect()));
     }
 
-    fn of(&self, uri: &Uri) -> Arc<Identity> {
-        let own = self.own.load();
-        if own.is_empty() {
-            return self.default.clone();
+    fn context_for(&self, uri: &Uri) -> Arc<TlsClientContext> {
+        let host_contexts = self.host_contexts.load();
+        if host_contexts.is_empty() {
+            return self.default_context.clone();
         }
         let host = uri.authority().map(|authority| authority.as_str().to_ascii_lowercase());
-        let found = host.and_then(|host| own.get(host.as_str()).cloned());
-        found.unwrap_or_else(|| self.default.clone())
+        let context = host.and_then(|host| host_contexts.get(host.as_str()).cloned());
+        context.unwrap_or_else(|| self.default_context.clone())
     }
 
-    pub(super) fn reloading(&self) -> Vec<Arc<dyn Reload>> {
-        let own = self.own.load();
-        let all = own.values().chain([&self.default]);
-        all.filter_map(|identity| identity.reloading()).collect()
+    pub(super) fn reloadables(&self) -> Vec<Arc<dyn Reloadable>> {
+        let host_contexts = self.host_contexts.load();
+        let all = host_contexts.values().chain([&self.default_context]);
+        all.filter_map(|context| context.reloadable()).collect()
     }
 }
 
-impl std::fmt::Debug for Outbound {
+impl std::fmt::Debug for OutboundTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outbound").finish_non_exhaustive()
+        f.debug_struct("OutboundTls").finish_non_exhaustive()
     }
 }
 
 // === impl Connector ===
 
 impl Connector {
-    /// Connects within `limit`, without Nagle's delay.
-    pub fn new(outbound: Arc<Outbound>, limit: Duration) -> Self {
+    /// A connector with `timeout` for the TCP connection, and again for the TLS handshake. It sets
+    /// `TCP_NODELAY`.
+    pub fn new(outbound: Arc<OutboundTls>, timeout: Duration) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(limit));
+        tcp.set_connect_timeout(Some(timeout));
         tcp.set_keepalive(Some(Duration::from_secs(30)));
-        Self { tcp, outbound, limit }
+        Self { tcp, outbound, timeout }
     }
 }
 
 impl std::fmt::Debug for Connector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connector").field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("Connector").field("timeout", &self.timeout).finish_non_exhaustive()
     }
 }
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<Stream>;
+    type Response = TokioIo<MaybeTlsStream>;
     type Error = ConnectError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;
 
@@ -125,26 +133,28 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let identity = (uri.scheme() == Some(&Scheme::HTTPS)).then(|| self.outbound.of(&uri));
-        let host = identity.is_some().then(|| uri.host().unwrap_or_default().to_owned());
-        let (connecting, limit) = (self.tcp.call(uri), self.limit);
+        let context =
+            (uri.scheme() == Some(&Scheme::HTTPS)).then(|| self.outbound.context_for(&uri));
+        let host = context.is_some().then(|| uri.host().unwrap_or_default().to_owned());
+        let (connecting, timeout) = (self.tcp.call(uri), self.timeout);
         Box::pin(async move {
             let stream = connecting.await.map_err(ConnectError::Tcp)?.into_inner();
-            let Some((identity, host)) = identity.zip(host) else {
-                return Ok(TokioIo::new(Stream::Plain(stream)));
+            let Some((context, host)) = context.zip(host) else {
+                return Ok(TokioIo::new(MaybeTlsStream::Plain(stream)));
             };
-            let name = identity.server_name().cloned().map_or_else(|| server_name(&host), Ok)?;
-            let handshake = TlsConnector::from(identity.config()?).connect(name, stream);
-            let shaken = tokio::time::timeout(limit, handshake).await;
-            let stream = shaken.map_err(|_| ConnectError::Timeout(limit))?;
+            let name =
+                context.server_name().cloned().map_or_else(|| parse_server_name(&host), Ok)?;
+            let handshake = TlsConnector::from(context.config()?).connect(name, stream);
+            let result = tokio::time::timeout(timeout, handshake).await;
+            let stream = result.map_err(|_| ConnectError::Timeout(timeout))?;
             let stream = stream.map_err(ConnectError::Handshake)?;
-            Ok(TokioIo::new(Stream::Tls(Box::new(TlsStream::Client(stream)))))
+            Ok(TokioIo::new(MaybeTlsStream::Tls(Box::new(TlsStream::Client(stream)))))
         })
     }
 }
 
-/// The host of a URL, where an IPv6 address stands in brackets.
-fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
+/// Parses the host of a URL as a server name. An IPv6 address is in brackets.
+fn parse_server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    ServerName::try_from(bare.to_owned()).map_err(|_| TlsError::Name(host.to_owned()))
+    ServerName::try_from(bare.to_owned()).map_err(|_| TlsError::InvalidServerName(host.to_owned()))
 }

@@ -1,52 +1,54 @@
-//! All certificates, keys and authorities of the gateway: looked at now and then, because whoever
-//! renews them only writes files, and at once when somebody says so.
+//! Reloads the certificates, keys and certificate authorities of the gateway when their files
+//! change: at an interval, because renewal tools only write files, and on request.
 
-use super::fresh::Reload;
-use super::{Acceptor, Outbound};
-use crate::supervise::{self, Task};
+use super::file_backed::Reloadable;
+use super::{Acceptor, OutboundTls};
+use crate::supervise::{self, BackgroundTask};
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 use tokio::time::MissedTickBehavior;
 
-/// Which side a certificate is shown to.
+/// The peers of TLS connections. A certificate is presented to one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// Clients, and operators.
+pub enum TlsPeer {
+    /// Clients and operators.
     Client,
-    /// Replicas.
+    /// Backends.
     Backend,
     /// Collectors.
     Collector,
 }
 
-/// All of them.
+/// All certificates, keys and authorities of the gateway. They are held weakly: the values of
+/// dropped acceptors and outbound contexts are forgotten.
 #[derive(Default)]
 pub struct Credentials {
-    acceptors: Mutex<Vec<Weak<dyn Reload>>>,
-    outbounds: Mutex<Vec<(Side, Weak<Outbound>)>>,
-    reloaded: AtomicU64,
-    failed: AtomicU64,
+    acceptors: Mutex<Vec<Weak<dyn Reloadable>>>,
+    outbounds: Mutex<Vec<(TlsPeer, Weak<OutboundTls>)>>,
+    reload_count: AtomicU64,
+    failure_count: AtomicU64,
 }
 
-/// What became of them.
+/// Expiry times and reload counts of certificates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Counts {
-    /// When the first certificate for a side of [`Side::ALL`] ends, in seconds since 1970. `None`:
-    /// there is none.
+pub struct CertificateCounts {
+    /// Earliest expiry of the certificates for reloadable peer of [`TlsPeer::ALL`], in seconds
+    /// since
+    /// 1970. `None`: no certificate.
     pub expire: [Option<f64>; 3],
-    /// Times that new files were taken.
+    /// Number of successful reloads.
     pub reloaded: u64,
-    /// Times that they could not be used.
+    /// Number of failed reloads.
     pub failed: u64,
 }
 
-/// How often the files are read.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Time between two checks of the files.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
-impl Side {
-    /// All of them.
+impl TlsPeer {
+    /// All peers, in declaration order.
     pub const ALL: [Self; 3] = [Self::Client, Self::Backend, Self::Collector];
 
     /// The name in metrics and logs.
@@ -60,76 +62,87 @@ impl Side {
 }
 
 impl Credentials {
-    /// Looks after those of an acceptor, as long as it is there.
-    pub fn keep_acceptor(&self, acceptor: &Acceptor) {
-        lock(&self.acceptors).push(Arc::downgrade(&acceptor.reloading()));
+    /// Reloads the files of an acceptor until the acceptor is dropped.
+    pub fn register_acceptor(&self, acceptor: &Acceptor) {
+        lock(&self.acceptors).push(Arc::downgrade(&acceptor.reloadable()));
     }
 
-    /// Looks after those of connections to others, as long as there are any.
-    pub fn keep_outbound(&self, side: Side, outbound: &Arc<Outbound>) {
+    /// Reloads the files of outbound contexts until they are dropped.
+    pub fn register_outbound(&self, side: TlsPeer, outbound: &Arc<OutboundTls>) {
         lock(&self.outbounds).push((side, Arc::downgrade(outbound)));
     }
 
-    /// Makes anew whatever has new files. What cannot be used is logged, and the old one stays.
-    /// Reads files, so it blocks.
-    pub fn reload(&self) {
-        for (side, each) in self.all() {
-            let Some(result) = each.reload() else { continue };
-            let (side, files) = (side.as_str(), each.files());
+    /// Reloads the credentials whose files have changed. Invalid files are logged and counted, and
+    /// the previous credentials stay in use. Blocks on file reads.
+    pub fn reload_changed_files(&self) {
+        for (side, reloadable) in self.reloadables() {
+            let Some(result) = reloadable.reload_if_changed() else { continue };
+            let (side, files) = (side.as_str(), reloadable.describe_files());
             let count = match result {
                 Ok(()) => {
-                    tracing::info!(side, files, "new certificates are in use");
-                    &self.reloaded
+                    tracing::info!(side, files, "reloaded certificate files");
+                    &self.reload_count
                 }
                 Err(error) => {
-                    tracing::error!(side, %error, "new certificates cannot be used; the old ones stay");
-                    &self.failed
+                    tracing::error!(
+                        side,
+                        %error,
+                        "cannot reload certificate files: keeping the previous certificates"
+                    );
+                    &self.failure_count
                 }
             };
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Does so again and again, for ever.
+    /// Calls [`reload_changed_files`](Self::reload_changed_files) every `RELOAD_INTERVAL`,
+    /// without end.
     pub async fn run(self: Arc<Self>) {
-        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        let mut ticks = tokio::time::interval(RELOAD_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let all = self.clone();
-            if tokio::task::spawn_blocking(move || all.reload()).await.is_err() {
-                supervise::report(Task::Certificates);
+            let credentials = self.clone();
+            let reload = tokio::task::spawn_blocking(move || credentials.reload_changed_files());
+            if reload.await.is_err() {
+                supervise::record_panic(BackgroundTask::Certificates);
             }
         }
     }
 
-    /// What became of them so far.
-    pub fn counts(&self) -> Counts {
+    /// The current expiry times and reload counts.
+    pub fn counts(&self) -> CertificateCounts {
         let mut expire = [None; 3];
-        for (side, each) in self.all() {
-            let ends = each.expires().and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+        for (side, reloadable) in self.reloadables() {
+            let expires_at = reloadable.expires_at();
+            let expiry = expires_at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
             let earliest = &mut expire[side as usize];
-            let sooner = |ends: f64| earliest.map_or(ends, |earliest: f64| earliest.min(ends));
-            *earliest = ends.map(|ends| sooner(ends.as_secs_f64())).or(*earliest);
+            let minimum = |expiry: f64| earliest.map_or(expiry, |other: f64| other.min(expiry));
+            *earliest = expiry.map(|expiry| minimum(expiry.as_secs_f64())).or(*earliest);
         }
-        Counts {
+        CertificateCounts {
             expire,
-            reloaded: self.reloaded.load(Ordering::Relaxed),
-            failed: self.failed.load(Ordering::Relaxed),
+            reloaded: self.reload_count.load(Ordering::Relaxed),
+            failed: self.failure_count.load(Ordering::Relaxed),
         }
     }
 
-    /// Those that are still there.
-    fn all(&self) -> Vec<(Side, Arc<dyn Reload>)> {
+    /// All registered values that were not dropped.
+    fn reloadables(&self) -> Vec<(TlsPeer, Arc<dyn Reloadable>)> {
         let mut acceptors = lock(&self.acceptors);
-        acceptors.retain(|each| each.strong_count() > 0);
+        acceptors.retain(|acceptor| acceptor.strong_count() > 0);
         let mut outbounds = lock(&self.outbounds);
-        outbounds.retain(|(_, each)| each.strong_count() > 0);
-        let inward = acceptors.iter().filter_map(|each| Some((Side::Client, each.upgrade()?)));
-        let outward = outbounds.iter().filter_map(|(side, each)| Some((*side, each.upgrade()?)));
-        let outward = outward
-            .flat_map(|(side, each)| each.reloading().into_iter().map(move |each| (side, each)));
-        inward.chain(outward).collect()
+        outbounds.retain(|(_, outbound)| outbound.strong_count() > 0);
+        let inbound =
+            acceptors.iter().filter_map(|acceptor| Some((TlsPeer::Client, acceptor.upgrade()?)));
+        let outbound = outbounds
+            .iter()
+            .filter_map(|(side, outbound)| Some((*side, outbound.upgrade()?)))
+            .flat_map(|(side, outbound)| {
+                outbound.reloadables().into_iter().map(move |reloadable| (side, reloadable))
+            });
+        inbound.chain(outbound).collect()
     }
 }
 

@@ -1,84 +1,85 @@
-//! TLS, towards clients, towards replicas and towards collectors: rustls with the `ring` provider,
-//! TLS 1.2 and 1.3 with its safe defaults and no way to weaken them.
+//! TLS for clients, backends and collectors: rustls with the `ring` provider, TLS 1.2 and 1.3 with
+//! the safe defaults of rustls. No setting weakens them.
 //!
 //! ```text
-//! files ─► Fresh<T>          made of files, made anew when they change; the old one stays on error
-//!            ├ Acceptor      of connections of clients
-//!            └ Identity      of connections to others ◄─ Connector ◄─ Outbound: whose for which host
-//! Credentials                all of them: looked at every 10 s, or when somebody says so
+//! files ─► FileBacked<T>           built from files, rebuilt when they change; kept on error
+//!            ├ Acceptor            accepts connections of clients
+//!            └ TlsClientContext    trusted authorities and client certificate
+//!                 ◄─ OutboundTls ◄─ Connector    one context per host, or the default
+//! Credentials                      reloads all of them every 10 s, and on request
 //! ```
 
 mod acceptor;
 mod certificate;
+mod client_context;
 mod connector;
 mod credentials;
-mod fresh;
-mod identity;
+mod file_backed;
 mod pem;
 mod settings;
 mod stream;
 
 pub use acceptor::Acceptor;
-pub use connector::{ConnectError, Connector, Outbound};
-pub use credentials::{Counts, Credentials, Side};
-pub use identity::Identity;
-pub use settings::{ClientSettings, ServerSettings};
-pub use stream::Stream;
+pub use client_context::TlsClientContext;
+pub use connector::{ConnectError, Connector, OutboundTls};
+pub use credentials::{CertificateCounts, Credentials, TlsPeer};
+pub use settings::{TlsClientSettings, TlsServerSettings};
+pub use stream::MaybeTlsStream;
 
 use rustls::crypto::CryptoProvider;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-/// Why there is no TLS.
+/// An invalid TLS configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("{} cannot be read: {cause}", path.display())]
-    Read {
+    ReadFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: std::io::Error,
     },
-    /// A file does not have what it should.
+    /// A file lacks a required PEM item.
     #[error("{} has no {wanted} in PEM", path.display())]
-    Missing {
+    MissingPemItem {
         /// The file.
         path: PathBuf,
-        /// What it should have.
+        /// The required item.
         wanted: &'static str,
     },
-    /// A certificate and a key do not belong together, or are not understood.
-    #[error("the certificate in {} cannot be used: {cause}", path.display())]
-    Certificate {
+    /// A certificate and its key do not match, or are invalid.
+    #[error("the certificate in {} is not usable: {cause}", path.display())]
+    InvalidCertificate {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: rustls::Error,
     },
-    /// Certificates of authorities are not understood.
-    #[error("the authorities in {} cannot be used: {reason}", path.display())]
-    Authorities {
+    /// Certificates of authorities are invalid.
+    #[error("the certificate authorities in {} are not usable: {reason}", path.display())]
+    InvalidAuthorities {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// This machine has no certificates of authorities.
-    #[error("this machine trusts no authority: name a file with the certificate of yours (`ca`)")]
+    /// This machine has no trusted certificate authorities.
+    #[error("this machine trusts no certificate authority: set `ca` to a file with yours")]
     NoAuthorities,
-    /// It is not the name of a server.
-    #[error("`{0}` is not the name of a server")]
-    Name(String),
-    /// rustls refuses.
-    #[error("TLS cannot be set up")]
-    Setup(#[from] rustls::Error),
+    /// The text is not a valid server name.
+    #[error("`{0}` is not a valid server name: use a host name or an IP address")]
+    InvalidServerName(String),
+    /// rustls rejects the configuration.
+    #[error("TLS cannot be configured")]
+    Configuration(#[from] rustls::Error),
 }
 
-/// What applications speak inside of TLS.
+/// The protocols that are negotiated by ALPN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alpn {
-    /// HTTP/2 or HTTP/1.1, as the other side prefers.
+    /// HTTP/2 or HTTP/1.1. HTTP/2 is preferred.
     Any,
     /// HTTP/1.1 only.
     Http1,
@@ -86,13 +87,13 @@ pub enum Alpn {
     Http2,
 }
 
-/// Whether it can be the name in a certificate: a host name or an IP address.
+/// Whether the text is a valid server name: a host name or an IP address.
 pub fn is_server_name(name: &str) -> bool {
     rustls::pki_types::ServerName::try_from(name).is_ok()
 }
 
 impl Alpn {
-    fn protocols(self) -> Vec<Vec<u8>> {
+    fn protocol_ids(self) -> Vec<Vec<u8>> {
         let names: &[&[u8]] = match self {
             Self::Any => &[b"h2", b"http/1.1"],
             Self::Http1 => &[b"http/1.1"],
@@ -102,7 +103,7 @@ impl Alpn {
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
+fn crypto_provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
         LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
     PROVIDER.clone()

@@ -1,4 +1,4 @@
-//! Files in PEM, and what is in them.
+//! Reads certificates and keys from PEM files.
 
 use super::TlsError;
 use rustls::RootCertStore;
@@ -8,54 +8,56 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The bytes of a file.
+/// Path and content of a PEM file.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Pem {
+pub(super) struct PemFile {
     path: PathBuf,
     bytes: Vec<u8>,
 }
 
-/// Longest file, in bytes: the authorities of a whole system are a quarter of it.
-const MAX_FILE: u64 = 1 << 20;
+/// Maximum size of a file, in bytes. The CA bundle of a Linux system has about a quarter of it. The
+/// rest of a longer file is ignored.
+const MAX_PEM_FILE_BYTES: u64 = 1 << 20;
 
-impl Pem {
-    /// Reads a file.
+impl PemFile {
+    /// Reads a file, up to [`MAX_PEM_FILE_BYTES`].
     pub(super) fn read(path: &Path) -> Result<Self, TlsError> {
         let mut bytes = Vec::new();
-        let read = File::open(path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes));
+        let read =
+            File::open(path).and_then(|file| file.take(MAX_PEM_FILE_BYTES).read_to_end(&mut bytes));
         match read {
             Ok(_) => Ok(Self { path: path.to_owned(), bytes }),
-            Err(cause) => Err(TlsError::Read { path: path.to_owned(), cause }),
+            Err(cause) => Err(TlsError::ReadFile { path: path.to_owned(), cause }),
         }
     }
 
-    /// Where it was read.
+    /// Path of the file.
     pub(super) fn path(&self) -> PathBuf {
         self.path.clone()
     }
 
-    /// Its certificates, at least one.
+    /// The certificates of the file. An error if it has none or one is invalid.
     pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let wanted = "certificate";
-        let missing = || TlsError::Missing { path: self.path(), wanted };
-        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
-        match found {
-            Ok(found) if !found.is_empty() => Ok(found),
+        let missing = || TlsError::MissingPemItem { path: self.path(), wanted };
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
+        match certificates {
+            Ok(certificates) if !certificates.is_empty() => Ok(certificates),
             _ => Err(missing()),
         }
     }
 
-    /// Its first private key.
-    pub(super) fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+    /// The first private key of the file.
+    pub(super) fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(&self.bytes)
-            .map_err(|_| TlsError::Missing { path: self.path(), wanted: "private key" })
+            .map_err(|_| TlsError::MissingPemItem { path: self.path(), wanted: "private key" })
     }
 
-    /// Its certificates as authorities.
-    pub(super) fn authorities(&self) -> Result<RootCertStore, TlsError> {
+    /// The certificates of the file as trusted authorities.
+    pub(super) fn root_cert_store(&self) -> Result<RootCertStore, TlsError> {
         let mut roots = RootCertStore::empty();
         for certificate in self.certificates()? {
-            roots.add(certificate).map_err(|error| TlsError::Authorities {
+            roots.add(certificate).map_err(|error| TlsError::InvalidAuthorities {
                 path: self.path(),
                 reason: error.to_string(),
             })?;

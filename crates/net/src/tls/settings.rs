@@ -1,34 +1,36 @@
-//! What is configured of TLS: only the names of files, never what is in them.
+//! TLS configuration. It has paths of files, never their content.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// TLS towards clients.
+/// TLS of the client listener and the admin listener.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct ServerSettings {
-    /// The certificate, and those that lead from it to an authority. `None`: no TLS.
+pub struct TlsServerSettings {
+    /// PEM file with the server certificate and its intermediate certificates. `None`: no TLS.
     pub cert: Option<PathBuf>,
-    /// Its private key.
+    /// PEM file with the private key of the certificate.
     pub key: Option<PathBuf>,
-    /// The authorities of clients, which then must have a certificate.
+    /// PEM file with the certificate authorities of client certificates. If set, clients must
+    /// present a certificate. `None`: client certificates are not requested.
     pub client_ca: Option<PathBuf>,
-    /// Whether the operators' port has the same certificate. No client certificate is asked for
-    /// there.
+    /// Whether the admin listener also uses TLS, with the same certificate. It does not request
+    /// client certificates.
     pub admin: bool,
 }
 
-/// TLS towards servers.
+/// TLS of connections to backends or collectors.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct ClientSettings {
-    /// The authorities that are believed. `None`: those of this machine.
+pub struct TlsClientSettings {
+    /// PEM file with the trusted certificate authorities. `None`: the authorities of this machine.
     pub ca: Option<PathBuf>,
-    /// The gateway's own certificate, and those that lead from it to an authority.
+    /// PEM file with the client certificate of the gateway and its intermediate certificates.
+    /// `None`: no client certificate.
     pub client_cert: Option<PathBuf>,
-    /// Its private key.
+    /// PEM file with the private key of the client certificate.
     pub client_key: Option<PathBuf>,
-    /// The name that the certificate of a server must have. `None`: that of its URL.
+    /// The name that the server certificate must have. `None`: the host of the URL.
     pub server_name: Option<String>,
 }

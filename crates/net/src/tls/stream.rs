@@ -1,4 +1,4 @@
-//! A connection, with TLS or without.
+//! A TCP stream with or without TLS.
 
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use std::io;
@@ -9,29 +9,29 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-/// A connection, with TLS or without.
-pub enum Stream {
-    /// Without.
+/// A TCP stream with or without TLS.
+pub enum MaybeTlsStream {
+    /// Plain TCP.
     Plain(TcpStream),
-    /// With.
+    /// TLS over TCP.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Stream {
-    /// The socket below.
-    pub fn socket(&self) -> &TcpStream {
+impl MaybeTlsStream {
+    /// The underlying TCP stream.
+    pub fn tcp_stream(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,
         }
     }
 
-    /// Where the other side is.
-    pub fn peer(&self) -> io::Result<SocketAddr> {
-        self.socket().peer_addr()
+    /// The address of the peer.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp_stream().peer_addr()
     }
 
-    /// Whether the two have agreed on HTTP/2.
+    /// Whether ALPN selected HTTP/2.
     pub fn is_http2(&self) -> bool {
         match self {
             Self::Plain(_) => false,
@@ -40,24 +40,24 @@ impl Stream {
     }
 }
 
-/// Calls a method of whichever stream it is.
+/// Calls a method of the variant's stream.
 macro_rules! either {
     ($self:ident, $stream:ident => $call:expr) => {
         match $self.get_mut() {
-            Stream::Plain($stream) => $call,
-            Stream::Tls($stream) => $call,
+            MaybeTlsStream::Plain($stream) => $call,
+            MaybeTlsStream::Tls($stream) => $call,
         }
     };
 }
 
-/// A pool needs to know nothing of it: what is spoken was said by whoever made the connection.
-impl Connection for Stream {
+/// Reports no properties to hyper-util: the protocol is fixed by the creator of the connection.
+impl Connection for MaybeTlsStream {
     fn connected(&self) -> Connected {
         Connected::new()
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for MaybeTlsStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -67,7 +67,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for MaybeTlsStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,6 +1,6 @@
-//! The gateway itself.
+//! Alerts about the gateway itself.
 
-use super::{Alert, Severity};
+use super::{Alert, AlertSeverity};
 
 const AREA: &str = "gateway";
 
@@ -20,19 +20,19 @@ fn gateway_down() -> Alert {
         name: "TokenweirDown",
         when: "the gateway cannot be scraped",
         area: AREA,
-        severity: Severity::Page,
+        severity: AlertSeverity::Page,
         expr: "up{job=\"tokenweir\"} == 0".into(),
         holds_for: "1m",
         stays_for: None,
         summary: "The gateway {{ $labels.instance }} cannot be scraped",
-        description: "The metrics of {{ $labels.instance }} have not been readable for a minute. Nothing is \
-                      known of its requests meanwhile.",
-        meaning: "The process is gone, hangs, or its admin port cannot be reached. No other alert can fire \
-                  for it while this one does.",
-        confirm: "`curl http://GATEWAY:9090/livez`, and from a client's place `curl \
+        description: "The metrics of {{ $labels.instance }} have been unreadable for a minute. The \
+                      state of its requests is unknown.",
+        meaning: "The process is stopped or hangs, or its admin port is unreachable. While this \
+                  alert fires, no other alert can fire for this gateway.",
+        confirm: "`curl http://GATEWAY:9090/livez`, and from a client machine `curl \
                   http://GATEWAY:8080/health`.",
-        action: "Process gone: its last log lines, then start it. Admin port only: network policy, or a \
-                 changed `admin` address.",
+        action: "Process stopped: check its last log lines, then start it. Only the admin port: \
+                 check network policies and changes of the `admin` address.",
         silences: Vec::new(),
     }
 }
@@ -40,21 +40,22 @@ fn gateway_down() -> Alert {
 fn overhead() -> Alert {
     Alert {
         name: "TokenweirOverhead",
-        when: "the gateway takes more than 10 ms at p99",
+        when: "the overhead of the gateway is above 10 ms at p99",
         area: AREA,
-        severity: Severity::Ticket,
+        severity: AlertSeverity::Ticket,
         expr: "histogram_quantile(0.99, sum by (le) \
                (rate(tokenweir_gateway_overhead_seconds_bucket[5m]))) > 0.01\n\
                and sum(increase(tokenweir_gateway_overhead_seconds_count[5m])) > 100"
             .into(),
         holds_for: "10m",
         stays_for: Some("5m"),
-        summary: "The gateway itself is slow",
-        description: "The p99 of what the gateway takes for a request is {{ $value | humanizeDuration }}; \
-                      it should be well below a millisecond.",
+        summary: "The gateway adds too much latency",
+        description: "The p99 of the processing time of the gateway itself is \
+                      {{ $value | humanizeDuration }}; it should be well below one millisecond.",
         meaning: "The gateway has too little CPU, or swaps.",
-        confirm: "Dashboard, row Gateway: CPU and memory. Are its CPU limits lower than what it uses?",
-        action: "Give it more CPU: a gateway that is throttled delays every request. Or run a second one.",
+        confirm: "Dashboard, row Gateway: CPU and memory. Are the CPU limits lower than the usage?",
+        action: "Give it more CPU, because a throttled gateway delays every request. Or run a \
+                 second gateway.",
         silences: Vec::new(),
     }
 }
@@ -62,9 +63,9 @@ fn overhead() -> Alert {
 fn dropped_spans() -> Alert {
     Alert {
         name: "TokenweirSpansDropped",
-        when: "more than 5 % of spans, and more than 100, are lost in 10 minutes",
+        when: "more than 5 % of spans, and more than 100, are dropped in 10 minutes",
         area: AREA,
-        severity: Severity::Ticket,
+        severity: AlertSeverity::Ticket,
         expr: "sum(increase(tokenweir_otel_spans_total{result=\"queued\"}[10m]))\n\
                - sum(increase(tokenweir_otel_spans_total{result=\"exported\"}[10m])) > 100\n\
                and sum(increase(tokenweir_otel_spans_total{result=\"exported\"}[10m]))\n  \
@@ -72,14 +73,16 @@ fn dropped_spans() -> Alert {
             .into(),
         holds_for: "5m",
         stays_for: Some("10m"),
-        summary: "Traces are lost",
-        description: "{{ $value | humanize }} spans did not reach the collector in 10 minutes. Requests and \
-                      metrics are not touched by that.",
-        meaning: "The collector is down, slow or refuses. Some exemplars lead to no trace.",
-        confirm: "The gateway's log names the collector's error. `tokenweir_otel_spans_total`: `failed` \
-                  grows if it refuses; if it does not, the queue overflows because it is slow.",
-        action: "See the collector: memory limit, its own export queue. Or lower the rate of traces that \
-                 are kept without reason.",
+        summary: "Traces are incomplete",
+        description: "{{ $value | humanize }} spans did not reach the collector in 10 minutes. \
+                      Requests and metrics are not affected.",
+        meaning: "The collector is down, slow or rejects spans. Some exemplars lead to no trace.",
+        confirm: "The gateway's log has the error of the collector. `tokenweir_otel_spans_total`: \
+                  `failed` grows if the collector rejects spans; otherwise the queue overflows \
+                  because the collector is slow.",
+        action: "Check the memory limit and the export queue of the collector. Or lower the rate \
+                 of traces that are sampled without a special reason \
+                 (`tracing.max_sampled_per_second`).",
         silences: Vec::new(),
     }
 }
@@ -87,20 +90,20 @@ fn dropped_spans() -> Alert {
 fn reload_failed() -> Alert {
     Alert {
         name: "TokenweirReloadFailed",
-        when: "the configuration could not be used when it was last read",
+        when: "the last reload of the configuration failed",
         area: AREA,
-        severity: Severity::Ticket,
+        severity: AlertSeverity::Ticket,
         expr: "tokenweir_config_last_reload_successful == 0".into(),
         holds_for: "5m",
         stays_for: None,
-        summary: "The configuration of {{ $labels.instance }} has a mistake",
-        description: "{{ $labels.instance }} could not use its configuration when it last read it, and \
-                      goes on with the one before.",
-        meaning: "What was changed is not in force, and a gateway that starts with this file will not \
-                  start. Requests are not touched by that.",
-        confirm: "The gateway's log has file, line and column. `tokenweir check FILE` says the same; \
-                  `curl http://GATEWAY:9090/config` shows what is in force.",
-        action: "Correct the file, or put the old one back. Then `curl -X POST \
+        summary: "The configuration of {{ $labels.instance }} is invalid",
+        description: "{{ $labels.instance }} could not use its configuration at the last reload, \
+                      and keeps the previous one.",
+        meaning: "The change is not active, and a gateway that starts with this file fails. \
+                  Requests are not affected.",
+        confirm: "The gateway's log has file, line and column. `tokenweir check FILE` reports the \
+                  same; `curl http://GATEWAY:9090/config` shows the active configuration.",
+        action: "Correct the file, or restore the previous one. Then run `curl -X POST \
                  http://GATEWAY:9090/-/reload`, unless `reload.watch` is on.",
         silences: Vec::new(),
     }
@@ -109,21 +112,23 @@ fn reload_failed() -> Alert {
 fn certificate_ends() -> Alert {
     Alert {
         name: "TokenweirCertificateEnds",
-        when: "a certificate of the gateway ends within seven days",
+        when: "a certificate of the gateway expires within seven days",
         area: AREA,
-        severity: Severity::Ticket,
+        severity: AlertSeverity::Ticket,
         expr: "tokenweir_certificate_expiry_timestamp_seconds - time() < 7 * 86400".into(),
         holds_for: "15m",
         stays_for: None,
-        summary: "A certificate of {{ $labels.instance }} ends soon",
-        description: "The certificate that {{ $labels.instance }} shows to its {{ $labels.side }}s, or one \
-                      that leads to its authority, ends in {{ $value | humanizeDuration }}.",
-        meaning: "It has not been renewed in time, or the new one is not where the gateway reads it. When \
-                  it ends, those who check it refuse every new connection.",
-        confirm: "`openssl x509 -enddate -noout -in FILE`, for the files of `tls`, `backend_tls` and the \
-                  collectors. `tokenweir_certificate_reloads_total`: does `failed` grow?",
-        action: "Renew it, and write it where it was: it is read every 10 s, and no restart is needed. \
-                 Certificates that are made for less than a week: take a shorter time here.",
+        summary: "A certificate of {{ $labels.instance }} expires soon",
+        description: "The certificate that {{ $labels.instance }} presents to its \
+                      {{ $labels.side }}s, or an intermediate certificate of its chain, expires in \
+                      {{ $value | humanizeDuration }}.",
+        meaning: "The certificate was not renewed in time, or the new one is not in the configured \
+                  file. After the expiry, each side that verifies it rejects every new connection.",
+        confirm: "`openssl x509 -enddate -noout -in FILE`, for the files of `tls`, `backend_tls` \
+                  and the collectors. Does `failed` of `tokenweir_certificate_reloads_total` grow?",
+        action: "Renew the certificate in the same file: the gateway reads it every 10 s, without \
+                 a restart. For certificates with a lifetime of less than a week, use a shorter \
+                 limit in this alert.",
         silences: Vec::new(),
     }
 }
@@ -133,18 +138,20 @@ fn task_panicked() -> Alert {
         name: "TokenweirTaskPanicked",
         when: "a background task of the gateway has panicked",
         area: AREA,
-        severity: Severity::Ticket,
+        severity: AlertSeverity::Ticket,
         expr: "increase(tokenweir_task_panics_total[15m]) > 0".into(),
         holds_for: "1m",
         stays_for: None,
         summary: "A task of {{ $labels.instance }} panicked",
-        description: "The task {{ $labels.task }} of {{ $labels.instance }} panicked in the last 15 \
-                      minutes. It is started again, after at most 30 s.",
-        meaning: "A defect of the gateway. Requests go on, and what the task does was late or is missing: \
-                  records of some requests for `record_sink`, a health check for `health_check`.",
-        confirm: "The gateway's log: `the gateway panicked` has file and line, and the next line the task.",
-        action: "Report both lines. If the task panics again and again, undo what changed last: the \
-                 configuration, the version of the gateway, or the servers behind it.",
+        description: "The task {{ $labels.task }} of {{ $labels.instance }} panicked in the last \
+                      15 minutes. It is restarted after at most 30 s.",
+        meaning: "A defect of the gateway. Requests continue, but the work of the task is late or \
+                  missing: records of some requests for `record_sink`, a health check for \
+                  `health_check`.",
+        confirm: "The gateway's log: the line `the gateway panicked` has file and line, and the \
+                  next line has the task.",
+        action: "Report both log lines. If the task panics repeatedly, undo the last change: of \
+                 the configuration, of the gateway's version, or of the servers behind it.",
         silences: Vec::new(),
     }
 }

@@ -1,10 +1,11 @@
-//! Answers that are slower than an hour ago, or fewer, or none.
+//! Alerts about responses that are slower than an hour ago, fail, or are aborted.
 //!
-//! A quantile is compared with itself an hour before, so that each model has its own measure, and
-//! with a floor below which nobody feels a difference. After an hour the bad time is the measure:
-//! what stays then is the objective's alert.
+//! A quantile is compared with its value an hour before, so that each model has its own baseline,
+//! and with an absolute minimum below which the change is not noticeable. After an hour the
+//! degraded value is the baseline; a lasting degradation is covered by the alerts of the
+//! objectives.
 
-use super::{Alert, Severity};
+use super::{Alert, AlertSeverity};
 
 const AREA: &str = "latency";
 
@@ -12,11 +13,11 @@ pub(super) fn alerts() -> Vec<Alert> {
     vec![ttft(), itl(), e2e(), throughput_drop(), errors(), client_aborts(), engine_gap()]
 }
 
-/// A recorded quantile that is above a floor, and so many times what it was an hour before; with
-/// enough requests then and now.
-fn degraded(quantile: &str, count: &str, floor: f64, times: f64) -> String {
+/// A recorded quantile that is above `floor` and more than `times` its value an hour before, with
+/// enough requests now and then.
+fn degraded_quantile_expr(quantile: &str, count: &str, min_value: f64, times: f64) -> String {
     format!(
-        "{quantile} > {floor}\n\
+        "{quantile} > {min_value}\n\
          and {quantile} > {times} * ({quantile} offset 1h)\n\
          and on (gen_ai_request_model) {count} > 20\n\
          and on (gen_ai_request_model) ({count} offset 1h) > 20"
@@ -26,22 +27,28 @@ fn degraded(quantile: &str, count: &str, floor: f64, times: f64) -> String {
 fn ttft() -> Alert {
     Alert {
         name: "TokenweirTtftDegraded",
-        when: "the p95 of TTFT is above 1 s, and twice that of an hour before",
+        when: "the p95 of TTFT is above 1 s, and twice the value of an hour before",
         area: AREA,
-        severity: Severity::Ticket,
-        expr: degraded("tokenweir:ttft_seconds:p95_5m", "tokenweir:streams:increase5m", 1.0, 2.0)
-            .into(),
+        severity: AlertSeverity::Ticket,
+        expr: degraded_quantile_expr(
+            "tokenweir:ttft_seconds:p95_5m",
+            "tokenweir:streams:increase5m",
+            1.0,
+            2.0,
+        )
+        .into(),
         holds_for: "5m",
         stays_for: Some("5m"),
-        summary: "First tokens of {{ $labels.gen_ai_request_model }} come late",
-        description: "The p95 of time to first token of {{ $labels.gen_ai_request_model }} is {{ $value | \
-                      humanizeDuration }}, more than twice that of an hour ago.",
-        meaning: "Users wait for the first word. It is time in a queue or in prefill.",
-        confirm: "Dashboard, row Latency: the panel of phases says which of the two. The dots on the \
-                  heatmap open traces of such requests.",
-        action: "Queue: see the alerts of capacity. Prefill: longer prompts, or prefixes that are not \
-                 cached any more (row Cache efficiency), after a restart for example. One replica: \
-                 compare its computed prompt tokens per second with the others'.",
+        summary: "First tokens of {{ $labels.gen_ai_request_model }} are late",
+        description: "The p95 of the time to first token of {{ $labels.gen_ai_request_model }} is \
+                      {{ $value | humanizeDuration }}, more than twice the value of an hour ago.",
+        meaning: "Clients wait longer for the first token. The time is spent in a queue or in \
+                  prefill.",
+        confirm: "Dashboard, row Latency: the panel of phases shows which of the two. The \
+                  exemplars of the heatmap open traces of such requests.",
+        action: "Queue: see the capacity alerts. Prefill: prompts are longer, or prefixes are no \
+                 longer cached (row Cache efficiency), for example after a restart. One backend: \
+                 compare its prefill speed with that of the others.",
         silences: Vec::new(),
     }
 }
@@ -49,10 +56,11 @@ fn ttft() -> Alert {
 fn itl() -> Alert {
     Alert {
         name: "TokenweirItlDegraded",
-        when: "the p95 between two outputs is above 100 ms, and twice that of an hour before",
+        when: "the p95 of the time between two outputs is above 100 ms, and twice the value of an \
+               hour before",
         area: AREA,
-        severity: Severity::Ticket,
-        expr: degraded(
+        severity: AlertSeverity::Ticket,
+        expr: degraded_quantile_expr(
             "tokenweir:inter_chunk_seconds:p95_5m",
             "tokenweir:chunks:increase5m",
             0.1,
@@ -61,15 +69,17 @@ fn itl() -> Alert {
         .into(),
         holds_for: "5m",
         stays_for: Some("5m"),
-        summary: "The text of {{ $labels.gen_ai_request_model }} comes haltingly",
-        description: "The p95 of the time between two outputs of {{ $labels.gen_ai_request_model }} is \
-                      {{ $value | humanizeDuration }}, more than twice that of an hour ago.",
-        meaning: "Streams are slower than people read. Batches are too large, long prompts hold them \
-                  up, or requests are preempted.",
-        confirm: "Dashboard, row Latency: is the median up too (batches), or only the tail (prompts, \
-                  preemptions)? Row Queue and scheduling: running requests.",
-        action: "Batches: lower `--max-num-seqs`, add replicas. Tail: smaller `--max-num-batched-tokens`, \
-                 or raise `routing.kv_aware.interference` so that long prompts go where few run.",
+        summary: "Streams of {{ $labels.gen_ai_request_model }} are slow",
+        description: "The p95 of the time between two outputs of \
+                      {{ $labels.gen_ai_request_model }} is {{ $value | humanizeDuration }}, more \
+                      than twice the value of an hour ago.",
+        meaning: "Streams are slower than people read. The batches are too large, long prompts \
+                  delay them, or requests are preempted.",
+        confirm: "Dashboard, row Latency: has the median risen too (batches), or only the tail \
+                  (prompts, preemptions)? Row Queue and scheduling: running requests.",
+        action: "Batches: lower `--max-num-seqs`, or add backends. Tail: lower \
+                 `--max-num-batched-tokens`, or raise `routing.kv_aware.interference` so that long \
+                 prompts go to backends with few running requests.",
         silences: Vec::new(),
     }
 }
@@ -77,10 +87,11 @@ fn itl() -> Alert {
 fn e2e() -> Alert {
     Alert {
         name: "TokenweirE2eDegraded",
-        when: "the p95 of whole requests is above 10 s, and twice that of an hour before",
+        when: "the p95 of the request duration is above 10 s, and twice the value of an hour \
+               before",
         area: AREA,
-        severity: Severity::Ticket,
-        expr: degraded(
+        severity: AlertSeverity::Ticket,
+        expr: degraded_quantile_expr(
             "tokenweir:request_duration_seconds:p95_5m",
             "tokenweir:good_requests:increase5m",
             10.0,
@@ -89,14 +100,16 @@ fn e2e() -> Alert {
         .into(),
         holds_for: "10m",
         stays_for: Some("5m"),
-        summary: "Answers of {{ $labels.gen_ai_request_model }} take long",
-        description: "The p95 of whole requests of {{ $labels.gen_ai_request_model }} is {{ $value | \
-                      humanizeDuration }}, more than twice that of an hour ago.",
-        meaning: "Answers take longer: because each token does, or because there are more of them.",
-        confirm: "Dashboard, row Latency: with TTFT and ITL as they were, it is the length of answers: see \
-                  output tokens by finish reason.",
-        action: "Longer answers: a changed prompt or model that does not stop; look for finish reason \
-                 `length`. Else follow TokenweirTtftDegraded or TokenweirItlDegraded.",
+        summary: "Requests of {{ $labels.gen_ai_request_model }} take long",
+        description: "The p95 of the duration of requests of {{ $labels.gen_ai_request_model }} is \
+                      {{ $value | humanizeDuration }}, more than twice the value of an hour ago.",
+        meaning: "Responses take longer, because each token takes longer or because there are more \
+                  tokens.",
+        confirm: "Dashboard, row Latency: if TTFT and ITL are unchanged, the responses are longer. \
+                  Then check the panel of finish reasons.",
+        action: "Longer responses: a changed prompt, or a model that does not stop; check for the \
+                 finish reason `length`. Otherwise follow TokenweirTtftDegraded or \
+                 TokenweirItlDegraded.",
         silences: Vec::new(),
     }
 }
@@ -104,9 +117,10 @@ fn e2e() -> Alert {
 fn throughput_drop() -> Alert {
     Alert {
         name: "TokenweirThroughputDrop",
-        when: "output tokens per second are half of an hour before, with as many requests in flight",
+        when: "output tokens per second are half of an hour before, with about as many requests in \
+               flight",
         area: AREA,
-        severity: Severity::Page,
+        severity: AlertSeverity::Page,
         expr: "tokenweir:output_tokens:rate5m < 0.5 * (tokenweir:output_tokens:rate5m offset 1h)\n\
                and (tokenweir:output_tokens:rate5m offset 1h) > 10\n\
                and tokenweir:requests_in_flight:avg5m\n  \
@@ -115,14 +129,15 @@ fn throughput_drop() -> Alert {
             .into(),
         holds_for: "5m",
         stays_for: Some("5m"),
-        summary: "Half of the throughput is gone, and the demand is not",
-        description: "All replicas together make {{ $value | humanize }} output tokens a second, less than \
-                      half of an hour ago, with as many requests in flight.",
-        meaning: "Something makes the replicas slow for everybody: preemption, a power or clock limit of \
-                  the GPUs, fewer replicas, a network that drags.",
-        confirm: "Dashboard, row System health: tokens per second. Row Routing: requests in flight by \
-                  replica. `nvidia-smi -q -d PERFORMANCE` shows throttling.",
-        action: "One replica: drain it. All: what changed at that minute? Roll it back.",
+        summary: "The throughput has halved at equal demand",
+        description: "All backends together generate {{ $value | humanize }} output tokens per \
+                      second, less than half the rate of an hour ago, with about as many requests \
+                      in flight.",
+        meaning: "All requests are slower: because of preemptions, a power or clock limit of the \
+                  GPUs, fewer backends, or a slow network.",
+        confirm: "Dashboard, row System health: tokens per second. Row Routing: requests in flight \
+                  by backend. `nvidia-smi -q -d PERFORMANCE` shows throttling.",
+        action: "One backend: drain it. All backends: what changed at that time? Roll it back.",
         silences: Vec::new(),
     }
 }
@@ -130,27 +145,30 @@ fn throughput_drop() -> Alert {
 fn errors() -> Alert {
     Alert {
         name: "TokenweirErrors",
-        when: "replicas fail more than 5 % of requests",
+        when: "backends fail more than 5 % of requests",
         area: AREA,
-        severity: Severity::Page,
+        severity: AlertSeverity::Page,
         expr: "sum(rate(tokenweir_requests_total\
                {outcome=~\"upstream_error|stream_error|truncated|aborted|timeout\"}[5m]))\n\
-               / sum(rate(tokenweir_requests_total{outcome!~\"client_error|cancelled\"}[5m])) > 0.05\n\
+               / sum(rate(tokenweir_requests_total{outcome!~\"client_error|cancelled\"}[5m])) \
+               > 0.05\n\
                and sum(increase(tokenweir_requests_total\
                {outcome=~\"upstream_error|stream_error|truncated|aborted|timeout\"}[5m])) >= 10"
             .into(),
         holds_for: "2m",
         stays_for: Some("5m"),
-        summary: "Replicas fail requests",
-        description: "{{ $value | humanizePercentage }} of the requests of the last five minutes were failed \
-                      by a replica: an error status, an error in the stream, a stream that was cut, no \
-                      answer.",
-        meaning: "Users get errors or half answers.",
-        confirm: "Dashboard, row System health: endings. `upstream_status`: the replica says 5xx. \
-                  `truncated_cut`: it died or was killed. `upstream_abort`: the engine gave up. \
-                  `timeout_headers`: it does not answer. Jaeger: `tokenweir.kept=error`.",
-        action: "One replica: stop it; the gateway leaves it out. All: the last deployment of vLLM or of \
-                 the model, or requests of a new kind that break it: the traces have the routes.",
+        summary: "Backends fail requests",
+        description: "{{ $value | humanizePercentage }} of the requests of the last five minutes \
+                      failed at a backend: an error status, an error in the stream, an incomplete \
+                      stream, or no response.",
+        meaning: "Clients get errors or incomplete responses.",
+        confirm: "Dashboard, row System health: terminations. `upstream_status`: the backend \
+                  answers 5xx. `truncated_cut`: it died or was killed. `upstream_abort`: the \
+                  engine aborted the request. `timeout_headers`: it does not respond. Jaeger: \
+                  search for `tokenweir.kept=error`.",
+        action: "One backend: stop it; the gateway then routes around it. All backends: check the \
+                 last deployment of vLLM or of the model, or requests of a new kind that break it; \
+                 the traces have the routes.",
         silences: Vec::new(),
     }
 }
@@ -158,24 +176,25 @@ fn errors() -> Alert {
 fn client_aborts() -> Alert {
     Alert {
         name: "TokenweirClientAborts",
-        when: "more than 20 % of clients leave before the end",
+        when: "more than 20 % of clients disconnect before the end of the response",
         area: AREA,
-        severity: Severity::Ticket,
+        severity: AlertSeverity::Ticket,
         expr: "sum(rate(tokenweir_requests_total{outcome=\"cancelled\"}[10m]))\n\
                / sum(rate(tokenweir_requests_total[10m])) > 0.2\n\
                and sum(increase(tokenweir_requests_total{outcome=\"cancelled\"}[10m])) > 20"
             .into(),
         holds_for: "10m",
         stays_for: Some("10m"),
-        summary: "Many clients leave before their answer is whole",
-        description: "{{ $value | humanizePercentage }} of the requests of the last ten minutes were given up \
-                      by their clients.",
-        meaning: "People lose patience, or a client's own timeout is shorter than the answers take. The \
-                  tokens are computed for nobody.",
-        confirm: "`tokenweir_client_disconnects_total` by phase: `queued`, `headers`, `engine_queue`, \
-                  `prefill` and `unresponsive` mean too slow, `decode` means a stop button or a short timeout.",
-        action: "Too slow: see the alerts of latency and capacity. Otherwise find the client: the log lines \
-                 with outcome `cancelled` have their address and time.",
+        summary: "Many clients disconnect before their response is complete",
+        description: "The client disconnected in {{ $value | humanizePercentage }} of the requests \
+                      of the last ten minutes.",
+        meaning: "Clients do not wait, or their timeout is shorter than the responses take. The \
+                  tokens are computed in vain.",
+        confirm: "`tokenweir_client_disconnects_total` by phase: `queued`, `headers`, \
+                  `engine_queue`, `prefill` and `unresponsive` mean that responses are too slow; \
+                  `decode` means a stop button or a short timeout.",
+        action: "Too slow: see the latency and capacity alerts. Otherwise identify the client: the \
+                 log lines with outcome `cancelled` have its address and the time.",
         silences: Vec::new(),
     }
 }
@@ -183,11 +202,14 @@ fn client_aborts() -> Alert {
 fn engine_gap() -> Alert {
     Alert {
         name: "TokenweirEngineGap",
-        when: "first tokens arrive 250 ms later than the engine says",
+        when: "first tokens arrive 250 ms later than the engine reports",
         area: AREA,
-        severity: Severity::Ticket,
-        expr: "(\n  sum by (backend) (rate(gen_ai_server_time_to_first_token_seconds_sum[5m]))\n  \
-               - sum by (backend) (rate(tokenweir_phase_seconds_sum{phase=\"gateway_queue\"}[5m]))\n)\n\
+        severity: AlertSeverity::Ticket,
+        expr: "(\n  \
+               sum by (backend) (rate(gen_ai_server_time_to_first_token_seconds_sum[5m]))\n  \
+               - sum by (backend) \
+               (rate(tokenweir_phase_seconds_sum{phase=\"gateway_queue\"}[5m]))\n\
+               )\n\
                / sum by (backend) (rate(gen_ai_server_time_to_first_token_seconds_count[5m]))\n\
                - on (backend)\n  \
                sum by (backend) (rate(vllm:time_to_first_token_seconds_sum[5m]))\n  \
@@ -197,15 +219,17 @@ fn engine_gap() -> Alert {
             .into(),
         holds_for: "10m",
         stays_for: Some("5m"),
-        summary: "{{ $labels.backend }} says that it is faster than it is",
-        description: "First tokens of {{ $labels.backend }} arrive {{ $value | humanizeDuration }} later than \
-                      its engine says, on the mean, without the time in the gateway's queue.",
-        meaning: "Time is lost where the engine does not look: its API server (tokenising, chat templates, \
-                  images), the network, or connections that wait to be accepted.",
-        confirm: "A trace of that replica: the attempt span is much longer before the first output than \
-                  `llm_request` below it. `top` on the replica: is the API server at 100 % of a core?",
-        action: "More API processes (`--api-server-count`) or vLLM's Rust front end; else look at the \
-                 network between.",
+        summary: "{{ $labels.backend }} is slower than its engine reports",
+        description: "First tokens of {{ $labels.backend }} arrive {{ $value | humanizeDuration }} \
+                      later than its engine reports, on average, without the time in the gateway's \
+                      queue.",
+        meaning: "Time is lost outside the engine: in its API server (tokenisation, chat \
+                  templates, images), in the network, or in connections that wait to be accepted.",
+        confirm: "A trace of that backend: the attempt span is much longer before the first output \
+                  than the `llm_request` span below it. `top` on the backend: does the API server \
+                  use 100 % of a core?",
+        action: "Use more API processes (`--api-server-count`) or vLLM's Rust front end. Otherwise \
+                 check the network in between.",
         silences: Vec::new(),
     }
 }

@@ -1,14 +1,14 @@
-//! The alerts, as a table: what is wrong, how it is known, what to do, and which other alerts it
-//! makes needless. Rules, runbooks and the routing of alerts are all printed from it.
+//! The table of alerts: conditions, texts, runbooks and inhibitions. Alert rules, runbooks and the
+//! configuration of Alertmanager are generated from it.
 //!
-//! Each fires on harm and not on heat: a full cache alone is a cache well used. Each has a guard
-//! against little traffic, so that one unlucky request at night wakes nobody.
+//! An alert requires harm to clients: a full cache alone is a cache that is well used. Each alert
+//! has a minimum amount of traffic, so that a few requests never cause a page.
 
+mod backends;
 mod capacity;
 mod gateway;
 mod latency;
 mod quality;
-mod replicas;
 mod slo;
 
 use std::borrow::Cow;
@@ -16,49 +16,49 @@ use std::borrow::Cow;
 /// One alert.
 #[derive(Debug, Clone)]
 pub struct Alert {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// When it fires, in short, for tables.
+    /// When it fires, as a short clause for tables.
     pub when: &'static str,
-    /// Which part it is about. Alerts of one area make one notification.
+    /// The area. Alertmanager groups the alerts of one area into one notification.
     pub area: &'static str,
-    /// How fast somebody has to look.
-    pub severity: Severity,
-    /// The condition, as Prometheus is asked for it.
+    /// The urgency.
+    pub severity: AlertSeverity,
+    /// The condition, as a query of Prometheus.
     pub expr: Cow<'static, str>,
     /// How long the condition must hold.
     pub holds_for: &'static str,
-    /// How long it stays after the condition has ended: those that come and go.
+    /// How long it keeps firing after the condition has ended, for conditions that fluctuate.
     pub stays_for: Option<&'static str>,
-    /// One line, with Prometheus' templates.
+    /// A one-line summary, with templates of Prometheus.
     pub summary: &'static str,
-    /// What was measured, with Prometheus' templates.
+    /// A description of the measured values, with templates of Prometheus.
     pub description: &'static str,
-    /// The runbook: what it means.
+    /// Runbook: the meaning of the alert.
     pub meaning: &'static str,
-    /// The runbook: how to see that it is true.
+    /// Runbook: how to verify the alert.
     pub confirm: &'static str,
-    /// The runbook: what to do.
+    /// Runbook: the remedy.
     pub action: &'static str,
-    /// Alerts that say nothing new while this one fires.
-    pub silences: Vec<Silence>,
+    /// Alerts that this one inhibits.
+    pub silences: Vec<AlertInhibition>,
 }
 
-/// How fast somebody has to look.
+/// The urgency of an alert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Severity {
-    /// Now: users are being failed.
+pub enum AlertSeverity {
+    /// Act now: clients are harmed.
     Page,
-    /// In working hours.
+    /// Act in working hours.
     Ticket,
 }
 
-/// An alert that another one makes needless.
+/// An alert that another one inhibits.
 #[derive(Debug, Clone, Copy)]
-pub struct Silence {
-    /// The needless one.
+pub struct AlertInhibition {
+    /// The inhibited alert.
     pub alert: &'static str,
-    /// Where these labels are the same on both.
+    /// The labels that must be equal on both alerts.
     pub equal: &'static [&'static str],
 }
 
@@ -66,7 +66,7 @@ pub struct Silence {
 pub fn all() -> Vec<Alert> {
     [
         slo::alerts(),
-        replicas::alerts(),
+        backends::alerts(),
         capacity::alerts(),
         latency::alerts(),
         quality::alerts(),
@@ -78,7 +78,7 @@ pub fn all() -> Vec<Alert> {
 // === impl Alert ===
 
 impl Alert {
-    /// Where the page of runbooks has it. Markdown's anchors are lowercase.
+    /// The anchor in the page of runbooks. Markdown anchors are lower case.
     pub fn anchor(&self) -> String {
         self.name.to_lowercase()
     }
@@ -86,7 +86,7 @@ impl Alert {
 
 // === impl Severity ===
 
-impl Severity {
+impl AlertSeverity {
     /// The label value.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -96,12 +96,12 @@ impl Severity {
     }
 }
 
-/// Silences an alert about the same replica.
-const fn of_same_backend(alert: &'static str) -> Silence {
-    Silence { alert, equal: &["backend"] }
+/// Inhibits an alert about the same backend.
+const fn inhibit_for_same_backend(alert: &'static str) -> AlertInhibition {
+    AlertInhibition { alert, equal: &["backend"] }
 }
 
-/// Silences an alert wherever it is about.
-const fn everywhere(alert: &'static str) -> Silence {
-    Silence { alert, equal: &[] }
+/// Inhibits an alert for all backends and models.
+const fn inhibit_everywhere(alert: &'static str) -> AlertInhibition {
+    AlertInhibition { alert, equal: &[] }
 }

@@ -1,33 +1,36 @@
-//! Cache efficiency: how full the KV caches are, what that costs, and what they save.
+//! The row of cache efficiency: KV usage, preemptions and prefix hits.
 
-use super::grid::Row;
+use super::grid::DashboardRow;
 use super::panel::{Panel, Thresholds};
 use super::query::{gauge_by, rate_by};
-use crate::catalogue::Catalogue;
+use crate::catalogue::MetricCatalogue;
 
-pub(super) fn row(metrics: &Catalogue) -> Row {
-    Row {
+pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
         title: "Cache efficiency",
         panels: vec![
             Panel::lines(
-                "KV cache in use",
+                "KV usage",
                 "percentunit",
-                "Share of each replica's cache that requests hold. High without preemptions and without \
-                 a queue is good use.",
+                "Share of each backend's KV cache that requests occupy. High usage without \
+                 preemptions and without a queue is efficient.",
             )
             .asks(gauge_by(metrics, "backend", "tokenweir_backend_kv_usage_ratio"), "{{backend}}")
             .bad(Thresholds::Above(0.9, 0.97)),
             Panel::lines(
                 "Preemptions",
                 "short",
-                "Requests a second that lost their blocks and are computed again. Good is 0.",
+                "Requests per second that lost their KV blocks and are computed again. Good: 0.",
             )
-            .asks(rate_by(metrics, "backend", "tokenweir_backend_preemptions_total", ""), "{{backend}}"),
+            .asks(
+                rate_by(metrics, "backend", "tokenweir_backend_preemptions_total", ""),
+                "{{backend}}",
+            ),
             Panel::lines(
-                "Prefix hits",
+                "Prefix hit ratio",
                 "percentunit",
-                "Share of prompt tokens that each engine found in its cache. Chats with long histories \
-                 reach 60 % and more; single questions near 0.",
+                "Share of prompt tokens that each engine found in its cache. Chats with long \
+                 histories reach 60 % and more; single questions are near 0.",
             )
             .asks(
                 format!(
@@ -38,25 +41,35 @@ pub(super) fn row(metrics: &Catalogue) -> Row {
                 "{{backend}}",
             ),
             Panel::lines(
-                "Cached tokens, believed and told",
+                "Cached tokens, predicted and reported",
                 "short",
-                "Prompt tokens a second that routing believed to be cached, and those that were. The same \
-                 is good. Only of answers that tell it (vLLM's --enable-prompt-tokens-details).",
+                "Prompt tokens per second that routing predicted to be cached, and those that the \
+                 engine reported. Equal lines are good. Only for responses that report cached \
+                 tokens (vLLM's --enable-prompt-tokens-details).",
             )
-            .asks(rate_by(metrics, "backend", "tokenweir_cached_tokens_predicted_total", ""), "{{backend}} believed")
-            .asks(rate_by(metrics, "backend", "tokenweir_cached_tokens_reported_total", ""), "{{backend}} told"),
+            .asks(
+                rate_by(metrics, "backend", "tokenweir_cached_tokens_predicted_total", ""),
+                "{{backend}} predicted",
+            )
+            .asks(
+                rate_by(metrics, "backend", "tokenweir_cached_tokens_reported_total", ""),
+                "{{backend}} reported",
+            ),
             Panel::lines(
-                "Kept of the cache",
+                "Prefix retention",
                 "percentunit",
-                "Share of each cache in which prefixes last, as learned from its counts. It falls when \
-                 running requests need the room.",
+                "Learned share of each cache in which prefixes are retained. It falls when running \
+                 requests need the blocks.",
             )
-            .asks(gauge_by(metrics, "backend", "tokenweir_backend_prefix_retention_ratio"), "{{backend}}"),
+            .asks(
+                gauge_by(metrics, "backend", "tokenweir_backend_prefix_retention_ratio"),
+                "{{backend}}",
+            ),
             Panel::lines(
                 "Prefill speed",
                 "short",
-                "Prompt tokens that each replica computes in a second, learned from its first outputs. A \
-                 replica that falls behind its equals has a problem.",
+                "Prompt tokens per second that each backend computes, learned from its first \
+                 outputs. A backend that is slower than equal ones has a problem.",
             )
             .asks(
                 gauge_by(metrics, "backend", "tokenweir_backend_prefill_tokens_per_second"),

@@ -1,47 +1,55 @@
-//! What diagnosis finds: which condition holds at which replica, and since when.
+//! The row of the diagnosis: verdicts and undetermined rules over time.
 
-use super::grid::Row;
+use super::grid::DashboardRow;
 use super::panel::Panel;
 use super::query::gauge_by;
-use crate::catalogue::Catalogue;
+use crate::catalogue::MetricCatalogue;
 
-const VERDICT: &str = "tokenweir_verdict";
+const DIAGNOSIS_METRIC: &str = "tokenweir_diagnosis_active";
 
-pub(super) fn row(metrics: &Catalogue) -> Row {
-    let told = gauge_by(metrics, "backend, verdict", VERDICT);
-    Row {
+pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    let verdicts = gauge_by(metrics, "backend, verdict", DIAGNOSIS_METRIC);
+    DashboardRow {
         title: "Diagnosis",
         panels: vec![
             Panel::states(
-                "What is the matter",
-                "A bar for each condition that held at a replica, from when it was found to when it was \
-                 gone. Good is an empty panel, beside one that says that everything can be told. \
-                 `tokenweir diagnose` has the evidence and what to do.",
+                "Verdicts",
+                "A bar for each verdict, from its begin to its end. Good: an empty panel, if no \
+                 rule is undetermined. `tokenweir diagnose` shows the evidence and the remedy.",
             )
-            .asks(format!("{told} == 1"), "{{backend}} {{verdict}}")
+            .asks(format!("{verdicts} == 1"), "{{backend}} {{verdict}}")
             .wide(16),
             Panel::lines(
-                "Conditions that cannot be told",
+                "Undetermined rules",
                 "none",
-                "Of each replica: of those it is not known whether they hold. A few always, where a \
-                 replica does not tell all that they need; many in the first minutes of a gateway.",
+                "Number of rules per backend that cannot be determined. A few always lack data, \
+                 where a backend does not report all signals; many do in the first minutes of a \
+                 gateway.",
             )
-            .asks(format!("count by (backend) (\n  {told}\n  unless {told} >= 0\n)"), "{{backend}}"),
+            .asks(
+                format!(
+                    "count by (backend) (\n  \
+                           {verdicts}\n  \
+                           unless {verdicts} >= 0\n\
+                           )"
+                ),
+                "{{backend}}",
+            ),
         ],
     }
 }
 
-/// The same of one replica: every condition has its bar, and says whether it holds.
-pub(super) fn of_one(metrics: &Catalogue) -> Row {
-    Row {
+/// The row of the diagnosis for one backend: all rules with their states.
+pub(super) fn build_backend_row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
         title: "Diagnosis",
         panels: vec![
             Panel::states(
-                "What is the matter",
-                "Each condition that is looked for. Good is no bar that says `found`; what cannot be \
-                 told is said to be so. `tokenweir diagnose` has the evidence and what to do.",
+                "Verdicts",
+                "All rules for this backend. Good: no bar shows `found`; rules without data are \
+                 `undetermined`. `tokenweir diagnose` shows the evidence and the remedy.",
             )
-            .asks(gauge_by(metrics, "verdict", VERDICT), "{{verdict}}")
+            .asks(gauge_by(metrics, "verdict", DIAGNOSIS_METRIC), "{{verdict}}")
             .wide(24)
             .tall(12),
         ],

@@ -1,83 +1,104 @@
-//! The gateway itself: what it takes, and what it loses.
+//! The row about the gateway itself: its overhead, its resources, and what it rejects or drops.
 
-use super::grid::Row;
+use super::grid::DashboardRow;
 use super::panel::{Panel, Thresholds};
 use super::query::{quantile, quantile_by, rate_by};
-use crate::catalogue::Catalogue;
+use crate::catalogue::MetricCatalogue;
 
-pub(super) fn row(metrics: &Catalogue) -> Row {
-    Row {
+pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
         title: "Gateway",
         panels: vec![
             Panel::lines(
                 "Overhead",
                 "s",
-                "From the end of the request body to handing it to a connection. Good is far below 1 ms.",
+                "Time of the gateway itself, from the end of the request body to handing the \
+                 request to a connection. Good: far below 1 ms.",
             )
             .asks(quantile(metrics, 0.5, "tokenweir_gateway_overhead_seconds", ""), "p50")
             .asks(quantile(metrics, 0.99, "tokenweir_gateway_overhead_seconds", ""), "p99")
             .bad(Thresholds::Above(0.005, 0.01)),
-            Panel::lines("CPU", "none", "Cores in use.")
-                .asks(rate_by(metrics, "instance", "process_cpu_seconds_total", "job=\"tokenweir\""), "{{instance}}"),
+            Panel::lines("CPU", "none", "CPU cores in use.").asks(
+                rate_by(metrics, "instance", "process_cpu_seconds_total", "job=\"tokenweir\""),
+                "{{instance}}",
+            ),
             Panel::lines("Memory", "bytes", "Resident memory. It follows the requests in flight.")
                 .asks(
                     "sum by (instance) (process_resident_memory_bytes{job=\"tokenweir\"})",
                     "{{instance}}",
                 ),
-            Panel::lines("In flight", "short", "Requests between their first byte and their last.")
-                .asks("sum by (instance) (tokenweir_requests_in_flight)", "{{instance}}"),
-            Panel::stacked(
-                "Answered by the gateway itself",
-                "reqps",
-                "Errors with `x-gateway-error`, by reason.",
-            )
-            .asks(rate_by(metrics, "reason", "tokenweir_refusals_total", ""), "{{reason}}"),
             Panel::lines(
-                "Attempts that failed",
+                "Requests in flight",
+                "short",
+                "Requests between their first and their last byte.",
+            )
+            .asks("sum by (instance) (tokenweir_requests_in_flight)", "{{instance}}"),
+            Panel::stacked(
+                "Rejected requests",
                 "reqps",
-                "Of sending a request to a replica. Those that were tried elsewhere harmed nobody.",
+                "Requests per second that the gateway answered itself with an error \
+                 (`x-gateway-error`), by reason.",
+            )
+            .asks(
+                rate_by(metrics, "reason", "tokenweir_requests_rejected_total", ""),
+                "{{reason}}",
+            ),
+            Panel::lines(
+                "Failed attempts",
+                "reqps",
+                "Failed attempts per second to serve a request on a backend. After a successful \
+                 failover, the client is not affected.",
             )
             .asks(
                 rate_by(metrics, "backend, result", "tokenweir_attempts_total", "result!=\"ok\""),
                 "{{backend}} {{result}}",
             ),
             Panel::lines(
-                "Looks at replicas that failed",
+                "Scrape errors",
                 "short",
-                "Metrics pages a second that could not be used. Good is 0.",
+                "Metrics pages per second that could not be used. Good: 0.",
             )
             .asks(
                 rate_by(metrics, "backend, kind", "tokenweir_scrape_errors_total", ""),
                 "{{backend}} {{kind}}",
             ),
-            Panel::lines("Time of a look, p95", "s", "How long a replica's metrics page takes.").asks(
+            Panel::lines(
+                "Scrape duration p95",
+                "s",
+                "Time to fetch the metrics page of a backend.",
+            )
+            .asks(
                 quantile_by(metrics, 0.95, "le, backend", "tokenweir_scrape_duration_seconds", ""),
                 "{{backend}}",
             ),
             Panel::lines(
                 "Spans",
                 "short",
-                "Spans a second by what became of them. `exported` follows `queued`; the difference is \
-                 lost.",
+                "Spans per second, by result. `exported` follows `queued`; the difference is \
+                 dropped.",
             )
             .asks(rate_by(metrics, "result", "tokenweir_otel_spans_total", ""), "{{result}}"),
             Panel::lines(
-                "Answers that could not be read",
+                "Uninspected responses",
                 "reqps",
-                "They were forwarded all the same, but are missing in the numbers above. Good is 0.",
+                "Responses per second that were forwarded without inspection. They are missing in \
+                 the other panels. Good: 0.",
             )
-            .asks(rate_by(metrics, "reason", "tokenweir_observer_lost_total", ""), "{{reason}}"),
+            .asks(
+                rate_by(metrics, "reason", "tokenweir_uninspected_responses_total", ""),
+                "{{reason}}",
+            ),
             Panel::lines(
-                "Clients that do not take their answer, p95",
+                "Client write stall p95",
                 "s",
-                "Time that answers stood ready and the client did not read. Never part of the latency \
-                 above.",
+                "Time in which data was ready and the client did not read it. It is never part of \
+                 the latencies above.",
             )
             .asks(quantile(metrics, 0.95, "tokenweir_client_write_stall_seconds", ""), "p95"),
             Panel::lines(
-                "Records of the capture",
+                "Trace capture records",
                 "short",
-                "Records a second by what became of them. Dropped ones are lost to a slow disk.",
+                "Records per second, by result. Records are dropped if the disk is too slow.",
             )
             .asks(rate_by(metrics, "result", "tokenweir_capture_records_total", ""), "{{result}}"),
         ],

@@ -1,6 +1,6 @@
-//! Rows of panels, laid out on Grafana's grid.
+//! Dashboards as rows of panels, and their layout on Grafana's grid.
 
-use super::panel::{COLUMNS, Panel, datasource};
+use super::panel::{GRID_COLUMNS, Panel, datasource};
 use serde_json::{Value, json};
 
 /// A dashboard.
@@ -9,28 +9,28 @@ pub struct Dashboard {
     pub(super) uid: &'static str,
     pub(super) title: &'static str,
     pub(super) description: &'static str,
-    pub(super) variables: Vec<Variable>,
-    pub(super) rows: Vec<Row>,
+    pub(super) variables: Vec<DashboardVariable>,
+    pub(super) rows: Vec<DashboardRow>,
 }
 
 /// Panels under one title.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub struct DashboardRow {
     pub(super) title: &'static str,
     pub(super) panels: Vec<Panel>,
 }
 
-/// Something that whoever looks can choose.
+/// A variable of a dashboard, which the viewer can choose.
 #[derive(Debug, Clone, Copy)]
-pub struct Variable {
+pub struct DashboardVariable {
     name: &'static str,
     label: &'static str,
     query: &'static str,
     is_multi: bool,
 }
 
-/// The schema of Grafana 11; later ones read it.
-const SCHEMA_VERSION: u32 = 39;
+/// The dashboard schema of Grafana 11, which later versions read too.
+const GRAFANA_SCHEMA_VERSION: u32 = 39;
 
 // === impl Dashboard ===
 
@@ -40,14 +40,14 @@ impl Dashboard {
         self.rows.iter().flat_map(|row| &row.panels)
     }
 
-    /// The queries of its variables.
+    /// The queries of the variables.
     pub fn variable_queries(&self) -> impl Iterator<Item = &'static str> {
         self.variables.iter().map(|variable| variable.query)
     }
 
-    /// The file.
+    /// The dashboard as a JSON file.
     pub fn print(&self) -> String {
-        // A value always has a form.
+        // Serialisation of a `Value` cannot fail.
         let mut text = serde_json::to_string_pretty(&self.to_json()).unwrap_or_default();
         text.push('\n');
         text
@@ -64,14 +64,14 @@ impl Dashboard {
         });
         let variables: Vec<Value> = [source]
             .into_iter()
-            .chain(self.variables.iter().copied().map(Variable::to_json))
+            .chain(self.variables.iter().copied().map(DashboardVariable::to_json))
             .collect();
         json!({
             "uid": self.uid,
             "title": self.title,
             "description": self.description,
             "tags": ["tokenweir"],
-            "schemaVersion": SCHEMA_VERSION,
+            "schemaVersion": GRAFANA_SCHEMA_VERSION,
             "version": 1,
             "editable": true,
             "graphTooltip": 1,
@@ -79,7 +79,7 @@ impl Dashboard {
             "time": { "from": "now-1h", "to": "now" },
             "timezone": "browser",
             "templating": { "list": variables },
-            "annotations": { "list": [alerts()] },
+            "annotations": { "list": [alert_annotation()] },
             "links": [{
                 "title": "tokenweir",
                 "type": "dashboards",
@@ -88,41 +88,41 @@ impl Dashboard {
                 "includeVars": true,
                 "keepTime": true,
             }],
-            "panels": self.place(),
+            "panels": self.layout_panels(),
         })
     }
 
-    fn place(&self) -> Vec<Value> {
-        let mut placed = Vec::new();
+    fn layout_panels(&self) -> Vec<Value> {
+        let mut panels = Vec::new();
         let mut y = 0;
         for row in &self.rows {
-            placed.push(json!({
-                "id": placed.len() + 1,
+            panels.push(json!({
+                "id": panels.len() + 1,
                 "type": "row",
                 "title": row.title,
                 "collapsed": false,
                 "panels": [],
-                "gridPos": { "x": 0, "y": y, "w": COLUMNS, "h": 1 },
+                "gridPos": { "x": 0, "y": y, "w": GRID_COLUMNS, "h": 1 },
             }));
             y += 1;
             let (mut x, mut height) = (0, 0);
             for panel in &row.panels {
                 let (width, tall) = panel.size();
-                if x + width > COLUMNS {
+                if x + width > GRID_COLUMNS {
                     (x, y, height) = (0, y + height, 0);
                 }
-                placed.push(panel.to_json(placed.len() + 1, (x, y)));
+                panels.push(panel.to_json(panels.len() + 1, (x, y)));
                 x += width;
                 height = height.max(tall);
             }
             y += height;
         }
-        placed
+        panels
     }
 }
 
-/// Marks when one of our alerts fired.
-fn alerts() -> Value {
+/// The annotation that marks the times at which an alert of tokenweir fired.
+fn alert_annotation() -> Value {
     json!({
         "name": "Alerts",
         "datasource": datasource(),
@@ -137,20 +137,20 @@ fn alerts() -> Value {
 
 // === impl Variable ===
 
-impl Variable {
-    /// Models: any number of them.
+impl DashboardVariable {
+    /// Any number of models.
     pub(super) const MODELS: Self = Self {
         name: "model",
         label: "Model",
         query: "label_values(tokenweir_requests_total, gen_ai_request_model)",
         is_multi: true,
     };
-    /// Replicas: any number of them.
+    /// Any number of backends.
     pub(super) const BACKENDS: Self =
-        Self { name: "backend", label: "Replica", query: BACKENDS, is_multi: true };
-    /// One replica.
+        Self { name: "backend", label: "Backend", query: BACKENDS_QUERY, is_multi: true };
+    /// One backend.
     pub(super) const BACKEND: Self =
-        Self { name: "backend", label: "Replica", query: BACKENDS, is_multi: false };
+        Self { name: "backend", label: "Backend", query: BACKENDS_QUERY, is_multi: false };
 
     fn to_json(self) -> Value {
         let mut variable = json!({
@@ -175,4 +175,4 @@ impl Variable {
     }
 }
 
-const BACKENDS: &str = "label_values(tokenweir_backend_up, backend)";
+const BACKENDS_QUERY: &str = "label_values(tokenweir_backend_up, backend)";

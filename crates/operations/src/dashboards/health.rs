@@ -1,72 +1,89 @@
-//! System health: what comes, how it ends, and what is made of it.
+//! The row of system health: requests, their outcomes and their tokens.
 
-use super::golden::FAILED;
-use super::grid::Row;
+use super::golden_signals::FAILED_OUTCOMES;
+use super::grid::DashboardRow;
 use super::panel::{Panel, Thresholds};
-use super::query::{gauge_by, of, rate_by};
-use crate::catalogue::Catalogue;
+use super::query::{filtered_metric, gauge_by, rate_by};
+use crate::catalogue::MetricCatalogue;
 
-pub(super) fn row(metrics: &Catalogue) -> Row {
-    Row {
+pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
         title: "System health",
         panels: vec![
-            Panel::stacked("Requests by outcome", "reqps", "Good is a field of `ok`.")
-                .asks(rate_by(metrics, "outcome", "tokenweir_requests_total", ""), "{{outcome}}"),
-            Panel::lines(
-                "Failed by a replica",
+            Panel::stacked(
+                "Requests by outcome",
                 "reqps",
-                "By what went wrong. Good is an empty panel.",
+                "Ended requests per second. Good: almost all are `ok`.",
             )
-            .asks(rate_by(metrics, "outcome", "tokenweir_requests_total", FAILED), "{{outcome}}"),
+            .asks(rate_by(metrics, "outcome", "tokenweir_requests_total", ""), "{{outcome}}"),
             Panel::lines(
-                "Clients that left",
+                "Requests failed by a backend",
                 "reqps",
-                "By where the request was. In `queued`, `headers` or `prefill` they lost patience; in \
-                 `decode` they pressed stop, or their own timeout struck.",
+                "Failed requests per second, by outcome. Good: an empty panel.",
+            )
+            .asks(
+                rate_by(metrics, "outcome", "tokenweir_requests_total", FAILED_OUTCOMES),
+                "{{outcome}}",
+            ),
+            Panel::lines(
+                "Client disconnects",
+                "reqps",
+                "Disconnects per second, by the phase of the request. In `queued`, `headers` or \
+                 `prefill` the response was too slow; in `decode` the user stopped it, or a client \
+                 timeout ended it.",
             )
             .asks(rate_by(metrics, "phase", "tokenweir_client_disconnects_total", ""), "{{phase}}"),
             Panel::stacked(
                 "Tokens",
                 "short",
-                "Tokens a second. Cached tokens are part of the input, reasoning of the output.",
+                "Tokens per second. Cached tokens are part of the input, reasoning is part of the \
+                 output.",
             )
-            .asks(rate_by(metrics, "type", "tokenweir_tokens_total", "type=~\"input|output\""), "{{type}}"),
+            .asks(
+                rate_by(metrics, "type", "tokenweir_tokens_total", "type=~\"input|output\""),
+                "{{type}}",
+            ),
             Panel::stacked(
-                "Why answers ended",
+                "Finish reasons",
                 "short",
-                "`stop` and `tool_calls` are whole answers. Much `length` means limits that cut.",
+                "Choices per second, by finish reason. `stop` and `tool_calls` are complete \
+                 outputs. A high rate of `length` means that limits cut outputs.",
             )
-            .asks(rate_by(metrics, "reason", "tokenweir_finish_total", ""), "{{reason}}"),
+            .asks(rate_by(metrics, "reason", "tokenweir_finish_reasons_total", ""), "{{reason}}"),
             Panel::lines(
                 "Wasted tokens",
                 "short",
-                "Output tokens a second that nobody received whole.",
+                "Output tokens per second of responses that no client received completely.",
             )
             .asks(rate_by(metrics, "reason", "tokenweir_wasted_tokens_total", ""), "{{reason}}"),
+            Panel::lines("Backends up", "none", "1 while the backend is available.")
+                .asks(gauge_by(metrics, "backend", "tokenweir_backend_up"), "{{backend}}")
+                .bad(Thresholds::Below(1.0, 1.0)),
             Panel::lines(
-                "Replicas",
-                "none",
-                "1 while the replica may be sent requests.",
-            )
-            .asks(gauge_by(metrics, "backend", "tokenweir_backend_up"), "{{backend}}")
-            .bad(Thresholds::Below(1.0, 1.0)),
-            Panel::lines(
-                "Streams that stand still",
+                "Stalled streams",
                 "short",
-                "Streams that are silent for much longer than usual, now. Good is 0.",
+                "Streams without output for much longer than usual, now. Good: 0.",
             )
             .asks(
-                format!("sum by (backend) ({})", of(metrics, "tokenweir_streams_stalled", "")),
+                format!(
+                    "sum by (backend) ({})",
+                    filtered_metric(metrics, "tokenweir_streams_stalled", "")
+                ),
                 "{{backend}}",
             ),
             Panel::lines(
-                "Endings that are not ok",
+                "Terminations other than ok",
                 "reqps",
-                "More exact than outcomes: `truncated_cut` is a replica that died, `upstream_abort` an \
-                 engine that gave up.",
+                "Terminations per second. They are more exact than outcomes: `truncated_cut` is a \
+                 backend that died, `upstream_abort` an engine that aborted the request.",
             )
             .asks(
-                rate_by(metrics, "ending", "tokenweir_endings_total", "ending!~\"ok.*\""),
+                rate_by(
+                    metrics,
+                    "ending",
+                    "tokenweir_request_terminations_total",
+                    "ending!~\"ok.*\"",
+                ),
                 "{{ending}}",
             ),
         ],

@@ -1,96 +1,104 @@
-//! Latency: how long, for how many, and where the time went.
+//! The row of latency: distributions, and the phases of the time.
 
-use super::grid::Row;
+use super::grid::DashboardRow;
 use super::panel::{Panel, Thresholds};
-use super::query::{mean_by, quantile_by};
-use crate::catalogue::Catalogue;
+use super::query::{mean_by, quantile, quantile_by};
+use crate::catalogue::MetricCatalogue;
 
-const TTFT: &str = "gen_ai_server_time_to_first_token_seconds";
-const DURATION: &str = "gen_ai_server_request_duration_seconds";
+const TTFT_METRIC: &str = "gen_ai_server_time_to_first_token_seconds";
+const DURATION_METRIC: &str = "gen_ai_server_request_duration_seconds";
 
-pub(super) fn row(metrics: &Catalogue) -> Row {
-    Row {
+pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
         title: "Latency",
         panels: vec![
             Panel::lines(
                 "Time to first token",
                 "s",
-                "Request head read to the first output. p95 below 1 s is good for a chat. Dots are \
-                 requests: they open their traces.",
+                "From the request head to the first output. A p95 below 1 s is good for a chat. \
+                 The dots are exemplars, which open traces.",
             )
-            .quantiles(metrics, TTFT)
+            .quantiles(metrics, TTFT_METRIC)
             .bad(Thresholds::Above(1.0, 2.0)),
             Panel::lines(
-                "Time between outputs (ITL)",
+                "Time between outputs",
                 "s",
-                "From one event with output to the next. Good is a p95 below 50 ms; a p99 far above it \
-                 means preemptions or long prompts in the batch.",
+                "From one event with output to the next. Good: a p95 below 50 ms. A p99 far above \
+                 the p95 means preemptions or long prompts in the batch.",
             )
-            .quantiles(metrics, "tokenweir_inter_chunk_seconds")
+            .quantiles(metrics, "tokenweir_inter_chunk_latency_seconds")
             .bad(Thresholds::Above(0.1, 0.2)),
             Panel::lines(
                 "Time per output token (TPOT)",
                 "s",
-                "The pace of a whole stream, with the engine's own count. 1 ÷ this is tokens a second \
-                 for one user.",
+                "Mean time per token of a stream, by the engine's token count. 1 ÷ TPOT is the \
+                 tokens per second of one stream.",
             )
             .quantiles(metrics, "gen_ai_server_time_per_output_token_seconds")
             .bad(Thresholds::Above(0.1, 0.2)),
-            Panel::heatmap(metrics,
-                "Time to first token, all",
+            Panel::heatmap(
+                metrics,
+                "Time to first token, distribution",
                 "s",
-                "Each column is one moment. Two bands are two kinds of requests, such as cached and \
-                 uncached prompts. A dot opens its trace.",
-                TTFT,
+                "Two bands are two kinds of requests, such as cached and uncached prompts. A dot \
+                 is an exemplar, which opens its trace.",
+                TTFT_METRIC,
             )
             .wide(12),
-            Panel::heatmap(metrics,
-                "Whole requests, all",
+            Panel::heatmap(
+                metrics,
+                "Request duration, distribution",
                 "s",
-                "As the other, of whole requests that generate text. The length of answers decides most of it.",
-                DURATION,
+                "Duration of requests that generate text. The number of output tokens determines \
+                 most of it.",
+                DURATION_METRIC,
             )
             .wide(12),
             Panel::lines(
-                "Whole requests (E2E)",
+                "Request duration (E2E)",
                 "s",
-                "Request head read to the end of the exchange, of requests that generate text. Judge it beside \
-                 the length of answers.",
+                "From the request head to the end of the exchange, for requests that generate \
+                 text. Compare it with the length of responses.",
             )
-            .quantiles(metrics, DURATION),
-            Panel::lines(
-                "TTFT p95 by model",
-                "s",
-                "Which model is slow.",
-            )
-            .asks(
-                quantile_by(metrics, 0.95, "le, gen_ai_request_model", TTFT, ""),
+            .quantiles(metrics, DURATION_METRIC),
+            Panel::lines("TTFT p95 by model", "s", "Shows which model is slow.").asks(
+                quantile_by(metrics, 0.95, "le, gen_ai_request_model", TTFT_METRIC, ""),
                 "{{gen_ai_request_model}}",
             ),
-            Panel::lines("TTFT p95 by replica", "s", "One line above the others: that replica.")
-                .asks(quantile_by(metrics, 0.95, "le, backend", TTFT, ""), "{{backend}}"),
+            Panel::lines("TTFT p95 by backend", "s", "Shows which backend is slow.")
+                .asks(quantile_by(metrics, 0.95, "le, backend", TTFT_METRIC, ""), "{{backend}}"),
             Panel::stacked(
-                "Where the time to first token goes",
+                "Phases of the time to first token",
                 "s",
-                "Means of the phases before the first output. Queues: too little room. Prefill: long or \
-                 uncached prompts. Network: between gateway and engine.",
+                "Mean time of the phases before the first output. Queues: too little capacity. \
+                 Prefill: long or uncached prompts. Network: between gateway and engine.",
             )
             .asks(
-                mean_by(metrics,
-                    "phase",
-                    "tokenweir_phase_seconds",
-                    "phase!=\"decode\"",
-                ),
+                mean_by(metrics, "phase", "tokenweir_phase_seconds", "phase!=\"decode\""),
                 "{{phase}}",
             )
             .wide(12),
             Panel::lines(
-                "Marks of a stream, p95",
+                "Milestones of a stream, p95",
                 "s",
-                "Response head, first event, first output that is no reasoning. Models that think are \
-                 quick to the first token and late to the first answer.",
+                "Time to the response headers, to the first event, and to the first output that is \
+                 not reasoning. Reasoning models have an early first event and a late first \
+                 answer.",
             )
-            .asks(quantile_by(metrics, 0.95, "le, mark", "tokenweir_time_to_mark_seconds", ""), "{{mark}}")
+            .asks(
+                quantile(metrics, 0.95, "tokenweir_time_to_response_headers_seconds", ""),
+                "headers",
+            )
+            .asks(
+                quantile(metrics, 0.95, "tokenweir_time_to_first_event_seconds", ""),
+                "first \
+                                                                                         event",
+            )
+            .asks(
+                quantile(metrics, 0.95, "tokenweir_time_to_first_answer_seconds", ""),
+                "first \
+                                                                                          answer",
+            )
             .wide(12),
         ],
     }

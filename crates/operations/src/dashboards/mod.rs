@@ -1,38 +1,38 @@
-//! Dashboards for Grafana: what they show is a table in each file of rows, how Grafana wants it
-//! written down is in `grid` and `panel`, and how a metric is asked for in `query`.
+//! Dashboards for Grafana. The contents are tables in one file per row, `grid` and `panel` convert
+//! them to Grafana's format, and `query` builds Prometheus queries.
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::MetricCatalogue;
+mod backend;
 mod cache;
 mod diagnosis;
 mod gateway;
-mod golden;
+mod golden_signals;
 mod grid;
 mod health;
 mod latency;
-mod objectives;
 mod panel;
 mod quality;
 pub mod query;
 mod queues;
-mod replica;
 mod routing;
+mod slo;
 
-pub use grid::{Dashboard, Row, Variable};
-pub use panel::{Kind, Panel, Thresholds};
-pub use replica::replica;
+pub use backend::backend_dashboard;
+pub use grid::{Dashboard, DashboardRow, DashboardVariable};
+pub use panel::{Panel, PanelKind, Thresholds};
 
-/// The main dashboard: three signals that tell whether users are served well, then where to look.
-pub fn overview(metrics: &Catalogue) -> Dashboard {
+/// The main dashboard: the golden signals, followed by rows for the causes.
+pub fn overview_dashboard(metrics: &MetricCatalogue) -> Dashboard {
     Dashboard {
         uid: "tokenweir",
         title: "tokenweir",
-        description: "Whether users are served well, and if not, why. A dot on a heatmap is a request: \
-                      it opens its trace.",
-        variables: vec![Variable::MODELS, Variable::BACKENDS],
+        description: "Shows whether clients are served well, and the causes if they are not. A dot \
+                      on a heatmap is a request: it opens its trace.",
+        variables: vec![DashboardVariable::MODELS, DashboardVariable::BACKENDS],
         rows: vec![
-            golden::row(metrics),
+            golden_signals::row(metrics),
             diagnosis::row(metrics),
-            objectives::row(metrics),
+            slo::row(metrics),
             latency::row(metrics),
             health::row(metrics),
             queues::row(metrics),

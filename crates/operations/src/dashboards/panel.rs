@@ -1,19 +1,19 @@
-//! One panel.
+//! A panel of a dashboard, and its conversion to Grafana's format.
 
 use super::query;
-use crate::catalogue::Catalogue;
+use crate::catalogue::MetricCatalogue;
 use serde_json::{Value, json};
 
 /// How a panel shows its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum PanelKind {
     /// The latest value, large.
     Stat,
     /// Lines over time.
     Lines,
-    /// Areas over time that add up.
+    /// Stacked areas over time.
     Stacked,
-    /// A bar over time for each series, from when it holds to when it does not.
+    /// A state timeline: a bar for each series.
     States,
     /// The buckets of a histogram over time, with exemplars.
     Heatmap,
@@ -24,20 +24,20 @@ pub enum Kind {
 pub struct Panel {
     title: &'static str,
     description: &'static str,
-    kind: Kind,
+    kind: PanelKind,
     unit: &'static str,
     thresholds: Thresholds,
     width: u32,
     height: u32,
-    queries: Vec<Query>,
+    queries: Vec<PanelQuery>,
 }
 
-/// From which value on a colour says something.
+/// Thresholds of the colours of a panel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Thresholds {
-    /// Nothing is good or bad.
+    /// No thresholds.
     None,
-    /// Yellow and red from these values up.
+    /// Yellow and red at or above these values.
     Above(f64, f64),
     /// Yellow and red below these values.
     Below(f64, f64),
@@ -46,65 +46,74 @@ pub enum Thresholds {
 }
 
 #[derive(Debug, Clone)]
-struct Query {
+struct PanelQuery {
     expr: String,
     legend: &'static str,
     has_exemplars: bool,
 }
 
-/// Columns of the grid.
-pub(super) const COLUMNS: u32 = 24;
+/// Number of columns of the grid.
+pub(super) const GRID_COLUMNS: u32 = 24;
 
 // === impl Panel ===
 
 impl Panel {
-    fn new(kind: Kind, title: &'static str, unit: &'static str, description: &'static str) -> Self {
-        let (width, height) = if kind == Kind::Stat { (COLUMNS / 8, 5) } else { (COLUMNS / 3, 8) };
+    fn new(
+        kind: PanelKind,
+        title: &'static str,
+        unit: &'static str,
+        description: &'static str,
+    ) -> Self {
+        let (width, height) =
+            if kind == PanelKind::Stat { (GRID_COLUMNS / 8, 5) } else { (GRID_COLUMNS / 3, 8) };
         let (thresholds, queries) = (Thresholds::None, Vec::new());
         Self { title, description, kind, unit, thresholds, width, height, queries }
     }
 
-    /// The latest value. Units are Grafana's; the description says what is good.
+    /// A panel with the latest value. `unit` is a unit of Grafana.
     pub fn stat(title: &'static str, unit: &'static str, description: &'static str) -> Self {
-        Self::new(Kind::Stat, title, unit, description)
+        Self::new(PanelKind::Stat, title, unit, description)
     }
 
-    /// Lines over time.
+    /// A panel with lines over time.
     pub fn lines(title: &'static str, unit: &'static str, description: &'static str) -> Self {
-        Self::new(Kind::Lines, title, unit, description)
+        Self::new(PanelKind::Lines, title, unit, description)
     }
 
-    /// Areas that add up.
+    /// A panel with stacked areas over time.
     pub fn stacked(title: &'static str, unit: &'static str, description: &'static str) -> Self {
-        Self::new(Kind::Stacked, title, unit, description)
+        Self::new(PanelKind::Stacked, title, unit, description)
     }
 
-    /// When something holds: 1 while it does, 0 while it does not, NaN if that cannot be told.
+    /// A state timeline of a series that is 1 while a condition holds, 0 while it does not, and NaN
+    /// if that is unknown.
     pub fn states(title: &'static str, description: &'static str) -> Self {
-        Self::new(Kind::States, title, "none", description)
+        Self::new(PanelKind::States, title, "none", description)
     }
 
-    /// The buckets of a histogram.
+    /// A heatmap of the buckets of a histogram, with exemplars.
     pub fn heatmap(
-        metrics: &Catalogue,
+        metrics: &MetricCatalogue,
         title: &'static str,
         unit: &'static str,
         description: &'static str,
         histogram: &str,
     ) -> Self {
-        let buckets = query::of(metrics, &format!("{histogram}_bucket"), "");
+        let buckets = query::filtered_metric(metrics, &format!("{histogram}_bucket"), "");
         let expr = format!("sum by (le) (increase({buckets}[$__rate_interval]))");
-        Self::new(Kind::Heatmap, title, unit, description).asks(expr, "{{le}}").with_exemplars()
+        Self::new(PanelKind::Heatmap, title, unit, description)
+            .asks(expr, "{{le}}")
+            .with_exemplars()
     }
 
-    /// One more query, with what its lines are called.
+    /// Adds a query with its legend.
     pub fn asks(mut self, expr: impl Into<String>, legend: &'static str) -> Self {
-        self.queries.push(Query { expr: expr.into(), legend, has_exemplars: false });
+        self.queries.push(PanelQuery { expr: expr.into(), legend, has_exemplars: false });
         self
     }
 
-    /// Half, most and nearly all of a histogram, with the requests behind it.
-    pub fn quantiles(self, metrics: &Catalogue, histogram: &str) -> Self {
+    /// Adds the quantiles p50, p95 and p99 of a histogram, with exemplars.
+    pub fn quantiles(self, metrics: &MetricCatalogue, histogram: &str) -> Self {
         [(0.5, "p50"), (0.95, "p95"), (0.99, "p99")]
             .into_iter()
             .fold(self, |panel, (quantile, legend)| {
@@ -113,7 +122,7 @@ impl Panel {
             .with_exemplars()
     }
 
-    /// Shows the requests behind the last query.
+    /// Shows the exemplars of the last query.
     fn with_exemplars(mut self) -> Self {
         if let Some(query) = self.queries.last_mut() {
             query.has_exemplars = true;
@@ -121,37 +130,37 @@ impl Panel {
         self
     }
 
-    /// What is bad.
+    /// Sets the thresholds.
     pub fn bad(self, thresholds: Thresholds) -> Self {
         Self { thresholds, ..self }
     }
 
-    /// Columns, of 24.
+    /// Sets the width in columns, of 24.
     pub fn wide(self, width: u32) -> Self {
         Self { width, ..self }
     }
 
-    /// Lines of the grid; a plot has 8.
+    /// Sets the height in grid rows; the default of a plot is 8.
     pub fn tall(self, height: u32) -> Self {
         Self { height, ..self }
     }
 
-    /// Its title.
+    /// The title.
     pub fn title(&self) -> &'static str {
         self.title
     }
 
-    /// Its queries.
+    /// The queries.
     pub fn queries(&self) -> impl Iterator<Item = &str> {
         self.queries.iter().map(|query| query.expr.as_str())
     }
 
-    /// Columns and lines.
+    /// Width in columns and height in grid rows.
     pub(super) fn size(&self) -> (u32, u32) {
         (self.width, self.height)
     }
 
-    /// As Grafana has it, at a place.
+    /// The panel as JSON, at a grid position.
     pub(super) fn to_json(&self, id: usize, (x, y): (u32, u32)) -> Value {
         let (w, h) = self.size();
         let targets = (b'A'..).zip(&self.queries).map(|(letter, query)| {
@@ -162,7 +171,7 @@ impl Panel {
                 "expr": query.expr,
                 "legendFormat": query.legend,
                 "exemplar": query.has_exemplars,
-                "format": if self.kind == Kind::Heatmap { "heatmap" } else { "time_series" },
+                "format": if self.kind == PanelKind::Heatmap { "heatmap" } else { "time_series" },
                 "instant": false,
                 "range": true,
             })
@@ -175,20 +184,20 @@ impl Panel {
             "datasource": datasource(),
             "gridPos": { "x": x, "y": y, "w": w, "h": h },
             "targets": targets.collect::<Vec<_>>(),
-            "fieldConfig": { "defaults": self.defaults(), "overrides": [] },
-            "options": self.options(),
+            "fieldConfig": { "defaults": self.field_defaults(), "overrides": [] },
+            "options": self.panel_options(),
         })
     }
 
-    fn defaults(&self) -> Value {
-        let of_lines = json!({
+    fn field_defaults(&self) -> Value {
+        let line_style = json!({
             "drawStyle": "line",
             "lineWidth": 1,
-            "fillOpacity": if self.kind == Kind::Stacked { 40 } else { 8 },
+            "fillOpacity": if self.kind == PanelKind::Stacked { 40 } else { 8 },
             "showPoints": "never",
             "spanNulls": false,
             "stacking": {
-                "mode": if self.kind == Kind::Stacked { "normal" } else { "none" },
+                "mode": if self.kind == PanelKind::Stacked { "normal" } else { "none" },
                 "group": "A",
             },
             "thresholdsStyle": {
@@ -196,35 +205,35 @@ impl Panel {
             },
         });
         let custom = match self.kind {
-            Kind::Lines | Kind::Stacked => of_lines,
-            Kind::States => json!({ "lineWidth": 0, "fillOpacity": 80, "spanNulls": false }),
-            Kind::Stat | Kind::Heatmap => json!({}),
+            PanelKind::Lines | PanelKind::Stacked => line_style,
+            PanelKind::States => json!({ "lineWidth": 0, "fillOpacity": 80, "spanNulls": false }),
+            PanelKind::Stat | PanelKind::Heatmap => json!({}),
         };
-        let has_colors = matches!(self.kind, Kind::Stat | Kind::States);
+        let has_colors = matches!(self.kind, PanelKind::Stat | PanelKind::States);
         json!({
             "unit": self.unit,
             "min": 0,
             "color": { "mode": if has_colors { "thresholds" } else { "palette-classic" } },
             "thresholds": { "mode": "absolute", "steps": self.thresholds.to_json() },
-            "mappings": if self.kind == Kind::States { states() } else { json!([]) },
+            "mappings": if self.kind == PanelKind::States { state_mappings() } else { json!([]) },
             "custom": custom,
         })
     }
 
-    fn options(&self) -> Value {
+    fn panel_options(&self) -> Value {
         match self.kind {
-            Kind::Stat => json!({
+            PanelKind::Stat => json!({
                 "colorMode": "value",
                 "graphMode": "area",
                 "justifyMode": "auto",
                 "textMode": "auto",
                 "reduceOptions": { "calcs": ["lastNotNull"], "fields": "", "values": false },
             }),
-            Kind::Lines | Kind::Stacked => json!({
+            PanelKind::Lines | PanelKind::Stacked => json!({
                 "legend": { "displayMode": "list", "placement": "bottom", "showLegend": true },
                 "tooltip": { "mode": "multi", "sort": "desc" },
             }),
-            Kind::States => json!({
+            PanelKind::States => json!({
                 "alignValue": "left",
                 "legend": { "displayMode": "list", "placement": "bottom", "showLegend": false },
                 "mergeValues": true,
@@ -232,7 +241,7 @@ impl Panel {
                 "showValue": "auto",
                 "tooltip": { "mode": "single", "sort": "none" },
             }),
-            Kind::Heatmap => json!({
+            PanelKind::Heatmap => json!({
                 "calculate": false,
                 "cellGap": 1,
                 "color": { "mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5 },
@@ -247,26 +256,26 @@ impl Panel {
     }
 }
 
-/// What states are called, and their colours.
-fn states() -> Value {
+/// The texts and colours of states.
+fn state_mappings() -> Value {
     let state = |text: &str, color: &str| json!({ "text": text, "color": color });
     json!([
         { "type": "value", "options": { "0": state("no", "green"), "1": state("found", "red") } },
         {
             "type": "special",
-            "options": { "match": "null+nan", "result": state("cannot tell", "gray") },
+            "options": { "match": "null+nan", "result": state("undetermined", "gray") },
         },
     ])
 }
 
-/// Where all panels ask: what the variable says.
+/// The data source of all panels: the variable `datasource`.
 pub(super) fn datasource() -> Value {
     json!({ "type": "prometheus", "uid": "${datasource}" })
 }
 
 // === impl Kind ===
 
-impl Kind {
+impl PanelKind {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Stat => "stat",

@@ -1,60 +1,67 @@
-//! Queries of dashboards. The catalogue knows which labels a metric has, so each is filtered by the
-//! variables that it can be filtered by.
+//! Prometheus queries of dashboards. Each metric is filtered by those variables of the dashboard
+//! whose labels it has according to the catalogue.
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::MetricCatalogue;
 
 /// Operations that generate text.
-const GENERATION: &str = "gen_ai_operation_name=~\"chat|text_completion\"";
+const GENERATION_MATCHER: &str = "gen_ai_operation_name=~\"chat|text_completion\"";
 
-/// A metric of the chosen models and replicas; `matchers` are more of them, or empty.
-pub(super) fn of(metrics: &Catalogue, name: &str, matchers: &str) -> String {
+/// A metric with matchers for the chosen models and backends. `matchers` are further ones, or
+/// empty.
+pub(super) fn filtered_metric(metrics: &MetricCatalogue, name: &str, matchers: &str) -> String {
     let has = |label| metrics.has_label(name, label);
-    // Replicas' own metrics get the label when they are scraped.
+    // The metrics of engines get the label `backend` from the scrape configuration.
     let has_backend = has("backend") || name.starts_with("vllm:");
     let filters = [
         has("gen_ai_request_model").then_some("gen_ai_request_model=~\"$model\""),
         has_backend.then_some("backend=~\"$backend\""),
-        // Times of embeddings and of /tokenize would hide those of answers.
-        has("gen_ai_operation_name").then_some(GENERATION),
+        // Durations of embeddings and of /tokenize would distort those of generated text.
+        has("gen_ai_operation_name").then_some(GENERATION_MATCHER),
         (!matchers.is_empty()).then_some(matchers),
     ];
     let filters: Vec<&str> = filters.into_iter().flatten().collect();
     if filters.is_empty() { name.to_owned() } else { format!("{name}{{{}}}", filters.join(",")) }
 }
 
-/// How much it grows in a second.
-pub(super) fn rate(metrics: &Catalogue, name: &str, matchers: &str) -> String {
-    format!("rate({}[$__rate_interval])", of(metrics, name, matchers))
+/// The rate of a counter.
+pub(super) fn rate(metrics: &MetricCatalogue, name: &str, matchers: &str) -> String {
+    format!("rate({}[$__rate_interval])", filtered_metric(metrics, name, matchers))
 }
 
-/// The same, of all series together.
-pub(super) fn total_rate(metrics: &Catalogue, name: &str, matchers: &str) -> String {
+/// The rate of a counter, summed over all series.
+pub(super) fn total_rate(metrics: &MetricCatalogue, name: &str, matchers: &str) -> String {
     format!("sum({})", rate(metrics, name, matchers))
 }
 
-/// The same, by labels.
-pub(super) fn rate_by(metrics: &Catalogue, labels: &str, name: &str, matchers: &str) -> String {
-    format!("sum by ({labels}) ({})", rate(metrics, name, matchers))
-}
-
-/// A gauge, the same for every gateway that watches the replicas.
-pub(super) fn gauge_by(metrics: &Catalogue, labels: &str, name: &str) -> String {
-    format!("max by ({labels}) ({})", of(metrics, name, ""))
-}
-
-/// The mean of what all gateways say, by labels, without those that say NaN: it would hide the others.
-pub(super) fn mean_of_gateways(
-    metrics: &Catalogue,
+/// The rate of a counter, summed by labels.
+pub(super) fn rate_by(
+    metrics: &MetricCatalogue,
     labels: &str,
     name: &str,
     matchers: &str,
 ) -> String {
-    format!("avg by ({labels}) ({} >= 0)", of(metrics, name, matchers))
+    format!("sum by ({labels}) ({})", rate(metrics, name, matchers))
 }
 
-/// A quantile of a histogram.
+/// The maximum of a gauge by labels. All gateways export the same value for a backend.
+pub(super) fn gauge_by(metrics: &MetricCatalogue, labels: &str, name: &str) -> String {
+    format!("max by ({labels}) ({})", filtered_metric(metrics, name, ""))
+}
+
+/// The mean of a gauge over all gateways, by labels. `>= 0` excludes NaN, which would make the mean
+/// NaN.
+pub(super) fn mean_of_gateways(
+    metrics: &MetricCatalogue,
+    labels: &str,
+    name: &str,
+    matchers: &str,
+) -> String {
+    format!("avg by ({labels}) ({} >= 0)", filtered_metric(metrics, name, matchers))
+}
+
+/// A quantile of a histogram over all series.
 pub(super) fn quantile(
-    metrics: &Catalogue,
+    metrics: &MetricCatalogue,
     quantile: f64,
     histogram: &str,
     matchers: &str,
@@ -62,9 +69,9 @@ pub(super) fn quantile(
     quantile_by(metrics, quantile, "le", histogram, matchers)
 }
 
-/// The same, by labels, of which one is `le`.
+/// A quantile of a histogram by labels, one of which is `le`.
 pub(super) fn quantile_by(
-    metrics: &Catalogue,
+    metrics: &MetricCatalogue,
     quantile: f64,
     labels: &str,
     histogram: &str,
@@ -76,7 +83,7 @@ pub(super) fn quantile_by(
 
 /// The mean of a histogram, by labels.
 pub(super) fn mean_by(
-    metrics: &Catalogue,
+    metrics: &MetricCatalogue,
     labels: &str,
     histogram: &str,
     matchers: &str,
@@ -86,7 +93,7 @@ pub(super) fn mean_by(
     format!("{sum}\n/ {count}")
 }
 
-/// A part of a whole; 0 if there is none of either.
+/// The ratio of two queries; 0 if there is no data.
 pub(super) fn share(part: &str, whole: &str) -> String {
     format!("{part}\n/ ({whole} > 0) or vector(0)")
 }

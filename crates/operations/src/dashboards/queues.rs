@@ -1,46 +1,52 @@
-//! Queue and scheduling: who waits, where, and for how long.
+//! The row of queues and scheduling: waiting requests and waiting times.
 
-use super::grid::Row;
+use super::grid::DashboardRow;
 use super::panel::{Panel, Thresholds};
-use super::query::{gauge_by, mean_by, of, quantile, rate_by};
-use crate::catalogue::Catalogue;
+use super::query::{filtered_metric, gauge_by, mean_by, quantile, rate_by};
+use crate::catalogue::MetricCatalogue;
 
-pub(super) fn row(metrics: &Catalogue) -> Row {
-    Row {
+pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
         title: "Queue and scheduling",
         panels: vec![
             Panel::lines(
                 "Waiting in engines",
                 "short",
-                "Requests in each replica's own queue. Good is near 0: who waits there cannot go \
-                 elsewhere.",
+                "Requests in the queue of each engine. Good: near 0, because these requests can no \
+                 longer go to another backend.",
             )
-            .asks(gauge_by(metrics, "backend", "tokenweir_backend_waiting"), "{{backend}}")
+            .asks(gauge_by(metrics, "backend", "tokenweir_backend_waiting_requests"), "{{backend}}")
             .bad(Thresholds::Above(8.0, 16.0)),
             Panel::stacked(
                 "Running in engines",
                 "short",
-                "Requests in each replica's batch. Even is good among equal replicas.",
+                "Requests in the batch of each engine. Equal backends should have equal values.",
             )
-            .asks(gauge_by(metrics, "backend", "tokenweir_backend_running"), "{{backend}}"),
+            .asks(
+                gauge_by(metrics, "backend", "tokenweir_backend_running_requests"),
+                "{{backend}}",
+            ),
             Panel::stacked(
                 "Waiting in the gateway",
                 "short",
-                "By class. They wait because every replica is full; the first with room takes the next.",
+                "Requests in the admission queue, by class. They wait because every backend is \
+                 full; the first backend with capacity takes the next one.",
             )
-            .asks(format!("sum by (class) ({})", of(metrics, "tokenweir_queue_requests", "")), "{{class}}"),
+            .asks(
+                format!(
+                    "sum by (class) ({})",
+                    filtered_metric(metrics, "tokenweir_queue_requests", "")
+                ),
+                "{{class}}",
+            ),
+            Panel::lines("Waiting time in the gateway", "s", "For requests that had to wait.")
+                .asks(quantile(metrics, 0.5, "tokenweir_queue_wait_seconds", ""), "p50")
+                .asks(quantile(metrics, 0.95, "tokenweir_queue_wait_seconds", ""), "p95")
+                .bad(Thresholds::Above(5.0, 15.0)),
             Panel::lines(
-                "Wait in the gateway",
+                "Waiting time in engines, mean",
                 "s",
-                "Of the requests that had to wait.",
-            )
-            .asks(quantile(metrics, 0.5, "tokenweir_queue_wait_seconds", ""), "p50")
-            .asks(quantile(metrics, 0.95, "tokenweir_queue_wait_seconds", ""), "p95")
-            .bad(Thresholds::Above(5.0, 15.0)),
-            Panel::lines(
-                "Wait in engines, mean",
-                "s",
-                "Of streams, as the engine tells, or estimated from its own histograms.",
+                "For streams, as reported by the engine or estimated from its histograms.",
             )
             .asks(
                 mean_by(metrics, "backend", "tokenweir_phase_seconds", "phase=\"queue\""),
@@ -48,12 +54,13 @@ pub(super) fn row(metrics: &Catalogue) -> Row {
             )
             .bad(Thresholds::Above(0.5, 1.0)),
             Panel::stacked(
-                "Refused for want of room",
+                "Shed requests",
                 "reqps",
-                "`saturated`: the room was full. `shed`: a higher class or a smaller tenant took the \
-                 place. `queue_timeout`: waited too long.",
+                "Requests per second, by reason. `saturated`: the queue was full. `shed`: a higher \
+                 class or a smaller tenant took the place in the queue. `queue_timeout`: the \
+                 request waited too long.",
             )
-            .asks(rate_by(metrics, "reason", "tokenweir_shed_total", ""), "{{reason}}"),
+            .asks(rate_by(metrics, "reason", "tokenweir_requests_shed_total", ""), "{{reason}}"),
         ],
     }
 }

@@ -1,77 +1,98 @@
-//! Routing: who gets what, and how good the predictions are.
+//! The row of routing: decisions, and the accuracy of predictions.
 
-use super::grid::Row;
+use super::grid::DashboardRow;
 use super::panel::{Panel, Thresholds};
-use super::query::{gauge_by, of, quantile, quantile_by, rate_by};
-use crate::catalogue::Catalogue;
+use super::query::{filtered_metric, gauge_by, quantile, quantile_by, rate_by};
+use crate::catalogue::MetricCatalogue;
 
-pub(super) fn row(metrics: &Catalogue) -> Row {
-    Row {
+pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
         title: "Routing",
         panels: vec![
             Panel::stacked(
-                "Requests by replica",
+                "Requests by backend",
                 "reqps",
-                "Even among equal replicas, unless prefixes or sessions hold requests together.",
+                "Routing decisions per second. Equal backends get equal shares, unless prefixes or \
+                 sessions bind requests to a backend.",
             )
-            .asks(rate_by(metrics, "backend", "tokenweir_route_decisions_total", ""), "{{backend}}"),
-            Panel::stacked("Requests by reason", "reqps", "Why each replica was chosen.")
-                .asks(rate_by(metrics, "reason", "tokenweir_route_decisions_total", ""), "{{reason}}"),
+            .asks(
+                rate_by(metrics, "backend", "tokenweir_routing_decisions_total", ""),
+                "{{backend}}",
+            ),
             Panel::stacked(
-                "In flight by replica",
+                "Requests by reason",
+                "reqps",
+                "Routing decisions per second, by the reason for the choice.",
+            )
+            .asks(
+                rate_by(metrics, "reason", "tokenweir_routing_decisions_total", ""),
+                "{{reason}}",
+            ),
+            Panel::stacked(
+                "Requests in flight by backend",
                 "short",
-                "Requests of this gateway at each replica.",
+                "Requests of the gateways at each backend.",
             )
             .asks(
                 format!(
                     "sum by (backend) ({})",
-                    of(metrics, "tokenweir_backend_requests_in_flight", "")
+                    filtered_metric(metrics, "tokenweir_backend_requests_in_flight", "")
                 ),
                 "{{backend}}",
             ),
             Panel::lines(
-                "Off the prediction",
+                "Prediction error",
                 "s",
-                "How far the predicted time to first output was off, to either side. Compare with TTFT.",
+                "Absolute difference of the predicted and the actual time to first output. Compare \
+                 it with TTFT.",
             )
-            .asks(quantile(metrics, 0.5, "tokenweir_route_prediction_error_seconds", ""), "p50")
-            .asks(quantile(metrics, 0.95, "tokenweir_route_prediction_error_seconds", ""), "p95"),
+            .asks(quantile(metrics, 0.5, "tokenweir_routing_prediction_error_seconds", ""), "p50")
+            .asks(quantile(metrics, 0.95, "tokenweir_routing_prediction_error_seconds", ""), "p95"),
             Panel::lines(
-                "True ÷ predicted, median",
+                "Actual ÷ predicted, median",
                 "none",
-                "1 is right. A replica that stays above 1 is slower than it looks.",
+                "1 is exact. A backend that stays above 1 is slower than its load suggests.",
             )
             .asks(
-                quantile_by(metrics, 0.5, "le, backend", "tokenweir_route_prediction_ratio", ""),
+                quantile_by(metrics, 0.5, "le, backend", "tokenweir_routing_prediction_ratio", ""),
                 "{{backend}}",
             )
             .bad(Thresholds::Above(1.5, 2.0)),
             Panel::lines(
-                "Age of what replicas said",
+                "Scrape age",
                 "s",
-                "Below a second under load, up to 5 s when idle (`watch`).",
+                "Below 1 s under load, up to 5 s when idle (`scrape`).",
             )
-            .asks(gauge_by(metrics, "backend", "tokenweir_backend_snapshot_age_seconds"), "{{backend}}")
+            .asks(
+                gauge_by(metrics, "backend", "tokenweir_backend_scrape_age_seconds"),
+                "{{backend}}",
+            )
             .bad(Thresholds::Above(6.0, 20.0)),
             Panel::lines(
-                "Policies in the shadow: agreement",
+                "Shadow policies: agreement",
                 "percentunit",
-                "How often each policy of `routing.shadow` would have chosen the same.",
+                "Share of decisions in which each policy of `routing.shadow` would have chosen the \
+                 same backend.",
             )
             .asks(
                 format!(
                     "{}\n/ {}",
-                    rate_by(metrics, "policy", "tokenweir_shadow_decisions_total", "result=\"same\""),
+                    rate_by(
+                        metrics,
+                        "policy",
+                        "tokenweir_shadow_decisions_total",
+                        "result=\"same\""
+                    ),
                     rate_by(metrics, "policy", "tokenweir_shadow_decisions_total", ""),
                 ),
                 "{{policy}}",
             )
             .wide(12),
             Panel::lines(
-                "Policies in the shadow: cost",
+                "Shadow policies: cost",
                 "s",
-                "Predicted seconds of waiting in each second that their other choices would have cost, \
-                 less what they would have saved.",
+                "Predicted seconds of waiting per second that the other choices of each shadow \
+                 policy would have cost, minus those that they would have saved.",
             )
             .asks(
                 format!(

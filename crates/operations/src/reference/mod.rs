@@ -1,5 +1,5 @@
-//! The reference of what can be configured and of what is measured, as pages: printed from the
-//! types and from the catalogue, so that they are true.
+//! Generates the references of the configuration and of the metrics, from the configuration types
+//! and the catalogue of metrics.
 
 mod configuration;
 mod metrics;

@@ -1,39 +1,40 @@
-//! Completions: no role chunk, and the finish reason has a place in every chunk.
+//! The text completions format. There is no role chunk, and every chunk has a `finish_reason`
+//! field.
 
 use bytes::BytesMut;
 
-use super::{Dialect, Part, Place, Reply, data, openai};
+use super::{ChoiceChunk, EventContext, SimulatedResponse, WireFormat, data, openai};
 
-const HEAD: &str =
+const EVENT_PREFIX: &str =
     r#"{"id":$id,"object":"text_completion","created":$created,"model":$model,"choices":["#;
 const TEXT: &str = r#"$head{"index":$index,"text":"$text","logprobs":null,"finish_reason":$finish,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]$usage$fingerprint}"#;
-const CONTINUOUS: &str =
+const CONTINUOUS_USAGE: &str =
     r#","usage":{"prompt_tokens":$prompt,"total_tokens":$total,"completion_tokens":$completion}"#;
 const USAGE: &str = r#"$head],"usage":{"prompt_tokens":$prompt,"total_tokens":$total,"completion_tokens":$completion,"prompt_tokens_details":{"cached_tokens":$cached}},"system_fingerprint":"$fingerprint"}"#;
-const WHOLE: &str = r#"{"id":$id,"object":"text_completion","created":$created,"model":$model,"choices":[$choices],"service_tier":null,"system_fingerprint":"$fingerprint","usage":{"prompt_tokens":$prompt,"total_tokens":$total,"completion_tokens":$completion,"prompt_tokens_details":{"cached_tokens":$cached,"created_cache_tokens":null,"multimodal_tokens":null},"completion_tokens_details":null},"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}"#;
+const BODY: &str = r#"{"id":$id,"object":"text_completion","created":$created,"model":$model,"choices":[$choices],"service_tier":null,"system_fingerprint":"$fingerprint","usage":{"prompt_tokens":$prompt,"total_tokens":$total,"completion_tokens":$completion,"prompt_tokens_details":{"cached_tokens":$cached,"created_cache_tokens":null,"multimodal_tokens":null},"completion_tokens_details":null},"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}"#;
 const CHOICE: &str = r#"{"index":$index,"text":$content,"logprobs":null,"finish_reason":"$finish","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null}"#;
 
-pub(super) struct Completion;
+pub(super) struct CompletionFormat;
 
-impl Dialect for Completion {
-    fn head(&self, reply: &Reply) -> String {
-        openai::head(HEAD, reply)
+impl WireFormat for CompletionFormat {
+    fn head(&self, reply: &SimulatedResponse) -> String {
+        openai::head(EVENT_PREFIX, reply)
     }
 
-    fn opening(&self, _place: &Place<'_>, _out: &mut BytesMut) -> bool {
+    fn opening(&self, _place: &EventContext<'_>, _out: &mut BytesMut) -> bool {
         false
     }
 
-    fn part(&self, place: &Place<'_>, part: &Part<'_>, out: &mut BytesMut) -> bool {
+    fn part(&self, place: &EventContext<'_>, part: &ChoiceChunk<'_>, out: &mut BytesMut) -> bool {
         let mut index = itoa::Buffer::new();
-        let usage = openai::continuous(CONTINUOUS, place.reply, part.tokens);
+        let usage = openai::continuous(CONTINUOUS_USAGE, place.reply, part.tokens);
         let (finish, fingerprint) = match part.finish {
             None => ("null".to_owned(), ("fingerprint", "")),
             Some(finish) => {
                 (super::quoted(finish.reason()), openai::finish_fingerprint(place.reply))
             }
         };
-        let holes = [
+        let values = [
             ("head", place.head),
             ("index", index.format(part.choice)),
             ("text", part.text),
@@ -41,15 +42,15 @@ impl Dialect for Completion {
             ("usage", &usage),
             fingerprint,
         ];
-        data(out, TEXT, &holes);
+        data(out, TEXT, &values);
         true
     }
 
-    fn closing(&self, place: &Place<'_>, cached_tokens: u32, out: &mut BytesMut) -> bool {
+    fn closing(&self, place: &EventContext<'_>, cached_tokens: u32, out: &mut BytesMut) -> bool {
         openai::closing(USAGE, place, cached_tokens, out)
     }
 
-    fn whole(&self, reply: &Reply, cached_tokens: u32, out: &mut BytesMut) {
-        openai::document(WHOLE, CHOICE, reply, cached_tokens, out);
+    fn whole(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut) {
+        openai::document(BODY, CHOICE, reply, cached_tokens, out);
     }
 }

@@ -1,13 +1,14 @@
-//! The answers that are one small document: models, tokens, embeddings, load, version.
+//! Responses that are one short JSON document: models, tokenization, embeddings, server load,
+//! version.
 
 use super::quoted;
-use crate::text::{Prompt, mix};
+use crate::text::{SimulatedPrompt, mix};
 
-/// The version of vLLM that is imitated.
+/// The simulated version of vLLM.
 pub const VERSION: &str = r#"{"version":"0.32.0"}"#;
-/// The answer to a path that the framework does not know.
+/// The response to an unknown path, as from FastAPI.
 pub const NOT_FOUND: &str = r#"{"detail":"Not Found"}"#;
-/// The answer to a method that the framework does not know.
+/// The response to an unsupported method, as from FastAPI.
 pub const METHOD_NOT_ALLOWED: &str = r#"{"detail":"Method Not Allowed"}"#;
 
 /// `GET /load`
@@ -15,7 +16,7 @@ pub fn load(requests: u64) -> String {
     format!(r#"{{"server_load":{requests}}}"#)
 }
 
-/// `GET /v1/models`: the first model is the root, the others are other names for it.
+/// `GET /v1/models`. The first model is the root. The others are aliases of it.
 pub fn models(models: &[String], created: u64, max_model_len: u32) -> String {
     let root = quoted(models.first().map_or("", String::as_str));
     let entries: Vec<String> = models
@@ -32,7 +33,7 @@ pub fn models(models: &[String], created: u64, max_model_len: u32) -> String {
 }
 
 /// `POST /tokenize`
-pub fn tokenize(prompt: &Prompt, max_model_len: u32, with_texts: bool) -> String {
+pub fn tokenize(prompt: &SimulatedPrompt, max_model_len: u32, with_texts: bool) -> String {
     let tokens: Vec<String> = prompt.tokens().map(|token| token.to_string()).collect();
     let texts: Vec<String> = prompt.token_texts().map(|text| quoted(&text)).collect();
     let texts = if with_texts { format!("[{}]", texts.join(",")) } else { "null".to_owned() };
@@ -44,7 +45,7 @@ pub fn tokenize(prompt: &Prompt, max_model_len: u32, with_texts: bool) -> String
 }
 
 /// `POST /detokenize`
-pub fn detokenize(prompt: &Prompt) -> String {
+pub fn detokenize(prompt: &SimulatedPrompt) -> String {
     format!(r#"{{"prompt":{}}}"#, quoted(&prompt.text()))
 }
 
@@ -55,8 +56,14 @@ pub fn count_tokens(tokens: u32) -> String {
     )
 }
 
-/// `POST /v1/embeddings`: a vector of 64 numbers for each prompt, of length 1.
-pub fn embeddings(id: &str, created: u64, model: &str, prompts: &[Prompt], base64: bool) -> String {
+/// `POST /v1/embeddings`: a unit vector of 64 numbers for each prompt.
+pub fn embeddings(
+    id: &str,
+    created: u64,
+    model: &str,
+    prompts: &[SimulatedPrompt],
+    base64: bool,
+) -> String {
     let entries: Vec<String> = prompts
         .iter()
         .enumerate()
@@ -71,7 +78,7 @@ pub fn embeddings(id: &str, created: u64, model: &str, prompts: &[Prompt], base6
             format!(r#"{{"index":{index},"object":"embedding","embedding":{vector}}}"#)
         })
         .collect();
-    let tokens: u32 = prompts.iter().map(Prompt::token_count).sum();
+    let tokens: u32 = prompts.iter().map(SimulatedPrompt::token_count).sum();
     format!(
         r#"{{"id":{},"object":"list","created":{created},"model":{},"data":[{}],"usage":{{"prompt_tokens":{tokens},"total_tokens":{tokens},"completion_tokens":0,"prompt_tokens_details":null,"completion_tokens_details":null}}}}"#,
         quoted(id),
@@ -107,21 +114,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_that_of_rfc_4648() {
+    fn base64_follows_rfc_4648() {
         let encoded = ["", "f", "fo", "foo", "foob"].map(|text| to_base64(text.as_bytes()));
         assert_eq!(encoded, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
     }
 
     #[test]
-    fn tokens_read_as_recorded_and_turn_back() {
-        let prompt = Prompt::new("no one");
+    fn tokenize_equals_the_recording_and_detokenize_is_its_inverse() {
+        let prompt = SimulatedPrompt::new("no one");
         let texts = tokenize(&prompt, 2048, true);
         assert_eq!(
             texts,
             r#"{"count":2,"max_model_len":2048,"tokens":[1864396654,25966],"token_strs":["no o","ne"]}"#
         );
         assert_eq!(
-            detokenize(&Prompt::from_tokens(&[1_864_396_654, 25966])),
+            detokenize(&SimulatedPrompt::from_tokens(&[1_864_396_654, 25966])),
             r#"{"prompt":"no one"}"#
         );
     }

@@ -1,44 +1,45 @@
-//! What chat and text completions have in common: usage, fingerprint, `[DONE]`, choices.
+//! The parts that chat and text completions share: usage, fingerprint, `[DONE]` and choices.
 
 use bytes::BytesMut;
 
-use super::{FINGERPRINT, Place, Reply, data, fill, filled, quoted};
+use super::{EventContext, SYSTEM_FINGERPRINT, SimulatedResponse, data, fill, filled, quoted};
 
-/// The beginning of every chunk.
-pub(super) fn head(template: &str, reply: &Reply) -> String {
+/// The common prefix of every chunk.
+pub(super) fn head(template: &str, reply: &SimulatedResponse) -> String {
     let (id, model) = (quoted(&reply.id), quoted(&reply.model));
     let created = reply.created.to_string();
     filled(template, &[("id", &id), ("created", &created), ("model", &model)])
 }
 
-/// The usage inside a chunk of one choice; empty unless it was asked for.
-pub(super) fn continuous(template: &str, reply: &Reply, completion: u32) -> String {
+/// The usage in a chunk of one choice. Empty unless `continuous_usage_stats` was requested.
+pub(super) fn continuous(template: &str, reply: &SimulatedResponse, completion: u32) -> String {
     if !reply.continuous_usage {
         return String::new();
     }
-    let counts = Counts::new(reply.prompt_tokens, completion, 0);
-    filled(template, &counts.holes())
+    let counts = UsageCounts::new(reply.prompt_tokens, completion, 0);
+    filled(template, &counts.values())
 }
 
-/// The fingerprint of a finish chunk; it moves to the usage chunk if there is one.
-pub(super) fn finish_fingerprint(reply: &Reply) -> (&'static str, &'static str) {
+/// The fingerprint of a finish chunk. If there is a usage chunk, the fingerprint is there instead.
+pub(super) fn finish_fingerprint(reply: &SimulatedResponse) -> (&'static str, &'static str) {
     const MEMBER: &str = r#","system_fingerprint":"vllm-0.32.0-f0a48782""#;
     ("fingerprint", if reply.include_usage { "" } else { MEMBER })
 }
 
-/// The usage chunk, if it was asked for, and `[DONE]`.
+/// Writes the usage chunk, if requested, and `[DONE]`.
 pub(super) fn closing(
     usage: &str,
-    place: &Place<'_>,
+    place: &EventContext<'_>,
     cached_tokens: u32,
     out: &mut BytesMut,
 ) -> bool {
     let reply = place.reply;
     let usages = usize::from(reply.include_usage);
     if place.number < usages {
-        let counts = Counts::new(reply.prompt_tokens, reply.completion_tokens(), cached_tokens);
-        let [prompt, total, completion, cached] = counts.holes();
-        let (head, fingerprint) = (("head", place.head), ("fingerprint", FINGERPRINT));
+        let counts =
+            UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached_tokens);
+        let [prompt, total, completion, cached] = counts.values();
+        let (head, fingerprint) = (("head", place.head), ("fingerprint", SYSTEM_FINGERPRINT));
         data(out, usage, &[head, prompt, total, completion, cached, fingerprint]);
     } else if place.number == usages {
         data(out, "[DONE]", &[]);
@@ -46,11 +47,11 @@ pub(super) fn closing(
     place.number <= usages
 }
 
-/// An answer that is not a stream.
+/// Writes the body of a response that is not a stream.
 pub(super) fn document(
     whole: &str,
     choice: &str,
-    reply: &Reply,
+    reply: &SimulatedResponse,
     cached_tokens: u32,
     out: &mut BytesMut,
 ) {
@@ -66,10 +67,10 @@ pub(super) fn document(
     let choices = String::from_utf8_lossy(&choices);
     let (id, model) = (quoted(&reply.id), quoted(&reply.model));
     let created = reply.created.to_string();
-    let counts = Counts::new(reply.prompt_tokens, reply.completion_tokens(), cached_tokens);
-    let [prompt, total, completion, cached] = counts.holes();
+    let counts = UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached_tokens);
+    let [prompt, total, completion, cached] = counts.values();
     let (id, created, model) = (("id", &*id), ("created", &*created), ("model", &*model));
-    let (choices, fingerprint) = (("choices", &*choices), ("fingerprint", FINGERPRINT));
+    let (choices, fingerprint) = (("choices", &*choices), ("fingerprint", SYSTEM_FINGERPRINT));
     fill(
         out,
         whole,
@@ -77,14 +78,14 @@ pub(super) fn document(
     );
 }
 
-struct Counts([String; 4]);
+struct UsageCounts([String; 4]);
 
-impl Counts {
+impl UsageCounts {
     fn new(prompt: u32, completion: u32, cached: u32) -> Self {
         Self([prompt, prompt + completion, completion, cached].map(|tokens| tokens.to_string()))
     }
 
-    fn holes(&self) -> [(&'static str, &str); 4] {
+    fn values(&self) -> [(&'static str, &str); 4] {
         let Self([prompt, total, completion, cached]) = self;
         [("prompt", prompt), ("total", total), ("completion", completion), ("cached", cached)]
     }

@@ -8,16 +8,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
-{{- /* What the gateway reads: what is usual, under what is configured. */}}
+{{- /* The configuration of the gateway: defaults of the chart, overridden by .Values.config. */}}
 {{- define "tokenweir.config" -}}
-{{- $found := dict "service" .Values.vllm.service "namespace" (.Values.vllm.namespace | default .Release.Namespace) -}}
-{{- with .Values.vllm.port }}{{- $_ := set $found "port" . -}}{{- end -}}
-{{- $usual := dict "listen" "0.0.0.0:8080" "admin" "0.0.0.0:9090" "discovery" (list (dict "kubernetes" $found)) "reload" (dict "watch" true) "drain" (deepCopy .Values.drain) -}}
-{{- mergeOverwrite $usual (deepCopy .Values.config) | toYaml -}}
+{{- $source := dict "service" .Values.vllm.service "namespace" (.Values.vllm.namespace | default .Release.Namespace) -}}
+{{- with .Values.vllm.port }}{{- $_ := set $source "port" . -}}{{- end -}}
+{{- $defaults := dict "listen" "0.0.0.0:8080" "admin" "0.0.0.0:9090" "discovery" (list (dict "kubernetes" $source)) "reload" (dict "watch" true) "drain" (deepCopy .Values.drain) -}}
+{{- mergeOverwrite $defaults (deepCopy .Values.config) | toYaml -}}
 {{- end }}
 {{- /* The port of an address such as 0.0.0.0:8080 or [::]:8080. */}}
 {{- define "tokenweir.port" -}}{{ splitList ":" . | last }}{{- end }}
-{{- /* How long a duration such as 1m 30s is, in whole seconds. */}}
+{{- /* A duration such as 1m 30s in seconds. Milliseconds count as 0. */}}
 {{- define "tokenweir.seconds" -}}
 {{- $seconds := dict "ms" 0 "s" 1 "sec" 1 "m" 60 "min" 60 "h" 3600 "hour" 3600 -}}
 {{- $sum := 0 -}}
@@ -28,13 +28,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- $sum -}}
 {{- end }}
-{{- /* The time that Kubernetes gives a pod to end: more than it takes to drain. */}}
+{{- /* terminationGracePeriodSeconds: more than drain.delay and drain.timeout together. */}}
 {{- define "tokenweir.grace" -}}
 {{- $drain := (include "tokenweir.config" . | fromYaml).drain -}}
 {{- $needed := add (include "tokenweir.seconds" $drain.delay | int64) (include "tokenweir.seconds" $drain.timeout | int64) -}}
-{{- $given := .Values.terminationGracePeriodSeconds -}}
-{{- if and $given (le (int64 $given) $needed) -}}
-{{- fail (printf "terminationGracePeriodSeconds is %d, and drain takes %d s: streams would be cut. Give more, or null" (int64 $given) $needed) -}}
+{{- $value := .Values.terminationGracePeriodSeconds -}}
+{{- if and $value (le (int64 $value) $needed) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d, and drain.delay plus drain.timeout is %d s: streams would be cut. Set a larger value, or null" (int64 $value) $needed) -}}
 {{- end -}}
-{{- int64 $given | default (add $needed 25) -}}
+{{- int64 $value | default (add $needed 25) -}}
 {{- end }}

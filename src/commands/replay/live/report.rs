@@ -1,83 +1,83 @@
-//! What came of a replay in real time: the figures of a virtual one, and what can only go wrong in
-//! reality.
+//! The report of a replay in real time: the figures of a simulated replay, and failures, delays and
+//! unfinished requests.
 
-use super::request::Ended;
+use super::request::ReplayedRequest;
 use crate::commands::failed;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokenweir_lab::score::{Figures, Objectives, Score};
+use tokenweir_lab::results::{LatencyObjectives, RunMetrics, RunResults};
 
-/// What was to be done.
+/// The parameters of the replay.
 #[derive(Debug, Serialize)]
-pub(super) struct Plan {
+pub(super) struct ReplayPlan {
     pub(super) trace: String,
     pub(super) target: String,
     pub(super) model: String,
     pub(super) requests: usize,
     pub(super) speed: f64,
-    pub(super) objectives: Objectives,
+    pub(super) objectives: LatencyObjectives,
 }
 
-/// What happened so far.
+/// Counters of the requests that have ended so far.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    score: Score,
-    left: usize,
-    tells_cached: bool,
-    waited: usize,
-    late: Vec<Duration>,
+pub(super) struct LiveReplayCounters {
+    score: RunResults,
+    client_disconnects: usize,
+    reports_cached_tokens: bool,
+    delayed: usize,
+    send_delays: Vec<Duration>,
     failures: BTreeMap<Cow<'static, str>, usize>,
-    /// Requests that were not sent or had not ended when it was stopped.
+    /// Requests that were not sent or had not ended when the replay was stopped.
     pub(super) unfinished: usize,
-    /// From its beginning to its end.
+    /// Duration of the replay.
     pub(super) seconds: f64,
 }
 
-/// What is shown.
+/// The results of the replay.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct LiveReplayReport {
     #[serde(flatten)]
-    plan: Plan,
+    plan: ReplayPlan,
     seconds: f64,
     served: usize,
-    /// Of those, by clients that left as the trace says.
+    /// Served requests whose client disconnected, as the trace demands.
     left: usize,
     failed: usize,
     failures: BTreeMap<Cow<'static, str>, usize>,
     unfinished: usize,
-    /// Requests for which there was no place when they were due.
+    /// Requests that were sent late because `--concurrency` requests were in flight.
     waited: usize,
-    /// The p99 of how long after they were due the others were sent, in seconds.
+    /// The p99 of the time from due to sent of all other requests, in seconds.
     late_p99: f64,
-    /// Share of those that ended which met both objectives.
+    /// Share of the ended requests that met both objectives.
     goodput: f64,
     ttft_p50: f64,
     ttft_p99: f64,
     tpot_p50: f64,
     tpot_p99: f64,
     tokens_per_second: f64,
-    /// Share of prompt tokens that came from a prefix cache. `None`: no answer told.
+    /// Share of prompt tokens from a prefix cache. `None`: no response reported cached tokens.
     cached: Option<f64>,
 }
 
 // === impl Tally ===
 
-impl Tally {
-    /// A request has ended.
-    pub(super) fn add(&mut self, ended: Ended) {
+impl LiveReplayCounters {
+    /// Counts a request that has ended.
+    pub(super) fn add(&mut self, ended: ReplayedRequest) {
         self.score.requests += 1;
-        self.waited += usize::from(ended.has_waited);
+        self.delayed += usize::from(ended.has_waited);
         if !ended.has_waited {
-            self.late.push(ended.late);
+            self.send_delays.push(ended.late);
         }
         match ended.result {
             Ok(answered) => {
                 self.score.served.push(answered.served);
-                self.left += usize::from(answered.has_left);
-                self.tells_cached |= answered.tells_cached;
+                self.client_disconnects += usize::from(answered.is_client_disconnect);
+                self.reports_cached_tokens |= answered.reports_cached_tokens;
             }
             Err(kind) => *self.failures.entry(kind).or_default() += 1,
         }
@@ -86,62 +86,65 @@ impl Tally {
 
 // === impl Report ===
 
-impl Report {
-    /// Of what has ended.
-    pub(super) fn of(plan: Plan, mut tally: Tally) -> Self {
+impl LiveReplayReport {
+    /// Computes the figures of all ended requests.
+    pub(super) fn from_counters(plan: ReplayPlan, mut tally: LiveReplayCounters) -> Self {
         tally.score.seconds = tally.seconds;
-        tally.late.sort_unstable();
-        let late = tally.late.get(tally.late.len().saturating_sub(1) * 99 / 100);
-        let figures: Figures = tally.score.figures(&plan.objectives);
+        tally.send_delays.sort_unstable();
+        let delays = &tally.send_delays;
+        let send_delay_p99 = delays.get(delays.len().saturating_sub(1) * 99 / 100);
+        let figures: RunMetrics = tally.score.figures(&plan.objectives);
         Self {
             seconds: tally.seconds,
             served: tally.score.served.len(),
-            left: tally.left,
+            left: tally.client_disconnects,
             failed: tally.failures.values().sum(),
             failures: tally.failures,
             unfinished: tally.unfinished,
-            waited: tally.waited,
-            late_p99: late.copied().unwrap_or_default().as_secs_f64(),
+            waited: tally.delayed,
+            late_p99: send_delay_p99.copied().unwrap_or_default().as_secs_f64(),
             goodput: figures.goodput,
             ttft_p50: figures.ttft_p50,
             ttft_p99: figures.ttft_p99,
             tpot_p50: figures.tpot_p50,
             tpot_p99: figures.tpot_p99,
             tokens_per_second: figures.tokens_per_second,
-            cached: Some(figures.cached).filter(|_| tally.tells_cached),
+            cached: Some(figures.cached).filter(|_| tally.reports_cached_tokens),
             plan,
         }
     }
 }
 
-/// On standard output, for people or as one JSON object. Fails if nothing was served.
-#[expect(clippy::print_stdout, reason = "it is what was asked for")]
-pub(super) fn show(report: &Report, as_json: bool) -> ExitCode {
+/// Prints the report to standard output, as text or as one JSON object. The exit code is a failure
+/// if no request was served.
+#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+pub(super) fn show(report: &LiveReplayReport, as_json: bool) -> ExitCode {
     if as_json {
         match serde_json::to_string_pretty(report) {
             Ok(json) => println!("{json}"),
             Err(error) => return failed(&error),
         }
     } else {
-        println!("{}", text(report));
+        println!("{}", render_text(report));
     }
     if report.served > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn text(report: &Report) -> String {
-    let Plan { target, model, requests, speed, objectives, .. } = &report.plan;
+fn render_text(report: &LiveReplayReport) -> String {
+    let ReplayPlan { target, model, requests, speed, objectives, .. } = &report.plan;
     let failures = report.failures.iter().map(|(kind, count)| format!("{count} {kind}"));
     let failures = match failures.collect::<Vec<_>>().join(", ") {
         none if none.is_empty() => none,
         some => format!(" ({some})"),
     };
-    let cached = report.cached.map_or("not told".into(), |cached| format!("{:.1} %", cached * 1e2));
+    let cached =
+        report.cached.map_or("not reported".into(), |cached| format!("{:.1} %", cached * 1e2));
     format!(
         "{requests} requests to {target} for {model}, {speed:.2} times as fast as recorded, in \
          {:.1} s\n\
-         served {} (of whose clients {} left), failed {}{failures}, unfinished {}\n\
-         {} waited for a place; the others were sent {:.1} ms late at p99\n\n\
-         goodput   {:.1} %   with TTFT ≤ {} s and TPOT ≤ {} ms, from when each was due\n\
+         served {} (client disconnected: {}), failed {}{failures}, unfinished {}\n\
+         {} delayed by --concurrency; the others were sent {:.1} ms late at p99\n\n\
+         goodput   {:.1} %   with TTFT ≤ {} s and TPOT ≤ {} ms, from the due time\n\
          TTFT      p50 {:.3} s    p99 {:.3} s\n\
          TPOT      p50 {:.1} ms   p99 {:.1} ms\n\
          tokens/s  {:.0}\n\

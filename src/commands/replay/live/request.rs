@@ -1,49 +1,49 @@
-//! One request of a replay in real time: when it is sent, and how it ended.
+//! Sending of one request of a real-time replay when it is due, and its result.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_bench::measure::Answer;
-use tokenweir_bench::send::Sender;
+use tokenweir_bench::measurement::ResponseMeasurement;
+use tokenweir_bench::sender::BenchRequestSender;
 use tokenweir_core::clock;
-use tokenweir_lab::score::Served;
-use tokenweir_lab::synthesis::Synthesis;
-use tokenweir_lab::trace::Job;
+use tokenweir_lab::prompt_synthesis::PromptSynthesizer;
+use tokenweir_lab::results::ServedRequest;
+use tokenweir_lab::trace::TraceRequest;
 use tokio::sync::Semaphore;
 
-/// What is needed to send any request of a trace.
-pub(super) struct Requester {
-    pub(super) sender: Sender,
-    pub(super) jobs: Arc<[Job]>,
-    pub(super) synthesis: Synthesis,
+/// Sends any request of a trace.
+pub(super) struct RequestSender {
+    pub(super) sender: BenchRequestSender,
+    pub(super) jobs: Arc<[TraceRequest]>,
+    pub(super) synthesis: PromptSynthesizer,
 }
 
-/// How a request ended.
+/// The result of one request.
 #[derive(Debug)]
-pub(super) struct Ended {
-    /// What came, or the kind of failure.
-    pub(super) result: Result<Answered, Cow<'static, str>>,
-    /// There was no place for it when it was due.
+pub(super) struct ReplayedRequest {
+    /// The response, or the kind of failure.
+    pub(super) result: Result<ReplayedAnswer, Cow<'static, str>>,
+    /// Whether it was delayed because no permit was free when it was due.
     pub(super) has_waited: bool,
-    /// It was sent so long after it was due.
+    /// Time from due to sent.
     pub(super) late: Duration,
 }
 
-/// An answer.
+/// The response to one request.
 #[derive(Debug)]
-pub(super) struct Answered {
-    /// Its times, from when it was due, and its tokens.
-    pub(super) served: Served,
-    /// The client left before its end, as the trace says.
-    pub(super) has_left: bool,
-    /// It told how much of the prompt was cached.
-    pub(super) tells_cached: bool,
+pub(super) struct ReplayedAnswer {
+    /// Times from the due time on, and token counts.
+    pub(super) served: ServedRequest,
+    /// Whether the client disconnected before the end, as the trace demands.
+    pub(super) is_client_disconnect: bool,
+    /// Whether its usage reports cached tokens.
+    pub(super) reports_cached_tokens: bool,
 }
 
 // === impl Ended ===
 
-impl Ended {
-    /// Nothing else is known.
+impl ReplayedRequest {
+    /// A failure without a response.
     pub(super) fn failed(kind: &'static str) -> Self {
         Self { result: Err(kind.into()), has_waited: false, late: Duration::ZERO }
     }
@@ -51,37 +51,50 @@ impl Ended {
 
 // === impl Requester ===
 
-impl Requester {
-    /// Sends a request that is due now, when there is a place for it, and reads its answer.
+impl RequestSender {
+    /// Sends a request that is due now, as soon as a permit is free, and reads the response.
     pub(super) async fn ended(
         self: Arc<Self>,
         number: usize,
         due: Instant,
-        places: Arc<Semaphore>,
-    ) -> Ended {
-        let has_waited = places.available_permits() == 0;
-        // It is never closed.
-        let _place = places.acquire().await;
+        permits: Arc<Semaphore>,
+    ) -> ReplayedRequest {
+        let has_waited = permits.available_permits() == 0;
+        // `acquire` fails only if the semaphore is closed, which never happens.
+        let _permit = permits.acquire().await;
         let late = clock::now().saturating_duration_since(due);
         let result = match self.jobs.get(number) {
-            Some(job) => self.answer(job, number as u64, due).await,
+            Some(job) => self.send(job, number as u64, due).await,
             None => Err("defect".into()),
         };
-        Ended { result, has_waited, late }
+        ReplayedRequest { result, has_waited, late }
     }
 
-    async fn answer(
+    async fn send(
         &self,
-        job: &Job,
+        job: &TraceRequest,
         number: u64,
         due: Instant,
-    ) -> Result<Answered, Cow<'static, str>> {
+    ) -> Result<ReplayedAnswer, Cow<'static, str>> {
         let body = self.sender.body(&self.synthesis.prompt(job, number), job);
         let begun = clock::now().saturating_duration_since(due).as_secs_f64();
         let answer = self.sender.answer(job, body, None).await.map_err(|failure| failure.kind)?;
-        let Answer { ttft, decode, input, cached, output, has_left, .. } = answer;
+        let ResponseMeasurement {
+            ttft,
+            decode,
+            input,
+            cached,
+            output,
+            has_disconnected: has_left,
+            ..
+        } = answer;
         let ttft = begun + ttft;
-        let served = Served { ttft, decode, prompt: input, cached: cached.unwrap_or(0), output };
-        Ok(Answered { served, has_left, tells_cached: cached.is_some() })
+        let served =
+            ServedRequest { ttft, decode, prompt: input, cached: cached.unwrap_or(0), output };
+        Ok(ReplayedAnswer {
+            served,
+            is_client_disconnect: has_left,
+            reports_cached_tokens: cached.is_some(),
+        })
     }
 }

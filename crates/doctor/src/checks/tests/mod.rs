@@ -1,19 +1,22 @@
-//! Each check over answers of a real vLLM, as they are and with one thing wrong.
+//! Tests of all checks with recorded responses of a real vLLM, unchanged and with one change each.
 
+mod backends;
 mod fleet;
-mod replicas;
 
 use super::*;
-use crate::configuration::{Backend, Configuration, Model};
-use crate::facts::{Answer, Collector, Gateway, Idle, Key, Probe, Silence};
-use crate::finding::Severity;
+use crate::configuration::{ConfiguredBackend, ConfiguredModel, GatewaySettings};
+use crate::facts::{
+    CollectorFacts, GatewayFacts, GatherError, GatheredResponse, IdleConnection, StreamProbe,
+    TargetKey,
+};
+use crate::finding::FindingSeverity;
 use crate::{endpoints, gather};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::time::{Duration, SystemTime};
-use tokenweir_core::address::Address;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
-use tokenweir_core::observe::Observer;
+use tokenweir_core::observe::ResponseObserver;
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::Timings;
 
@@ -24,19 +27,19 @@ const NO_STATS: &str =
 const BEFORE_0_9: &str = include_str!("../../../../../tests/pages/vllm_before_0_9.txt");
 const MODELS: &str =
     r#"{"data":[{"id":"tiny","owned_by":"vllm","max_model_len":2048,"parent":null}]}"#;
-/// What vLLM 0.32 sent as its `Date`.
+/// The `Date` header that vLLM 0.32 sent.
 const DATE: &str = "Fri, 20 Nov 2026 16:19:34 GMT";
 
 fn noon() -> SystemTime {
     httpdate::parse_http_date(DATE).unwrap()
 }
 
-fn answer(status: u16, body: &str) -> Answer {
+fn answer(status: u16, body: &str) -> GatheredResponse {
     let mut headers = HeaderMap::new();
     headers.insert("server", HeaderValue::from_static("uvicorn"));
     headers.insert("date", HeaderValue::from_static(DATE));
     headers.insert("x-request-id", HeaderValue::from_static("a"));
-    Answer {
+    GatheredResponse {
         status: StatusCode::from_u16(status).unwrap(),
         headers,
         body: Bytes::copy_from_slice(body.as_bytes()),
@@ -45,8 +48,8 @@ fn answer(status: u16, body: &str) -> Answer {
     }
 }
 
-/// A recording, with its own headers.
-fn recorded(recording: &str) -> Answer {
+/// A recorded response with its headers.
+fn recorded(recording: &str) -> GatheredResponse {
     let (head, body) = recording.split_once("\r\n\r\n").unwrap();
     let mut answer = answer(200, body);
     for (name, value) in head.lines().skip(1).filter_map(|line| line.split_once(": ")) {
@@ -57,13 +60,13 @@ fn recorded(recording: &str) -> Answer {
     answer
 }
 
-/// A vLLM with nothing to say but what its defaults are.
-fn replica(id: &str) -> Replica {
-    let paths = [gather::NOWHERE].into_iter().chain(endpoints::paths());
-    Replica {
+/// The facts about a vLLM with default settings.
+fn backend(id: &str) -> BackendFacts {
+    let paths = [gather::UNKNOWN_PATH].into_iter().chain(endpoints::paths());
+    BackendFacts {
         id: id.to_owned(),
-        url: Address::parse(&format!("http://{id}:8000")).unwrap(),
-        key: Key::None,
+        url: BackendAddress::parse(&format!("http://{id}:8000")).unwrap(),
+        key: TargetKey::None,
         health: Ok(answer(200, "")),
         version: Ok(answer(200, r#"{"version":"0.32.0"}"#)),
         models: Ok(answer(200, MODELS)),
@@ -71,7 +74,7 @@ fn replica(id: &str) -> Replica {
         metrics: Ok(recorded(PYTHON)),
         options: paths.map(|path| (path, Some(StatusCode::NOT_FOUND))).collect(),
         event_sources: Ok(answer(200, "{}")),
-        idle: Some(Idle::Open(Duration::from_secs(6))),
+        idle: Some(IdleConnection::Open(Duration::from_secs(6))),
         probe: Some(Ok(probe(STREAM, Duration::from_millis(3)))),
     }
 }
@@ -79,9 +82,9 @@ fn replica(id: &str) -> Replica {
 const STREAM: &str =
     include_str!("../../../../../tests/wire/python/per-request-metrics-stream.http");
 
-/// A recorded stream, whose events come so long after one another.
-fn probe(recording: &str, gap: Duration) -> Probe {
-    let mut observer = Observer::new(Api::Chat);
+/// The probe of a recorded stream whose events arrive `gap` after one another.
+fn probe(recording: &str, gap: Duration) -> StreamProbe {
+    let mut observer = ResponseObserver::new(Api::Chat);
     observer.on_head("text/event-stream", false);
     let mut now = clock::now();
     let mut timings = Timings::begin(now);
@@ -91,7 +94,7 @@ fn probe(recording: &str, gap: Duration) -> Probe {
         let arrival = observer.on_data(&Bytes::from(format!("{event}\n\n")), now, &mut timings);
         arrivals.extend((0..arrival.outputs).map(|_| now));
     }
-    Probe {
+    StreamProbe {
         path: "/v1/chat/completions",
         status: StatusCode::OK,
         headers: HeaderMap::new(),
@@ -99,46 +102,46 @@ fn probe(recording: &str, gap: Duration) -> Probe {
         timings,
         arrivals,
         excerpt: String::new(),
-        given_up: None,
+        gave_up_after: None,
     }
 }
 
-fn facts(replicas: Vec<Replica>) -> Facts {
-    Facts { replicas, ..Facts::default() }
+fn facts(backends: Vec<BackendFacts>) -> DoctorFacts {
+    DoctorFacts { backends, ..DoctorFacts::default() }
 }
 
-/// What is found of one replica that differs from a good one.
-fn found(change: impl FnOnce(&mut Replica)) -> Vec<Finding> {
-    let mut replica = replica("a");
-    change(&mut replica);
-    examine(&facts(vec![replica]))
+/// The findings about one backend that differs from a healthy one by `change`.
+fn found(change: impl FnOnce(&mut BackendFacts)) -> Vec<Finding> {
+    let mut backend = backend("a");
+    change(&mut backend);
+    examine(&facts(vec![backend]))
 }
 
 /// The findings of one check.
-fn of<'a>(findings: &'a [Finding], check: &str) -> Vec<&'a Finding> {
+fn findings_of<'a>(findings: &'a [Finding], check: &str) -> Vec<&'a Finding> {
     findings.iter().filter(|finding| finding.check == check).collect()
 }
 
 /// The only finding of one check.
 fn one<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
-    let of = of(findings, check);
-    assert_eq!(of.len(), 1, "{check}: {findings:#?}");
-    of[0]
+    let selected = findings_of(findings, check);
+    assert_eq!(selected.len(), 1, "{check}: {findings:#?}");
+    selected[0]
 }
 
-fn worst(findings: &[Finding]) -> Option<Severity> {
+fn worst(findings: &[Finding]) -> Option<FindingSeverity> {
     findings.iter().map(|finding| finding.severity).max()
 }
 
-fn model(name: &str, served_as: &str, backends: Option<&[&str]>) -> Model {
+fn model(name: &str, served_as: &str, backends: Option<&[&str]>) -> ConfiguredModel {
     let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect();
-    Model {
+    ConfiguredModel {
         name: name.to_owned(),
         served_as: Some(served_as.to_owned()),
         backends: backends.map(owned),
     }
 }
 
-fn configured(config: Configuration, replicas: Vec<Replica>) -> Vec<Finding> {
-    examine(&Facts { config, is_configured: true, replicas, ..Facts::default() })
+fn configured(config: GatewaySettings, backends: Vec<BackendFacts>) -> Vec<Finding> {
+    examine(&DoctorFacts { config, is_configured: true, backends, ..DoctorFacts::default() })
 }

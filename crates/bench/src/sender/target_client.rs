@@ -1,0 +1,151 @@
+//! The HTTP client of a benchmark target: its address, its API key, and the model list and metrics
+//! page that are fetched before a run.
+
+use super::{BackendBody, HttpClient, IdlePool, SendError};
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use std::time::Duration;
+use tokenweir_core::address::BackendAddress;
+
+/// Sends requests to one server over reused connections.
+#[derive(Debug, Clone)]
+pub struct TargetClient {
+    client: HttpClient,
+    idle: IdlePool,
+    target: BackendAddress,
+    key: Option<HeaderValue>,
+}
+
+/// Why a page of a server could not be fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// The server cannot be reached.
+    #[error("{0} cannot be reached")]
+    Send(String, #[source] SendError),
+    /// The server requires another key.
+    #[error("{0} refuses the key, or wants one ({1}); {2}")]
+    Key(String, StatusCode, &'static str),
+    /// The server responds with an error status.
+    #[error("{0} responds to GET {1} with {2}: {3}")]
+    Status(String, &'static str, StatusCode, &'static str),
+    /// The page has an unexpected format.
+    #[error("{0}{1} is not {2}")]
+    Page(String, &'static str, &'static str),
+}
+
+/// Maximum size of a page in bytes.
+const MAX_PAGE_BYTES: usize = 64 << 20;
+/// Timeout for a page.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum length of an error message in characters.
+const MAX_ERROR_CHARS: usize = 300;
+const MODELS_PATH: &str = "/v1/models";
+
+impl TargetClient {
+    /// Creates a client for a server.
+    pub fn new(client: HttpClient, target: BackendAddress, key: Option<HeaderValue>) -> Self {
+        Self { client, idle: IdlePool::default(), target, key }
+    }
+
+    /// Address of the server.
+    pub fn target(&self) -> &BackendAddress {
+        &self.target
+    }
+
+    /// Fetches the names of the served models.
+    pub async fn models(&self) -> Result<Vec<String>, TargetError> {
+        let hint = "is it a gateway or an OpenAI-compatible server?";
+        let page = self.page(MODELS_PATH, "give a key with --api-key-env or --api-key-file", hint);
+        let page = page.await?;
+        let list: Option<serde_json::Value> = serde_json::from_slice(&page).ok();
+        let list = list.as_ref().and_then(|list| list["data"].as_array());
+        let not_a_list =
+            || TargetError::Page(self.target.to_string(), MODELS_PATH, "a list of models");
+        let ids = list.ok_or_else(not_a_list)?.iter().map(|model| model["id"].as_str());
+        ids.map(|id| id.map(str::to_owned)).collect::<Option<_>>().ok_or_else(not_a_list)
+    }
+
+    /// Fetches the metrics page.
+    pub async fn metrics(&self) -> Result<Bytes, TargetError> {
+        let hint = "--admin must be the address of the admin listener, port 9090 by default";
+        self.page("/metrics", "set TOKENWEIR_ADMIN_TOKEN", hint).await
+    }
+
+    async fn page(
+        &self,
+        path: &'static str,
+        key_hint: &'static str,
+        hint: &'static str,
+    ) -> Result<Bytes, TargetError> {
+        let send_error = |error| TargetError::Send(self.target.to_string(), error);
+        let request = || self.request(&PathAndQuery::from_static(path), Bytes::new());
+        let send = || self.client.send_with_timeout(PAGE_TIMEOUT, &self.idle, request());
+        let response = match send().await {
+            Err(SendError::StaleConnection { .. }) => send().await,
+            response => response,
+        };
+        let response = response.map_err(send_error)?;
+        match response.status() {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                return Err(TargetError::Key(self.target.to_string(), response.status(), key_hint));
+            }
+            status if !status.is_success() => {
+                return Err(TargetError::Status(self.target.to_string(), path, status, hint));
+            }
+            _ => {}
+        }
+        let body = Limited::new(response.into_body(), MAX_PAGE_BYTES).collect();
+        let body = tokio::time::timeout(PAGE_TIMEOUT, body).await;
+        let body = body.map_err(|_| send_error(SendError::Timeout(PAGE_TIMEOUT)))?;
+        let read_error = |error: Box<dyn std::error::Error + Send + Sync>| {
+            send_error(SendError::Closed(error.to_string()))
+        };
+        Ok(body.map_err(read_error)?.to_bytes())
+    }
+
+    pub(super) async fn send(
+        &self,
+        request: Request<Bytes>,
+    ) -> Result<Response<BackendBody>, SendError> {
+        self.client.send(&self.idle, request).await
+    }
+
+    pub(super) fn request(&self, path: &PathAndQuery, body: Bytes) -> Request<Bytes> {
+        let mut request = Request::new(body);
+        *request.uri_mut() = self.target.uri(path);
+        let headers = request.headers_mut();
+        headers.insert(header::HOST, self.target.host_header().clone());
+        let bearer = self.key.clone();
+        headers.extend(bearer.map(|bearer| (header::AUTHORIZATION, bearer)));
+        request
+    }
+}
+
+/// Extracts the message of an error response, from OpenAI's error object or from plain text.
+pub(super) fn message(body: &[u8]) -> Option<String> {
+    let json: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    let json = json.as_ref();
+    let nested = json.and_then(|json| json["error"]["message"].as_str());
+    let text = nested.or_else(|| json.and_then(|json| json["message"].as_str()));
+    let text = text.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned);
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let message: String = plain.take(MAX_ERROR_CHARS).collect();
+    Some(message.trim().to_owned()).filter(|message| !message.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_message_is_extracted_without_its_envelope_and_control_characters() {
+        let extract = |body: &str| message(body.as_bytes());
+        assert_eq!(extract(r#"{"error":{"message":"no model"}}"#).as_deref(), Some("no model"));
+        assert_eq!(extract(r#"{"message":"no"}"#).as_deref(), Some("no"));
+        assert_eq!(extract("<h1>\u{1b}[31mno\n").as_deref(), Some("<h1> [31mno"));
+        assert_eq!(extract(""), None);
+        assert_eq!(extract(&"x".repeat(9_000)).map(|text| text.len()), Some(300));
+    }
+}

@@ -1,0 +1,324 @@
+//! Statistics of a run in bounded memory.
+
+use super::histogram::LatencyHistogram;
+use super::measurement::{RequestMeasurement, ResponseMeasurement};
+use super::samples::RequestSamples;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use tokenweir_lab::results::LatencyObjectives;
+
+/// The statistics of a run so far.
+#[derive(Debug)]
+pub struct RunStatistics {
+    objectives: LatencyObjectives,
+    /// Request outcomes and token counts.
+    pub counts: RequestCounts,
+    /// Intended send time to first output.
+    pub ttft: LatencyHistogram,
+    /// Intended send time to end.
+    pub e2e: LatencyHistogram,
+    /// Actual send time to first output.
+    pub service_ttft: LatencyHistogram,
+    /// Actual send time to end.
+    pub service_e2e: LatencyHistogram,
+    /// Between events with output.
+    pub gaps: LatencyHistogram,
+    /// Per output token after the first.
+    pub tpot: LatencyHistogram,
+    /// Intended to actual send time, of requests that did not wait for the limit of requests in
+    /// flight.
+    pub late: LatencyHistogram,
+    /// Delay of the timers of the generator.
+    pub wakes: LatencyHistogram,
+    /// Single requests.
+    pub samples: RequestSamples,
+    /// Throughput over time.
+    pub timeline: RunTimeline,
+    /// The requests with the highest TTFT.
+    pub slowest: Vec<SlowRequest>,
+    consecutive_failures: u64,
+}
+
+/// Request outcomes and token counts.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RequestCounts {
+    /// Requests with a complete response, or left by the client as recorded in the trace.
+    pub served: u64,
+    /// Served requests that the client left.
+    pub left: u64,
+    /// Failed requests.
+    pub failed: u64,
+    /// Failed requests by kind.
+    pub failures: BTreeMap<String, u64>,
+    /// Requests that were due and had not ended at the end of the run.
+    pub unfinished: u64,
+    /// Requests that waited for the limit of requests in flight.
+    pub waited: u64,
+    /// Requests served within the objectives.
+    pub good: u64,
+    /// Prompt tokens of served requests.
+    pub input_tokens: u64,
+    /// Prompt tokens from a prefix cache.
+    pub cached_tokens: u64,
+    /// Responses that reported the number of cached tokens.
+    pub told_cached: u64,
+    /// Output tokens.
+    pub output_tokens: u64,
+    /// Responses without reported token counts: each event with output counts as one token.
+    pub uncounted: u64,
+}
+
+/// A request with a high TTFT.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SlowRequest {
+    /// Position in the plan.
+    pub number: u64,
+    /// Intended send time in seconds since the start of the run.
+    pub at: f64,
+    /// Intended send time to first output in seconds.
+    pub ttft: f64,
+}
+
+/// Throughput over time, in time slots of equal width.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunTimeline {
+    /// Width of a slot in seconds.
+    pub width: f64,
+    /// The slots since the start of the run.
+    pub slots: Vec<TimelineSlot>,
+}
+
+/// The throughput of one slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimelineSlot {
+    /// Responses that ended.
+    pub served: f64,
+    /// Requests that failed.
+    pub failed: f64,
+    /// Output tokens, spread evenly from the first to the last output of each response.
+    pub tokens: f64,
+}
+
+/// Failures of an overloaded server.
+const OVERLOAD_FAILURES: [&str; 2] = ["status_429", "status_503"];
+/// Maximum number of slowest requests in the report.
+const MAX_SLOWEST_REQUESTS: usize = 5;
+/// Maximum number of slots. Beyond it, the slot width doubles.
+const MAX_TIMELINE_SLOTS: usize = 120;
+
+// === impl Tally ===
+
+impl RunStatistics {
+    /// Creates empty statistics.
+    pub fn new(objectives: LatencyObjectives) -> Self {
+        Self {
+            objectives,
+            counts: RequestCounts::default(),
+            ttft: LatencyHistogram::default(),
+            e2e: LatencyHistogram::default(),
+            service_ttft: LatencyHistogram::default(),
+            service_e2e: LatencyHistogram::default(),
+            gaps: LatencyHistogram::default(),
+            tpot: LatencyHistogram::default(),
+            late: LatencyHistogram::default(),
+            wakes: LatencyHistogram::default(),
+            samples: RequestSamples::default(),
+            timeline: RunTimeline::default(),
+            slowest: Vec::new(),
+            consecutive_failures: 0,
+        }
+    }
+
+    /// The latency objectives for goodput.
+    pub fn objectives(&self) -> LatencyObjectives {
+        self.objectives
+    }
+
+    /// Number of failed requests since the last served one. Overload responses do not count.
+    pub fn failed_in_a_row(&self) -> u64 {
+        self.consecutive_failures
+    }
+
+    /// Records a request that has ended.
+    pub fn add(&mut self, measured: &RequestMeasurement) {
+        self.counts.waited += u64::from(measured.has_waited);
+        if !measured.has_waited {
+            self.late.add(measured.late());
+        }
+        self.samples.add(measured, &self.objectives);
+        match &measured.result {
+            Ok(answer) => self.record_response(measured, answer),
+            Err(failure) => {
+                // A server that sheds requests is overloaded, not down.
+                self.consecutive_failures +=
+                    u64::from(!OVERLOAD_FAILURES.contains(&&*failure.kind));
+                self.counts.failed += 1;
+                *self.counts.failures.entry(failure.kind.clone().into_owned()).or_default() += 1;
+                self.timeline.at(measured.ended.as_secs_f64()).failed += 1.0;
+            }
+        }
+    }
+
+    /// Records a request that ended by an error of the generator itself.
+    pub fn record_internal_error(&mut self) {
+        self.counts.failed += 1;
+        *self.counts.failures.entry("defect".to_owned()).or_default() += 1;
+    }
+
+    fn record_response(&mut self, measured: &RequestMeasurement, answer: &ResponseMeasurement) {
+        self.consecutive_failures = 0;
+        let counts = &mut self.counts;
+        counts.served += 1;
+        counts.left += u64::from(answer.has_disconnected);
+        counts.good += u64::from(measured.is_good(&self.objectives));
+        counts.input_tokens += u64::from(answer.input);
+        counts.cached_tokens += u64::from(answer.cached.unwrap_or(0));
+        counts.told_cached += u64::from(answer.cached.is_some());
+        counts.output_tokens += u64::from(answer.output);
+        counts.uncounted += u64::from(!answer.is_counted);
+        let [due, sent, ended] =
+            [measured.due, measured.sent, measured.ended].map(|at| at.as_secs_f64());
+        self.service_ttft.add(answer.ttft);
+        self.ttft.add(measured.late() + answer.ttft);
+        if !answer.has_disconnected {
+            self.service_e2e.add(ended - sent);
+            self.e2e.add(ended - due);
+        }
+        answer.gaps.iter().for_each(|gap| self.gaps.add(*gap));
+        answer.tpot().into_iter().for_each(|tpot| self.tpot.add(tpot));
+        let first = sent + answer.ttft;
+        self.timeline.at(ended).served += 1.0;
+        self.timeline.spread(f64::from(answer.output), first, first + answer.decode);
+        let ttft = measured.late() + answer.ttft;
+        self.slowest.push(SlowRequest { number: measured.number, at: due, ttft });
+        self.slowest.sort_by(|a, b| b.ttft.total_cmp(&a.ttft));
+        self.slowest.truncate(MAX_SLOWEST_REQUESTS);
+    }
+}
+
+// === impl Course ===
+
+impl Default for RunTimeline {
+    fn default() -> Self {
+        Self { width: 1.0, slots: Vec::new() }
+    }
+}
+
+impl RunTimeline {
+    /// The slot of a time.
+    fn at(&mut self, seconds: f64) -> &mut TimelineSlot {
+        while seconds >= self.width * MAX_TIMELINE_SLOTS as f64 {
+            self.width *= 2.0;
+            let add = |pair: &[TimelineSlot]| {
+                pair.iter().fold(TimelineSlot::default(), |sum, slot| TimelineSlot {
+                    served: sum.served + slot.served,
+                    failed: sum.failed + slot.failed,
+                    tokens: sum.tokens + slot.tokens,
+                })
+            };
+            self.slots = self.slots.chunks(2).map(add).collect();
+        }
+        let slot = (seconds.max(0.0) / self.width) as usize;
+        if self.slots.len() <= slot {
+            self.slots.resize(slot + 1, TimelineSlot::default());
+        }
+        &mut self.slots[slot]
+    }
+
+    /// Spreads tokens evenly over the slots between two times.
+    fn spread(&mut self, tokens: f64, from: f64, to: f64) {
+        self.at(to);
+        let (width, length) = (self.width, to - from);
+        if length < width / 10.0 {
+            self.at(to).tokens += tokens;
+            return;
+        }
+        let mut begin = from;
+        while begin < to {
+            let end = (((begin / width).floor() + 1.0) * width).min(to);
+            // With rounding, `end` can equal `begin`. The loop would not end.
+            let end = if end > begin { end } else { to };
+            self.at(begin).tokens += tokens * (end - begin) / length;
+            begin = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn answer(ttft: f64, output: u32) -> ResponseMeasurement {
+        ResponseMeasurement {
+            ttft,
+            decode: 1.0,
+            gaps: vec![0.1; 10],
+            input: 10,
+            cached: None,
+            output,
+            is_counted: true,
+            has_disconnected: false,
+        }
+    }
+
+    fn measured(number: u64, due: u64, sent: u64, ttft: f64) -> RequestMeasurement {
+        RequestMeasurement {
+            number,
+            due: Duration::from_millis(due),
+            sent: Duration::from_millis(sent),
+            ended: Duration::from_millis(sent) + Duration::from_secs_f64(ttft + 1.0),
+            has_waited: false,
+            result: Ok(answer(ttft, 11)),
+        }
+    }
+
+    fn tally() -> RunStatistics {
+        RunStatistics::new(LatencyObjectives { ttft: 1.0, tpot: 0.2 })
+    }
+
+    #[test]
+    fn latency_counts_from_the_intended_send_time_and_service_latency_from_the_actual() {
+        let mut tally = tally();
+        tally.add(&measured(0, 1_000, 3_000, 0.5));
+        assert!((tally.ttft.quantile(0.5) - 2.5).abs() < 0.01);
+        assert!((tally.service_ttft.quantile(0.5) - 0.5).abs() < 0.01);
+        assert!((tally.e2e.quantile(0.5) - 3.5).abs() < 0.01);
+        assert!((tally.service_e2e.quantile(0.5) - 1.5).abs() < 0.01);
+        assert_eq!(tally.counts.good, 0, "the latency is 2.5 s, over the objective");
+    }
+
+    #[test]
+    fn failures_are_counted_by_kind_and_consecutive_failures_until_a_served_request() {
+        let mut tally = tally();
+        let failed =
+            RequestMeasurement { result: Err("truncated".into()), ..measured(0, 0, 0, 0.0) };
+        tally.add(&failed);
+        tally.add(&failed);
+        assert_eq!((tally.failed_in_a_row(), tally.counts.failures["truncated"]), (2, 2));
+        tally.add(&RequestMeasurement { result: Err("status_429".into()), ..failed });
+        assert_eq!(tally.failed_in_a_row(), 2, "an overloaded server is not down");
+        tally.add(&measured(2, 0, 0, 0.1));
+        assert_eq!((tally.failed_in_a_row(), tally.counts.failed), (0, 3));
+    }
+
+    #[test]
+    fn a_long_run_has_bounded_samples_and_slots_and_counts_every_token() {
+        let mut tally = tally();
+        for number in 0..20_000 {
+            tally.add(&measured(number, number * 50, number * 50, 0.3));
+        }
+        let samples = tally.samples.sorted();
+        assert!((2_000..=4_096).contains(&samples.requests.len()), "{}", samples.requests.len());
+        assert!(
+            samples
+                .requests
+                .windows(2)
+                .all(|pair| pair[1].number - pair[0].number == samples.every)
+        );
+        assert!(tally.timeline.slots.len() <= MAX_TIMELINE_SLOTS);
+        let tokens: f64 = tally.timeline.slots.iter().map(|slot| slot.tokens).sum();
+        assert!((tokens - 220_000.0).abs() < 1e-3, "{tokens}");
+        assert_eq!(tally.slowest.len(), MAX_SLOWEST_REQUESTS);
+    }
+}

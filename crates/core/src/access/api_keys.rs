@@ -1,0 +1,195 @@
+//! Authenticates requests by API key. A reload of the key file replaces the whole [`ApiKeys`].
+
+use super::charge::TokenCharge;
+use super::digest::KeyDigest;
+use super::key_file::{KeyEntry, KeyFile, MAX_TENANTS, TenantEntry};
+use super::model_allowlist::ModelAllowlist;
+use super::usage_limits::RateLimitStatus;
+use super::usage_meter::{self, ConcurrencyPermit, UsageLimiter};
+use crate::error::GatewayError;
+use crate::openai::engine_control::Permissions;
+use crate::record::{ClientIdentity, Tier};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The keys of all tenants, indexed by digest.
+#[derive(Debug, Default)]
+pub struct ApiKeys {
+    by_digest: HashMap<u64, Arc<ApiKey>>,
+    tenants: HashMap<Arc<str>, Arc<Tenant>>,
+    /// Tenants that are label values of metrics: those of this and earlier files, at most
+    /// [`MAX_TENANTS`].
+    tenant_labels: BTreeSet<Arc<str>>,
+}
+
+/// A valid key.
+#[derive(Debug)]
+pub struct ApiKey {
+    digest: KeyDigest,
+    /// Principal of requests with this key.
+    pub caller: Arc<ClientIdentity>,
+    tenant: Arc<Tenant>,
+    usage_limiter: UsageLimiter,
+}
+
+#[derive(Debug)]
+struct Tenant {
+    tier: Option<Tier>,
+    models: ModelAllowlist,
+    permissions: Permissions,
+    usage_limiter: UsageLimiter,
+    /// By key name.
+    key_usage_limiters: HashMap<Arc<str>, UsageLimiter>,
+}
+
+/// Header in which Anthropic clients send their key.
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Greatest length in bytes of a key that is hashed, so that long headers cost no CPU time.
+const MAX_KEY_BYTES: usize = 512;
+
+/// The token of an `Authorization: Bearer` header.
+pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+/// Removes the credentials of the client, which must not reach the backend.
+pub fn remove_credentials(headers: &mut HeaderMap) {
+    headers.remove(AUTHORIZATION);
+    headers.remove(X_API_KEY);
+}
+
+/// The key in a request. `Authorization` takes precedence over `x-api-key`.
+fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
+    if headers.contains_key(AUTHORIZATION) {
+        return bearer(headers);
+    }
+    headers.get(X_API_KEY).map(HeaderValue::as_bytes)
+}
+
+// === impl ApiKeys ===
+
+impl ApiKeys {
+    /// The keys of a validated file. Tenants and keys that `previous` has under the same names
+    /// keep their usage.
+    pub fn new(key_file: &KeyFile, previous: &Self) -> Self {
+        let mut all = Self { tenant_labels: previous.tenant_labels.clone(), ..Self::default() };
+        for entry in &key_file.tenants {
+            let name: Arc<str> = entry.name.as_str().into();
+            if all.tenant_labels.len() < MAX_TENANTS {
+                all.tenant_labels.insert(name.clone());
+            }
+            let tenant = Arc::new(Tenant::new(entry, previous.tenants.get(&name)));
+            for key in &entry.keys {
+                let principal = ClientIdentity {
+                    tenant: name.clone(),
+                    key: key.name.as_str().into(),
+                    is_tenant_label: all.tenant_labels.contains(&name),
+                };
+                let key = ApiKey::new(key, principal, tenant.clone());
+                all.by_digest.insert(key.digest.lookup_hash(), Arc::new(key));
+            }
+            all.tenants.insert(name, tenant);
+        }
+        all
+    }
+
+    /// The key of a request. `None`: the request has no key, or an unknown one.
+    pub fn authenticate(&self, headers: &HeaderMap) -> Option<&Arc<ApiKey>> {
+        let token = presented_key(headers).filter(|token| token.len() <= MAX_KEY_BYTES)?;
+        let digest = KeyDigest::from_key(token);
+        self.by_digest.get(&digest.lookup_hash()).filter(|key| key.digest.is_same(&digest))
+    }
+
+    /// Charges the tokens of a request that has ended to its tenant and its key. If a reload
+    /// removed the key, only the tenant is charged. If it removed the tenant, nothing is charged.
+    pub fn charge(&self, principal: &ClientIdentity, charge: TokenCharge, now: Instant) {
+        let Some(tenant) = self.tenants.get(&principal.tenant) else { return };
+        tenant.usage_limiter.charge(charge.total(), now);
+        if let Some(usage_limiter) = tenant.key_usage_limiters.get(&principal.key) {
+            usage_limiter.charge(charge.total(), now);
+        }
+    }
+
+    /// Names of the tenants that are label values of metrics.
+    pub fn labels(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.tenant_labels.iter()
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.by_digest.len()
+    }
+
+    /// Whether there is no key, so that no client is admitted.
+    pub fn is_empty(&self) -> bool {
+        self.by_digest.is_empty()
+    }
+
+    /// Number of open requests of each tenant.
+    pub fn open(&self) -> impl Iterator<Item = (&Arc<str>, u32)> {
+        self.tenants.iter().map(|(name, tenant)| (name, tenant.usage_limiter.open()))
+    }
+}
+
+// === impl ApiKey, Tenant ===
+
+impl ApiKey {
+    fn new(entry: &KeyEntry, principal: ClientIdentity, tenant: Arc<Tenant>) -> Self {
+        let usage_limiter =
+            tenant.key_usage_limiters.get(&principal.key).cloned().unwrap_or_default();
+        Self { digest: entry.hash, caller: Arc::new(principal), tenant, usage_limiter }
+    }
+
+    /// Tier of the tenant. `None`: the key file has none.
+    pub fn tier(&self) -> Option<&Tier> {
+        self.tenant.tier.as_ref()
+    }
+
+    /// Models that requests with this key may use.
+    pub fn models(&self) -> &ModelAllowlist {
+        &self.tenant.models
+    }
+
+    /// Engine-control fields that requests with this key may use.
+    pub fn allowed(&self) -> Permissions {
+        self.tenant.permissions
+    }
+
+    /// Starts a request if the limits allow it. Also returns the quota that remains afterwards.
+    pub fn enter(
+        &self,
+        now: Instant,
+    ) -> (RateLimitStatus, Result<ConcurrencyPermit, GatewayError>) {
+        usage_meter::enter([&self.tenant.usage_limiter, &self.usage_limiter], now)
+    }
+}
+
+impl Tenant {
+    fn new(entry: &TenantEntry, previous: Option<&Arc<Self>>) -> Self {
+        let usage_limiter = |limits, previous: Option<&UsageLimiter>| UsageLimiter {
+            limits,
+            meter: previous.map(|limiter| limiter.meter.clone()).unwrap_or_default(),
+        };
+        let key_usage_limiter = |key: &KeyEntry| {
+            let name: Arc<str> = key.name.as_str().into();
+            let previous = previous.and_then(|tenant| tenant.key_usage_limiters.get(&name));
+            let usage_limiter = usage_limiter(key.limits, previous);
+            (name, usage_limiter)
+        };
+        Self {
+            tier: entry.tier.as_deref().map(|tier| Tier::Known(tier.into())),
+            models: ModelAllowlist::new(entry.models.as_deref()),
+            permissions: Permissions::new(&entry.allow),
+            usage_limiter: usage_limiter(
+                entry.limits,
+                previous.map(|tenant| &tenant.usage_limiter),
+            ),
+            key_usage_limiters: entry.keys.iter().map(key_usage_limiter).collect(),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Models that a tenant may use, by the names in client requests.
+
+/// Allowed model names and prefixes (written with a final `*`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModelAllowlist(Option<Vec<ModelPattern>>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum ModelPattern {
+    Name(Box<str>),
+    Prefix(Box<str>),
+}
+
+impl ModelAllowlist {
+    /// Allows all models.
+    pub const ALL: Self = Self(None);
+
+    /// Allows the models of a list. `None`: all models.
+    pub(super) fn new(list: Option<&[String]>) -> Self {
+        Self(list.map(|list| list.iter().map(|text| ModelPattern::parse(text)).collect()))
+    }
+
+    /// Whether a model is allowed. `None`: the model is not known. It is allowed only if all models
+    /// are.
+    pub fn allow(&self, model: Option<&str>) -> bool {
+        match (&self.0, model) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(patterns), Some(model)) => patterns.iter().any(|pattern| pattern.matches(model)),
+        }
+    }
+}
+
+impl ModelPattern {
+    fn parse(text: &str) -> Self {
+        match text.strip_suffix('*') {
+            Some(prefix) => Self::Prefix(prefix.into()),
+            None => Self::Name(text.into()),
+        }
+    }
+
+    fn matches(&self, model: &str) -> bool {
+        match self {
+            Self::Name(name) => **name == *model,
+            Self::Prefix(prefix) => model.starts_with(&**prefix),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_allowed_by_its_name_or_by_its_prefix() {
+        let list = ["qwen".to_owned(), "llama-*".to_owned()];
+        let models = ModelAllowlist::new(Some(&list));
+        for allowed in ["qwen", "llama-", "llama-3"] {
+            assert!(models.allow(Some(allowed)), "{allowed}");
+        }
+        for other in ["qwen2", "qwe", "QWEN", "llama", "my-llama-3", "", "*"] {
+            assert!(!models.allow(Some(other)), "{other}");
+        }
+        assert!(!models.allow(None));
+    }
+
+    #[test]
+    fn no_list_allows_all_models_and_an_empty_list_allows_no_model() {
+        assert!(
+            ModelAllowlist::new(None).allow(Some("any")) && ModelAllowlist::new(None).allow(None)
+        );
+        assert!(!ModelAllowlist::new(Some(&[])).allow(Some("any")));
+        assert!(ModelAllowlist::new(Some(&["*".to_owned()])).allow(Some("any")));
+    }
+}

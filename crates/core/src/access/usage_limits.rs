@@ -1,0 +1,133 @@
+//! Limits of a tenant or a key, and the rate limit headers of responses.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde::Deserialize;
+use std::time::Duration;
+
+/// Limits of a tenant or of a key. `None`: unlimited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UsageLimits {
+    /// Requests that may start per minute.
+    pub requests_per_minute: Option<u32>,
+    /// Prompt and output tokens per minute.
+    pub tokens_per_minute: Option<u32>,
+    /// Requests that may be open at the same time.
+    pub concurrency: Option<u32>,
+}
+
+/// Remaining quota of the limits per minute: that of the tenant or of the key, whichever is less.
+/// `None`: no such limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RateLimitStatus {
+    /// Quota of requests.
+    pub requests: Option<RemainingQuota>,
+    /// Quota of tokens.
+    pub tokens: Option<RemainingQuota>,
+}
+
+/// Remaining quota of one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemainingQuota {
+    /// The limit per minute.
+    pub limit: u32,
+    /// Quota that can be used now.
+    pub remaining: u32,
+    /// Time until the whole limit is available again.
+    pub reset: Duration,
+}
+
+/// Headers of the request quota: limit, remaining, reset, with the names of the OpenAI API.
+const REQUEST_LIMIT_HEADERS: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-requests"),
+    HeaderName::from_static("x-ratelimit-remaining-requests"),
+    HeaderName::from_static("x-ratelimit-reset-requests"),
+];
+/// Headers of the token quota, in the same order.
+const TOKEN_LIMIT_HEADERS: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-tokens"),
+    HeaderName::from_static("x-ratelimit-remaining-tokens"),
+    HeaderName::from_static("x-ratelimit-reset-tokens"),
+];
+
+// === impl RateLimitStatus ===
+
+impl RateLimitStatus {
+    /// The lower remaining quota of each kind, where two limits hold.
+    pub(super) fn most_restrictive(self, other: Self) -> Self {
+        Self {
+            requests: RemainingQuota::lower_remaining(self.requests, other.requests),
+            tokens: RemainingQuota::lower_remaining(self.tokens, other.tokens),
+        }
+    }
+
+    /// Sets the rate limit headers of a response.
+    pub fn write(&self, headers: &mut HeaderMap) {
+        let quotas = [(REQUEST_LIMIT_HEADERS, self.requests), (TOKEN_LIMIT_HEADERS, self.tokens)];
+        for (names, quota) in quotas {
+            let Some(RemainingQuota { limit, remaining, reset }) = quota else { continue };
+            let values =
+                [HeaderValue::from(limit), HeaderValue::from(remaining), format_go_duration(reset)];
+            for (name, value) in names.into_iter().zip(values) {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
+impl RemainingQuota {
+    fn lower_remaining(a: Option<Self>, b: Option<Self>) -> Option<Self> {
+        a.into_iter().chain(b).min_by_key(|quota| quota.remaining)
+    }
+}
+
+/// Formats a duration like Go, as the OpenAI API does: `0s`, `250ms`, `1.500s`, `6m0s`.
+fn format_go_duration(duration: Duration) -> HeaderValue {
+    let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
+    let text = match seconds / 60 {
+        0 if seconds == 0 && millis > 0 => format!("{millis}ms"),
+        0 if millis > 0 => format!("{seconds}.{millis:03}s"),
+        0 => format!("{seconds}s"),
+        minutes => format!("{minutes}m{}s", seconds % 60),
+    };
+    // Digits and letters are always a valid header value.
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("0s"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remaining_quota_is_written_as_openai_headers() {
+        let quota = |remaining, millis| {
+            Some(RemainingQuota { limit: 60, remaining, reset: Duration::from_millis(millis) })
+        };
+        let tenant = RateLimitStatus { requests: quota(5, 55_000), tokens: None };
+        let key = RateLimitStatus { requests: quota(2, 1_500), tokens: quota(9, 361_000) };
+        let mut headers = HeaderMap::new();
+        tenant.most_restrictive(key).write(&mut headers);
+        for (name, value) in [
+            ("x-ratelimit-limit-requests", "60"),
+            ("x-ratelimit-remaining-requests", "2"),
+            ("x-ratelimit-reset-requests", "1.500s"),
+            ("x-ratelimit-remaining-tokens", "9"),
+            ("x-ratelimit-reset-tokens", "6m1s"),
+        ] {
+            assert_eq!(headers[name], value, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_absent_limit_has_no_headers() {
+        let mut headers = HeaderMap::new();
+        RateLimitStatus::default().write(&mut headers);
+        assert!(headers.is_empty());
+    }
+
+    #[test]
+    fn a_short_duration_is_written_in_milliseconds() {
+        let text = |millis| format_go_duration(Duration::from_millis(millis));
+        assert_eq!([0, 250, 1_000, 60_000].map(text), ["0s", "250ms", "1s", "1m0s"]);
+    }
+}

@@ -1,0 +1,186 @@
+//! Measures the usage of tenants and keys and enforces their limits, with leaky buckets. Usage
+//! survives a reload of the key file, so a reload does not reset any limit.
+
+use super::usage_limits::{RateLimitStatus, RemainingQuota, UsageLimits};
+use crate::error::{GatewayError, RateLimitKind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Limits of a tenant or a key, and its usage.
+#[derive(Debug, Clone, Default)]
+pub(super) struct UsageLimiter {
+    pub(super) limits: UsageLimits,
+    pub(super) meter: Arc<UsageMeter>,
+}
+
+/// Usage of a tenant or a key.
+#[derive(Debug, Default)]
+pub(super) struct UsageMeter(Mutex<UsageState>);
+
+#[derive(Debug, Default)]
+struct UsageState {
+    requests: LeakyBucket,
+    tokens: LeakyBucket,
+    open_requests: u32,
+}
+
+/// Usage of one limit per minute.
+#[derive(Debug, Clone, Copy, Default)]
+struct LeakyBucket {
+    used: f64,
+    updated_at: Option<Instant>,
+}
+
+/// Permit of one open request of a tenant and a key. Dropping it returns it.
+#[derive(Debug)]
+pub struct ConcurrencyPermit([Arc<UsageMeter>; 2]);
+
+/// Retry time of a request that was rejected by the concurrency limit. The time at which an open
+/// request ends is not known.
+const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Starts a request if the limits of its tenant and of its key allow it. `limiters`: those of the
+/// tenant and of the key, in this order. Also returns the quota that remains afterwards.
+pub(super) fn enter(
+    limiters: [&UsageLimiter; 2],
+    now: Instant,
+) -> (RateLimitStatus, Result<ConcurrencyPermit, GatewayError>) {
+    // No deadlock: the meter of the tenant is always locked before that of the key.
+    let mut usages = limiters.map(|limiter| limiter.meter.lock_usage());
+    for (usage, limiter) in usages.iter_mut().zip(limiters) {
+        usage.drain_buckets(&limiter.limits, now);
+    }
+    let pairs = usages.iter().zip(limiters);
+    let exceeded = pairs.filter_map(|(usage, limiter)| usage.exceeded_limit(&limiter.limits));
+    let exceeded = exceeded.max_by_key(|(_, _, wait)| *wait);
+    if exceeded.is_none() {
+        for usage in &mut usages {
+            usage.requests.used += 1.0;
+            usage.open_requests += 1;
+        }
+    }
+    let [tenant, key] =
+        [0, 1].map(|index| usages[index].rate_limit_status(&limiters[index].limits));
+    let permit = match exceeded {
+        Some((limited, allowed, wait)) => Err(GatewayError::RateLimited {
+            limited,
+            allowed,
+            retry_after: round_up_to_seconds(wait),
+        }),
+        None => Ok(ConcurrencyPermit(limiters.map(|limiter| limiter.meter.clone()))),
+    };
+    (tenant.most_restrictive(key), permit)
+}
+
+/// Rounds up to whole seconds, at least 1.
+fn round_up_to_seconds(wait: Duration) -> u32 {
+    u32::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX).max(1)
+}
+
+// === impl UsageLimiter, UsageMeter ===
+
+impl UsageLimiter {
+    /// Adds the tokens of a request that has ended.
+    pub(super) fn charge(&self, tokens: u64, now: Instant) {
+        let mut usage = self.meter.lock_usage();
+        usage.drain_buckets(&self.limits, now);
+        if self.limits.tokens_per_minute.is_some() {
+            usage.tokens.used += tokens as f64;
+        }
+    }
+
+    /// Number of open requests.
+    pub(super) fn open(&self) -> u32 {
+        self.meter.lock_usage().open_requests
+    }
+}
+
+impl UsageMeter {
+    fn lock_usage(&self) -> MutexGuard<'_, UsageState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ConcurrencyPermit {
+    fn drop(&mut self) {
+        for meter in &self.0 {
+            let mut usage = meter.lock_usage();
+            usage.open_requests = usage.open_requests.saturating_sub(1);
+        }
+    }
+}
+
+// === impl UsageState ===
+
+impl UsageState {
+    fn drain_buckets(&mut self, limits: &UsageLimits, now: Instant) {
+        self.requests.drain_since_update(limits.requests_per_minute, now);
+        self.tokens.drain_since_update(limits.tokens_per_minute, now);
+    }
+
+    /// The exceeded limit with the longest wait: its kind, its value and the wait. `None`: all
+    /// limits hold.
+    fn exceeded_limit(&self, limits: &UsageLimits) -> Option<(RateLimitKind, u32, Duration)> {
+        let UsageLimits { requests_per_minute, tokens_per_minute, concurrency } = *limits;
+        let wait = |bucket: &LeakyBucket, limit: Option<u32>, amount| {
+            Some((limit?, bucket.time_until_available(limit?, amount)?))
+        };
+        let requests = wait(&self.requests, requests_per_minute, 1.0);
+        let tokens = wait(&self.tokens, tokens_per_minute, 0.0);
+        let concurrency = concurrency.filter(|limit| self.open_requests >= *limit);
+        let concurrency = concurrency.map(|limit| (limit, CONCURRENCY_RETRY_AFTER));
+        let all = [
+            (RateLimitKind::Requests, requests),
+            (RateLimitKind::Tokens, tokens),
+            (RateLimitKind::Concurrency, concurrency),
+        ];
+        let exceeded = all
+            .into_iter()
+            .filter_map(|(kind, limit)| limit.map(|(allowed, wait)| (kind, allowed, wait)));
+        exceeded.max_by_key(|(_, _, wait)| *wait)
+    }
+
+    fn rate_limit_status(&self, limits: &UsageLimits) -> RateLimitStatus {
+        RateLimitStatus {
+            requests: limits.requests_per_minute.map(|limit| self.requests.remaining_quota(limit)),
+            tokens: limits.tokens_per_minute.map(|limit| self.tokens.remaining_quota(limit)),
+        }
+    }
+}
+
+// === impl LeakyBucket ===
+
+impl LeakyBucket {
+    /// Reduces the usage by the time since the last update. Without a limit, the usage is reset.
+    fn drain_since_update(&mut self, limit: Option<u32>, now: Instant) {
+        let Some(limit) = limit else { return *self = Self::default() };
+        let elapsed =
+            self.updated_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        self.used = (self.used - limit_per_second(limit) * elapsed.as_secs_f64()).max(0.0);
+        self.updated_at = self.updated_at.max(Some(now));
+    }
+
+    /// Time until `amount` can be used, at least 1 ms. `None`: it can be used now. With an amount
+    /// of 0, any positive remainder is enough: the tokens of a request are not known at its start.
+    fn time_until_available(&self, limit: u32, amount: f64) -> Option<Duration> {
+        let excess = self.used + amount - f64::from(limit);
+        let is_exceeded = if amount > 0.0 { excess > 0.0 } else { excess >= 0.0 };
+        is_exceeded.then(|| {
+            duration_from_seconds(excess / limit_per_second(limit)).max(Duration::from_millis(1))
+        })
+    }
+
+    fn remaining_quota(&self, limit: u32) -> RemainingQuota {
+        let remaining = (f64::from(limit) - self.used).max(0.0).floor() as u32;
+        let reset = duration_from_seconds(self.used / limit_per_second(limit));
+        RemainingQuota { limit, remaining, reset }
+    }
+}
+
+fn limit_per_second(limit: u32) -> f64 {
+    f64::from(limit) / 60.0
+}
+
+fn duration_from_seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+}

@@ -1,0 +1,83 @@
+//! Exponentially decaying rate of events per second, corrected for a start within the last time
+//! constants.
+//!
+//! ```text
+//! rate = Σ e^(−age ÷ τ) ÷ (τ · (1 − e^(−elapsed ÷ τ)))
+//! ```
+
+use std::time::{Duration, Instant};
+
+/// Rate of events whose weights decay with age.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DecayingRate {
+    started_at: Instant,
+    updated_at: Instant,
+    /// Sum of the weights of all events at `updated_at`.
+    weight: f64,
+}
+
+/// τ: age in seconds at which an event counts for 37 %.
+const TIME_CONSTANT_SECONDS: f64 = 10.0;
+/// Least elapsed time over which a rate is computed.
+const MIN_ELAPSED: Duration = Duration::from_millis(1);
+
+impl DecayingRate {
+    /// A rate without events, measured from `now` on.
+    pub(super) fn begin(now: Instant) -> Self {
+        Self { started_at: now, updated_at: now, weight: 0.0 }
+    }
+
+    /// Records an event.
+    pub(super) fn add(&mut self, now: Instant) {
+        self.weight = self.weight_at(now) + 1.0;
+        self.updated_at = now;
+    }
+
+    /// Events per second. Without events: as if the first event happened now.
+    pub(super) fn per_second(&self, now: Instant) -> f64 {
+        let elapsed = now.saturating_duration_since(self.started_at).max(MIN_ELAPSED).as_secs_f64();
+        let weight = if self.weight > 0.0 { self.weight_at(now) } else { 1.0 };
+        weight / (TIME_CONSTANT_SECONDS * -(-elapsed / TIME_CONSTANT_SECONDS).exp_m1())
+    }
+
+    fn weight_at(&self, now: Instant) -> f64 {
+        let age = now.saturating_duration_since(self.updated_at).as_secs_f64();
+        self.weight * (-age / TIME_CONSTANT_SECONDS).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+    fn start() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn a_steady_rate_is_correct_from_the_start_and_a_change_within_the_time_constant() {
+        let start = start();
+        let mut rate = DecayingRate::begin(start);
+        let mut now = start;
+        for tick in 1..=400 {
+            now += Duration::from_millis(250);
+            rate.add(now);
+            if tick >= 8 {
+                let measured = rate.per_second(now);
+                assert!((3.9..4.8).contains(&measured), "{measured} after {tick}");
+            }
+        }
+        now += Duration::from_secs(20);
+        assert!(rate.per_second(now) < 0.7, "no event for two time constants");
+    }
+
+    #[test]
+    fn the_rate_without_events_falls_with_the_elapsed_time() {
+        let start = start();
+        let rate = DecayingRate::begin(start);
+        assert!(rate.per_second(start) > 100.0);
+        let after = rate.per_second(start + Duration::from_secs(5));
+        assert!((0.2..0.3).contains(&after), "{after}");
+    }
+}

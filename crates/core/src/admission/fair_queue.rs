@@ -1,0 +1,151 @@
+//! Start-time fair queueing (Goyal, Vin and Cheng 1996) of the requests of one class among tenants,
+//! with tokens as the unit of service.
+//!
+//! The next request of a tenant starts at the virtual time at which its previous one finished. A
+//! tenant that requests more than its share therefore delays only itself, and a tenant with rare
+//! requests is served at once.
+//!
+//! ```text
+//! virtual start of a tenant   max(virtual time, its last virtual start + granted tokens)
+//! virtual time                greatest virtual start of the requests granted so far
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The queued requests of one class.
+#[derive(Debug, Default)]
+pub(super) struct FairQueue {
+    virtual_time: u64,
+    tenants: BTreeMap<u64, TenantQueue>,
+    /// Tenants with requests, in service order: virtual start, oldest request, tenant.
+    service_order: BTreeSet<(u64, u64, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct TenantQueue {
+    virtual_start: u64,
+    /// The oldest request first.
+    request_ids: BTreeSet<u64>,
+}
+
+/// Greatest number of tenants without requests whose virtual start is stored.
+const MAX_IDLE_TENANTS: usize = 1_024;
+
+impl FairQueue {
+    /// Ids of the requests, tenant by tenant in service order.
+    pub(super) fn tickets(&self) -> impl Iterator<Item = u64> + '_ {
+        let order = self.service_order.iter();
+        let tenants = order.filter_map(|(_, _, tenant)| self.tenants.get(tenant));
+        tenants.flat_map(|tenant| tenant.request_ids.iter().copied())
+    }
+
+    /// Number of queued requests of a tenant.
+    pub(super) fn queued_count(&self, tenant: u64) -> usize {
+        self.tenants.get(&tenant).map_or(0, |tenant| tenant.request_ids.len())
+    }
+
+    /// The tenant with the most requests: their number, and the id of its newest request.
+    pub(super) fn largest_tenant(&self) -> Option<(usize, u64)> {
+        let newest =
+            |tenant: &TenantQueue| Some((tenant.request_ids.len(), *tenant.request_ids.last()?));
+        self.tenants.values().filter_map(newest).max()
+    }
+
+    /// Adds a request. Its id must be greater than all ids that were added before.
+    pub(super) fn push(&mut self, tenant: u64, request_id: u64) {
+        let now = self.virtual_time;
+        self.update_tenant(tenant, |tenant| {
+            if tenant.request_ids.is_empty() {
+                tenant.virtual_start = tenant.virtual_start.max(now);
+            }
+            tenant.request_ids.insert(request_id);
+        });
+    }
+
+    /// Removes a request. `granted`: the tokens that it is granted. `None`: it was not granted.
+    pub(super) fn remove(&mut self, tenant: u64, request_id: u64, granted: Option<u64>) {
+        let mut start = 0;
+        self.update_tenant(tenant, |tenant| {
+            tenant.request_ids.remove(&request_id);
+            start = tenant.virtual_start;
+            tenant.virtual_start = start.saturating_add(granted.unwrap_or(0));
+        });
+        if granted.is_some() {
+            self.virtual_time = self.virtual_time.max(start);
+        }
+        self.prune_tenants(tenant);
+    }
+
+    /// Changes a tenant and updates the service order.
+    fn update_tenant(&mut self, id: u64, change: impl FnOnce(&mut TenantQueue)) {
+        let tenant = self.tenants.entry(id).or_default();
+        if let Some(oldest) = tenant.request_ids.first() {
+            self.service_order.remove(&(tenant.virtual_start, *oldest, id));
+        }
+        change(tenant);
+        if let Some(oldest) = tenant.request_ids.first() {
+            self.service_order.insert((tenant.virtual_start, *oldest, id));
+        }
+    }
+
+    /// Removes tenants without requests, so that memory stays bounded.
+    fn prune_tenants(&mut self, tenant: u64) {
+        if self.service_order.is_empty() {
+            // No request waits, so no tenant has an advantage that must be stored.
+            *self = Self::default();
+            return;
+        }
+        let now = self.virtual_time;
+        let is_obsolete =
+            |queue: &TenantQueue| queue.request_ids.is_empty() && queue.virtual_start <= now;
+        if self.tenants.get(&tenant).is_some_and(is_obsolete) {
+            self.tenants.remove(&tenant);
+        }
+        if self.tenants.len() > self.service_order.len() + MAX_IDLE_TENANTS {
+            self.tenants.retain(|_, tenant| !tenant.request_ids.is_empty());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_tenants_are_pruned() {
+        let mut queue = FairQueue::default();
+        queue.push(0, 0);
+        for tenant in 1..10_000 {
+            queue.push(tenant, tenant);
+            queue.remove(tenant, tenant, Some(1_000_000));
+            assert!(queue.tenants.len() <= MAX_IDLE_TENANTS + 2);
+        }
+        queue.remove(0, 0, None);
+        assert!(queue.tenants.is_empty() && queue.service_order.is_empty());
+    }
+
+    #[test]
+    fn tenants_with_one_request_each_are_served_first_come_first_served() {
+        let mut queue = FairQueue::default();
+        for tenant in [5, 3, 9, 1] {
+            queue.push(tenant, 10 - tenant);
+        }
+        assert_eq!(queue.tickets().collect::<Vec<_>>(), [1, 5, 7, 9]);
+    }
+
+    #[test]
+    fn a_tenant_with_many_granted_tokens_waits_behind_a_later_tenant() {
+        let mut queue = FairQueue::default();
+        (0..4).for_each(|request_id| queue.push(1, request_id));
+        queue.remove(1, 0, Some(500));
+        queue.push(2, 4);
+        assert_eq!(queue.tickets().next(), Some(4));
+        queue.remove(2, 4, Some(100));
+        // The virtual start is stored although the tenant had no request in between.
+        queue.push(2, 5);
+        assert_eq!(queue.tickets().next(), Some(5));
+        queue.remove(2, 5, Some(1_000));
+        queue.push(2, 6);
+        assert_eq!(queue.tickets().next(), Some(1));
+    }
+}

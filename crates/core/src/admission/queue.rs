@@ -1,0 +1,253 @@
+//! The admission queue as a state machine without I/O. Each request leaves the queue exactly once:
+//! it is granted a backend, cancelled, or displaced by another request.
+
+use super::decaying_rate::DecayingRate;
+use super::fair_queue::FairQueue;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A request that waits for a backend.
+#[derive(Debug)]
+pub struct QueuedRequest<T> {
+    /// Priority class. 0 is the highest.
+    pub class: usize,
+    /// Tenant among which the queue is shared fairly.
+    pub tenant: u64,
+    /// Requested model. `None`: the client named none.
+    pub model: Option<Arc<str>>,
+    /// Tokens that the request may hold in a KV cache. A grant charges them to the tenant.
+    pub tokens: u64,
+    /// Time from which on the request is not granted any more.
+    pub deadline: Instant,
+    /// Data of the user of the queue.
+    pub payload: T,
+}
+
+/// Identifies a request in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueuedRequestId(u64);
+
+/// Result of adding a request to the queue.
+#[derive(Debug)]
+pub enum EnqueueOutcome<T> {
+    /// The request is queued.
+    Waits(QueuedRequestId),
+    /// The request is queued. It displaced another one, which is rejected.
+    QueuedDisplacing(QueuedRequestId, RejectedRequest<T>),
+    /// The queue is full and the request may not displace another one. It is rejected.
+    Full(RejectedRequest<T>),
+}
+
+/// A request that was rejected because the queue is full.
+#[derive(Debug)]
+pub struct RejectedRequest<T> {
+    /// The request.
+    pub ticket: QueuedRequest<T>,
+    /// Seconds after which the client should retry: queue position ÷ grants per second, from 1 to
+    /// 60.
+    pub retry_after: u32,
+}
+
+/// Models for which no backend has capacity, found while requests are granted.
+#[derive(Debug, Default)]
+pub struct ExhaustedModels(Vec<Option<Arc<str>>>);
+
+/// The admission queue.
+#[derive(Debug)]
+pub struct AdmissionQueue<T> {
+    capacity: usize,
+    next_id: u64,
+    requests: BTreeMap<u64, QueuedRequest<T>>,
+    classes: Vec<FairQueue>,
+    model_queues: BTreeMap<Option<Arc<str>>, ModelQueue>,
+}
+
+/// Counters of the requests for one model. It exists while requests for the model wait.
+#[derive(Debug)]
+struct ModelQueue {
+    /// Number of waiting requests per class.
+    waiting_by_class: Vec<usize>,
+    grant_rate: DecayingRate,
+}
+
+/// Bounds of `retry_after` in seconds. More than a minute cannot be predicted, and the OpenAI SDKs
+/// do not wait for much longer.
+const RETRY_AFTER_SECONDS_BOUNDS: (f64, f64) = (1.0, 60.0);
+
+impl<T> AdmissionQueue<T> {
+    /// An empty queue for at most `capacity` requests in `classes` classes. There is at least one
+    /// class.
+    pub fn new(capacity: usize, classes: usize) -> Self {
+        let classes = (0..classes.max(1)).map(|_| FairQueue::default()).collect();
+        Self {
+            capacity,
+            next_id: 0,
+            requests: BTreeMap::new(),
+            classes,
+            model_queues: BTreeMap::new(),
+        }
+    }
+
+    /// Changes the capacity and the number of classes. `new_class` maps the old class of a queued
+    /// request to its new class. Requests above a lower capacity stay queued.
+    pub fn change(&mut self, capacity: usize, classes: usize, new_class: impl Fn(usize) -> usize) {
+        self.capacity = capacity;
+        let classes = classes.max(1);
+        self.classes = (0..classes).map(|_| FairQueue::default()).collect();
+        self.model_queues.values_mut().for_each(|queue| queue.waiting_by_class = vec![0; classes]);
+        for (id, request) in &mut self.requests {
+            request.class = new_class(request.class).min(classes - 1);
+            self.classes[request.class].push(request.tenant, *id);
+            if let Some(model_queue) = self.model_queues.get_mut(&request.model) {
+                model_queue.waiting_by_class[request.class] += 1;
+            }
+        }
+    }
+
+    /// Number of waiting requests.
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether no request waits.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Number of waiting requests per class, the highest class first.
+    pub fn waiting(&self) -> Vec<usize> {
+        let mut waiting = vec![0; self.classes.len()];
+        for queue in self.model_queues.values() {
+            waiting.iter_mut().zip(&queue.waiting_by_class).for_each(|(sum, count)| *sum += count);
+        }
+        waiting
+    }
+
+    /// Adds a request. A class that does not exist counts as the lowest class.
+    pub fn enter(&mut self, request: QueuedRequest<T>, now: Instant) -> EnqueueOutcome<T> {
+        let lowest = self.classes.len() - 1;
+        let request = QueuedRequest { class: request.class.min(lowest), ..request };
+        if self.requests.len() < self.capacity {
+            return EnqueueOutcome::Waits(self.insert(request, now));
+        }
+        let displaced = self.find_displaceable(&request).and_then(|id| self.refuse(id, now));
+        if let Some(displaced) = displaced {
+            return EnqueueOutcome::QueuedDisplacing(self.insert(request, now), displaced);
+        }
+        let position = self.count_ahead(request.class, request.model.as_ref()) + 1;
+        let retry_after = self.estimate_retry_after(position, request.model.as_ref(), now);
+        EnqueueOutcome::Full(RejectedRequest { ticket: request, retry_after })
+    }
+
+    /// Removes a request that is not granted, because its client has left or its wait is over.
+    /// `None`: it is not in the queue any more.
+    pub fn leave(&mut self, id: QueuedRequestId) -> Option<QueuedRequest<T>> {
+        self.remove(id, None)
+    }
+
+    /// Rejects a queued request. `None`: it is not in the queue any more.
+    pub fn refuse(&mut self, id: QueuedRequestId, now: Instant) -> Option<RejectedRequest<T>> {
+        let QueuedRequest { class, model, .. } = self.requests.get(&id.0)?;
+        let position = self.count_ahead(*class, model.as_ref());
+        let retry_after = self.estimate_retry_after(position, model.as_ref(), now);
+        Some(RejectedRequest { ticket: self.leave(id)?, retry_after })
+    }
+
+    /// The first request in service order for which `offer` returns a value, and that value. If
+    /// `offer` returns `None`, the model of the request is added to `exhausted`: `offer` is not
+    /// called for it again. Requests after their deadline are skipped.
+    pub fn first<R>(
+        &self,
+        now: Instant,
+        exhausted: &mut ExhaustedModels,
+        mut offer: impl FnMut(&QueuedRequest<T>) -> Option<R>,
+    ) -> Option<(QueuedRequestId, R)> {
+        for id in self.classes.iter().flat_map(FairQueue::tickets) {
+            if exhausted.0.len() == self.model_queues.len() {
+                return None;
+            }
+            let request = self.requests.get(&id)?;
+            if request.deadline <= now || exhausted.has(request.model.as_deref()) {
+                continue;
+            }
+            match offer(request) {
+                Some(offered) => return Some((QueuedRequestId(id), offered)),
+                None => exhausted.0.push(request.model.clone()),
+            }
+        }
+        None
+    }
+
+    /// Removes a request that is granted, and charges its tokens to its tenant.
+    pub fn grant(&mut self, id: QueuedRequestId, now: Instant) -> Option<QueuedRequest<T>> {
+        self.remove(id, Some(now))
+    }
+
+    /// Number of requests that wait for a model in this class and in higher classes.
+    fn count_ahead(&self, class: usize, model: Option<&Arc<str>>) -> usize {
+        let queue = self.model_queues.get(&model.cloned());
+        queue.map_or(0, |queue| queue.waiting_by_class.iter().take(class + 1).sum())
+    }
+
+    fn estimate_retry_after(&self, position: usize, model: Option<&Arc<str>>, now: Instant) -> u32 {
+        let (least, most) = RETRY_AFTER_SECONDS_BOUNDS;
+        let Some(queue) = self.model_queues.get(&model.cloned()) else { return least as u32 };
+        let seconds = position as f64 / queue.grant_rate.per_second(now);
+        seconds.ceil().clamp(least, most) as u32
+    }
+
+    /// The request that `newcomer` may displace: the newest request of the largest tenant in the
+    /// lowest class, if that class is lower, or if that tenant has more requests even after
+    /// `newcomer` is added.
+    fn find_displaceable(&self, newcomer: &QueuedRequest<T>) -> Option<QueuedRequestId> {
+        let mut classes = self.classes.iter().enumerate().rev();
+        let (class, (largest_count, newest)) =
+            classes.find_map(|(class, queue)| Some((class, queue.largest_tenant()?)))?;
+        let own_count = self.classes[newcomer.class].queued_count(newcomer.tenant);
+        let is_fairer = class == newcomer.class && own_count + 1 < largest_count;
+        (class > newcomer.class || is_fairer).then_some(QueuedRequestId(newest))
+    }
+
+    fn insert(&mut self, request: QueuedRequest<T>, now: Instant) -> QueuedRequestId {
+        let id = self.next_id;
+        self.next_id += 1;
+        let classes = self.classes.len();
+        let model_queue = self.model_queues.entry(request.model.clone());
+        let model_queue = model_queue.or_insert_with(|| ModelQueue {
+            waiting_by_class: vec![0; classes],
+            grant_rate: DecayingRate::begin(now),
+        });
+        model_queue.waiting_by_class[request.class] += 1;
+        self.classes[request.class].push(request.tenant, id);
+        self.requests.insert(id, request);
+        QueuedRequestId(id)
+    }
+
+    fn remove(
+        &mut self,
+        QueuedRequestId(id): QueuedRequestId,
+        granted_at: Option<Instant>,
+    ) -> Option<QueuedRequest<T>> {
+        let request = self.requests.remove(&id)?;
+        let cost = granted_at.map(|_| request.tokens.max(1));
+        self.classes[request.class].remove(request.tenant, id, cost);
+        if let Some(model_queue) = self.model_queues.get_mut(&request.model) {
+            model_queue.waiting_by_class[request.class] -= 1;
+            if let Some(now) = granted_at {
+                model_queue.grant_rate.add(now);
+            }
+            if model_queue.waiting_by_class.iter().all(|count| *count == 0) {
+                self.model_queues.remove(&request.model);
+            }
+        }
+        Some(request)
+    }
+}
+
+impl ExhaustedModels {
+    /// Whether no backend has capacity for this model.
+    pub fn has(&self, model: Option<&str>) -> bool {
+        self.0.iter().any(|exhausted| exhausted.as_deref() == model)
+    }
+}

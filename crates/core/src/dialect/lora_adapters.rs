@@ -1,0 +1,64 @@
+//! The LoRA adapters of a backend, as hashes of their names. With hashes, an
+//! [`EngineLoad`](super::EngineLoad) stays small and is `Copy`.
+
+use super::metric_sample::MetricSample;
+use super::table::number;
+
+/// The adapters of the running and waiting requests of a backend.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LoraAdapters {
+    hashes: [u64; MAX_ADAPTERS],
+    count: u8,
+    max_loras: Option<u32>,
+}
+
+/// Most adapters that are read from a page. Further adapters are ignored.
+pub const MAX_ADAPTERS: usize = 32;
+
+/// The 64-bit FNV-1a hash of an adapter name, which is the `model` that clients request.
+pub fn adapter_hash(name: &str) -> u64 {
+    fnv1a(name.as_bytes())
+}
+
+fn fnv1a(name: &[u8]) -> u64 {
+    name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+impl LoraAdapters {
+    /// Whether the backend has an adapter, by the [`adapter_hash`] of its name.
+    pub fn has(&self, adapter: u64) -> bool {
+        self.hashes().contains(&adapter)
+    }
+
+    /// The hashes of the adapters, those of running requests first.
+    pub fn hashes(&self) -> &[u64] {
+        &self.hashes[..usize::from(self.count)]
+    }
+
+    /// Most adapters in one batch (`--max-loras`). `None`: not reported.
+    pub fn max_loras(&self) -> Option<u32> {
+        self.max_loras
+    }
+
+    /// Parses the labels of `vllm:lora_requests_info`.
+    pub(super) fn read(sample: &MetricSample<'_>) -> Self {
+        let mut adapters = Self::default();
+        for label in ["running_lora_adapters", "waiting_lora_adapters"] {
+            let names = sample.label(label).unwrap_or_default();
+            names.split(|byte| *byte == b',').for_each(|name| adapters.add(name.trim_ascii()));
+        }
+        let max_loras = sample.label("max_lora").and_then(number);
+        adapters.max_loras = max_loras.filter(|max| *max >= 1.0).map(|max| max as u32);
+        adapters
+    }
+
+    fn add(&mut self, name: &[u8]) {
+        let (hash, index) = (fnv1a(name), usize::from(self.count));
+        if !name.is_empty() && index < MAX_ADAPTERS && !self.has(hash) {
+            self.hashes[index] = hash;
+            self.count += 1;
+        }
+    }
+}

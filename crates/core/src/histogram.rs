@@ -1,0 +1,292 @@
+//! Histograms of fixed size for the values of one request: a stream of a million tokens takes as
+//! much memory as one of ten.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A measured quantity, and its default bucket bounds.
+pub trait BucketLayout {
+    /// Ascending upper bounds; at most [`MAX_BUCKET_BOUNDS`].
+    const BOUNDS: &'static [f64];
+}
+
+/// Seconds between two pieces of output. The bounds are those that OpenTelemetry and vLLM use for
+/// inter-token latency, so that quantiles are comparable, with finer ones below 50 ms for fast
+/// models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputGap;
+
+/// Tokens per event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenCount;
+
+/// Histogram of times between pieces of output, in seconds.
+pub type OutputGapHistogram = FixedBucketHistogram<OutputGap>;
+/// Histogram of tokens per event with output.
+pub type ChunkTokensHistogram = FixedBucketHistogram<TokenCount>;
+
+/// Ascending upper bounds; at most [`MAX_BUCKET_BOUNDS`], so that histograms need no allocation.
+#[derive(Debug, Clone)]
+pub struct BucketBounds(BoundsStorage);
+
+#[derive(Debug, Clone)]
+enum BoundsStorage {
+    Static(&'static [f64]),
+    Shared(Arc<[f64]>),
+}
+
+/// A histogram with bucket counts, count, sum and maximum.
+pub struct FixedBucketHistogram<S> {
+    /// Values per bucket: at or below its bound and above the previous one. The bucket after the
+    /// last bound has no upper bound.
+    bucket_counts: [u32; MAX_BUCKET_BOUNDS + 1],
+    count: u32,
+    sum: f64,
+    max: f64,
+    bounds: BucketBounds,
+    layout: PhantomData<S>,
+}
+
+/// A view of a histogram without its bounds, for aggregation.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HistogramSnapshot<'a> {
+    /// Counts per bucket, including the last one without an upper bound.
+    pub bucket_counts: &'a [u32],
+    /// Number of values.
+    pub count: u32,
+    /// Sum of the values.
+    pub sum: f64,
+    /// The largest value; 0 if there are no values.
+    pub max: f64,
+}
+
+/// Most bounds of a histogram.
+pub const MAX_BUCKET_BOUNDS: usize = 40;
+
+impl BucketLayout for OutputGap {
+    const BOUNDS: &'static [f64] = &[
+        0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075,
+        0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 40.0,
+    ];
+}
+
+impl BucketLayout for TokenCount {
+    const BOUNDS: &'static [f64] =
+        &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0];
+}
+
+// === impl BucketBounds ===
+
+impl BucketBounds {
+    /// Static bounds.
+    pub const fn from_static(bounds: &'static [f64]) -> Self {
+        Self(BoundsStorage::Static(bounds))
+    }
+
+    /// Configured bounds. Bounds after the first [`MAX_BUCKET_BOUNDS`] are ignored.
+    pub fn from_slice(bounds: &[f64]) -> Self {
+        Self(BoundsStorage::Shared(bounds[..bounds.len().min(MAX_BUCKET_BOUNDS)].into()))
+    }
+
+    /// Index of the bucket of a value. A value equal to a bound belongs to the bucket below it.
+    pub fn bucket_index(&self, value: f64) -> usize {
+        self.partition_point(|bound| *bound < value)
+    }
+}
+
+impl Deref for BucketBounds {
+    type Target = [f64];
+
+    fn deref(&self) -> &[f64] {
+        match &self.0 {
+            BoundsStorage::Static(bounds) => bounds,
+            BoundsStorage::Shared(bounds) => bounds,
+        }
+    }
+}
+
+impl PartialEq for BucketBounds {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+// === impl FixedBucketHistogram ===
+
+impl<S: BucketLayout> FixedBucketHistogram<S> {
+    /// An empty histogram with other bounds than the default.
+    pub fn with_bounds(bounds: BucketBounds) -> Self {
+        Self { bounds, ..Self::default() }
+    }
+
+    /// Adds `times` equal values.
+    pub fn record_n(&mut self, value: f64, times: u32) {
+        let bucket = self.bounds.bucket_index(value);
+        self.bucket_counts[bucket] = self.bucket_counts[bucket].saturating_add(times);
+        self.count = self.count.saturating_add(times);
+        self.sum += value * f64::from(times);
+        self.max = self.max.max(value);
+    }
+
+    /// Number of values.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The sum of all values.
+    pub fn sum(&self) -> f64 {
+        self.sum
+    }
+
+    /// The largest value; `None` if there are no values.
+    pub fn max(&self) -> Option<f64> {
+        (self.count > 0).then_some(self.max)
+    }
+
+    /// The mean; `None` if there are no values.
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / f64::from(self.count))
+    }
+
+    /// Counts per bucket in the order of the bounds, and the last one without an upper bound.
+    pub fn bucket_counts(&self) -> &[u32] {
+        &self.bucket_counts[..=self.bounds.len()]
+    }
+
+    /// The bucket bounds.
+    pub fn bounds(&self) -> &BucketBounds {
+        &self.bounds
+    }
+
+    /// A view without the bounds.
+    pub fn snapshot(&self) -> HistogramSnapshot<'_> {
+        HistogramSnapshot {
+            bucket_counts: self.bucket_counts(),
+            count: self.count,
+            sum: self.sum,
+            max: self.max,
+        }
+    }
+
+    /// The `q` quantile, at most the largest value. `None` if there are no values.
+    pub fn quantile(&self, q: f64) -> Option<f64> {
+        quantile(&self.bounds, self.bucket_counts(), q).map(|value| value.min(self.max))
+    }
+}
+
+impl<S: BucketLayout> Default for FixedBucketHistogram<S> {
+    fn default() -> Self {
+        Self {
+            bucket_counts: [0; MAX_BUCKET_BOUNDS + 1],
+            count: 0,
+            sum: 0.0,
+            max: 0.0,
+            bounds: BucketBounds::from_static(S::BOUNDS),
+            layout: PhantomData,
+        }
+    }
+}
+
+impl<S> Clone for FixedBucketHistogram<S> {
+    fn clone(&self) -> Self {
+        Self { bounds: self.bounds.clone(), layout: PhantomData, ..*self }
+    }
+}
+
+impl<S> PartialEq for FixedBucketHistogram<S> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.bucket_counts, self.count) == (other.bucket_counts, other.count)
+            && (self.sum - other.sum).abs() <= f64::EPSILON * self.sum.abs().max(1.0)
+    }
+}
+
+impl<S> fmt::Debug for FixedBucketHistogram<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { count, sum, max, .. } = self;
+        write!(f, "FixedBucketHistogram {{ count: {count}, sum: {sum}, max: {max} }}")
+    }
+}
+
+impl OutputGapHistogram {
+    /// Adds `times` equal gaps.
+    pub fn record_duration_n(&mut self, gap: Duration, times: u32) {
+        self.record_n(gap.as_secs_f64(), times);
+    }
+}
+
+/// The `q` quantile of bucket counts, interpolated linearly inside its bucket as Prometheus does.
+/// `None` if all counts are zero; infinity if the quantile is in the bucket without an upper bound.
+pub fn quantile(bounds: &[f64], counts: &[u32], q: f64) -> Option<f64> {
+    let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+    let rank = q * total as f64;
+    let mut below = 0.0;
+    for (bucket, &count) in counts.iter().enumerate() {
+        let cumulative = below + f64::from(count);
+        if cumulative >= rank && count > 0 {
+            let lower = if bucket == 0 { 0.0 } else { bounds[bucket - 1] };
+            let Some(upper) = bounds.get(bucket) else { return Some(f64::INFINITY) };
+            return Some(lower + (upper - lower) * (rank - below) / f64::from(count));
+        }
+        below = cumulative;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_bucket_layout_has_more_than_the_maximum_of_bounds() {
+        assert!(
+            OutputGap::BOUNDS.len() <= MAX_BUCKET_BOUNDS
+                && TokenCount::BOUNDS.len() <= MAX_BUCKET_BOUNDS
+        );
+    }
+
+    #[test]
+    fn a_gap_on_a_bound_falls_under_it() {
+        let mut gaps = OutputGapHistogram::default();
+        gaps.record_duration_n(Duration::from_millis(10), 1);
+        gaps.record_duration_n(Duration::from_nanos(10_000_001), 1);
+        gaps.record_duration_n(Duration::from_secs(100), 2);
+        let counts = gaps.bucket_counts();
+        assert_eq!((counts[4], counts[5], counts[OutputGap::BOUNDS.len()]), (1, 1, 2));
+        assert_eq!((counts.len(), gaps.max(), gaps.count()), (27, Some(100.0), 4));
+    }
+
+    #[test]
+    fn other_bounds_have_other_buckets_and_a_quantile_is_exact_to_either_side_of_each() {
+        let mut gaps = OutputGapHistogram::with_bounds(BucketBounds::from_slice(&[0.033, 0.07]));
+        gaps.record_duration_n(Duration::from_millis(33), 95);
+        gaps.record_duration_n(Duration::from_millis(34), 5);
+        assert_eq!(gaps.bucket_counts(), [95, 5, 0]);
+        assert!(gaps.quantile(0.95).unwrap() <= 0.033 && gaps.quantile(0.951).unwrap() > 0.033);
+    }
+
+    #[test]
+    fn a_quantile_is_within_its_bucket_and_never_above_the_largest_value() {
+        let mut gaps = OutputGapHistogram::default();
+        assert_eq!((gaps.quantile(0.95), gaps.mean(), gaps.max()), (None, None, None));
+        gaps.record_duration_n(Duration::from_micros(1_500), 95);
+        gaps.record_duration_n(Duration::from_millis(45), 5);
+        let p50 = gaps.quantile(0.5).unwrap();
+        assert!((0.001..=0.0025).contains(&p50), "{p50}");
+        assert!(gaps.quantile(0.99).unwrap() > 0.04);
+        assert!(gaps.quantile(1.0).unwrap() <= 0.045);
+        gaps.record_duration_n(Duration::from_mins(1), 1_000);
+        assert_eq!(gaps.quantile(0.99), Some(60.0));
+    }
+
+    #[test]
+    fn a_chunk_of_several_tokens_is_one_value_in_its_bucket() {
+        let mut tokens = ChunkTokensHistogram::default();
+        tokens.record_n(7.0, 1);
+        tokens.record_n(1_000.0, 1);
+        assert_eq!(tokens.bucket_counts()[6], 1);
+        assert_eq!(tokens.bucket_counts().last(), Some(&1));
+    }
+}

@@ -1,0 +1,32 @@
+//! Encoding of request heads.
+
+use super::encode_header;
+use bytes::{BufMut, Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{Method, request};
+
+/// Encodes the head of a request with a body of `length` bytes. The target is the path and query of
+/// its URI; `content-length` and `transfer-encoding` headers are replaced.
+pub fn encode_request_head(head: &request::Parts, length: usize) -> Bytes {
+    let target = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    let lines = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    let capacity = head.method.as_str().len() + target.len() + lines.sum::<usize>() + 64;
+    let mut bytes = BytesMut::with_capacity(capacity);
+    bytes.put_slice(head.method.as_str().as_bytes());
+    bytes.put_u8(b' ');
+    bytes.put_slice(target.as_bytes());
+    bytes.put_slice(b" HTTP/1.1\r\n");
+    for (name, value) in &head.headers {
+        if *name == CONTENT_LENGTH || *name == TRANSFER_ENCODING {
+            continue;
+        }
+        encode_header(name.as_str(), value.as_bytes(), &mut bytes);
+    }
+    // A server does not wait for a body of these methods unless a length is stated.
+    if length > 0 || !matches!(head.method, Method::GET | Method::HEAD) {
+        let mut digits = itoa::Buffer::new();
+        encode_header("content-length", digits.format(length).as_bytes(), &mut bytes);
+    }
+    bytes.put_slice(b"\r\n");
+    bytes.freeze()
+}

@@ -1,0 +1,187 @@
+//! Encoding of response heads and chunks for clients.
+
+use super::{encode_header, parse_digits};
+use bytes::{BufMut, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
+use http::{Method, StatusCode, response};
+use std::time::SystemTime;
+
+/// How the end of a response body is indicated to the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResponseFraming {
+    /// There is no body.
+    NoBody,
+    /// The number of bytes is stated in `content-length`.
+    ContentLength(u64),
+    /// The body is sent in chunks.
+    Chunked,
+    /// The connection is closed after the body.
+    UntilClose,
+}
+
+/// The properties of a request that determine the encoding of its response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestSummary {
+    /// The method of the request.
+    pub method: Method,
+    /// The client uses HTTP/1.0.
+    pub is_http10: bool,
+    /// The client may send another request on the connection.
+    pub is_keep_alive: bool,
+}
+
+impl ResponseFraming {
+    /// The framing of a response body. `exact` is its number of bytes, if known.
+    pub fn for_response(
+        client: &RequestSummary,
+        head: &response::Parts,
+        exact: Option<u64>,
+    ) -> Self {
+        let is_empty = client.method == Method::HEAD
+            || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let content_length = head.headers.get(CONTENT_LENGTH);
+        let content_length = content_length.and_then(|length| parse_digits(length.as_bytes(), 10));
+        match content_length.or(exact) {
+            _ if is_empty => Self::NoBody,
+            Some(length) => Self::ContentLength(length),
+            None if client.is_http10 => Self::UntilClose,
+            None => Self::Chunked,
+        }
+    }
+
+    /// Whether another response can follow on the connection.
+    pub fn is_self_delimiting(self) -> bool {
+        self != Self::UntilClose
+    }
+}
+
+/// Appends the head of a response to `wire`.
+pub fn encode_response_head(
+    client: &RequestSummary,
+    head: &response::Parts,
+    framing: ResponseFraming,
+    now: impl FnOnce() -> SystemTime,
+    wire: &mut BytesMut,
+) {
+    wire.put_slice(if client.is_http10 { b"HTTP/1.0 " } else { b"HTTP/1.1 " });
+    wire.put_slice(head.status.as_str().as_bytes());
+    wire.put_u8(b' ');
+    wire.put_slice(head.status.canonical_reason().unwrap_or_default().as_bytes());
+    wire.put_slice(b"\r\n");
+    for (name, value) in &head.headers {
+        let is_replaced = *name == CONNECTION || *name == TRANSFER_ENCODING;
+        // A response to HEAD states the length that the body would have.
+        if !is_replaced && (*name != CONTENT_LENGTH || framing == ResponseFraming::NoBody) {
+            encode_header(name.as_str(), value.as_bytes(), wire);
+        }
+    }
+    match framing {
+        ResponseFraming::ContentLength(length) => {
+            let mut digits = itoa::Buffer::new();
+            encode_header("content-length", digits.format(length).as_bytes(), wire);
+        }
+        ResponseFraming::Chunked => encode_header("transfer-encoding", b"chunked", wire),
+        ResponseFraming::NoBody | ResponseFraming::UntilClose => {}
+    }
+    if !client.is_keep_alive {
+        encode_header("connection", b"close", wire);
+    } else if client.is_http10 {
+        encode_header("connection", b"keep-alive", wire);
+    }
+    if !head.headers.contains_key(DATE) {
+        encode_header("date", httpdate::fmt_http_date(now()).as_bytes(), wire);
+    }
+    wire.put_slice(b"\r\n");
+}
+
+/// Appends the line that precedes a chunk of `size` bytes.
+pub fn encode_chunk_size(size: usize, wire: &mut BytesMut) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut digits = (usize::BITS - size.leading_zeros()).div_ceil(4);
+    while digits > 0 {
+        digits -= 1;
+        wire.put_u8(DIGITS[size >> (4 * digits) & 15]);
+    }
+    wire.put_slice(b"\r\n");
+}
+
+/// The bytes after the data of a chunk.
+pub const CHUNK_END: &[u8] = b"\r\n";
+/// The bytes after the last chunk.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+/// The response to a client that waits for `100 Continue` before it sends its body.
+pub const CONTINUE_RESPONSE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderValue, Response};
+    use std::time::UNIX_EPOCH;
+
+    const KEEP_ALIVE_REQUEST: RequestSummary =
+        RequestSummary { method: Method::GET, is_http10: false, is_keep_alive: true };
+
+    fn response_parts(status: u16, length: Option<&'static str>) -> response::Parts {
+        let mut response = Response::new(());
+        *response.status_mut() = StatusCode::from_u16(status).unwrap();
+        if let Some(length) = length {
+            response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static(length));
+        }
+        response.into_parts().0
+    }
+
+    fn encoded_head(client: &RequestSummary, head: &response::Parts, exact: Option<u64>) -> String {
+        let mut wire = BytesMut::new();
+        let framing = ResponseFraming::for_response(client, head, exact);
+        encode_response_head(client, head, framing, || UNIX_EPOCH, &mut wire);
+        String::from_utf8(wire.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_body_is_framed_by_its_length_in_chunks_or_by_connection_close() {
+        let date = "date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n";
+        let expected = |lines: &str| format!("HTTP/1.1 200 OK\r\n{lines}{date}");
+        let ok = |length| response_parts(200, length);
+        assert_eq!(
+            encoded_head(&KEEP_ALIVE_REQUEST, &ok(Some("7")), None),
+            expected("content-length: 7\r\n")
+        );
+        assert_eq!(
+            encoded_head(&KEEP_ALIVE_REQUEST, &ok(None), Some(0)),
+            expected("content-length: 0\r\n")
+        );
+        assert_eq!(
+            encoded_head(&KEEP_ALIVE_REQUEST, &ok(None), None),
+            expected("transfer-encoding: chunked\r\n")
+        );
+        let http10 = RequestSummary { is_http10: true, is_keep_alive: false, ..KEEP_ALIVE_REQUEST };
+        let closed = format!("HTTP/1.0 200 OK\r\nconnection: close\r\n{date}");
+        assert_eq!(encoded_head(&http10, &ok(None), None), closed);
+        assert!(!ResponseFraming::for_response(&http10, &ok(None), None).is_self_delimiting());
+        let head = RequestSummary { method: Method::HEAD, ..KEEP_ALIVE_REQUEST };
+        assert_eq!(encoded_head(&head, &ok(Some("7")), None), expected("content-length: 7\r\n"));
+        assert_eq!(
+            ResponseFraming::for_response(&KEEP_ALIVE_REQUEST, &response_parts(204, None), Some(0)),
+            ResponseFraming::NoBody
+        );
+    }
+
+    #[test]
+    fn connection_headers_of_a_backend_are_not_forwarded() {
+        let mut head = response_parts(200, Some("1"));
+        head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        head.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        head.headers.insert(DATE, HeaderValue::from_static("then"));
+        let expected = "HTTP/1.1 200 OK\r\ndate: then\r\ncontent-length: 1\r\n\r\n";
+        assert_eq!(encoded_head(&KEEP_ALIVE_REQUEST, &head, None), expected);
+    }
+
+    #[test]
+    fn a_chunk_size_is_encoded_in_hexadecimal_digits() {
+        for size in [1, 9, 15, 16, 255, 256, 4_096, 65_535, 1 << 20, usize::MAX] {
+            let mut wire = BytesMut::new();
+            encode_chunk_size(size, &mut wire);
+            assert_eq!(wire, format!("{size:x}\r\n").as_bytes());
+        }
+    }
+}

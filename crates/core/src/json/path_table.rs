@@ -1,0 +1,82 @@
+//! A table of paths, compiled to a trie that the scanner descends as it enters a document.
+
+/// The paths to report, compiled to a trie, each with its signal.
+///
+/// A path is member names joined by `.`; `[]` after a name means every element of that array:
+/// `choices[].delta.content`.
+#[derive(Debug)]
+pub struct PathTable<S> {
+    nodes: Vec<TrieNode<S>>,
+}
+
+#[derive(Debug)]
+struct TrieNode<S> {
+    members: Vec<(&'static str, TrieNodeId)>,
+    elements: Option<TrieNodeId>,
+    signal: Option<S>,
+}
+
+/// Index of a trie node; the root is 0.
+pub(super) type TrieNodeId = u8;
+
+// === impl PathTable ===
+
+impl<S: Copy> PathTable<S> {
+    /// Compiles several tables as if they were one.
+    pub fn new(tables: &[&[(&'static str, S)]]) -> Self {
+        let mut paths = Self { nodes: vec![TrieNode::empty()] };
+        for &(path, signal) in tables.iter().copied().flatten() {
+            let mut node = 0;
+            for segment in path.split('.') {
+                let name = segment.trim_end_matches("[]");
+                node = paths.child_or_insert(node, Some(name));
+                for _ in 0..(segment.len() - name.len()) / 2 {
+                    node = paths.child_or_insert(node, None);
+                }
+            }
+            paths.nodes[usize::from(node)].signal = Some(signal);
+        }
+        paths
+    }
+
+    fn child_or_insert(&mut self, parent: TrieNodeId, name: Option<&'static str>) -> TrieNodeId {
+        let existing = match name {
+            Some(name) => self.member(parent, name.as_bytes()),
+            None => self.nodes[usize::from(parent)].elements,
+        };
+        existing.unwrap_or_else(|| {
+            let id = self.nodes.len() as TrieNodeId;
+            debug_assert!(self.nodes.len() <= usize::from(TrieNodeId::MAX), "table too large");
+            self.nodes.push(TrieNode::empty());
+            match name {
+                Some(name) => self.nodes[usize::from(parent)].members.push((name, id)),
+                None => self.nodes[usize::from(parent)].elements = Some(id),
+            }
+            id
+        })
+    }
+
+    pub(super) fn element(&self, array: TrieNodeId) -> Option<TrieNodeId> {
+        self.nodes[usize::from(array)].elements
+    }
+
+    pub(super) fn member(&self, object: TrieNodeId, name: &[u8]) -> Option<TrieNodeId> {
+        let members = &self.nodes[usize::from(object)].members;
+        members.iter().find(|(candidate, _)| candidate.as_bytes() == name).map(|&(_, id)| id)
+    }
+
+    pub(super) fn signal(&self, node: Option<TrieNodeId>) -> Option<S> {
+        self.nodes[usize::from(node?)].signal
+    }
+
+    pub(super) fn has_children(&self, node: TrieNodeId, is_object: bool) -> bool {
+        let node = &self.nodes[usize::from(node)];
+        if is_object { !node.members.is_empty() } else { node.elements.is_some() }
+    }
+}
+
+impl<S> TrieNode<S> {
+    fn empty() -> Self {
+        Self { members: Vec::new(), elements: None, signal: None }
+    }
+}

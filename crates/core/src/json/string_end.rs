@@ -1,0 +1,48 @@
+//! Search for the end of a string.
+
+use memchr::memchr2;
+
+/// Number of eight-byte words that are searched one by one before the vector search.
+const MAX_WORDS_BEFORE_VECTOR_SEARCH: usize = 2;
+
+/// The offset of the closing quote. `Err`: whether `piece` ends with a backslash that escapes the
+/// next byte.
+pub(super) fn find_quote(piece: &[u8], start: usize, escaped: bool) -> Result<usize, bool> {
+    let mut at = start + usize::from(escaped);
+    // Most names and many values are too short for a vector search to pay off.
+    let (words, _) = piece.get(at..).unwrap_or_default().as_chunks();
+    for word in words.iter().take(MAX_WORDS_BEFORE_VECTOR_SEARCH) {
+        let word = u64::from_le_bytes(*word);
+        let matches = bytes_equal(word, b'"') | bytes_equal(word, b'\\');
+        if matches == 0 {
+            at += 8;
+            continue;
+        }
+        at += matches.trailing_zeros() as usize / 8;
+        if piece[at] == b'"' {
+            return Ok(at);
+        }
+        at += 2;
+        break;
+    }
+    while at < piece.len() {
+        match memchr2(b'"', b'\\', &piece[at..]) {
+            None => return Err(false),
+            Some(offset) if piece[at + offset] == b'"' => return Ok(at + offset),
+            Some(offset) => at += offset + 2,
+        }
+    }
+    Err(at > piece.len())
+}
+
+/// A word whose lowest set bit is in the first byte that equals `byte`; 0 if there is none.
+const fn bytes_equal(word: u64, byte: u8) -> u64 {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let zero_where_equal = word ^ (ONES * byte as u64);
+    zero_where_equal.wrapping_sub(ONES) & !zero_where_equal & (ONES << 7)
+}
+
+/// Whether these bytes can occur between the quotes of a string, without quotes and backslashes.
+pub fn is_string_content(bytes: &[u8]) -> bool {
+    find_quote(bytes, 0, false) == Err(false)
+}

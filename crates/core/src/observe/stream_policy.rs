@@ -1,0 +1,43 @@
+//! Policies of response streams: timeouts, keep-alive comments and the handling of truncation.
+
+use crate::units;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// Additions to the streams that the gateway forwards. By default there are none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StreamRules {
+    /// How the client learns that its stream was truncated.
+    pub on_truncation: OnTruncation,
+    /// Silence of a backend after which the gateway sends the client an SSE comment between two
+    /// events, so that proxies do not close the connection. `null`: no comments.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub keep_alive: Option<Duration>,
+}
+
+/// How a client learns that its stream was truncated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTruncation {
+    /// The connection is closed without the end of the body, as the backend's was.
+    #[default]
+    Cut,
+    /// An error event is sent before that, if the stream is between two events.
+    ErrorEvent,
+}
+
+/// The policy of one stream.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StreamPolicy {
+    /// Deadline of the first output. `None`: there is none.
+    pub first_output_by: Option<Instant>,
+    /// Longest silence between two outputs. `None`: [`StallLimits::abort_after`] applies.
+    ///
+    /// [`StallLimits::abort_after`]: super::StallLimits::abort_after
+    pub idle: Option<Duration>,
+    /// Keep-alive comments and the handling of truncation.
+    pub rules: StreamRules,
+}

@@ -1,0 +1,121 @@
+//! The sampling and output parameters of a request, for trace spans.
+//!
+//! The gateway does not act on them. An invalid value is treated as absent here and is left to the
+//! backend to reject.
+
+use crate::json::JsonValue;
+
+/// The sampling and output parameters of a request. `None`: absent or invalid.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GenerationParameters {
+    /// `temperature`
+    pub temperature: Option<f64>,
+    /// `top_p`
+    pub top_p: Option<f64>,
+    /// `top_k`
+    pub top_k: Option<f64>,
+    /// `frequency_penalty`
+    pub frequency_penalty: Option<f64>,
+    /// `presence_penalty`
+    pub presence_penalty: Option<f64>,
+    /// `seed`
+    pub seed: Option<i64>,
+    /// The requested output format: `text` or `json`.
+    pub output: Option<&'static str>,
+    /// The requested reasoning effort, if it is one of the known values.
+    pub reasoning: Option<&'static str>,
+    /// `previous_response_id`: the stored response that a Responses request continues.
+    pub previous_response: Option<Box<str>>,
+}
+
+/// A field of [`GenerationParameters`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GenerationParameter {
+    Temperature,
+    TopP,
+    TopK,
+    FrequencyPenalty,
+    PresencePenalty,
+    Seed,
+    OutputFormat,
+    Reasoning,
+    PreviousResponseId,
+}
+
+/// The known values of `reasoning_effort`.
+const REASONING_EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
+impl GenerationParameters {
+    /// Stores the value of a parameter. A later value of the same parameter replaces it.
+    pub(super) fn read(&mut self, parameter: GenerationParameter, value: JsonValue<'_>) {
+        match parameter {
+            GenerationParameter::Temperature => self.temperature = value.as_real(),
+            GenerationParameter::TopP => self.top_p = value.as_real(),
+            GenerationParameter::TopK => self.top_k = value.as_real(),
+            GenerationParameter::FrequencyPenalty => self.frequency_penalty = value.as_real(),
+            GenerationParameter::PresencePenalty => self.presence_penalty = value.as_real(),
+            GenerationParameter::Seed => self.seed = value.as_integer(),
+            GenerationParameter::OutputFormat => {
+                self.output = match value.as_text().as_deref() {
+                    Some("text") => Some("text"),
+                    Some("json_object" | "json_schema") => Some("json"),
+                    _ => None,
+                }
+            }
+            GenerationParameter::Reasoning => {
+                let effort = value.as_text();
+                self.reasoning =
+                    REASONING_EFFORTS.into_iter().find(|known| Some(*known) == effort.as_deref());
+            }
+            GenerationParameter::PreviousResponseId => {
+                self.previous_response = value.as_text().map(Into::into);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::request_fields::RequestFields;
+
+    fn parse_parameters(body: &str) -> GenerationParameters {
+        RequestFields::parse(body.as_bytes()).unwrap().parameters
+    }
+
+    #[test]
+    fn parameters_of_each_api_are_parsed() {
+        let chat = parse_parameters(
+            r#"{"temperature":0.7,"top_p":1,"top_k":-1,"frequency_penalty":0.5,
+            "presence_penalty":-2e-1,"seed":-42,"reasoning_effort":"low",
+            "response_format":{"type":"json_schema","json_schema":{"type":"no"}}}"#,
+        );
+        let expected = GenerationParameters {
+            temperature: Some(0.7),
+            top_p: Some(1.0),
+            top_k: Some(-1.0),
+            frequency_penalty: Some(0.5),
+            presence_penalty: Some(-0.2),
+            seed: Some(-42),
+            output: Some("json"),
+            reasoning: Some("low"),
+            previous_response: None,
+        };
+        assert_eq!(chat, expected);
+        let responses = parse_parameters(
+            r#"{"reasoning":{"effort":"high"},"text":{"format":{"type":"text"}},
+            "previous_response_id":"resp_1"}"#,
+        );
+        assert_eq!((responses.reasoning, responses.output), (Some("high"), Some("text")));
+        assert_eq!(responses.previous_response.as_deref(), Some("resp_1"));
+    }
+
+    #[test]
+    fn invalid_parameters_are_ignored_and_the_last_duplicate_wins() {
+        let invalid = r#"{"temperature":"hot","seed":1.5,"top_p":1e999,"reasoning_effort":"hard",
+            "response_format":null,"top_k":[1]}"#;
+        assert_eq!(parse_parameters(invalid), GenerationParameters::default());
+        let twice = parse_parameters(r#"{"temperature":1,"temperature":2}"#);
+        assert_eq!(twice.temperature, Some(2.0));
+    }
+}

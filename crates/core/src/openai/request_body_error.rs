@@ -1,0 +1,146 @@
+//! The errors of request bodies. Each message names the cause, so that a client can be changed even
+//! if the backend would accept its body.
+
+use serde::de::IgnoredAny;
+
+/// Why the fields of a body cannot be read. The client is at fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RequestBodyError {
+    /// There is no body.
+    #[error("the request body is empty; send a JSON object")]
+    Empty,
+    /// JSON in an encoding that some servers accept and others do not.
+    #[error("the request body is not UTF-8 JSON: it {0}")]
+    UnsupportedEncoding(&'static str),
+    /// Not JSON.
+    #[error("the request body is not JSON: line {line}, column {column}")]
+    NotJson {
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1, in bytes.
+        column: usize,
+    },
+    /// A number that Python's JSON parser accepts although JSON does not define it.
+    #[error(
+        "the request body is not JSON: line {line}, column {column}: `NaN` and `Infinity` are not \
+         JSON numbers"
+    )]
+    NotFinite {
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1, in bytes.
+        column: usize,
+    },
+    /// JSON, but not an object.
+    #[error("the request body is not a JSON object")]
+    NotObject,
+    /// Not a form, or a form that servers parse in different ways.
+    #[error("the request body is not a form that all servers parse alike: {0}")]
+    Form(&'static str),
+    /// A field occurs twice. Servers differ in which of the two they use.
+    #[error("the field `{0}` occurs twice in the request body; send it once")]
+    DuplicateField(&'static str),
+    /// The value of a field has a wrong type.
+    #[error("the field `{0}` of the request body has a wrong type")]
+    WrongType(&'static str),
+    /// A string that is not Unicode, such as one half of a surrogate pair.
+    #[error("the field `{0}` of the request body is not valid Unicode text")]
+    InvalidUnicode(&'static str),
+}
+
+impl RequestBodyError {
+    /// The error of a body that is not a JSON object. Python's `json.loads` accepts a byte order
+    /// mark, UTF-16, UTF-32, `NaN` and `Infinity`; the gateway does not.
+    pub(super) fn from_invalid_json(body: &[u8]) -> Self {
+        match body.trim_ascii() {
+            [] => return Self::Empty,
+            [0xef, 0xbb, 0xbf, ..] => {
+                return Self::UnsupportedEncoding(
+                    "starts with a byte order mark; send it without one",
+                );
+            }
+            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, ..] | [_, 0, ..] => {
+                return Self::UnsupportedEncoding("is UTF-16 or UTF-32; send UTF-8");
+            }
+            _ => {}
+        }
+        let Err(error) = serde_json::from_slice::<IgnoredAny>(body) else { return Self::NotObject };
+        let (line, column) = (error.line(), error.column());
+        let text = body.split(|byte| *byte == b'\n').nth(line.saturating_sub(1));
+        let rest = text.and_then(|text| text.get(column.saturating_sub(1)..)).unwrap_or_default();
+        let is_constant = rest.starts_with(b"NaN") || rest.starts_with(b"Infinity");
+        if is_constant { Self::NotFinite { line, column } } else { Self::NotJson { line, column } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RequestBodyError;
+    use crate::openai::request_fields::RequestFields;
+
+    fn message(body: &[u8]) -> String {
+        RequestFields::parse(body).unwrap_err().to_string()
+    }
+
+    fn utf16(text: &str, bytes: fn(u16) -> [u8; 2]) -> Vec<u8> {
+        text.encode_utf16().flat_map(bytes).collect()
+    }
+
+    fn utf32(text: &str, bytes: fn(u32) -> [u8; 4]) -> Vec<u8> {
+        text.chars().flat_map(|char| bytes(char.into())).collect()
+    }
+
+    #[test]
+    fn a_body_in_another_encoding_than_utf_8_is_rejected_with_the_encoding() {
+        let body = r#"{"model":"a"}"#;
+        let with_bom = message(format!("\u{feff}{body}").as_bytes());
+        assert!(with_bom.ends_with("it starts with a byte order mark; send it without one"));
+        let marked = format!("\u{feff}{body}");
+        for text in [body, &marked] {
+            for encoded in [
+                utf16(text, u16::to_le_bytes),
+                utf16(text, u16::to_be_bytes),
+                utf32(text, u32::to_le_bytes),
+                utf32(text, u32::to_be_bytes),
+            ] {
+                let message = message(&encoded);
+                assert!(message.ends_with("it is UTF-16 or UTF-32; send UTF-8"), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_non_finite_number_is_rejected_with_its_position() {
+        for (body, line, column) in
+            [("{\"a\":NaN}", 1, 6), ("{\n \"a\": Infinity}", 2, 7), ("{\"a\":-Infinity}", 1, 7)]
+        {
+            let error = RequestFields::parse(body.as_bytes());
+            assert_eq!(error, Err(RequestBodyError::NotFinite { line, column }), "{body}");
+        }
+        assert!(message(b"{\"a\":NaN}").ends_with("`NaN` and `Infinity` are not JSON numbers"));
+    }
+
+    #[test]
+    fn an_invalid_json_object_is_rejected_with_the_error_position() {
+        for body in ["", " \r\n"] {
+            assert_eq!(RequestFields::parse(body.as_bytes()), Err(RequestBodyError::Empty));
+        }
+        for body in ["[]", "\"text\"", "12", "null"] {
+            assert_eq!(
+                RequestFields::parse(body.as_bytes()),
+                Err(RequestBodyError::NotObject),
+                "{body}"
+            );
+        }
+        for (body, line, column) in [
+            ("not json", 1, 2),
+            ("{\"model\":\"a\"", 1, 12),
+            ("{\"a\":}", 1, 6),
+            ("{}\n {}", 2, 2),
+            ("{} // no", 1, 4),
+        ] {
+            let error = RequestFields::parse(body.as_bytes());
+            assert_eq!(error, Err(RequestBodyError::NotJson { line, column }), "{body}");
+        }
+    }
+}

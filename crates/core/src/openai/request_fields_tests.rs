@@ -1,0 +1,95 @@
+//! Tests of the fields that are read from request bodies.
+
+use super::ModelSpan;
+use super::prompt::PromptSpans;
+use super::request_fields::{RequestBodyError, RequestFields};
+use memchr::memmem;
+
+#[test]
+fn fields_are_found_in_any_order() {
+    let body = br#" {"messages":[{"role":"user","content":"{\"model\":\"no\"}","n":7}],
+        "stream_options":{"include_usage":true},"n":2,"max_tokens":5,
+        "max_completion_tokens":9,"stream":true,"model":"q\u0077en","metadata":{"model":"no"}}"#;
+    let start = memmem::find(body, br#""q\u0077en""#).unwrap();
+    let expected = RequestFields {
+        model: Some("qwen".into()),
+        model_slot: Some(ModelSpan::Json(start..start + r#""q\u0077en""#.len())),
+        stream: true,
+        usage_splice: None,
+        max_tokens: Some(9),
+        n: Some(2),
+        ..RequestFields::default()
+    };
+    let parsed = RequestFields::parse(body)
+        .map(|fields| RequestFields { prompt: PromptSpans::default(), ..fields });
+    assert_eq!(parsed, Ok(expected));
+}
+
+#[test]
+fn absent_and_null_are_the_same() {
+    let nulls = br#"{"model":null,"stream":null,"n":null,"max_tokens":null}"#;
+    assert_eq!(RequestFields::parse(nulls), Ok(RequestFields::default()));
+    assert_eq!(RequestFields::parse(b"{}"), Ok(RequestFields::default()));
+}
+
+#[test]
+fn stateful_requests_are_distinguished_from_stateless_ones() {
+    for body in [
+        r#"{"store":true}"#,
+        r#"{"background":true}"#,
+        r#"{"previous_response_id":"resp_1"}"#,
+        r#"{"kv_transfer_params":{"do_remote_prefill":true}}"#,
+        r#"{"tools":[{"type":"mcp","server_url":"http://a"}]}"#,
+    ] {
+        let body = body.as_bytes();
+        assert!(RequestFields::parse(body).unwrap().has_effects(body), "{body:?}");
+    }
+    for body in [r#"{"store":false}"#, r#"{"background":null,"kv_transfer_params":null}"#] {
+        let body = body.as_bytes();
+        assert!(!RequestFields::parse(body).unwrap().has_effects(body), "{body:?}");
+    }
+}
+
+#[test]
+fn a_request_whose_events_list_their_tokens_is_recognized() {
+    for body in [r#"{"logprobs":true}"#, r#"{"x":{"return_token_ids":true}}"#] {
+        assert!(RequestFields::has_counting_field(body.as_bytes()), "{body}");
+    }
+    assert!(!RequestFields::has_counting_field(br#"{"stream_options":{"include_usage":false}}"#));
+}
+
+#[test]
+fn a_duplicate_field_is_rejected() {
+    let twice = br#"{"model":"a","model":"b"}"#;
+    assert_eq!(RequestFields::parse(twice), Err(RequestBodyError::DuplicateField("model")));
+    let escaped = br#"{"stream":false,"str\u0065am":true}"#;
+    assert_eq!(RequestFields::parse(escaped), Err(RequestBodyError::DuplicateField("stream")));
+}
+
+#[test]
+fn a_model_must_be_a_string() {
+    assert_eq!(
+        RequestFields::parse(br#"{"model":{"a":1}}"#),
+        Err(RequestBodyError::WrongType("model"))
+    );
+    // Python's JSON parser accepts each of these as a string that is not empty.
+    for model in [&b"\\ud800"[..], b"a\\udc00", b"\\ud800\\u0041", b"\xed\xa0\x80"] {
+        let body = [b"{\"model\":\"", model, b"\"}"].concat();
+        assert_eq!(
+            RequestFields::parse(&body),
+            Err(RequestBodyError::InvalidUnicode("model")),
+            "{body:?}"
+        );
+    }
+}
+
+#[test]
+fn only_a_literal_true_requests_a_stream() {
+    for body in [r#"{"stream":"true"}"#, r#"{"stream":1}"#, r#"{"stream":false}"#] {
+        assert_eq!(
+            RequestFields::parse(body.as_bytes()).map(|fields| fields.stream),
+            Ok(false),
+            "{body}"
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! A rate limiter without locks: the generic cell rate algorithm (GCRA) on one atomic.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// A rate limit whose burst is the allowance of one second.
+#[derive(Debug)]
+pub struct GcraLimiter {
+    epoch: Instant,
+    /// Nanoseconds between two permits at the allowed rate. `None`: the rate is zero.
+    emission_interval_nanos: Option<u64>,
+    /// Nanoseconds after the epoch at which the next permit is due at the allowed rate.
+    theoretical_arrival_nanos: AtomicU64,
+}
+
+/// Size of the burst, in nanoseconds.
+const BURST_NANOS: u64 = 1_000_000_000;
+
+impl GcraLimiter {
+    /// Allows `per_second` permits per second. `epoch` is the origin of its times.
+    pub fn new(per_second: u32, epoch: Instant) -> Self {
+        let interval = BURST_NANOS.checked_div(u64::from(per_second));
+        Self {
+            epoch,
+            emission_interval_nanos: interval,
+            theoretical_arrival_nanos: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes a permit at `now`, if one is available.
+    pub fn try_acquire(&self, now: Instant) -> bool {
+        let Some(interval) = self.emission_interval_nanos else { return false };
+        let now = now.saturating_duration_since(self.epoch).as_nanos() as u64;
+        let next =
+            |due: u64| Some(due.max(now) + interval).filter(|next| *next <= now + BURST_NANOS);
+        self.theoretical_arrival_nanos
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .is_ok()
+    }
+}
+
+impl PartialEq for GcraLimiter {
+    /// Whether both allow the same rate.
+    fn eq(&self, other: &Self) -> bool {
+        self.emission_interval_nanos == other.emission_interval_nanos
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_flood_gets_a_burst_of_a_second_and_then_its_rate() {
+        let epoch = crate::clock::now();
+        let limiter = GcraLimiter::new(100, epoch);
+        let mut acquired = Vec::new();
+        // 10,000 requests per second for three seconds.
+        for tick in 0..30_000 {
+            let second = tick / 10_000;
+            acquired.resize(second + 1, 0);
+            let now = epoch + Duration::from_micros(100) * tick as u32;
+            acquired[second] += u32::from(limiter.try_acquire(now));
+        }
+        assert_eq!(acquired, [199, 100, 100]);
+    }
+
+    #[test]
+    fn the_unused_allowance_is_at_most_one_second() {
+        let epoch = crate::clock::now();
+        let limiter = GcraLimiter::new(10, epoch);
+        let now = epoch + Duration::from_hours(1);
+        assert_eq!((0..50).filter(|_| limiter.try_acquire(now)).count(), 10);
+    }
+
+    #[test]
+    fn a_flow_within_the_rate_passes_and_a_rate_of_zero_blocks_everything() {
+        let epoch = crate::clock::now();
+        let (limiter, blocked) = (GcraLimiter::new(1_000, epoch), GcraLimiter::new(0, epoch));
+        let instants = (0..5_000).map(|tick| epoch + Duration::from_millis(1) * tick);
+        assert!(instants.clone().all(|now| limiter.try_acquire(now)));
+        assert!(!instants.clone().any(|now| blocked.try_acquire(now)));
+    }
+}

@@ -1,0 +1,396 @@
+//! Circuit breaker of one backend: ejects it after failures and re-admits it.
+//!
+//! ```text
+//!       consecutive failures or failure ratio             ejection time over
+//! closed ─────────────────────────────────────────► open ─────────────────────► half-open
+//!    ▲  ▲                                             ▲                           │  │
+//!    │  └── slow start: few requests ◄── success ─────┼───────────────────────────┘  │
+//!    │                                                └────── failure ───────────────┘
+//!    └── resting: overloaded or paused, for one second
+//! ```
+//!
+//! A half-open backend gets one request at a time. Failures that clients can cause at will (4xx,
+//! disconnects, prompts that are too long) are not reported to the breaker. A routing decision
+//! reads two atomics and takes no lock, except during slow start.
+
+use crate::units;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// When a backend is ejected and how it is re-admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CircuitBreakerSettings {
+    /// Number of consecutive failures that ejects a backend. 0: disabled.
+    pub consecutive_failures: u32,
+    /// Share of failures, from 0 to 1, that ejects a backend. It is taken over the requests of
+    /// about the last 10 seconds, if there are at least 20. 0: disabled.
+    pub failure_ratio: f64,
+    /// Duration of the first ejection. Each further ejection lasts twice as long as the one before,
+    /// up to 5 minutes.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub base_ejection_time: Duration,
+    /// Time in which the traffic of a re-admitted backend grows linearly from 10 % to its full
+    /// share. 0: no slow start.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub slow_start: Duration,
+    /// Share of backends, from 0 to 1, that must not be ejected. With fewer, ejections are ignored
+    /// (panic mode).
+    pub panic_threshold: f64,
+    /// Time after which an engine that reports requests but generates no tokens counts as stuck.
+    /// `null`: disabled.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub stuck_after: Option<Duration>,
+}
+
+/// Circuit breaker of one backend.
+#[derive(Debug)]
+pub struct CircuitBreaker {
+    origin: Instant,
+    /// Time until which the backend gets no requests, in nanoseconds since the origin. 0: the
+    /// breaker is closed.
+    open_until: AtomicU64,
+    /// Start of the slow start, in nanoseconds since the origin. 0: no slow start is in progress.
+    recovered_at: AtomicU64,
+    /// Boxed, so that its writes do not invalidate the cache line of the atomics.
+    inner: Box<Mutex<BreakerInner>>,
+}
+
+/// State of a circuit breaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BreakerState {
+    /// The backend gets requests.
+    Closed,
+    /// The backend reported a moment ago that it is overloaded or paused.
+    Resting,
+    /// The backend gets no requests: it failed, or it is shutting down.
+    Open,
+    /// The backend gets one request at a time.
+    HalfOpen,
+}
+
+#[derive(Debug)]
+struct BreakerInner {
+    settings: CircuitBreakerSettings,
+    state: BreakerState,
+    /// Failures since the last success.
+    consecutive_failures: u32,
+    /// Ejections without a healthy period between them. Determines the ejection time.
+    ejections: u32,
+    /// All ejections.
+    total_ejections: u64,
+    /// Time at which a half-open breaker was last closed.
+    closed_at: Option<Instant>,
+    /// Outcomes of the present and the previous window.
+    windows: [OutcomeWindow; 2],
+    window_began: Instant,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct OutcomeWindow {
+    successes: u32,
+    failures: u32,
+}
+
+/// Length of one window. The failure ratio is taken over the present and the previous window.
+const WINDOW_LENGTH: Duration = Duration::from_secs(5);
+/// Least number of requests in both windows for which the failure ratio counts.
+const MIN_WINDOW_REQUESTS: u32 = 20;
+/// Longest ejection.
+const MAX_EJECTION_TIME: Duration = Duration::from_mins(5);
+/// Time for which a backend that is overloaded or paused gets no requests.
+const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);
+/// Time for which a backend that is shutting down gets no requests. Within it vLLM either exits or
+/// continues to serve.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// Time after which a half-open backend gets another request, if the outcome of the first is still
+/// unknown.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Share of its traffic that a backend gets at the beginning of slow start.
+const MIN_TRAFFIC_SHARE: f64 = 0.1;
+
+impl Default for CircuitBreakerSettings {
+    /// Ejection for 10 s after 5 consecutive failures or at a failure ratio of 0.5, slow start of
+    /// 30 s, panic mode below half of the backends, stuck after 2 min without tokens.
+    fn default() -> Self {
+        Self {
+            consecutive_failures: 5,
+            failure_ratio: 0.5,
+            base_ejection_time: Duration::from_secs(10),
+            slow_start: Duration::from_secs(30),
+            panic_threshold: 0.5,
+            stuck_after: Some(Duration::from_mins(2)),
+        }
+    }
+}
+
+// === impl CircuitBreaker ===
+
+impl CircuitBreaker {
+    /// A closed breaker.
+    pub fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
+        Self {
+            origin: now,
+            open_until: AtomicU64::new(0),
+            recovered_at: AtomicU64::new(0),
+            inner: Mutex::new(BreakerInner::new(settings, now)).into(),
+        }
+    }
+
+    /// Current settings.
+    pub fn settings(&self) -> CircuitBreakerSettings {
+        self.lock_inner().settings
+    }
+
+    /// Replaces the settings.
+    pub fn set(&self, settings: CircuitBreakerSettings) {
+        self.lock_inner().settings = settings;
+    }
+
+    /// Whether the backend gets no requests now.
+    pub fn is_shut(&self, now: Instant) -> bool {
+        let open_until = self.open_until.load(Ordering::Relaxed);
+        open_until > 0 && self.since_origin(now) < open_until
+    }
+
+    /// Whether the backend gets no requests now because it failed or is shutting down. False for a
+    /// backend that is only overloaded or paused.
+    pub fn is_ejected(&self, now: Instant) -> bool {
+        self.is_shut(now) && self.state() != BreakerState::Resting
+    }
+
+    /// Whether slow start keeps this request from the backend. `random`: a uniform random number in
+    /// `[0, 1)`. With 0, the request is always allowed.
+    pub fn spares(&self, now: Instant, random: f64) -> bool {
+        let recovered_at = self.recovered_at.load(Ordering::Relaxed);
+        recovered_at > 0 && random >= self.slow_start_share(recovered_at, now)
+    }
+
+    /// The backend was picked for a request. The first request after the ejection time makes the
+    /// breaker half-open. A request that it gets while still open (panic mode) has no effect.
+    pub fn on_pick(&self, now: Instant) {
+        if self.open_until.load(Ordering::Relaxed) == 0 || self.is_shut(now) {
+            return;
+        }
+        let mut inner = self.lock_inner();
+        match inner.state {
+            BreakerState::Closed => {}
+            BreakerState::Resting => self.close(&mut inner),
+            BreakerState::Open | BreakerState::HalfOpen => {
+                inner.state = BreakerState::HalfOpen;
+                self.set_open_until(now + PROBE_TIMEOUT);
+            }
+        }
+    }
+
+    /// A request succeeded: its response has begun. Returns whether that closed the breaker.
+    pub fn on_answer(&self, now: Instant) -> bool {
+        let mut inner = self.lock_inner();
+        inner.rotate_windows(now);
+        inner.windows[0].successes += 1;
+        inner.consecutive_failures = 0;
+        // While the breaker is open, a success belongs to a request from before the ejection.
+        let is_recovered = inner.state == BreakerState::HalfOpen;
+        if is_recovered {
+            inner.closed_at = Some(now);
+            self.close(&mut inner);
+            drop(inner);
+            self.on_recovery(now);
+        }
+        is_recovered
+    }
+
+    /// A request failed. Returns whether that ejected the backend.
+    pub fn on_failure(&self, now: Instant) -> bool {
+        let mut inner = self.lock_inner();
+        inner.rotate_windows(now);
+        inner.windows[0].failures += 1;
+        inner.consecutive_failures = inner.consecutive_failures.saturating_add(1);
+        let CircuitBreakerSettings { consecutive_failures, failure_ratio, .. } = inner.settings;
+        let should_eject = match inner.state {
+            BreakerState::Open => false,
+            BreakerState::HalfOpen => true,
+            BreakerState::Closed | BreakerState::Resting => {
+                (consecutive_failures > 0 && inner.consecutive_failures >= consecutive_failures)
+                    || (failure_ratio > 0.0 && inner.failure_ratio() >= failure_ratio)
+            }
+        };
+        if should_eject {
+            self.eject(&mut inner, now);
+        }
+        should_eject
+    }
+
+    /// The engine crashed: ejects the backend at once. Returns whether it was not open before.
+    pub fn on_death(&self, now: Instant) -> bool {
+        let mut inner = self.lock_inner();
+        let is_new = inner.state != BreakerState::Open;
+        if is_new {
+            self.eject(&mut inner, now);
+        }
+        is_new
+    }
+
+    /// The backend reported that it is overloaded or paused.
+    pub fn on_overload(&self, now: Instant) {
+        let mut inner = self.lock_inner();
+        if matches!(inner.state, BreakerState::Closed | BreakerState::Resting) {
+            inner.state = BreakerState::Resting;
+            self.set_open_until(now + OVERLOAD_BACKOFF);
+        }
+    }
+
+    /// The backend is shutting down. Returns whether the breaker was not open before.
+    pub fn on_drain(&self, now: Instant) -> bool {
+        let mut inner = self.lock_inner();
+        let is_new = inner.state != BreakerState::Open;
+        inner.state = BreakerState::Open;
+        self.set_open_until(now + DRAIN_TIME);
+        is_new
+    }
+
+    /// The backend has recovered: closes the breaker, clears the counted outcomes and begins slow
+    /// start.
+    pub fn on_recovery(&self, now: Instant) {
+        let mut inner = self.lock_inner();
+        inner.consecutive_failures = 0;
+        inner.windows = [OutcomeWindow::default(); 2];
+        if inner.state != BreakerState::Closed {
+            self.close(&mut inner);
+        }
+        let is_slow = !inner.settings.slow_start.is_zero();
+        drop(inner);
+        if is_slow {
+            self.recovered_at.store(self.since_origin(now).max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Current state.
+    pub fn state(&self) -> BreakerState {
+        if self.open_until.load(Ordering::Relaxed) == 0 {
+            return BreakerState::Closed;
+        }
+        self.lock_inner().state
+    }
+
+    /// Total number of ejections.
+    pub fn ejections(&self) -> u64 {
+        self.lock_inner().total_ejections
+    }
+
+    fn eject(&self, inner: &mut BreakerInner, now: Instant) {
+        // A healthy period that is longer than the last ejection resets the ejection time.
+        let healthy_time = inner.closed_at.map(|at| now.saturating_duration_since(at));
+        let is_closed = inner.state != BreakerState::HalfOpen;
+        if is_closed && healthy_time.is_some_and(|time| time > inner.ejection_time()) {
+            inner.ejections = 0;
+        }
+        inner.ejections = inner.ejections.saturating_add(1);
+        inner.total_ejections += 1;
+        inner.state = BreakerState::Open;
+        inner.consecutive_failures = 0;
+        inner.windows = [OutcomeWindow::default(); 2];
+        self.set_open_until(now + inner.ejection_time());
+    }
+
+    fn set_open_until(&self, until: Instant) {
+        self.open_until.store(self.since_origin(until).max(1), Ordering::Relaxed);
+    }
+
+    fn close(&self, inner: &mut BreakerInner) {
+        inner.state = BreakerState::Closed;
+        self.open_until.store(0, Ordering::Relaxed);
+    }
+
+    /// Share of its traffic that a backend gets during slow start. It grows linearly from
+    /// [`MIN_TRAFFIC_SHARE`]. At 1, slow start ends.
+    fn slow_start_share(&self, recovered_at: u64, now: Instant) -> f64 {
+        let elapsed = self.since_origin(now).saturating_sub(recovered_at);
+        let slow_start = self.lock_inner().settings.slow_start.as_nanos() as f64;
+        let share = MIN_TRAFFIC_SHARE + (1.0 - MIN_TRAFFIC_SHARE) * (elapsed as f64 / slow_start);
+        if share >= 1.0 {
+            self.recovered_at.store(0, Ordering::Relaxed);
+        }
+        share
+    }
+
+    fn since_origin(&self, moment: Instant) -> u64 {
+        moment.saturating_duration_since(self.origin).as_nanos() as u64
+    }
+
+    fn lock_inner(&self) -> MutexGuard<'_, BreakerInner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl BreakerInner ===
+
+impl BreakerInner {
+    const fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
+        Self {
+            settings,
+            state: BreakerState::Closed,
+            consecutive_failures: 0,
+            ejections: 0,
+            total_ejections: 0,
+            closed_at: None,
+            windows: [OutcomeWindow { successes: 0, failures: 0 }; 2],
+            window_began: now,
+        }
+    }
+
+    /// Duration of the ejection with the number `ejections`, counted from 1.
+    fn ejection_time(&self) -> Duration {
+        let doublings = self.ejections.saturating_sub(1).min(16);
+        self.settings.base_ejection_time.saturating_mul(1 << doublings).min(MAX_EJECTION_TIME)
+    }
+
+    /// Begins a new window if the present one is over.
+    fn rotate_windows(&mut self, now: Instant) {
+        let age = now.saturating_duration_since(self.window_began);
+        if age < WINDOW_LENGTH {
+            return;
+        }
+        let is_recent = age < 2 * WINDOW_LENGTH;
+        let previous = if is_recent { self.windows[0] } else { OutcomeWindow::default() };
+        self.windows = [OutcomeWindow::default(), previous];
+        self.window_began = now;
+    }
+
+    /// Share of failures in both windows. 0 with fewer than [`MIN_WINDOW_REQUESTS`] requests.
+    fn failure_ratio(&self) -> f64 {
+        let sum = |count: fn(&OutcomeWindow) -> u32| self.windows.iter().map(count).sum::<u32>();
+        let (successes, failures) = (sum(|window| window.successes), sum(|window| window.failures));
+        if successes + failures < MIN_WINDOW_REQUESTS {
+            return 0.0;
+        }
+        f64::from(failures) / f64::from(successes + failures)
+    }
+}
+
+// === impl BreakerState ===
+
+impl BreakerState {
+    /// All states.
+    pub const ALL: [Self; 4] = [Self::Closed, Self::Resting, Self::Open, Self::HalfOpen];
+
+    /// Name in metrics and in `/status`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Resting => "resting",
+            Self::Open => "open",
+            Self::HalfOpen => "half_open",
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "breaker_tests.rs"]
+mod tests;

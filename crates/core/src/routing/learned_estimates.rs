@@ -1,0 +1,158 @@
+//! Estimates that are learned from the responses of one backend: prefill cost, tokens per byte,
+//! output length, response time, and how long its prefix cache retains what was sent.
+
+use super::load_report::AtomicF64;
+use super::prefill_cost::{PrefillCost, PrefillFit};
+use super::reservation::TokenCounts;
+use std::sync::{Mutex, PoisonError};
+
+/// Estimates learned from the responses of one backend. Reading them takes no lock. NaN in a field:
+/// no observation yet.
+#[derive(Debug)]
+#[repr(C)] // the fields that routing decisions read come first, next to each other
+pub struct LearnedEstimates {
+    prefill_base: AtomicF64,
+    prefill_per_token: AtomicF64,
+    ttft: AtomicF64,
+    tokens_per_byte: AtomicF64,
+    uncached_prompt_tokens: AtomicF64,
+    output_tokens: AtomicF64,
+    cache_retention: AtomicF64,
+    response_seconds: AtomicF64,
+    prefill_fit: Mutex<PrefillFit>,
+}
+
+/// Weight of one observation in a moving average.
+const EMA_WEIGHT: f64 = 0.05;
+/// Tokens per byte of a prompt before the first reported usage: English text in chat messages.
+const DEFAULT_TOKENS_PER_BYTE: f64 = 0.25;
+/// Output tokens of a response before the first reported usage.
+const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
+/// Bounds of the tokens per byte.
+const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
+/// Bounds of the cache retention. It can exceed 1, because requests of other clients may refresh
+/// blocks that this gateway sent.
+const CACHE_RETENTION_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=1.5;
+
+impl Default for LearnedEstimates {
+    fn default() -> Self {
+        let prefill = PrefillCost::default();
+        Self {
+            prefill_base: AtomicF64::new(prefill.base),
+            prefill_per_token: AtomicF64::new(prefill.per_token),
+            ttft: AtomicF64::new(f64::NAN),
+            tokens_per_byte: AtomicF64::new(f64::NAN),
+            uncached_prompt_tokens: AtomicF64::new(f64::NAN),
+            output_tokens: AtomicF64::new(f64::NAN),
+            cache_retention: AtomicF64::new(1.0),
+            response_seconds: AtomicF64::new(f64::NAN),
+            prefill_fit: Mutex::default(),
+        }
+    }
+}
+
+impl LearnedEstimates {
+    /// Cost of prefill. Before the first output: the default.
+    pub fn prefill(&self) -> PrefillCost {
+        PrefillCost { base: self.prefill_base.get(), per_token: self.prefill_per_token.get() }
+    }
+
+    /// Moving average of the time to first output in seconds. `None`: no output yet.
+    pub fn ttft(&self) -> Option<f64> {
+        non_nan_value(&self.ttft)
+    }
+
+    /// Whether a response has reported its prompt tokens.
+    pub fn has_usage(&self) -> bool {
+        non_nan_value(&self.tokens_per_byte).is_some()
+    }
+
+    /// Prompt tokens per byte of the prompt in the request body.
+    pub fn tokens_per_byte(&self) -> f64 {
+        non_nan_value(&self.tokens_per_byte).unwrap_or(DEFAULT_TOKENS_PER_BYTE)
+    }
+
+    /// Moving average of the uncached prompt tokens of a request. 0: no usage reported yet.
+    pub fn prompt_tokens(&self) -> f64 {
+        non_nan_value(&self.uncached_prompt_tokens).unwrap_or(0.0)
+    }
+
+    /// Moving average of the output tokens of a response.
+    pub fn output_tokens(&self) -> f64 {
+        non_nan_value(&self.output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS)
+    }
+
+    /// Share of the KV cache that retains blocks sent by this gateway.
+    pub fn retention(&self) -> f64 {
+        self.cache_retention.get()
+    }
+
+    /// Moving average of the time from the first output of a response to its end, in seconds. A
+    /// non-streaming response counts from the request on. `None`: no response has ended.
+    pub fn answer(&self) -> Option<f64> {
+        non_nan_value(&self.response_seconds)
+    }
+
+    /// A response has ended. `seconds`: see [`answer`](Self::answer).
+    pub(super) fn on_end(&self, seconds: f64) {
+        update_ema(&self.response_seconds, seconds);
+    }
+
+    /// The first output of a request came after `seconds`. `work`: the tokens that had to be
+    /// computed for it. `None`: the request also waited for a slot, so its time says nothing about
+    /// prefill.
+    pub(super) fn on_first_output(&self, work: Option<f64>, seconds: f64) {
+        update_ema(&self.ttft, seconds);
+        let Some(work) = work else { return };
+        let mut prefill_fit = self.prefill_fit.lock().unwrap_or_else(PoisonError::into_inner);
+        let cost = prefill_fit.on_first_output(work, seconds);
+        self.prefill_base.set(cost.base);
+        self.prefill_per_token.set(cost.per_token);
+    }
+
+    /// A response has reported its usage. `prompt_bytes`: length of the prompt. `predicted_cached`:
+    /// prompt tokens that were predicted to be cached.
+    pub(super) fn on_usage(&self, prompt_bytes: u64, predicted_cached: u64, counts: &TokenCounts) {
+        if let Some(output) = counts.output {
+            update_ema(&self.output_tokens, output as f64);
+        }
+        let Some(prompt) = counts.prompt.filter(|prompt| *prompt > 0) else { return };
+        if prompt_bytes > 0 {
+            let ratio = prompt as f64 / prompt_bytes as f64;
+            let ratio = ratio.clamp(*TOKENS_PER_BYTE_RANGE.start(), *TOKENS_PER_BYTE_RANGE.end());
+            update_ema(&self.tokens_per_byte, ratio);
+        }
+        let uncached = prompt.saturating_sub(counts.cached.unwrap_or(predicted_cached));
+        update_ema(&self.uncached_prompt_tokens, uncached as f64);
+        if let Some(cached) = counts.cached {
+            self.adjust_cache_retention(predicted_cached as f64, cached as f64, prompt as f64);
+        }
+    }
+
+    /// Compares the cached tokens of a prompt with the prediction, and corrects the retention: down
+    /// by up to 25 % if the cache had much less than predicted, else up by 2 %.
+    fn adjust_cache_retention(&self, predicted_cached: f64, cached: f64, prompt: f64) {
+        let missing = (predicted_cached - cached) / prompt;
+        let factor = if missing > 0.1 {
+            1.0 - 0.25 * missing
+        } else if missing < -0.1 || predicted_cached > 0.0 {
+            1.02
+        } else {
+            return;
+        };
+        let retention = self.cache_retention.get() * factor;
+        self.cache_retention
+            .set(retention.clamp(*CACHE_RETENTION_RANGE.start(), *CACHE_RETENTION_RANGE.end()));
+    }
+}
+
+/// The value. `None`: NaN, so there was no observation yet.
+fn non_nan_value(mean: &AtomicF64) -> Option<f64> {
+    Some(mean.get()).filter(|mean| !mean.is_nan())
+}
+
+/// Updates an exponential moving average. The first value replaces NaN.
+fn update_ema(mean: &AtomicF64, value: f64) {
+    let before = mean.get();
+    mean.set(if before.is_nan() { value } else { before + EMA_WEIGHT * (value - before) });
+}

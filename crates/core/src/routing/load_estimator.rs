@@ -1,0 +1,395 @@
+//! Estimates the present load of one backend from its last report and from the requests of this
+//! gateway. [`LoadEstimator::candidate`] reads a few dozen atomics and takes no lock.
+//!
+//! A report is valid for the time of its scrape. The requests that this gateway sent since are
+//! added, those that ended since are subtracted. With the age of the report, the estimate moves
+//! gradually from the report to local load and the mean of external load: `certainty = horizon ÷
+//! (horizon + age)`. No threshold on the age makes choices change abruptly.
+
+use super::learned_estimates::LearnedEstimates;
+use super::load_report::{AtomicF64, LastReport, LoadReport};
+use super::pending_outputs::{PendingOutputId, PendingOutputs};
+use super::prefix_table::PrefixTable;
+use super::reservation::{LocalLoad, Reservation, TokenCounts};
+use super::slot_estimator::SlotEstimator;
+use super::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// State from which the load of one backend is estimated. Times are seconds since `epoch`.
+#[derive(Debug)]
+#[repr(C)] // the fields that routing decisions read come first, next to each other
+pub struct LoadEstimator {
+    epoch: Instant,
+    /// Age in seconds at which a report counts for half.
+    horizon: AtomicF64,
+    in_flight: AtomicU32,
+    /// Streams in flight without a first output.
+    pending_output_count: AtomicU32,
+    /// Streams that have stalled after their first output.
+    stalled_streams: AtomicU32,
+    /// Number of ended requests. It wraps around on overflow.
+    ended_requests: AtomicU32,
+    /// Prompt tokens that the engine has to compute for the pending streams.
+    backlog_tokens: AtomicU64,
+    /// Tokens that the requests in flight may hold in the KV cache.
+    kv_tokens: AtomicU64,
+    /// Time of the last request.
+    last_sent_at: AtomicF64,
+    /// Time at which a pending stream last had output or ended, or at which the backlog began.
+    prefill_progress_at: AtomicF64,
+    /// Time at which the prompts of the non-streaming requests will probably be computed. Their
+    /// first outputs cannot be observed.
+    unobserved_prefill_until: AtomicF64,
+    /// Time at which a stream last began to stall.
+    stalled_since: AtomicF64,
+    pending_outputs: PendingOutputs,
+    slot_estimator: SlotEstimator,
+    last_report: LastReport,
+    /// Created with the first prompt that has blocks, when the block size in tokens is known.
+    prefix_table: OnceLock<PrefixTable>,
+    /// Last, because its last fields are only used for learning.
+    learned_estimates: LearnedEstimates,
+}
+
+/// Idle time after which the learned prefill cost is halved.
+const IDLE_HALVING_SECONDS: f64 = 30.0;
+/// Assumed number of blocks of a cache whose capacity is not reported.
+const DEFAULT_CACHE_BLOCKS: f64 = 8_192.0;
+
+// === impl LoadEstimator ===
+
+impl LoadEstimator {
+    /// An estimator without observations. `horizon`: age at which a report counts for half.
+    pub fn new(epoch: Instant, horizon: Duration) -> Self {
+        Self {
+            epoch,
+            horizon: AtomicF64::new(horizon_in_seconds(horizon)),
+            in_flight: AtomicU32::new(0),
+            pending_output_count: AtomicU32::new(0),
+            stalled_streams: AtomicU32::new(0),
+            ended_requests: AtomicU32::new(0),
+            backlog_tokens: AtomicU64::new(0),
+            kv_tokens: AtomicU64::new(0),
+            last_sent_at: AtomicF64::new(0.0),
+            prefill_progress_at: AtomicF64::new(0.0),
+            unobserved_prefill_until: AtomicF64::new(0.0),
+            stalled_since: AtomicF64::new(0.0),
+            pending_outputs: PendingOutputs::new(),
+            slot_estimator: SlotEstimator::new(),
+            last_report: LastReport::nothing(),
+            prefix_table: OnceLock::new(),
+            learned_estimates: LearnedEstimates::default(),
+        }
+    }
+
+    /// Age at which a report counts for half.
+    pub fn horizon(&self) -> Duration {
+        Duration::try_from_secs_f64(self.horizon.get()).unwrap_or(Duration::MAX)
+    }
+
+    /// Changes the age at which a report counts for half.
+    pub fn set_horizon(&self, horizon: Duration) {
+        self.horizon.set(horizon_in_seconds(horizon));
+    }
+
+    /// Sum over the requests of this gateway in flight at the backend.
+    pub fn local_load(&self) -> LocalLoad {
+        LocalLoad {
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            pending: self.pending_output_count.load(Ordering::Relaxed),
+            backlog: self.backlog_tokens.load(Ordering::Relaxed),
+            tokens: self.kv_tokens.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Estimates learned from the responses of the backend.
+    pub fn learned(&self) -> &LearnedEstimates {
+        &self.learned_estimates
+    }
+
+    /// Estimated number of sequences that the engine runs at once. `None`: not known.
+    pub fn slots(&self) -> Option<f64> {
+        self.slot_estimator.known()
+    }
+
+    /// Weight of the last report: 1 when it is new, ½ at the horizon, 0 without a report.
+    pub fn certainty(&self, now: Instant) -> f64 {
+        self.certainty_at(self.seconds(now))
+    }
+
+    /// Size of the prefix table in bytes.
+    pub fn prefix_table_bytes(&self) -> usize {
+        self.prefix_table.get().map_or(0, PrefixTable::bytes)
+    }
+
+    /// The estimated state of the backend for a prompt. The caller sets `position`, `weight`,
+    /// `has_adapter` and `key`.
+    pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
+        let (local_load, now) = (self.local_load(), self.seconds(now));
+        let prefill = self.prefill(&local_load, now);
+        let tokens_per_byte = self.learned_estimates.tokens_per_byte();
+        let tokens = prompt.bytes as f64 * tokens_per_byte;
+        let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
+        let cached = (self.matched(prompt, block_tokens) as f64 * block_tokens).min(tokens);
+        let certainty = self.certainty_at(now);
+        let external = self.last_report.external_requests(certainty);
+        let waiting = self.last_report.waiting(&local_load, certainty);
+        let external_waiting = (waiting - f64::from(local_load.pending)).clamp(0.0, external);
+        let backlog = self.remaining_backlog(&local_load, &prefill, now)
+            + external_waiting * self.learned_estimates.prompt_tokens();
+        let capacity = self.last_report.capacity();
+        Candidate {
+            position: 0,
+            in_flight: local_load.in_flight,
+            weight: 1,
+            has_adapter: true,
+            key: 0,
+            prompt: tokens,
+            cached,
+            output: self.learned_estimates.output_tokens(),
+            backlog,
+            prefill,
+            is_tried: self.learned_estimates.ttft().is_some(),
+            is_told: self.learned_estimates.has_usage(),
+            rested: (now - self.last_sent_at.get()).max(0.0),
+            waiting,
+            running: (f64::from(local_load.in_flight) + external - waiting).max(0.0),
+            said: self.last_report.last(&local_load),
+            kv_usage: self.last_report.kv_usage(&local_load, certainty),
+            capacity,
+            certainty,
+            slot_wait: self.slot_wait(f64::from(local_load.in_flight) + external),
+            overdue: self.overdue(&local_load, now),
+        }
+    }
+
+    /// Adds a request that is sent to the backend. The first output of a non-streaming request
+    /// cannot be observed: its prompt is assumed to be computed at the learned speed.
+    pub fn reserve(
+        &self,
+        candidate: &Candidate,
+        prompt: &PromptFingerprint,
+        is_stream: bool,
+        now: Instant,
+    ) -> Reservation {
+        let uncached = (candidate.prompt - candidate.cached).max(0.0) as u64;
+        let since_epoch = self.seconds(now);
+        let reservation = Reservation {
+            tokens: (candidate.prompt + candidate.output) as u64,
+            uncached,
+            cached: candidate.cached as u64,
+            work: candidate.backlog + uncached as f64,
+            bytes: prompt.bytes,
+            sent: now,
+            began: None,
+            ticket: self.expect_output(candidate, is_stream, since_epoch),
+            waits_for_slot: candidate.slot_wait > 0.0,
+            is_pending: is_stream,
+        };
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.kv_tokens.fetch_add(reservation.tokens, Ordering::Relaxed);
+        self.last_sent_at.set(since_epoch);
+        self.begin_prefill(&reservation, &candidate.prefill, since_epoch);
+        if !prompt.blocks.is_empty() {
+            let tokens_per_byte = candidate.prompt / prompt.bytes as f64;
+            let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
+            let table = || PrefixTable::new(self.blocks(block_tokens) as usize);
+            self.prefix_table.get_or_init(table).touch(&prompt.blocks);
+        }
+        reservation
+    }
+
+    /// Records the first output of a stream. Later calls for the same reservation have no effect.
+    pub fn first_output(&self, reservation: &mut Reservation, now: Instant) {
+        if !self.end_prefill(reservation, now) {
+            return;
+        }
+        reservation.began = Some(now);
+        if let Some(id) = reservation.ticket.take() {
+            self.pending_outputs.on_output(id);
+        }
+        let seconds = now.saturating_duration_since(reservation.sent).as_secs_f64();
+        // The time to first output of a request that waited for a slot says nothing about prefill.
+        let work = (!reservation.waits_for_slot).then_some(reservation.work);
+        self.learned_estimates.on_first_output(work, seconds);
+    }
+
+    /// Records the token usage that a response reported, and learns from it.
+    pub fn answered(&self, reservation: &mut Reservation, counts: &TokenCounts) {
+        // A response without output is no evidence about the engine: the API server of the backend
+        // creates errors itself.
+        if reservation.began.is_none() && counts.output.is_some_and(|output| output > 0) {
+            reservation.began = Some(reservation.sent);
+            if let Some(id) = reservation.ticket.take() {
+                self.pending_outputs.on_output(id);
+            }
+        }
+        self.learned_estimates.on_usage(reservation.bytes, reservation.cached, counts);
+    }
+
+    /// Removes a request that has ended for any reason.
+    pub fn release(&self, mut reservation: Reservation, now: Instant) {
+        self.end_prefill(&mut reservation, now);
+        if let Some(id) = reservation.ticket {
+            self.pending_outputs.remove(id);
+        }
+        if let Some(began) = reservation.began {
+            self.learned_estimates.on_end(now.saturating_duration_since(began).as_secs_f64());
+        }
+        self.ended_requests.fetch_add(1, Ordering::Relaxed);
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.kv_tokens.fetch_sub(reservation.tokens, Ordering::Relaxed);
+    }
+
+    /// Stores a report. `at`: time of the scrape. `local_load`: local load at that time.
+    pub fn on_report(&self, report: &LoadReport, local_load: &LocalLoad, at: Instant) {
+        if self.last_report.set(report, local_load, self.seconds(at)) {
+            self.pending_outputs.on_progress();
+        }
+        self.slot_estimator.on_report(report, self.ended_requests.load(Ordering::Relaxed));
+    }
+
+    /// Records that a stream has stalled after its first output, or has resumed.
+    pub fn on_stall_change(&self, is_stalled: bool, now: Instant) {
+        if is_stalled {
+            self.stalled_since.set(self.seconds(now));
+            self.stalled_streams.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.stalled_streams.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Number of streams that are stalled now.
+    pub fn silent(&self) -> u32 {
+        self.stalled_streams.load(Ordering::Relaxed)
+    }
+
+    /// Resets the state that a restart of the backend invalidates: prefix table and slot estimate.
+    pub fn on_restart(&self) {
+        self.slot_estimator.forget();
+        if let Some(prefix_table) = self.prefix_table.get() {
+            prefix_table.clear();
+        }
+    }
+
+    fn begin_prefill(&self, reservation: &Reservation, prefill: &PrefillCost, now: f64) {
+        if !reservation.is_pending {
+            let work = reservation.uncached as f64 * prefill.per_token;
+            self.unobserved_prefill_until.set(self.unobserved_prefill_until.get().max(now) + work);
+            return;
+        }
+        self.backlog_tokens.fetch_add(reservation.uncached, Ordering::Relaxed);
+        if self.pending_output_count.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.prefill_progress_at.set(now);
+        }
+    }
+
+    fn end_prefill(&self, reservation: &mut Reservation, now: Instant) -> bool {
+        let was_pending = std::mem::take(&mut reservation.is_pending);
+        if was_pending {
+            self.pending_output_count.fetch_sub(1, Ordering::Relaxed);
+            self.backlog_tokens.fetch_sub(reservation.uncached, Ordering::Relaxed);
+            self.prefill_progress_at.set(self.seconds(now));
+        }
+        was_pending
+    }
+
+    /// Adds a request to the pending outputs, with its predicted time. `None`: a non-streaming
+    /// request whose response time is not yet known; it is not added.
+    fn expect_output(
+        &self,
+        candidate: &Candidate,
+        is_stream: bool,
+        now: f64,
+    ) -> Option<PendingOutputId> {
+        let ttft = kv_aware::ttft(&kv_aware::KvAwareSettings::default(), candidate, false);
+        if is_stream {
+            return Some(self.pending_outputs.add_stream(ttft, now));
+        }
+        let response_seconds = self.learned_estimates.answer()?;
+        Some(self.pending_outputs.add_non_streaming(ttft, response_seconds, now))
+    }
+
+    /// Seconds for which the oldest request without output has been overdue, or for which all
+    /// streams have stalled, whichever is longer.
+    fn overdue(&self, local_load: &LocalLoad, now: f64) -> f64 {
+        let overdue = self.pending_outputs.overdue(now);
+        let stalled = self.silent();
+        if stalled == 0 || stalled < local_load.in_flight.saturating_sub(local_load.pending) {
+            return overdue;
+        }
+        overdue.max(now - self.stalled_since.get())
+    }
+
+    /// Seconds until a slot of the engine is free for one more request, with `requests` requests at
+    /// the backend. It is assumed that slots become free evenly over the time of a response.
+    fn slot_wait(&self, requests: f64) -> f64 {
+        let response_seconds = self.learned_estimates.answer();
+        let (Some(slots), Some(response_seconds)) = (self.slot_estimator.known(), response_seconds)
+        else {
+            return 0.0;
+        };
+        (requests + 1.0 - slots).max(0.0) * response_seconds / slots
+    }
+
+    /// The learned prefill cost, which decays while no stream is pending. Without the decay, a
+    /// backend that was slow once would never get a request again.
+    fn prefill(&self, local_load: &LocalLoad, now: f64) -> PrefillCost {
+        let cost = self.learned_estimates.prefill();
+        if local_load.pending > 0 {
+            return cost;
+        }
+        let idle = (now - self.prefill_progress_at.get()).max(0.0);
+        let factor = IDLE_HALVING_SECONDS / (IDLE_HALVING_SECONDS + idle);
+        PrefillCost { base: cost.base * factor, per_token: cost.per_token * factor }
+    }
+
+    /// Prompt tokens that the engine still has to compute: the backlog, less the part of the prompt
+    /// in prefill that is probably computed by now. The gateway does not know which prompt is in
+    /// prefill, so the mean length is assumed for it.
+    fn remaining_backlog(&self, local_load: &LocalLoad, prefill: &PrefillCost, now: f64) -> f64 {
+        let unobserved = (self.unobserved_prefill_until.get() - now).max(0.0);
+        if local_load.pending == 0 && unobserved <= 0.0 {
+            return 0.0;
+        }
+        let speed = prefill.per_token.recip();
+        let backlog = local_load.backlog as f64;
+        let since = (now - self.prefill_progress_at.get()).max(0.0);
+        let mean = backlog / f64::from(local_load.pending.max(1));
+        unobserved * speed + (backlog - (since * speed).min(mean)).max(0.0)
+    }
+
+    /// Number of leading blocks of a prompt that are probably cached.
+    fn matched(&self, prompt: &PromptFingerprint, block_tokens: f64) -> usize {
+        let Some(prefix_table) = self.prefix_table.get() else { return 0 };
+        let retained = self.blocks(block_tokens) * self.learned_estimates.retention();
+        prefix_table.matched(&prompt.blocks, retained as usize)
+    }
+
+    /// Number of blocks of `block_tokens` tokens that the KV cache can hold.
+    fn blocks(&self, block_tokens: f64) -> f64 {
+        let capacity = self.last_report.capacity();
+        capacity.map_or(DEFAULT_CACHE_BLOCKS, |capacity| capacity as f64 / block_tokens.max(1.0))
+    }
+
+    fn certainty_at(&self, now: f64) -> f64 {
+        let horizon = self.horizon.get();
+        self.last_report.age(now).map_or(0.0, |age| horizon / (horizon + age))
+    }
+
+    /// Seconds since the epoch.
+    fn seconds(&self, now: Instant) -> f64 {
+        now.saturating_duration_since(self.epoch).as_secs_f64()
+    }
+}
+
+/// The horizon in seconds, at least 1 ms. With a horizon of 0, new reports would count for nothing.
+fn horizon_in_seconds(horizon: Duration) -> f64 {
+    horizon.as_secs_f64().max(0.001)
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

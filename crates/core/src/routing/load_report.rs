@@ -1,0 +1,181 @@
+//! The last load report of a backend, and estimates that combine it with local load.
+//!
+//! Each value is one atomic. A reader may see some values of one report and some of the next; each
+//! value is valid by itself.
+
+use super::reservation::LocalLoad;
+use serde::Serialize;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Load of a backend, from one scrape of its metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LoadReport {
+    /// KV cache usage, from 0 to 1. `None`: not reported.
+    pub kv_usage: Option<f64>,
+    /// Requests that wait in the engine.
+    pub waiting: f64,
+    /// Requests that run in the engine.
+    pub running: f64,
+    /// Capacity of the KV cache in tokens. `None`: not reported.
+    pub capacity: Option<u64>,
+    /// Prompt tokens computed and tokens generated since the start of the engine. `None`: not
+    /// reported.
+    pub tokens: Option<f64>,
+}
+
+/// Load of the last report, and the change of local load since.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ReportedLoad {
+    /// Requests that waited in the engine.
+    pub waiting: f64,
+    /// Requests that ran in the engine.
+    pub running: f64,
+    /// Requests that this gateway sent since the report, less its requests that ended since.
+    pub sent_since: f64,
+}
+
+/// The last report.
+#[derive(Debug)]
+pub(super) struct LastReport {
+    /// Time of the scrape in seconds since the epoch of the estimator. NaN: no report yet.
+    reported_at: AtomicF64,
+    kv_usage: AtomicF64,
+    waiting: AtomicF64,
+    running: AtomicF64,
+    /// 0: not known.
+    kv_capacity_tokens: AtomicU64,
+    /// [`LoadReport::tokens`]. NaN: not known.
+    engine_tokens: AtomicF64,
+    /// KV cache usage of one token: 1 ÷ capacity. 0: the capacity is not known.
+    usage_per_token: AtomicF64,
+    /// [`LocalLoad::in_flight`] at the time of the scrape.
+    local_in_flight: AtomicU32,
+    /// [`LocalLoad::pending`] at the time of the scrape.
+    local_pending_output_count: AtomicU32,
+    /// [`LocalLoad::tokens`] at the time of the scrape.
+    local_kv_tokens: AtomicU64,
+    /// Moving average of the requests at the backend that this gateway did not send.
+    external_requests_mean: AtomicF64,
+}
+
+/// An `f64` with relaxed atomic access.
+#[derive(Debug)]
+pub(super) struct AtomicF64(AtomicU64);
+
+/// Weight of one report in the moving average of external requests.
+const EXTERNAL_REQUESTS_EMA_WEIGHT: f64 = 0.1;
+
+// === impl LastReport ===
+
+impl LastReport {
+    /// No report yet.
+    pub(super) fn nothing() -> Self {
+        Self {
+            reported_at: AtomicF64::new(f64::NAN),
+            kv_usage: AtomicF64::new(f64::NAN),
+            waiting: AtomicF64::new(0.0),
+            running: AtomicF64::new(0.0),
+            kv_capacity_tokens: AtomicU64::new(0),
+            engine_tokens: AtomicF64::new(f64::NAN),
+            usage_per_token: AtomicF64::new(0.0),
+            local_in_flight: AtomicU32::new(0),
+            local_pending_output_count: AtomicU32::new(0),
+            local_kv_tokens: AtomicU64::new(0),
+            external_requests_mean: AtomicF64::new(0.0),
+        }
+    }
+
+    /// Stores a report. `local_load` is the local load at the time of the scrape. Returns whether
+    /// the engine has computed or generated tokens since the previous report.
+    pub(super) fn set(&self, report: &LoadReport, local_load: &LocalLoad, at: f64) -> bool {
+        let external = (report.waiting + report.running - f64::from(local_load.in_flight)).max(0.0);
+        let mean = self.external_requests_mean.get();
+        self.external_requests_mean.set(mean + EXTERNAL_REQUESTS_EMA_WEIGHT * (external - mean));
+        self.kv_usage.set(report.kv_usage.unwrap_or(f64::NAN));
+        self.waiting.set(report.waiting);
+        self.running.set(report.running);
+        self.kv_capacity_tokens.store(report.capacity.unwrap_or(0), Ordering::Relaxed);
+        let usage_per_token =
+            report.capacity.filter(|tokens| *tokens > 0).map(|tokens| 1.0 / tokens as f64);
+        self.usage_per_token.set(usage_per_token.unwrap_or(0.0));
+        self.local_in_flight.store(local_load.in_flight, Ordering::Relaxed);
+        self.local_pending_output_count.store(local_load.pending, Ordering::Relaxed);
+        self.local_kv_tokens.store(local_load.tokens, Ordering::Relaxed);
+        self.reported_at.set(at);
+        let before = self.engine_tokens.get();
+        self.engine_tokens.set(report.tokens.unwrap_or(f64::NAN));
+        report.tokens.is_some_and(|tokens| !before.is_nan() && tokens.to_bits() != before.to_bits())
+    }
+
+    /// Age in seconds. `None`: no report yet.
+    pub(super) fn age(&self, now: f64) -> Option<f64> {
+        let age = now - self.reported_at.get();
+        (!age.is_nan()).then(|| age.max(0.0))
+    }
+
+    /// Capacity of the KV cache in tokens.
+    pub(super) fn capacity(&self) -> Option<u64> {
+        Some(self.kv_capacity_tokens.load(Ordering::Relaxed)).filter(|capacity| *capacity > 0)
+    }
+
+    /// The reported load, and the change of local load since.
+    pub(super) fn last(&self, local_load: &LocalLoad) -> ReportedLoad {
+        let in_flight_then = self.local_in_flight.load(Ordering::Relaxed);
+        ReportedLoad {
+            waiting: self.waiting.get(),
+            running: self.running.get(),
+            sent_since: f64::from(local_load.in_flight) - f64::from(in_flight_then),
+        }
+    }
+
+    /// Estimated requests at the backend that this gateway did not send. With falling certainty, it
+    /// moves from the last report to the moving average.
+    pub(super) fn external_requests(&self, certainty: f64) -> f64 {
+        let local = f64::from(self.local_in_flight.load(Ordering::Relaxed));
+        let reported = (self.waiting.get() + self.running.get() - local).max(0.0);
+        certainty * reported + (1.0 - certainty) * self.external_requests_mean.get()
+    }
+
+    /// Estimated requests that wait in the engine. Without a report, all local requests without
+    /// output may be waiting.
+    pub(super) fn waiting(&self, local_load: &LocalLoad, certainty: f64) -> f64 {
+        let pending = f64::from(local_load.pending);
+        let sent_since =
+            pending - f64::from(self.local_pending_output_count.load(Ordering::Relaxed));
+        let by_report = (self.waiting.get() + sent_since).max(0.0);
+        certainty * by_report + (1.0 - certainty) * pending
+    }
+
+    /// Estimated KV cache usage. `None`: not reported.
+    pub(super) fn kv_usage(&self, local_load: &LocalLoad, certainty: f64) -> Option<f64> {
+        let (reported, usage_per_token) = (self.kv_usage.get(), self.usage_per_token.get());
+        if reported.is_nan() {
+            return None;
+        }
+        if usage_per_token <= 0.0 {
+            return Some(reported);
+        }
+        let local_tokens = local_load.tokens as f64;
+        let sent_since = local_tokens - self.local_kv_tokens.load(Ordering::Relaxed) as f64;
+        let by_report = (reported + sent_since * usage_per_token).max(0.0);
+        // Requests may share blocks, so the sum may exceed the capacity.
+        let by_local_load = (local_tokens * usage_per_token).min(1.0);
+        Some(certainty * by_report + (1.0 - certainty) * by_local_load)
+    }
+}
+
+// === impl AtomicF64 ===
+
+impl AtomicF64 {
+    pub(super) const fn new(value: f64) -> Self {
+        Self(AtomicU64::new(value.to_bits()))
+    }
+
+    pub(super) fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,272 @@
+//! Tracks the requests at one backend that have had no output yet, and for how long the oldest one
+//! is overdue.
+//!
+//! A request that has waited longer than predicted is evidence against the backend: its engine may
+//! be frozen although `/health` answers. Engines serve in order of arrival, so the delay of the
+//! request at the head of the queue predicts the delay of the next request (the head-of-line
+//! estimator of Ibrahim and Whitt 2009: *Real-time delay estimation based on delay history*). The
+//! delay is measured against the prediction of the request itself, so a long prompt is not overdue
+//! while it is computed.
+//!
+//! When a request has output, all requests that were sent before it are removed: they were served
+//! out of order, and their delay does not predict the delay of the next request. A non-streaming
+//! request shows no output before its end. It counts only until the metrics of the engine show
+//! that the engine generates tokens.
+
+use super::load_report::AtomicF64;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The requests without output. Times are seconds since the epoch of the [`LoadEstimator`].
+///
+/// [`LoadEstimator`]: super::LoadEstimator
+#[derive(Debug)]
+#[repr(C)] // routing decisions read only the first two fields
+pub(super) struct PendingOutputs {
+    /// Time at which the oldest request becomes overdue. Infinity: there is no request.
+    overdue_from: AtomicF64,
+    /// Time at which the output of that request was expected.
+    expected_at: AtomicF64,
+    queues: Mutex<PendingQueues>,
+}
+
+#[derive(Debug, Default)]
+struct PendingQueues {
+    /// The id that was assigned last.
+    last_id: u64,
+    /// Streams, in the order in which they were sent.
+    streams: VecDeque<PendingOutput>,
+    /// Non-streaming requests, in the order in which they were sent.
+    non_streaming: VecDeque<PendingOutput>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct PendingOutput {
+    id: u64,
+    overdue_from: f64,
+    expected_at: f64,
+}
+
+/// Identifies a request in the queues of its backend. Later requests have greater ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PendingOutputId(u64);
+
+/// A request is overdue after this multiple of its prediction plus [`OVERDUE_SLACK_SECONDS`].
+/// Predictions of single requests are often wrong by a factor of two.
+const OVERDUE_FACTOR: f64 = 2.0;
+/// Time added to the prediction before a request is overdue.
+const OVERDUE_SLACK_SECONDS: f64 = 0.25;
+/// Multiple of the mean response time after which a non-streaming request is overdue. It is greater
+/// than [`OVERDUE_FACTOR`], because response lengths vary more than prediction errors.
+const RESPONSE_TIME_FACTOR: f64 = 4.0;
+
+// === impl PendingOutputs ===
+
+impl PendingOutputs {
+    pub(super) fn new() -> Self {
+        Self {
+            overdue_from: AtomicF64::new(f64::INFINITY),
+            expected_at: AtomicF64::new(f64::INFINITY),
+            queues: Mutex::default(),
+        }
+    }
+
+    /// Seconds since the output of the oldest request was expected, if that request is overdue.
+    /// 0: it is not overdue, or there is no request.
+    pub(super) fn overdue(&self, now: f64) -> f64 {
+        if now <= self.overdue_from.get() {
+            return 0.0;
+        }
+        // The two values are not read atomically: this may be the time of the next request.
+        (now - self.expected_at.get()).max(0.0)
+    }
+
+    /// Adds a stream. Its first output is expected after `expected_seconds`.
+    pub(super) fn add_stream(&self, expected_seconds: f64, now: f64) -> PendingOutputId {
+        let overdue_from = now + OVERDUE_FACTOR * expected_seconds + OVERDUE_SLACK_SECONDS;
+        self.add(|queues| &mut queues.streams, overdue_from, now + expected_seconds)
+    }
+
+    /// Adds a non-streaming request. Its first token is expected after `expected_seconds`, and the
+    /// response `response_seconds` later.
+    pub(super) fn add_non_streaming(
+        &self,
+        expected_seconds: f64,
+        response_seconds: f64,
+        now: f64,
+    ) -> PendingOutputId {
+        let overdue_from = now
+            + OVERDUE_FACTOR * expected_seconds
+            + OVERDUE_SLACK_SECONDS
+            + RESPONSE_TIME_FACTOR * response_seconds;
+        let expected_at = now + expected_seconds + response_seconds;
+        self.add(|queues| &mut queues.non_streaming, overdue_from, expected_at)
+    }
+
+    /// Removes a request that has had output, and all requests that were sent before it.
+    pub(super) fn on_output(&self, id: PendingOutputId) {
+        let mut queues = self.lock_queues();
+        let is_up_to_id = |pending: &PendingOutput| pending.id <= id.0;
+        let PendingQueues { streams, non_streaming, .. } = &mut *queues;
+        for queue in [streams, non_streaming] {
+            while queue.front().is_some_and(is_up_to_id) {
+                queue.pop_front();
+            }
+        }
+        self.publish_oldest(&queues);
+    }
+
+    /// Removes a request that ended without output. The earlier requests stay, because this is no
+    /// evidence that the engine serves them.
+    pub(super) fn remove(&self, id: PendingOutputId) {
+        let mut queues = self.lock_queues();
+        let PendingQueues { streams, non_streaming, .. } = &mut *queues;
+        for queue in [streams, non_streaming] {
+            if let Ok(index) = queue.binary_search_by_key(&id.0, |pending| pending.id) {
+                queue.remove(index);
+            }
+        }
+        self.publish_oldest(&queues);
+    }
+
+    /// Removes all non-streaming requests: the engine generates tokens, and they may be for them.
+    pub(super) fn on_progress(&self) {
+        let mut queues = self.lock_queues();
+        queues.non_streaming.clear();
+        self.publish_oldest(&queues);
+    }
+
+    fn add(
+        &self,
+        queue: impl Fn(&mut PendingQueues) -> &mut VecDeque<PendingOutput>,
+        overdue_from: f64,
+        expected_at: f64,
+    ) -> PendingOutputId {
+        let mut queues = self.lock_queues();
+        queues.last_id += 1;
+        let id = queues.last_id;
+        let queue = queue(&mut queues);
+        queue.push_back(PendingOutput { id, overdue_from, expected_at });
+        if queue.len() == 1 {
+            self.publish_oldest(&queues);
+        }
+        PendingOutputId(id)
+    }
+
+    /// Publishes the times of the oldest stream or the oldest non-streaming request, whichever
+    /// becomes overdue first, for reads without a lock.
+    fn publish_oldest(&self, queues: &PendingQueues) {
+        let fronts = [queues.streams.front(), queues.non_streaming.front()].into_iter().flatten();
+        let first = fronts.min_by(|a, b| a.overdue_from.total_cmp(&b.overdue_from));
+        let [overdue_from, expected_at] =
+            first.map_or([f64::INFINITY; 2], |pending| [pending.overdue_from, pending.expected_at]);
+        self.expected_at.set(expected_at);
+        self.overdue_from.set(overdue_from);
+    }
+
+    fn lock_queues(&self) -> MutexGuard<'_, PendingQueues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn is_close(actual: f64, expected: f64) -> bool {
+        (actual - expected).abs() < 1e-9
+    }
+
+    #[test]
+    fn a_request_is_overdue_after_twice_its_prediction_and_a_quarter_of_a_second() {
+        let pending = PendingOutputs::new();
+        assert!(is_close(pending.overdue(1e9), 0.0), "no request");
+        pending.add_stream(0.1, 10.0);
+        assert!(is_close(pending.overdue(10.44), 0.0));
+        assert!(is_close(pending.overdue(10.46), 0.36), "since its output was expected");
+    }
+
+    #[test]
+    fn a_long_prompt_is_not_overdue_during_its_prefill() {
+        let pending = PendingOutputs::new();
+        let long = pending.add_stream(20.0, 0.0);
+        pending.add_stream(20.1, 0.1);
+        assert!(is_close(pending.overdue(40.0), 0.0));
+        pending.on_output(long);
+        assert!(is_close(pending.overdue(40.5), 0.0));
+        assert!(is_close(pending.overdue(41.0), 20.8));
+    }
+
+    #[test]
+    fn the_oldest_request_counts_until_it_has_output() {
+        let pending = PendingOutputs::new();
+        let ids = [0.0, 1.0, 2.0].map(|sent| pending.add_stream(0.1, sent));
+        assert!(is_close(pending.overdue(3.0), 2.9));
+        pending.on_output(ids[0]);
+        assert!(is_close(pending.overdue(3.0), 1.9));
+        pending.on_output(ids[1]);
+        pending.on_output(ids[2]);
+        assert!(is_close(pending.overdue(3.0), 0.0));
+    }
+
+    #[test]
+    fn an_overtaken_request_is_ignored() {
+        let pending = PendingOutputs::new();
+        let stuck = pending.add_stream(0.1, 0.0);
+        let later = pending.add_stream(0.1, 50.0);
+        pending.on_output(later);
+        assert!(is_close(pending.overdue(100.0), 0.0));
+        pending.remove(stuck);
+        assert!(is_close(pending.overdue(100.0), 0.0));
+    }
+
+    #[test]
+    fn a_client_disconnect_removes_only_its_own_request() {
+        let pending = PendingOutputs::new();
+        let ids = [0.0, 1.0, 2.0].map(|sent| pending.add_stream(0.1, sent));
+        pending.remove(ids[1]);
+        assert!(is_close(pending.overdue(3.0), 2.9));
+        pending.remove(ids[0]);
+        assert!(is_close(pending.overdue(3.0), 0.9));
+    }
+
+    #[test]
+    fn a_non_streaming_request_is_overdue_only_without_engine_progress() {
+        let pending = PendingOutputs::new();
+        pending.add_non_streaming(0.1, 1.0, 0.0);
+        assert!(is_close(pending.overdue(4.4), 0.0));
+        assert!(is_close(pending.overdue(4.5), 3.4));
+        pending.add_stream(0.1, 4.0);
+        pending.on_progress();
+        assert!(is_close(pending.overdue(4.4), 0.0), "the stream is not overdue yet");
+        assert!(is_close(pending.overdue(5.0), 0.9), "engine progress does not remove streams");
+    }
+
+    proptest! {
+        #[test]
+        fn no_request_is_left_and_no_delay_is_negative_after_any_sequence_of_events(
+            steps in proptest::collection::vec((0_u8..5, 0_usize..8, 0.0..30.0_f64), 1..100),
+        ) {
+            let (pending, mut open, mut now) = (PendingOutputs::new(), Vec::new(), 0.0);
+            for (step, which, seconds) in steps {
+                now += seconds;
+                match step {
+                    0 | 1 if open.len() > which => {
+                        let id = open.remove(which);
+                        if step == 0 { pending.on_output(id) } else { pending.remove(id) }
+                    }
+                    2 => open.push(pending.add_non_streaming(seconds, seconds, now)),
+                    3 => pending.on_progress(),
+                    _ => open.push(pending.add_stream(seconds, now)),
+                }
+                let overdue = pending.overdue(now);
+                prop_assert!((0.0..=now).contains(&overdue), "{overdue} of {now}");
+            }
+            for id in open {
+                pending.remove(id);
+            }
+            prop_assert!(is_close(pending.overdue(now + 1e9), 0.0));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Estimates which prompt blocks a backend has in its prefix cache: the blocks that this gateway
+//! sent to it, for as long as a cache of its size can hold them.
+//!
+//! The table is an array of atomic words in sets of eight, like a set-associative CPU cache. It
+//! needs no lock and never grows. Each word holds a tag of the block (40 bits) and the age of the
+//! table when the block was last used (24 bits). The age of the table is the number of new blocks
+//! inserted so far. A block counts as cached until the backend has received as many new blocks as
+//! its cache holds. This approximates LRU eviction in the engine.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Blocks that were sent to one backend.
+#[derive(Debug)]
+pub struct PrefixTable {
+    slots: Box<[AtomicU64]>,
+    /// New blocks inserted so far.
+    age: AtomicU32,
+}
+
+/// Slots per set: 64 bytes, one line of the CPU cache.
+const WAYS: usize = 8;
+/// Bits of the age in a slot. A table has far fewer slots than there are ages, so a slot is
+/// overwritten before its age wraps around.
+const AGE_BITS: u32 = 24;
+const AGE_MASK: u32 = (1 << AGE_BITS) - 1;
+/// Value of an empty slot.
+const EMPTY: u64 = 0;
+/// Least and greatest number of slots: 2 KiB to 1 MiB per table.
+const SLOT_COUNT_RANGE: std::ops::RangeInclusive<usize> = 1 << 8..=1 << 17;
+
+impl PrefixTable {
+    /// An empty table for a cache of about `blocks` blocks. It has at least a quarter more slots
+    /// (8 bytes each), because sets do not fill evenly.
+    pub fn new(blocks: usize) -> Self {
+        let slots = (blocks.saturating_add(blocks / 4))
+            .clamp(*SLOT_COUNT_RANGE.start(), *SLOT_COUNT_RANGE.end());
+        let slots = slots.next_power_of_two();
+        let slots = std::iter::repeat_with(AtomicU64::default).take(slots).collect();
+        Self { slots, age: AtomicU32::new(1) }
+    }
+
+    /// Size of the table in bytes.
+    pub fn bytes(&self) -> usize {
+        self.slots.len() * size_of::<AtomicU64>()
+    }
+
+    /// Number of leading blocks of a prompt that are probably cached, if the cache holds
+    /// `capacity` blocks.
+    ///
+    /// A block is a hash of its bytes and all bytes before it, so the cached blocks are a prefix
+    /// and a binary search finds its end. A missing block within the prefix was overwritten in this
+    /// table; the search ignores it.
+    pub fn matched(&self, blocks: &[u64], capacity: usize) -> usize {
+        let lifetime = u32::try_from(capacity).unwrap_or(u32::MAX).min(AGE_MASK);
+        let age = self.age.load(Ordering::Relaxed);
+        let has = |block: &u64| self.has(*block, age, lifetime);
+        // Most backends have only a short prefix: search exponentially for the first miss.
+        let mut end = 1;
+        while blocks.get(end - 1).is_some_and(has) {
+            end *= 2;
+        }
+        let start = (end / 2).min(blocks.len());
+        start + blocks[start..end.min(blocks.len())].partition_point(has)
+    }
+
+    /// Marks the blocks of a prompt as used now.
+    pub fn touch(&self, blocks: &[u64]) {
+        let new = blocks.iter().filter(|block| self.insert(**block)).count();
+        self.age.fetch_add(u32::try_from(new).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// Removes all blocks, after a restart of the backend.
+    pub fn clear(&self) {
+        for slot in &self.slots {
+            slot.store(EMPTY, Ordering::Relaxed);
+        }
+    }
+
+    fn has(&self, block: u64, age: u32, lifetime: u32) -> bool {
+        let tag = tag(block);
+        self.set(block).iter().any(|slot| {
+            let word = slot.load(Ordering::Relaxed);
+            word >> AGE_BITS == tag && since(word, age) < lifetime
+        })
+    }
+
+    /// Inserts or refreshes a block. A new block overwrites the slot of its set that was unused for
+    /// longest. Returns whether the block is new.
+    fn insert(&self, block: u64) -> bool {
+        let (tag, age) = (tag(block), self.age.load(Ordering::Relaxed));
+        let word = tag << AGE_BITS | u64::from(age & AGE_MASK);
+        let mut oldest = None;
+        for slot in self.set(block) {
+            let current = slot.load(Ordering::Relaxed);
+            if current >> AGE_BITS == tag {
+                slot.store(word, Ordering::Relaxed);
+                return false;
+            }
+            let unused = if current == EMPTY { u32::MAX } else { since(current, age) };
+            if oldest.is_none_or(|(longest, _)| unused > longest) {
+                oldest = Some((unused, slot));
+            }
+        }
+        if let Some((_, slot)) = oldest {
+            slot.store(word, Ordering::Relaxed);
+        }
+        true
+    }
+
+    fn set(&self, block: u64) -> &[AtomicU64] {
+        let sets = self.slots.len() / WAYS;
+        let first = (block as usize % sets) * WAYS;
+        &self.slots[first..first + WAYS]
+    }
+}
+
+/// Number of new blocks since a slot was written.
+fn since(word: u64, age: u32) -> u32 {
+    age.wrapping_sub(word as u32) & AGE_MASK
+}
+
+/// Upper 40 bits of a block hash. Never 0, the tag of an empty slot.
+fn tag(block: u64) -> u64 {
+    (block >> AGE_BITS).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn blocks(seed: u64, count: usize) -> Vec<u64> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        std::iter::repeat_with(|| random.u64(..)).take(count).collect()
+    }
+
+    #[test]
+    fn a_prompt_matches_as_far_as_its_prefix_was_sent() {
+        let table = PrefixTable::new(1_000);
+        let first = blocks(1, 40);
+        assert_eq!(table.matched(&first, 1_000), 0);
+        table.touch(&first);
+        assert_eq!(table.matched(&first, 1_000), 40);
+        let second = [&first[..25], &blocks(2, 10)].concat();
+        assert_eq!(table.matched(&second, 1_000), 25);
+    }
+
+    #[test]
+    fn blocks_beyond_the_cache_capacity_do_not_match() {
+        let table = PrefixTable::new(1_000);
+        let (old, new) = (blocks(1, 100), blocks(2, 400));
+        table.touch(&old);
+        table.touch(&new);
+        assert_eq!(table.matched(&old, 300), 0);
+        assert_eq!(table.matched(&new, 401), 400);
+        assert!(table.matched(&old, 1_000) > 90);
+    }
+
+    #[test]
+    fn a_frequently_used_prompt_is_retained() {
+        let table = PrefixTable::new(500);
+        let system = blocks(1, 20);
+        for turn in 0..200 {
+            table.touch(&[&system[..], &blocks(100 + turn, 30)].concat());
+        }
+        assert_eq!(table.matched(&system, 400), 20);
+    }
+
+    #[test]
+    fn the_size_of_a_table_is_bounded_and_it_can_be_cleared() {
+        assert_eq!(PrefixTable::new(usize::MAX).bytes(), 1 << 20);
+        let table = PrefixTable::new(0);
+        let prompt = blocks(3, 64);
+        table.touch(&prompt);
+        assert!(table.matched(&prompt, 1_000) > 50);
+        table.clear();
+        assert_eq!(table.matched(&prompt, 1_000), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_blocks_match_than_were_sent(
+            seeds in proptest::collection::vec(0_u64..20, 1..60), capacity in 0_usize..3_000,
+        ) {
+            let table = PrefixTable::new(500);
+            for seed in &seeds {
+                table.touch(&blocks(*seed, 50));
+            }
+            for seed in 0..20 {
+                let matched = table.matched(&blocks(seed, 80), capacity);
+                prop_assert!(matched <= 50 && (matched == 0 || seeds.contains(&seed)));
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Load that this gateway itself put on a backend: the reservation of one request, and the sum over
+//! all open requests.
+
+use super::pending_outputs::PendingOutputId;
+use std::time::Instant;
+
+/// Sum over the requests of this gateway that are open at a backend.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LocalLoad {
+    /// Requests in flight.
+    pub in_flight: u32,
+    /// Streams in flight without a first output.
+    pub pending: u32,
+    /// Prompt tokens that the engine has to compute for the pending streams.
+    pub backlog: u64,
+    /// Tokens that the requests may hold in the KV cache.
+    pub tokens: u64,
+}
+
+/// The load of one request at a backend, until it is
+/// [released](super::LoadEstimator::release).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reservation {
+    /// Tokens that the request may hold in the KV cache: prompt and expected output.
+    pub(super) tokens: u64,
+    /// Prompt tokens that the engine has to compute.
+    pub(super) uncached: u64,
+    /// Prompt tokens that were predicted to be cached.
+    pub cached: u64,
+    /// `uncached`, plus the backlog before it.
+    pub(super) work: f64,
+    /// Length of the prompt in bytes.
+    pub(super) bytes: u64,
+    pub(super) sent: Instant,
+    /// Start of the output. For a non-streaming request, whose first output is not observed: the
+    /// time at which it was sent.
+    pub(super) began: Option<Instant>,
+    /// Identifies the request among those without output.
+    pub(super) ticket: Option<PendingOutputId>,
+    /// Whether the request was predicted to wait for a slot of the engine.
+    pub(super) waits_for_slot: bool,
+    /// Whether the request counts in [`LocalLoad::pending`].
+    pub(super) is_pending: bool,
+}
+
+/// Token usage that a response reported.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    /// Prompt tokens.
+    pub prompt: Option<u64>,
+    /// Prompt tokens that came from the prefix cache.
+    pub cached: Option<u64>,
+    /// Generated tokens.
+    pub output: Option<u64>,
+}

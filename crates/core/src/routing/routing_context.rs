@@ -1,0 +1,82 @@
+//! One routing decision: a policy, its input, and the predicted TTFT of each candidate. The TTFT
+//! is predicted under every policy, also under those that do not use it.
+
+use super::{Candidate, Policy, PolicyChoice, PolicyKind, RoutingRequest, kv_aware};
+
+/// A policy and its input.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoutingContext {
+    policy: Policy,
+    candidates: Vec<Candidate>,
+    request: RoutingRequest,
+    /// Fleet position of the session's backend. `None`: the request has no session, or the policy
+    /// has no session affinity.
+    session_position: Option<usize>,
+}
+
+impl RoutingContext {
+    /// A decision of `policy` for `request`.
+    pub fn new(policy: Policy, candidates: Vec<Candidate>, request: RoutingRequest) -> Self {
+        let has_affinity = matches!(policy.kind, PolicyKind::KvAware | PolicyKind::Session);
+        let session_index = has_affinity.then(|| kv_aware::home(&candidates, &request)).flatten();
+        let session_position = session_index.map(|index| candidates[index].position);
+        Self { policy, candidates, request, session_position }
+    }
+
+    /// The policy that decides.
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The backends that the policy may pick.
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    /// The choice of the policy. `None`: there is no candidate.
+    pub fn pick(&self) -> Option<PolicyChoice> {
+        self.pick_with(&self.policy)
+    }
+
+    /// The choice that another policy would make.
+    pub fn pick_with(&self, other: &Policy) -> Option<PolicyChoice> {
+        other.pick(&self.candidates, &self.request)
+    }
+
+    /// Predicted TTFT of a candidate in seconds, see [`kv_aware::ttft`].
+    pub fn ttft(&self, candidate: &Candidate) -> f64 {
+        let is_session_candidate = self.session_position == Some(candidate.position);
+        kv_aware::ttft(&self.policy.kv_aware, candidate, is_session_candidate)
+    }
+
+    /// The cost that `kv_aware` compares: predicted TTFT per unit of weight.
+    fn cost(&self, candidate: &Candidate) -> f64 {
+        kv_aware::per_weight(self.ttft(candidate), candidate)
+    }
+
+    /// Keeps the candidate at `index` and the cheapest others, `limit` candidates in all. Returns
+    /// the new index of that candidate and the number of candidates that were removed.
+    pub fn retain_best(&mut self, index: usize, limit: usize) -> (usize, usize) {
+        if self.candidates.len() <= limit {
+            // The vector may have been allocated with more capacity than `limit`.
+            self.candidates.shrink_to(limit);
+            return (index, 0);
+        }
+        let mut best = Vec::with_capacity(limit);
+        best.push((f64::NEG_INFINITY, index));
+        for (other, candidate) in self.candidates.iter().enumerate() {
+            // NaN counts as the highest cost.
+            let cost = self.cost(candidate).min(f64::MAX);
+            if other != index
+                && (best.len() < limit || best.last().is_some_and(|(last, _)| cost < *last))
+            {
+                best.truncate(limit - 1);
+                best.insert(best.partition_point(|(known, _)| *known <= cost), (cost, other));
+            }
+        }
+        let retained: Vec<Candidate> =
+            best.iter().map(|(_, index)| self.candidates[*index]).collect();
+        let count_before = std::mem::replace(&mut self.candidates, retained).len();
+        (0, count_before - self.candidates.len())
+    }
+}

@@ -1,0 +1,172 @@
+//! Learns from the metrics of an engine how many sequences it runs at once (vLLM's
+//! `--max-num-seqs`). No engine reports that number.
+//!
+//! While requests wait in the engine although its KV cache has free blocks, the number of running
+//! requests stays at the number of slots, because each request that ends is replaced at once. An
+//! engine that receives prompts faster than it computes them also has waiting requests, but its
+//! number of running requests varies. The greatest number of running requests is therefore taken
+//! as the number of slots once enough reports confirm it and few contradict it. Reports count only
+//! if requests have ended since the last report that counted.
+
+use super::LoadReport;
+use super::load_report::AtomicF64;
+
+/// Estimated number of slots of one engine. One task writes the reports, one at a time. Routing
+/// decisions read `estimate` at any time.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct SlotEstimator {
+    /// 0: not known.
+    estimate: AtomicF64,
+    /// Greatest number of running requests in a report.
+    max_running: AtomicF64,
+    /// Decayed number of requests that ended before reports with almost `max_running` requests.
+    confirmations: AtomicF64,
+    /// Decayed number of requests that ended before reports with fewer.
+    contradictions: AtomicF64,
+    /// Number of ended requests at the last report that counted.
+    ended: AtomicF64,
+}
+
+/// Share of the slots that must be occupied for a confirmation. It is less than 1 because vLLM
+/// counts running requests after ended requests have left and before others replace them.
+const CONFIRMING_OCCUPANCY: f64 = 0.85;
+/// Greatest number of confirmations by one report, because one report may be a coincidence.
+const MAX_CONFIRMATIONS_PER_REPORT: f64 = 2.0;
+/// Confirmations that make the estimate known.
+const MIN_CONFIRMATIONS: f64 = 3.5;
+/// Least ratio of confirmations to contradictions.
+const MIN_CONFIRMATION_RATIO: f64 = 3.0;
+/// Factor by which each report that counts reduces the weight of the earlier ones.
+const DECAY_FACTOR: f64 = 0.98;
+/// KV cache usage from which on requests may wait for blocks instead of slots.
+const MAX_KV_USAGE: f64 = 0.9;
+
+// === impl SlotEstimator ===
+
+impl SlotEstimator {
+    pub(super) fn new() -> Self {
+        let [estimate, max_running, confirmations, contradictions, ended] =
+            [0.0; 5].map(AtomicF64::new);
+        Self { estimate, max_running, confirmations, contradictions, ended }
+    }
+
+    /// The number of slots. `None`: not known.
+    pub(super) fn known(&self) -> Option<f64> {
+        Some(self.estimate.get()).filter(|slots| *slots >= 1.0)
+    }
+
+    /// Takes a report into account. `ended`: number of requests of this gateway that have ended at
+    /// the backend.
+    pub(super) fn on_report(&self, report: &LoadReport, ended: u32) {
+        let running = report.running;
+        if running > self.max_running.get() {
+            self.forget();
+            self.max_running.set(running);
+            self.ended.set(ended.into());
+            return;
+        }
+        let has_free_blocks = report.kv_usage.is_none_or(|usage| usage < MAX_KV_USAGE);
+        let ended_since =
+            (f64::from(ended) - self.ended.get()).clamp(0.0, MAX_CONFIRMATIONS_PER_REPORT);
+        if report.waiting < 1.0 || !has_free_blocks || ended_since < 1.0 {
+            return;
+        }
+        self.ended.set(ended.into());
+        let is_full = running >= CONFIRMING_OCCUPANCY * self.max_running.get();
+        let [confirmations, contradictions] =
+            [(&self.confirmations, is_full), (&self.contradictions, !is_full)].map(
+                |(count, applies)| {
+                    let added = if applies { ended_since } else { 0.0 };
+                    let next = DECAY_FACTOR * count.get() + added;
+                    count.set(next);
+                    next
+                },
+            );
+        let is_known = confirmations >= MIN_CONFIRMATIONS
+            && confirmations >= MIN_CONFIRMATION_RATIO * contradictions;
+        self.estimate.set(if is_known { self.max_running.get() } else { 0.0 });
+    }
+
+    /// Resets the estimate: the engine has restarted, maybe with other settings, or it runs more
+    /// requests than before.
+    pub(super) fn forget(&self) {
+        for value in [
+            &self.estimate,
+            &self.max_running,
+            &self.confirmations,
+            &self.contradictions,
+            &self.ended,
+        ] {
+            value.set(0.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load_report(running: f64, waiting: f64) -> LoadReport {
+        LoadReport { kv_usage: Some(0.3), waiting, running, ..LoadReport::default() }
+    }
+
+    /// The estimate after these reports, with one ended request before each.
+    fn estimate_after(reports: impl IntoIterator<Item = LoadReport>) -> Option<f64> {
+        let slots = SlotEstimator::new();
+        for (ended, report) in (1..).zip(reports) {
+            slots.on_report(&report, ended);
+        }
+        slots.known()
+    }
+
+    #[test]
+    fn a_plateau_of_running_requests_while_others_wait_is_the_slot_count() {
+        let plateau = [16.0, 16.0, 15.0, 16.0, 16.0];
+        let reports = |waiting| plateau.map(|running| load_report(running, waiting));
+        assert_eq!(estimate_after(reports(9.0)), Some(16.0));
+        assert_eq!(estimate_after(reports(0.0)), None, "no request waited");
+        let full = reports(9.0).map(|report| LoadReport { kv_usage: Some(0.97), ..report });
+        assert_eq!(estimate_after(full), None, "they waited for KV blocks");
+    }
+
+    #[test]
+    fn reports_without_ended_requests_between_them_count_once() {
+        let slots = SlotEstimator::new();
+        for _ in 0..50 {
+            slots.on_report(&load_report(16.0, 9.0), 1);
+        }
+        assert_eq!(slots.known(), None, "one long prompt may be computed all that time");
+    }
+
+    #[test]
+    fn an_engine_that_is_busy_with_prefill_gives_no_estimate() {
+        let running = [3.0, 7.0, 12.0, 9.0, 6.0, 11.0, 8.0, 12.0, 5.0, 10.0, 7.0, 9.0];
+        let reports = running.repeat(5).into_iter().map(|running| load_report(running, 3.0));
+        assert_eq!(estimate_after(reports), None);
+    }
+
+    #[test]
+    fn more_running_requests_than_slots_and_a_restart_reset_the_estimate() {
+        let slots = SlotEstimator::new();
+        let report = |running, from: u32| {
+            (from..from + 6).for_each(|ended| slots.on_report(&load_report(running, 5.0), ended));
+            slots.known()
+        };
+        assert_eq!(report(16.0, 0), Some(16.0));
+        slots.on_report(&load_report(20.0, 0.0), 10);
+        assert_eq!(slots.known(), None);
+        assert_eq!(report(20.0, 11), Some(20.0));
+        slots.forget();
+        assert_eq!(slots.known(), None);
+        assert_eq!(report(8.0, 20), Some(8.0));
+    }
+
+    #[test]
+    fn a_contradicted_estimate_is_discarded() {
+        let plateau = vec![load_report(16.0, 5.0); 10];
+        let below = vec![load_report(9.0, 5.0); 10];
+        assert_eq!(estimate_after(plateau.clone()), Some(16.0));
+        assert_eq!(estimate_after([plateau, below].concat()), None);
+    }
+}

@@ -1,0 +1,64 @@
+//! Debounces verdicts: a verdict begins when two of the last three evaluations found the condition,
+//! and ends when none has found it for two minutes.
+
+use std::time::{Duration, Instant};
+
+/// The debounce state of one rule at one backend.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct VerdictDebounce {
+    /// The last three results, the newest in the lowest bit.
+    recent_results: u8,
+    /// The first and the last time at which the condition was found, while the verdict holds.
+    active_span: Option<(Instant, Instant)>,
+}
+
+/// Time without the condition after which a verdict ends.
+pub(super) const CLEAR_AFTER: Duration = Duration::from_mins(2);
+const RECENT_RESULTS_MASK: u8 = 0b111;
+
+impl VerdictDebounce {
+    /// Adds the result of an evaluation at `now`.
+    pub(super) fn update(&mut self, is_found: bool, now: Instant) {
+        self.recent_results = (self.recent_results << 1 | u8::from(is_found)) & RECENT_RESULTS_MASK;
+        if let Some((_, last)) = &mut self.active_span {
+            if is_found {
+                *last = now;
+            } else if now.saturating_duration_since(*last) >= CLEAR_AFTER {
+                self.active_span = None;
+            }
+        } else if is_found && self.recent_results.count_ones() >= 2 {
+            self.active_span = Some((now, now));
+        }
+    }
+
+    /// Whether the verdict holds, or one of the last three evaluations found the condition.
+    pub(super) fn is_active_or_pending(&self) -> bool {
+        self.active_span.is_some() || self.recent_results != 0
+    }
+
+    /// The time at which the verdict began. `None`: it does not hold.
+    pub(super) fn since(&self) -> Option<Instant> {
+        self.active_span.map(|(first, _)| first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::test_instant;
+    use super::*;
+
+    #[test]
+    fn a_verdict_needs_two_of_three_results_and_clears_after_two_minutes() {
+        let start = test_instant();
+        let mut debounce = VerdictDebounce::default();
+        let mut update = |is_found, seconds| {
+            debounce.update(is_found, start + Duration::from_secs(seconds));
+            debounce.since().is_some()
+        };
+        assert!(!update(true, 0) && !update(false, 5));
+        assert!(!update(false, 10), "one result is no verdict");
+        assert!(!update(true, 15) && !update(false, 20) && update(true, 25));
+        assert!(update(false, 30) && update(false, 140), "the verdict continues for two minutes");
+        assert!(!update(false, 145) && !update(true, 150));
+    }
+}

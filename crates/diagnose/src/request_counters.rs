@@ -1,0 +1,150 @@
+//! Counters of the gateway's requests by backend, which the diagnosis reads and resets. They are
+//! atomic, so that the end of a request never waits.
+
+use super::evaluation::SLOW_START;
+use super::sample::BackendRequestCounts;
+use arc_swap::ArcSwap;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{BackendId, Outcome, RequestRecord};
+
+/// The counters of all backends. Requests on unknown backends are not counted.
+#[derive(Debug, Default)]
+pub struct BackendRequestCounters(ArcSwap<HashMap<BackendId, Arc<AtomicRequestCounts>>>);
+
+/// The counters of one backend. Times are in milliseconds.
+#[derive(Debug, Default)]
+struct AtomicRequestCounts {
+    first_outputs: AtomicU64,
+    first_output_millis: AtomicU64,
+    slow_first_outputs: AtomicU64,
+    finished: AtomicU64,
+    streams: AtomicU64,
+    cancelled: AtomicU64,
+    cancel_millis: AtomicU64,
+    cancel_millis_squared: AtomicU64,
+    prompt_tokens: AtomicU64,
+    reusable_tokens: AtomicU64,
+    reusable_here_tokens: AtomicU64,
+    longest_prompt: AtomicU64,
+}
+
+// === impl Tallies ===
+
+impl BackendRequestCounters {
+    /// Keeps the counters of these backends, adds new ones, and removes all others.
+    pub fn retain_backends<'a>(&self, fleet: impl Iterator<Item = &'a BackendId>) {
+        let known = self.0.load();
+        let counters = |id: &BackendId| (id.clone(), known.get(id).cloned().unwrap_or_default());
+        let backends: HashMap<BackendId, Arc<AtomicRequestCounts>> = fleet.map(counters).collect();
+        if backends.len() != known.len() || backends.keys().any(|id| !known.contains_key(id)) {
+            self.0.store(Arc::new(backends));
+        }
+    }
+
+    /// Returns the counts of a backend since the last call, and resets them.
+    pub fn take(&self, backend: &BackendId) -> BackendRequestCounts {
+        self.0.load().get(backend).map(|counters| counters.take()).unwrap_or_default()
+    }
+
+    fn counters(&self, record: &RequestRecord) -> Option<Arc<AtomicRequestCounts>> {
+        self.0.load().get(record.backend()?).cloned()
+    }
+}
+
+impl Sink for BackendRequestCounters {
+    fn first_output(&self, record: &RequestRecord) {
+        if let (Some(counters), Some(ttft)) = (self.counters(record), record.upstream_ttft()) {
+            counters.on_first_output(ttft);
+        }
+    }
+
+    fn finished(&self, record: &RequestRecord) {
+        if let Some(counters) = self.counters(record) {
+            counters.on_finished(record);
+        }
+    }
+}
+
+// === impl Tally ===
+
+impl AtomicRequestCounts {
+    fn on_first_output(&self, ttft: Duration) {
+        add(&self.first_outputs, 1);
+        add(&self.first_output_millis, ttft.as_millis() as u64);
+        add(&self.slow_first_outputs, u64::from(ttft.as_secs_f64() > SLOW_START));
+    }
+
+    fn on_finished(&self, record: &RequestRecord) {
+        add(&self.finished, 1);
+        add(&self.streams, u64::from(record.observed.is_stream));
+        if record.outcome == Outcome::Cancelled {
+            let waited = record.duration().as_millis() as u64;
+            add(&self.cancelled, 1);
+            add(&self.cancel_millis, waited);
+            add(&self.cancel_millis_squared, waited.saturating_mul(waited));
+        }
+        let Some(decision) = &record.decision else { return };
+        let chosen = decision.selected().candidate;
+        add(&self.prompt_tokens, chosen.prompt as u64);
+        add(&self.reusable_tokens, decision.max_cached_tokens() as u64);
+        add(&self.reusable_here_tokens, chosen.cached as u64);
+        self.longest_prompt.fetch_max(chosen.prompt as u64, Ordering::Relaxed);
+    }
+
+    /// Resets the counters one by one: a request that ends meanwhile may be split between two
+    /// samples.
+    fn take(&self) -> BackendRequestCounts {
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        let seconds = |time: &AtomicU64| take(time) as f64 / 1e3;
+        BackendRequestCounts {
+            first_outputs: take(&self.first_outputs),
+            first_output_seconds: seconds(&self.first_output_millis),
+            slow_first_outputs: take(&self.slow_first_outputs),
+            finished: take(&self.finished),
+            streams: take(&self.streams),
+            cancelled: take(&self.cancelled),
+            cancel_seconds: seconds(&self.cancel_millis),
+            cancel_squares: take(&self.cancel_millis_squared) as f64 / 1e6,
+            prompt_tokens: take(&self.prompt_tokens) as f64,
+            reusable_tokens: take(&self.reusable_tokens) as f64,
+            reusable_here_tokens: take(&self.reusable_here_tokens) as f64,
+            longest_prompt: take(&self.longest_prompt) as f64,
+        }
+    }
+}
+
+fn add(count: &AtomicU64, value: u64) {
+    count.fetch_add(value, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_core::record::fixtures::streamed;
+
+    #[test]
+    fn a_request_of_a_retained_backend_is_counted_once() {
+        let record = streamed();
+        let id = record.backend().unwrap().clone();
+        let counters = BackendRequestCounters::default();
+        counters.finished(&record);
+        assert_eq!(counters.take(&id), BackendRequestCounts::default(), "its backend is unknown");
+        counters.retain_backends([&id].into_iter());
+        counters.first_output(&record);
+        counters.finished(&record);
+        let cancelled = RequestRecord { outcome: Outcome::Cancelled, ..streamed() };
+        counters.finished(&cancelled);
+        counters.retain_backends([&id].into_iter());
+        let counts = counters.take(&id);
+        assert_eq!((counts.first_outputs, counts.finished, counts.cancelled), (1, 2, 1));
+        assert!(counts.first_output_seconds > 0.0 && counts.cancel_seconds > 0.0, "{counts:?}");
+        assert_eq!(counters.take(&id), BackendRequestCounts::default(), "the counts were reset");
+        counters.retain_backends(std::iter::empty());
+        counters.finished(&record);
+        assert_eq!(counters.take(&id), BackendRequestCounts::default());
+    }
+}

@@ -1,0 +1,190 @@
+//! Rules about the flow of requests: unreadable metrics, stalled streams, disconnecting clients,
+//! and time that is lost before the engine.
+
+use super::super::FAST;
+use super::super::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleOutcome};
+use super::super::measure::WindowMeasure;
+use super::super::step::StepSignal;
+use super::super::verdict::VerdictSeverity;
+use super::DiagnosisRule;
+
+/// Minimum number of steps of the short window without a page.
+const MIN_MISSING_STEPS: f64 = 9.0;
+/// Minimum lag of the front end, in seconds.
+const MIN_LAG_SECONDS: f64 = 0.1;
+/// Lower bound of the usual share of clients that disconnect.
+const MIN_CANCEL_RATIO: f64 = 0.05;
+/// Minimum lag of the front end as a share of the TTFT.
+const MIN_LAG_RATIO: f64 = 0.2;
+
+pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
+    name: "blind",
+    severity: VerdictSeverity::Warning,
+    meaning: "The backend is up and its metrics cannot be read: the gateway routes by its own \
+              requests in flight.",
+    remedy: "Run tokenweir doctor against it. A healthy backend has a page at /metrics; \
+             --disable-log-stats or a proxy in between removes it, and a slow page needs more CPU \
+             for the API server.",
+    disproof: "curl http://BACKEND/metrics shows vllm:num_requests_running within a second.",
+    explained_by: &[],
+    needs: &[],
+    judge: judge_blind,
+};
+
+pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
+    name: "stalls",
+    severity: VerdictSeverity::Critical,
+    meaning: "Streams of the backend stall in the middle of their responses.",
+    remedy: "Check the backend's log and GPU: nvidia-smi, dmesg for Xid errors, a stuck \
+             collective. Set its weight to 0 if it does not recover.",
+    disproof: "All stalled streams belong to one client, or the clients do not read their data.",
+    explained_by: &["kv_thrashing", "decode_starvation"],
+    needs: &[StepSignal::Stalls, StepSignal::Stalled, StepSignal::InFlight],
+    judge: judge_stalls,
+};
+
+pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
+    name: "abort_spike",
+    severity: VerdictSeverity::Warning,
+    meaning: "Many more clients than usual disconnect before their response is complete.",
+    remedy: "Compare the clients' timeout with the duration of responses, and identify the \
+             clients: the access log has each request with ending client_cancelled.",
+    disproof: "A deployment of the clients closes connections at the same time.",
+    explained_by: &[
+        "kv_thrashing",
+        "kv_backlog",
+        "decode_starvation",
+        "prefill_starvation",
+        "stalls",
+    ],
+    needs: &[StepSignal::Cancelled, StepSignal::Finished],
+    judge: judge_abort_spike,
+};
+
+pub(super) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
+    name: "front_end_gap",
+    severity: VerdictSeverity::Warning,
+    meaning: "Requests lose time between the gateway and the engine: in the API server of the \
+              backend, or on the network.",
+    remedy: "Give the API server more CPU or processes (--api-server-count), and measure the \
+             round-trip time from the gateway to the backend.",
+    disproof: "Other clients of the backend see the same time to first token as its engine.",
+    explained_by: &[],
+    needs: &[StepSignal::FirstTokens, StepSignal::FirstOutputs],
+    judge: judge_front_end_gap,
+};
+
+fn judge_blind(case: &Evaluation<'_>) -> RuleOutcome {
+    let window = case.fast();
+    let steps = window.len() as f64;
+    let missing = steps - window.values(StepSignal::Running).count() as f64;
+    let is_fresh = window.latest(StepSignal::Running).is_some();
+    if missing < MIN_MISSING_STEPS || is_fresh {
+        return RuleOutcome::Absent;
+    }
+    RuleOutcome::Present(RuleMatch::new(2, case.evidence_for_all(&[WindowMeasure::InFlight])))
+}
+
+fn judge_stalls(case: &Evaluation<'_>) -> RuleOutcome {
+    let window = case.fast();
+    let stalls = window.sum(StepSignal::Stalls).unwrap_or(0.0);
+    let streams = window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
+    let in_flight = window.get(WindowMeasure::InFlight).unwrap_or(0.0);
+    let stalled = window.quantile(StepSignal::Stalled, 0.5).unwrap_or(0.0);
+    // A single stalled stream of many is no condition.
+    let is_often = stalls >= 3.0 && stalls >= 0.05 * (streams + in_flight);
+    let is_still = stalled >= 2.0 && stalled >= 0.2 * in_flight;
+    if !is_often && !is_still {
+        return RuleOutcome::Absent;
+    }
+    let stalled_others = case.others.iter().filter(|other| {
+        let stalls = other.window(FAST).sum(StepSignal::Stalls);
+        stalls.is_some_and(|stalls| stalls >= 3.0)
+    });
+    let is_everywhere = !case.others.is_empty() && stalled_others.count() == case.others.len();
+    let is_silent = window.values(StepSignal::Running).count() * 2 < window.len();
+    let cause = if is_everywhere {
+        "all backends stall: the gateway's machine, or the network"
+    } else if is_silent {
+        "its metrics cannot be read either: the process is frozen"
+    } else {
+        "the engine of this backend"
+    };
+    let tokens = window.get(WindowMeasure::GenerationRate);
+    let is_stuck = tokens.is_some_and(|rate| rate < 1.0) && in_flight >= 1.0;
+    let signals = [is_often, is_still, is_stuck, !case.slow_inter_token_evidence().is_empty()];
+    let measures = [
+        WindowMeasure::StallsPerStream,
+        WindowMeasure::InFlight,
+        WindowMeasure::GenerationRate,
+        WindowMeasure::GapP99,
+    ];
+    let signals = signals.iter().filter(|is_present| **is_present).count();
+    RuleOutcome::Present(RuleMatch::new(signals, case.evidence_for_all(&measures)).because(cause))
+}
+
+fn judge_abort_spike(case: &Evaluation<'_>) -> RuleOutcome {
+    let window = case.fast();
+    let Some(ratio) = window.get(WindowMeasure::CancelRatio) else { return RuleOutcome::Absent };
+    let cancelled = window.sum(StepSignal::Cancelled).unwrap_or(0.0);
+    if ratio < 0.1 || cancelled < 5.0 {
+        return RuleOutcome::Absent;
+    }
+    let Some(usual) = case.baseline(WindowMeasure::CancelRatio) else {
+        return RuleOutcome::Unknown(
+            "its usual share of disconnecting clients: it takes five minutes",
+        );
+    };
+    // By chance alone, this many disconnects occur less than once in a year.
+    let (usual, count) = (usual.median.max(MIN_CANCEL_RATIO), cancelled / ratio);
+    let deviation = (count * usual * (1.0 - usual).max(0.01)).sqrt();
+    if ratio < 3.0 * usual || cancelled < count * usual + ANOMALY_Z_SCORE * deviation {
+        return RuleOutcome::Absent;
+    }
+    let mean = window.ratio(StepSignal::CancelSeconds, StepSignal::Cancelled, 1.0).unwrap_or(0.0);
+    let square =
+        window.ratio(StepSignal::CancelSecondsSquared, StepSignal::Cancelled, 1.0).unwrap_or(0.0);
+    let spread = (square - mean * mean).max(0.0).sqrt();
+    let is_timeout = mean >= 1.0 && spread <= 0.1 * mean;
+    let found = RuleMatch::new(
+        1 + usize::from(is_timeout),
+        case.evidence_for_all(&[
+            WindowMeasure::CancelRatio,
+            WindowMeasure::Ttft,
+            WindowMeasure::GapP99,
+        ]),
+    );
+    let waited = format!(
+        "Clients disconnected after {mean:.1} s on average (standard deviation {spread:.1} s)."
+    );
+    let cause =
+        if is_timeout { "a timeout of the clients" } else { "clients do not wait any longer" };
+    RuleOutcome::Present(found.because(cause).remedy(Some(waited)))
+}
+
+fn judge_front_end_gap(case: &Evaluation<'_>) -> RuleOutcome {
+    let window = case.fast();
+    let Some(lag) = window.get(WindowMeasure::FrontEnd) else { return RuleOutcome::Absent };
+    let ttft = window.get(WindowMeasure::Ttft).unwrap_or(0.0);
+    let is_significant = lag >= MIN_LAG_SECONDS.max(MIN_LAG_RATIO * ttft);
+    // A lag that is as long as usual is caused by the network.
+    let is_new =
+        case.baseline(WindowMeasure::FrontEnd).is_none_or(|usual| lag >= 2.0 * usual.median);
+    if !is_significant || !is_new {
+        return RuleOutcome::Absent;
+    }
+    let in_engine = window.get(WindowMeasure::Running).unwrap_or(0.0)
+        + window.get(WindowMeasure::Waiting).unwrap_or(0.0);
+    let in_flight = window.get(WindowMeasure::InFlight);
+    let is_queued_outside = in_flight.is_some_and(|in_flight| in_flight >= in_engine + 1.0);
+    let has_risen = case.has_risen(WindowMeasure::FrontEnd, 2.0);
+    let signals = 1 + usize::from(is_queued_outside) + usize::from(has_risen);
+    let measures = [
+        WindowMeasure::FrontEnd,
+        WindowMeasure::Ttft,
+        WindowMeasure::EngineTtft,
+        WindowMeasure::InFlight,
+        WindowMeasure::Running,
+    ];
+    RuleOutcome::Present(RuleMatch::new(signals, case.evidence_for_all(&measures)))
+}

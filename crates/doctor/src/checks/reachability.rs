@@ -1,0 +1,214 @@
+//! Checks whether a backend responds, which server it is, and whether it accepts the gateway's key.
+
+use crate::facts::{BackendFacts, DoctorFacts, GatherError, TargetKey};
+use crate::finding::{FindingSeverity, Remark};
+use crate::interpretation::{GatewayListener, VllmVersion, is_refusal};
+use http::StatusCode;
+use tokenweir_core::dialect::EngineKind;
+
+/// The oldest version of vLLM whose metrics the gateway knows, and the newest that was tested.
+const OLDEST_SUPPORTED: VllmVersion = VllmVersion(0, 6);
+const NEWEST_TESTED: VllmVersion = VllmVersion(0, 33);
+/// The first version with the present engine and metrics.
+const CURRENT_METRICS_SINCE: VllmVersion = VllmVersion(0, 12);
+
+pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
+    let Err(error) = &backend.health else { return Vec::new() };
+    if facts.gateway_reaches(&backend.id) {
+        let remark =
+            Remark::note(format!("does not answer here, but the gateway reaches it: {error}"));
+        let remark = remark.because("This machine cannot check the backend.");
+        return vec![remark.change("run the doctor on the machine of the gateway")];
+    }
+    let (why, change) = advice(backend, error);
+    vec![Remark::error(error.to_string()).because(why).change(change)]
+}
+
+fn advice(backend: &BackendFacts, error: &GatherError) -> (&'static str, String) {
+    let (host, _) = backend.url.host_and_port();
+    let authority = backend.url.authority();
+    match error {
+        GatherError::Tls(reason) if reason.contains("InvalidContentType") => {
+            ("The URL has https, but the server uses no TLS.", format!("use http://{authority}"))
+        }
+        GatherError::Tls(reason) if reason.contains("UnknownIssuer") => (
+            "Its certificate is not signed by an authority that this machine trusts.",
+            "set backend_tls.ca to the certificate of the authority, and give --config".to_owned(),
+        ),
+        GatherError::Tls(_) => (
+            "The certificate does not match the URL, or no TLS version is supported by both sides.",
+            "check the certificate, and backend_tls in the configuration".to_owned(),
+        ),
+        GatherError::Closed(_) | GatherError::NotHttp(_) if !backend.url.is_https() => (
+            "The server does not answer in plain HTTP: it may require TLS, or be another service.",
+            format!("use https://{authority}, or the port of vLLM's HTTP server"),
+        ),
+        GatherError::Connect(_) => (
+            "No process listens there, or a wrong host name or a firewall prevents it.",
+            format!(
+                "start it with `vllm serve MODEL --host {host} --port {}`, or correct the URL",
+                backend.url.host_and_port().1
+            ),
+        ),
+        GatherError::Timeout(_) => (
+            "It accepts connections and does not respond: its process is stopped, still loads, or \
+             waits for its engine.",
+            "check the log of vLLM; raise --timeout".to_owned(),
+        ),
+        _ => ("The gateway sends no requests to it.", "check the log of vLLM".to_owned()),
+    }
+}
+
+pub(super) fn health(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+    match &backend.health {
+        // A server without /health may be no inference server, which the check `server` reports.
+        Ok(answer) if answer.status == StatusCode::NOT_FOUND && backend.server().is_none() => {
+            Vec::new()
+        }
+        Ok(answer) if !answer.is_ok() => {
+            let remark = Remark::error(format!("/health answers {}", answer.status));
+            let why = "The gateway sends no requests to it. vLLM answers 503 when its engine is \
+                       dead.";
+            vec![remark.because(why).change("check the log of vLLM, and restart it")]
+        }
+        _ => Vec::new(),
+    }
+}
+
+pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+    if !backend.is_reached() {
+        return Vec::new();
+    }
+    if let Some(listener) = backend.gateway_listener() {
+        let (seen, change) = match listener {
+            GatewayListener::Clients => (
+                "this is the client port of a tokenweir gateway",
+                "give --admin with the URL of its admin port".to_owned(),
+            ),
+            GatewayListener::Admin => (
+                "this is the admin port of a tokenweir gateway",
+                format!("tokenweir doctor --admin {}", backend.url),
+            ),
+        };
+        let why = "It is no backend. With --admin, the doctor checks the backends of the gateway.";
+        return vec![Remark::error(seen).because(why).change(change)];
+    }
+    match backend.server() {
+        Some(EngineKind::Vllm) => Vec::new(),
+        Some(other) => {
+            let remark = Remark::note(format!("is not vLLM but {}", server_name(other)));
+            vec![remark.because("The gateway supports it. Checks that need vLLM were skipped.")]
+        }
+        // A server that requires a key may be an inference server.
+        None if backend.is_key_required() => Vec::new(),
+        None => {
+            let health = backend.health.as_ref().ok().filter(|answer| !answer.is_ok());
+            let health = health.map(|answer| format!("; /health answers {}", answer.status));
+            let remark = Remark::error(format!(
+                "is not recognised as an inference server: it has neither models at /v1/models nor \
+                 metrics that are understood{}",
+                health.unwrap_or_default()
+            ));
+            let why = "Requests that are sent to it would fail.";
+            vec![remark.because(why).change("give the URL of vLLM, without a path")]
+        }
+    }
+}
+
+const fn server_name(server: EngineKind) -> &'static str {
+    match server {
+        EngineKind::Vllm => "vLLM",
+        EngineKind::Sglang => "SGLang",
+        EngineKind::TensorRtLlm => "TensorRT-LLM",
+        EngineKind::Tgi => "text-generation-inference",
+        EngineKind::LlamaCpp => "llama.cpp",
+    }
+}
+
+pub(super) fn version(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+    if !backend.is_vllm() {
+        return Vec::new();
+    }
+    let Some(text) = backend.version_text() else {
+        let remark = Remark::note("does not report its version");
+        return vec![remark.because("Its features are unknown.")];
+    };
+    let Some(version) = backend.version_number() else {
+        let remark = Remark::note(format!("has the version `{text}`, which is no version of vLLM"));
+        return vec![remark.because("Its features are unknown.")];
+    };
+    let (severity, why) = if version < OLDEST_SUPPORTED {
+        (
+            FindingSeverity::Warning,
+            "This gateway was not tested with it, and may not understand its metrics.",
+        )
+    } else if version < CURRENT_METRICS_SINCE {
+        (FindingSeverity::Note, "It has fewer metrics, and some have names from before 0.12.")
+    } else if version > NEWEST_TESTED {
+        (FindingSeverity::Note, "It is newer than the newest tested version (0.33).")
+    } else {
+        return Vec::new();
+    };
+    let remark = Remark::new(severity, format!("runs vLLM {text}")).because(why);
+    vec![if version < CURRENT_METRICS_SINCE {
+        remark.change("pip install --upgrade vllm")
+    } else {
+        remark
+    }]
+}
+
+pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
+    if backend.gateway_listener().is_some() {
+        return Vec::new();
+    }
+    if let TargetKey::Missing(reason) = &backend.key {
+        let remark = if facts.gateway.is_some() {
+            Remark::note(format!("was checked without its key: {reason}"))
+        } else {
+            Remark::error(format!("its key cannot be read: {reason}"))
+        };
+        let why = "Without the key, the backend refuses its model list and all requests.";
+        return vec![remark.because(why).change("set the key where the doctor runs")];
+    }
+    let Ok(models) = &backend.models else { return Vec::new() };
+    match (&backend.key, is_refusal(models.status)) {
+        (TargetKey::Known(_), true) => {
+            let remark = Remark::error(format!("refuses the key: {}", models.status));
+            let why = "Every request through the gateway would be refused.";
+            vec![remark.because(why).change("give the key that vLLM was started with (--api-key)")]
+        }
+        (_, true) => {
+            let remark =
+                Remark::error(format!("requires a key: /v1/models answers {}", models.status));
+            let why = "The gateway cannot read its models, and has no key to send.";
+            let change = "set VLLM_API_KEY here; in the configuration, \
+                          `api_key: { env: VLLM_API_KEY }` of this backend";
+            vec![remark.because(why).change(change)]
+        }
+        (key @ (TargetKey::Known(_) | TargetKey::None), false)
+            if !backend.is_key_required() && backend.is_vllm() =>
+        {
+            let suffix =
+                if matches!(key, TargetKey::Known(_)) { ", although one was sent" } else { "" };
+            let remark = Remark::note(format!("serves without a key{suffix}"));
+            let why = "Any client that reaches its port can use it without the gateway.";
+            vec![remark.because(why).change("vllm serve --api-key KEY, or VLLM_API_KEY=KEY")]
+        }
+        _ => Vec::new(),
+    }
+}
+
+pub(super) fn models(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+    if backend.server().is_none() || backend.served().is_some_and(|models| !models.is_empty()) {
+        return Vec::new();
+    }
+    let seen = match &backend.models {
+        Err(error) => format!("/v1/models: {error}"),
+        // The check `key` reports this.
+        Ok(answer) if is_refusal(answer.status) => return Vec::new(),
+        Ok(answer) if !answer.is_ok() => format!("/v1/models answers {}", answer.status),
+        Ok(_) => "/v1/models lists no model".to_owned(),
+    };
+    let why = "The gateway does not know its models, and sends it requests for any model.";
+    vec![Remark::warning(seen).because(why)]
+}

@@ -1,0 +1,156 @@
+//! An HTTP client for one server, based on the gateway's own client. It reads complete responses.
+
+use super::{GatherOptions, GatherTarget};
+use crate::facts::{GatherError, GatherResult, GatheredResponse, TargetKey};
+use bytes::Bytes;
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName};
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Method, Request, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use std::time::Duration;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
+use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
+use tokenweir_net::connection::BackendBody;
+use tokenweir_net::idle_pool::IdlePool;
+
+/// Maximum size of a response body, in bytes.
+const MAX_RESPONSE_BYTES: usize = 16 << 20;
+
+/// An additional request header.
+pub type ExtraHeader = Option<(HeaderName, HeaderValue)>;
+
+/// A client for one server.
+#[derive(Debug, Clone)]
+pub struct ServerClient {
+    client: HttpClient,
+    /// Idle connections to the server.
+    idle: IdlePool,
+    url: BackendAddress,
+    key: Option<HeaderValue>,
+    timeout: Duration,
+}
+
+impl ServerClient {
+    /// A client that keeps idle connections for the default time of the gateway's client.
+    pub fn to(target: &GatherTarget, plan: &GatherOptions) -> Self {
+        let limits = HttpClientTimeouts {
+            connect: plan.timeout,
+            response_headers: plan.timeout,
+            ..HttpClientTimeouts::default()
+        };
+        let client = HttpClient::with_tls(limits, plan.outbound.clone());
+        Self::new(client, target, plan.timeout)
+    }
+
+    pub(super) fn new(client: HttpClient, target: &GatherTarget, timeout: Duration) -> Self {
+        let key = match &target.key {
+            TargetKey::Known(key) => Some(key.clone()),
+            TargetKey::None | TargetKey::Missing(_) => None,
+        };
+        Self { client, idle: IdlePool::default(), url: target.url.clone(), key, timeout }
+    }
+
+    /// The same client without a key.
+    pub(super) fn without_key(&self) -> Self {
+        Self { key: None, ..self.clone() }
+    }
+
+    /// Time limit for each response.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// The URL of the server.
+    pub(super) fn target(&self) -> &BackendAddress {
+        &self.url
+    }
+
+    /// Sends `GET` for a path.
+    pub async fn get(&self, path: &str) -> GatherResult {
+        self.request(Method::GET, path, None).await
+    }
+
+    /// Sends a request without a body and reads the whole response, within the time limit.
+    pub async fn request(&self, method: Method, path: &str, more: ExtraHeader) -> GatherResult {
+        let exchange = async {
+            let (start, wall_start) = (clock::now(), clock::wall_time());
+            let (head, body) = self.send(method, path, more, Bytes::new()).await?.into_parts();
+            let wall_head = clock::wall_time();
+            let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| {
+                if error.is::<LengthLimitError>() {
+                    return GatherError::TooLarge;
+                }
+                GatherError::Closed(error.to_string())
+            })?;
+            Ok(GatheredResponse {
+                status: head.status,
+                headers: head.headers,
+                body: body.to_bytes(),
+                clock: [wall_start, wall_head],
+                took: clock::now().saturating_duration_since(start),
+            })
+        };
+        let answer = tokio::time::timeout(self.timeout, exchange).await;
+        answer.unwrap_or(Err(GatherError::Timeout(self.timeout)))
+    }
+
+    /// Sends a request and returns the response head with the unread body. A request on a kept
+    /// connection that the server had closed is sent again.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        more: ExtraHeader,
+        body: Bytes,
+    ) -> Result<Response<BackendBody>, GatherError> {
+        let path: PathAndQuery =
+            path.parse().map_err(|_| GatherError::NotHttp(format!("invalid path: {path}")))?;
+        let request = || self.build_request(method.clone(), &path, more.clone(), body.clone());
+        let mut sent = self.client.send(&self.idle, request()).await;
+        if matches!(sent, Err(SendError::StaleConnection { .. })) {
+            sent = self.client.send(&self.idle, request()).await;
+        }
+        Ok(sent?)
+    }
+
+    fn build_request(
+        &self,
+        method: Method,
+        path: &PathAndQuery,
+        more: ExtraHeader,
+        body: Bytes,
+    ) -> Request<Bytes> {
+        let has_body = !body.is_empty();
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = self.url.uri(path);
+        let headers = request.headers_mut();
+        headers.insert(HOST, self.url.host_header().clone());
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        // The gateway accepts the same format for metrics. Other pages do not depend on it.
+        headers.insert(ACCEPT, HeaderValue::from_static("text/plain; version=0.0.4"));
+        if has_body {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        headers.extend(self.key.clone().map(|key| (AUTHORIZATION, key)));
+        headers.extend(more);
+        request
+    }
+}
+
+impl From<SendError> for GatherError {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Connect(reason) if reason.starts_with("TLS") => Self::Tls(reason),
+            SendError::Connect(reason) => Self::Connect(reason),
+            SendError::StaleConnection { .. } => {
+                Self::Closed("the connection had been closed".into())
+            }
+            SendError::Closed(reason) => Self::Closed(reason),
+            SendError::InvalidResponse(reason) => Self::NotHttp(reason),
+            SendError::Timeout(limit) => Self::Timeout(limit),
+            SendError::Exhausted(problem) => Self::Connect(problem),
+        }
+    }
+}

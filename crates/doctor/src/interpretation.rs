@@ -1,0 +1,215 @@
+//! Interprets the gathered responses of a backend in the same way as the gateway does.
+
+use super::facts::{BackendFacts, GatherResult, GatheredResponse, StreamProbe};
+use http::header::{CONTENT_TYPE, HeaderName, SERVER, VIA};
+use http::{HeaderMap, StatusCode};
+use std::sync::Arc;
+use std::time::Duration;
+use tokenweir_core::dialect::{EngineKind, EngineLoad};
+use tokenweir_core::model::ServedModel;
+
+/// The header that tokenweir sets on the errors that it answers itself.
+const GATEWAY_ERROR_HEADER: HeaderName = HeaderName::from_static("x-gateway-error");
+
+/// Maximum gap between two events that counts as bunched: no engine generates tokens of one stream
+/// this fast.
+const MAX_BUNCHED_GAP: Duration = Duration::from_micros(200);
+/// Minimum number of events for a decision about bunching.
+const MIN_BUNCHED_EVENTS: usize = 4;
+
+/// A listener of a tokenweir gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GatewayListener {
+    /// The client listener.
+    Clients,
+    /// The admin listener.
+    Admin,
+}
+
+/// Major and minor version of vLLM, which determine its features.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct VllmVersion(pub(super) u32, pub(super) u32);
+
+impl GatheredResponse {
+    /// Whether the status is 200.
+    pub(super) fn is_ok(&self) -> bool {
+        self.status == StatusCode::OK
+    }
+
+    /// Whether the response is the metrics page of a tokenweir gateway, which the admin listener
+    /// serves.
+    pub fn is_gateway_metrics(&self) -> bool {
+        let mut lines = self.body.split(|byte| *byte == b'\n');
+        self.is_ok() && lines.any(|line| line.starts_with(b"tokenweir_"))
+    }
+
+    /// The value of a header as text.
+    pub(super) fn header(&self, name: HeaderName) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+impl BackendFacts {
+    /// Whether the server responded to the health check, with any status.
+    pub fn is_reached(&self) -> bool {
+        self.health.is_ok()
+    }
+
+    /// The version that the server reports.
+    pub fn version_text(&self) -> Option<String> {
+        let answer = ok_answer(&self.version)?;
+        let version: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
+        Some(version.get("version")?.as_str()?.to_owned())
+    }
+
+    /// The parsed version of a vLLM server. `None` for other servers and unusual version strings.
+    pub(super) fn version_number(&self) -> Option<VllmVersion> {
+        VllmVersion::parse(&self.version_text()?).filter(|_| self.is_vllm())
+    }
+
+    /// The models that the server lists. `None`: no readable model list.
+    pub fn served(&self) -> Option<Arc<[ServedModel]>> {
+        ServedModel::list(&ok_answer(&self.models)?.body)
+    }
+
+    /// The load from the metrics page. `None`: no metrics that are understood.
+    pub fn load(&self) -> Option<EngineLoad> {
+        Some(EngineLoad::read(&ok_answer(&self.metrics)?.body)).filter(EngineLoad::is_understood)
+    }
+
+    /// The metrics page.
+    pub(super) fn page(&self) -> Option<&[u8]> {
+        ok_answer(&self.metrics).map(|answer| &*answer.body)
+    }
+
+    /// The kind of server, from its model list or else from its metrics.
+    pub fn server(&self) -> Option<EngineKind> {
+        let models = self.served();
+        let first = models.as_ref().and_then(|models| models.first());
+        let by_metrics = || EngineLoad::read(self.page()?).server;
+        first.and_then(|model| model.server).or_else(by_metrics)
+    }
+
+    /// Whether the server is vLLM.
+    pub(super) fn is_vllm(&self) -> bool {
+        self.server() == Some(EngineKind::Vllm)
+    }
+
+    /// Whether vLLM's Rust front end answers: its metrics are always `OpenMetrics`.
+    pub fn is_rust_front_end(&self) -> bool {
+        let media_type = ok_answer(&self.metrics).and_then(|answer| answer.header(CONTENT_TYPE));
+        let is_openmetrics =
+            media_type.is_some_and(|value| value.starts_with("application/openmetrics"));
+        self.is_vllm() && is_openmetrics
+    }
+
+    /// The listener of a tokenweir gateway that answered instead of a backend, if one did.
+    pub(super) fn gateway_listener(&self) -> Option<GatewayListener> {
+        let pages = [&self.health, &self.models, &self.metrics];
+        let mut pages = pages.into_iter().flatten();
+        if pages.any(|answer| answer.headers.contains_key(GATEWAY_ERROR_HEADER)) {
+            return Some(GatewayListener::Clients);
+        }
+        let is_admin = self.metrics.as_ref().is_ok_and(GatheredResponse::is_gateway_metrics);
+        is_admin.then_some(GatewayListener::Admin)
+    }
+
+    /// Whether the server responded and is no gateway, so that it can be judged as a backend.
+    pub(super) fn is_backend(&self) -> bool {
+        self.is_reached() && self.gateway_listener().is_none()
+    }
+
+    /// Whether the server refuses requests without a key.
+    pub(super) fn is_key_required(&self) -> bool {
+        let without = self.models_without_key.as_ref().unwrap_or(&self.models);
+        without.as_ref().is_ok_and(|answer| is_refusal(answer.status))
+    }
+
+    /// The header of a proxy in front of the backend. vLLM itself sends `server: uvicorn` or none.
+    pub(super) fn in_between(&self) -> Option<String> {
+        let probe = self.probe.as_ref().and_then(|probe| probe.as_ref().ok());
+        let pages = [&self.version, &self.models, &self.metrics];
+        let headers = pages.into_iter().flatten().map(|answer| &answer.headers);
+        let mut headers = headers.chain(probe.map(|probe| &probe.headers));
+        headers.find_map(proxy_header)
+    }
+
+    /// Whether a path exists, judged by the status of `OPTIONS`. `None`: it cannot be determined.
+    pub(super) fn has_path(&self, path: &str) -> Option<bool> {
+        let status = |wanted: &str| self.options.iter().find(|(path, _)| *path == wanted)?.1;
+        // A server that answers every path in this way reveals nothing.
+        if status(super::gather::UNKNOWN_PATH) != Some(StatusCode::NOT_FOUND) {
+            return None;
+        }
+        Some(status(path)? == StatusCode::METHOD_NOT_ALLOWED)
+    }
+}
+
+impl StreamProbe {
+    /// The number of events with tokens that arrived within [`MAX_BUNCHED_GAP`] of the previous
+    /// one, if they are at least three quarters of the gaps.
+    pub(super) fn together(&self) -> Option<usize> {
+        let events = self.arrivals.len();
+        let gaps = self.arrivals.windows(2).map(|two| two[1].saturating_duration_since(two[0]));
+        let bunched = gaps.filter(|gap| *gap < MAX_BUNCHED_GAP).count();
+        (events >= MIN_BUNCHED_EVENTS && bunched * 4 >= (events - 1) * 3).then_some(bunched)
+    }
+}
+
+impl VllmVersion {
+    /// Parses `0.32.0`, `0.33.0rc1` or `0.11.1.dev5+g1234`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.trim_start_matches('v').split('.');
+        let mut number = || {
+            let part = numbers.next()?;
+            let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+            part[..digits].parse().ok()
+        };
+        Some(Self(number()?, number()?))
+    }
+}
+
+impl std::fmt::Display for VllmVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// Whether a status means that the key is missing or wrong.
+pub(super) fn is_refusal(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+}
+
+fn ok_answer(result: &GatherResult) -> Option<&GatheredResponse> {
+    result.as_ref().ok().filter(|answer| answer.is_ok())
+}
+
+fn proxy_header(headers: &HeaderMap) -> Option<String> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(via) = text(VIA) {
+        return Some(format!("via: {via}"));
+    }
+    let server = text(SERVER).filter(|server| !server.eq_ignore_ascii_case("uvicorn"));
+    server.map(|server| format!("server: {server}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_read_in_every_form_that_vllm_has_had() {
+        for (text, version) in [
+            ("0.32.0", Some(VllmVersion(0, 32))),
+            ("0.33.0rc1", Some(VllmVersion(0, 33))),
+            ("0.11.1.dev5+g1a2b3c", Some(VllmVersion(0, 11))),
+            ("0.32.0+cpu", Some(VllmVersion(0, 32))),
+            ("v1.0", Some(VllmVersion(1, 0))),
+            ("dev", None),
+            ("", None),
+        ] {
+            assert_eq!(VllmVersion::parse(text), version, "{text}");
+        }
+        assert!(VllmVersion(0, 9) < VllmVersion(0, 10) && VllmVersion(0, 33) < VllmVersion(1, 0));
+    }
+}

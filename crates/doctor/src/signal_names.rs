@@ -1,0 +1,84 @@
+//! Finds the metric names from which the gateway reads each signal of a metrics page. A metric
+//! belongs to a signal if the signal becomes unavailable when the metric is removed from the page.
+
+use std::collections::BTreeMap;
+use tokenweir_core::dialect::EngineLoad;
+use tokenweir_core::engine_metrics::ENGINE_METRICS;
+
+/// A signal and the names of its metrics.
+pub type SignalNames = (&'static str, Vec<String>);
+
+/// The lines of each metric, by name.
+type MetricLines<'a> = BTreeMap<&'a [u8], Vec<u8>>;
+
+/// All signals with the names of the metrics from which they are read. The list of a signal is
+/// empty if the page lacks the signal.
+pub fn names(page: &[u8]) -> Vec<SignalNames> {
+    let metrics = understood_metrics(page);
+    let signals = ENGINE_METRICS.iter().map(|signal| {
+        let is_available = |names: &[&[u8]]| {
+            let lines = names.iter().filter_map(|name| metrics.get(name));
+            signal.is_available(&EngineLoad::read(&lines.flatten().copied().collect::<Vec<u8>>()))
+        };
+        let mut needed: Vec<&[u8]> = metrics.keys().copied().collect();
+        if !is_available(&needed) {
+            return (signal.name, Vec::new());
+        }
+        // Removes each metric that the signal does not need. Of equivalent metrics, one remains.
+        for name in metrics.keys() {
+            let fewer: Vec<&[u8]> = needed.iter().copied().filter(|other| other != name).collect();
+            if is_available(&fewer) {
+                needed = fewer;
+            }
+        }
+        let text = |name: &&[u8]| String::from_utf8_lossy(name).into_owned();
+        (signal.name, needed.iter().map(text).collect())
+    });
+    signals.collect()
+}
+
+/// The metrics of a page from which the gateway reads at least one value, each with all its lines.
+fn understood_metrics(page: &[u8]) -> MetricLines<'_> {
+    let mut metrics = MetricLines::new();
+    for line in page.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#")) {
+        let end = line.iter().position(|byte| matches!(byte, b'{' | b' ' | b'\t'));
+        let Some(name) = end.map(|end| &line[..end]) else { continue };
+        let lines = metrics.entry(name).or_default();
+        lines.extend_from_slice(line);
+        lines.push(b'\n');
+    }
+    // The kind of the server is no value of a metric.
+    let read = |lines: &[u8]| EngineLoad { server: None, ..EngineLoad::read(lines) };
+    metrics.retain(|_, lines| read(lines) != EngineLoad::default());
+    metrics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names_of(page: &str, signal: &str) -> Vec<String> {
+        names(page.as_bytes()).into_iter().find(|(name, _)| *name == signal).unwrap().1
+    }
+
+    #[test]
+    fn a_signal_has_the_names_that_the_page_has_for_it() {
+        let page = include_str!("../../../tests/wire/metrics/python-metrics-idle.http");
+        assert_eq!(names_of(page, "kv_usage"), ["vllm:kv_cache_usage_perc"]);
+        assert_eq!(names_of(page, "kv_capacity"), ["vllm:cache_config_info"]);
+        let queue = ["vllm:num_requests_running", "vllm:num_requests_waiting"];
+        assert_eq!(names_of(page, "queue"), queue);
+        assert_eq!(names_of(page, "lora"), [""; 0]);
+        let before = include_str!("../../../tests/pages/vllm_before_0_9.txt");
+        assert_eq!(names_of(before, "kv_usage"), ["vllm:gpu_cache_usage_perc"]);
+        let llama = include_str!("../../../tests/pages/llama_cpp.txt");
+        assert_eq!(names_of(llama, "queue").len(), 2);
+    }
+
+    #[test]
+    fn one_of_two_equivalent_metric_names_is_reported() {
+        let page = "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n\
+                    vllm:gpu_cache_usage_perc 0.5\nvllm:kv_cache_usage_perc 0.5\n";
+        assert_eq!(names_of(page, "kv_usage").len(), 1);
+    }
+}

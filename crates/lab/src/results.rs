@@ -1,0 +1,124 @@
+//! Results of a simulation run, and the metrics computed from them.
+
+use serde::{Deserialize, Serialize};
+
+/// Measurements of one served request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ServedRequest {
+    /// Time from arrival to the first token in seconds.
+    pub ttft: f64,
+    /// Time from the first to the last token in seconds.
+    pub decode: f64,
+    /// Prompt tokens.
+    pub prompt: u32,
+    /// Prompt tokens from the prefix cache.
+    pub cached: u32,
+    /// Output tokens.
+    pub output: u32,
+}
+
+/// Raw results of a run.
+#[derive(Debug, Clone, Default)]
+pub struct RunResults {
+    /// Number of requests sent.
+    pub requests: usize,
+    /// Requests that were served.
+    pub served: Vec<ServedRequest>,
+    /// Time in seconds at which each request was sent, and the position of its backend.
+    pub placements: Vec<(f64, usize)>,
+    /// Virtual time from the first request to the last token in seconds.
+    pub seconds: f64,
+    /// Seconds for which the engine of each backend computed.
+    pub busy: Vec<f64>,
+    /// Number of preemptions of sequences.
+    pub preemptions: u64,
+}
+
+/// Latency bounds that a request must meet to count as goodput.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LatencyObjectives {
+    /// Greatest time to first token in seconds.
+    pub ttft: f64,
+    /// Greatest time per output token after the first in seconds.
+    pub tpot: f64,
+}
+
+/// Metrics of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RunMetrics {
+    /// Share of the requests that met both latency objectives, from 0 to 1.
+    pub goodput: f64,
+    /// Median time to first token in seconds.
+    pub ttft_p50: f64,
+    /// 99th percentile of the time to first token in seconds.
+    pub ttft_p99: f64,
+    /// Median time per output token in seconds.
+    pub tpot_p50: f64,
+    /// 99th percentile of the time per output token in seconds.
+    pub tpot_p99: f64,
+    /// Output tokens per second.
+    pub tokens_per_second: f64,
+    /// Share of prompt tokens from a prefix cache, from 0 to 1.
+    pub cached: f64,
+    /// Number of preemptions.
+    pub preemptions: f64,
+    /// Coefficient of variation of the busy time of the backends: standard deviation ÷ mean.
+    pub imbalance: f64,
+}
+
+impl ServedRequest {
+    /// Time per output token after the first in seconds.
+    pub fn tpot(&self) -> f64 {
+        self.decode / f64::from(self.output.saturating_sub(1).max(1))
+    }
+}
+
+impl LatencyObjectives {
+    /// Whether a request met both bounds.
+    pub fn is_met_by(&self, served: &ServedRequest) -> bool {
+        served.ttft <= self.ttft && served.tpot() <= self.tpot
+    }
+}
+
+impl RunResults {
+    /// Computes the metrics.
+    pub fn figures(&self, objectives: &LatencyObjectives) -> RunMetrics {
+        let good = self.served.iter().filter(|served| objectives.is_met_by(served)).count();
+        let sum = |read: fn(&ServedRequest) -> u32| -> f64 {
+            self.served.iter().map(|served| u64::from(read(served))).sum::<u64>() as f64
+        };
+        let ttft = sorted(self.served.iter().map(|served| served.ttft));
+        let tpot = sorted(self.served.iter().map(ServedRequest::tpot));
+        RunMetrics {
+            goodput: good as f64 / self.requests.max(1) as f64,
+            ttft_p50: quantile(&ttft, 0.5),
+            ttft_p99: quantile(&ttft, 0.99),
+            tpot_p50: quantile(&tpot, 0.5),
+            tpot_p99: quantile(&tpot, 0.99),
+            tokens_per_second: sum(|served| served.output) / self.seconds.max(1e-9),
+            cached: sum(|served| served.cached) / sum(|served| served.prompt).max(1.0),
+            preemptions: self.preemptions as f64,
+            imbalance: spread(&self.busy).1 / spread(&self.busy).0.max(1e-9),
+        }
+    }
+}
+
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// The value with the nearest rank for a share of sorted values. 0 without values.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+/// Mean and standard deviation of the population. 0 without values.
+pub fn spread(values: &[f64]) -> (f64, f64) {
+    let count = values.len().max(1) as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+    (mean, variance.sqrt())
+}

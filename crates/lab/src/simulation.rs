@@ -1,0 +1,358 @@
+//! Discrete-event simulation of clients that send a trace, gateways that route it and engines that
+//! serve it, in virtual time.
+//!
+//! The gateways use the load estimators and policies of the real gateway. The engines are those of
+//! `tokenweir_sim`. All random numbers come from one seed, so a run can be repeated exactly.
+
+use super::results::{RunResults, ServedRequest};
+use super::router::{Router, RouterKind, RoutingInput};
+use super::trace::TraceRequest;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+use tokenweir_core::routing::{
+    self, Candidate, CandidateSampler, LoadEstimator, LoadReport, Policy, PromptFingerprint,
+    Reservation, RoutingRequest, TokenCounts,
+};
+use tokenweir_sim::engine::{Engine, EngineSpec, EngineStep, SequenceId, SimulatedEngineLoad};
+
+/// Parameters of a simulation, except the router and the seed.
+#[derive(Debug, Clone)]
+pub struct SimulationSetup {
+    /// Engine of each backend.
+    pub specs: Vec<EngineSpec>,
+    /// Factor by which the trace is sent faster than it was recorded.
+    pub speed: f64,
+    /// Greatest random delay of an arrival after its timestamp. It spreads the arrivals of traces
+    /// with rounded timestamps.
+    pub spread: Duration,
+    /// Time between two scrapes of a backend by a gateway.
+    pub scrape: Duration,
+    /// Number of gateways, which share no state. 0 counts as 1.
+    pub gateways: usize,
+    /// Position of a backend whose engine computes nothing during a period. It still accepts
+    /// requests, and its metrics can be scraped.
+    pub frozen: Option<(usize, Range<Duration>)>,
+    /// Settings of the policies.
+    pub policy: Policy,
+    /// Instant that corresponds to time 0.
+    pub epoch: Instant,
+}
+
+/// One simulation run.
+pub struct Simulation<'a> {
+    setup: &'a SimulationSetup,
+    requests: &'a [TraceRequest],
+    /// Pending events by time. The event number makes the order of simultaneous events unique.
+    events: BinaryHeap<Reverse<(Duration, u64, SimulationEvent)>>,
+    event_count: u64,
+    now: Duration,
+    engines: Vec<EngineState>,
+    gateways: Vec<SimulatedGateway>,
+    /// By the number of the request in the trace.
+    in_flight: Vec<InFlightRequest>,
+    rng: fastrand::Rng,
+    arrived_requests: usize,
+    results: RunResults,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum SimulationEvent {
+    /// A request arrives, by its number in the trace.
+    Arrival(usize),
+    /// A batch of an engine is done.
+    BatchDone(usize),
+    /// A gateway scrapes a backend: gateway, backend.
+    Scrape(usize, usize),
+}
+
+/// An engine and its present batch.
+struct EngineState {
+    engine: Engine,
+    spec: EngineSpec,
+    batch: Option<EngineStep>,
+    /// Load in the metrics of the engine, which do not change during a batch.
+    reported_load: SimulatedEngineLoad,
+    busy_time: Duration,
+}
+
+struct SimulatedGateway {
+    load_estimators: Vec<LoadEstimator>,
+    candidate_sampler: CandidateSampler,
+    /// Last load report of each backend.
+    reported_loads: Vec<LoadReport>,
+    router: Router,
+    decision_count: u64,
+}
+
+/// State of a request that was sent to a backend.
+#[derive(Debug, Clone, Copy, Default)]
+struct InFlightRequest {
+    gateway: usize,
+    backend: usize,
+    reservation: Option<Reservation>,
+    arrived_at: Duration,
+    first_output_at: Duration,
+    cached_tokens: u32,
+}
+
+impl SimulationSetup {
+    /// Time at which a backend can start to compute a batch: now, or the end of its frozen period.
+    fn compute_start(&self, backend: usize, now: Duration) -> Duration {
+        match &self.frozen {
+            Some((frozen, period)) if *frozen == backend && period.contains(&now) => period.end,
+            _ => now,
+        }
+    }
+}
+
+impl<'a> Simulation<'a> {
+    /// A simulation at time 0.
+    pub fn new(
+        setup: &'a SimulationSetup,
+        requests: &'a [TraceRequest],
+        kind: RouterKind,
+        seed: u64,
+    ) -> Self {
+        let backend_count = setup.specs.len();
+        let horizon = Duration::from_secs_f64(setup.policy.kv_aware.horizon_seconds.max(0.001));
+        let estimator = |_: &EngineSpec| LoadEstimator::new(setup.epoch, horizon);
+        let gateway = |_| SimulatedGateway {
+            load_estimators: setup.specs.iter().map(estimator).collect(),
+            candidate_sampler: CandidateSampler::new(setup.epoch, backend_count),
+            reported_loads: vec![LoadReport::default(); backend_count],
+            router: kind.router(&setup.policy, backend_count),
+            decision_count: 0,
+        };
+        let engine = |spec: &EngineSpec| EngineState {
+            engine: Engine::new(*spec),
+            spec: *spec,
+            batch: None,
+            reported_load: SimulatedEngineLoad::default(),
+            busy_time: Duration::ZERO,
+        };
+        let mut simulation = Self {
+            setup,
+            requests,
+            events: BinaryHeap::new(),
+            event_count: 0,
+            now: Duration::ZERO,
+            engines: setup.specs.iter().map(engine).collect(),
+            gateways: (0..setup.gateways.max(1)).map(gateway).collect(),
+            in_flight: vec![InFlightRequest::default(); requests.len()],
+            rng: fastrand::Rng::with_seed(seed),
+            arrived_requests: 0,
+            results: RunResults::default(),
+        };
+        simulation.schedule_initial_events();
+        simulation
+    }
+
+    /// Runs the simulation to its end. `on_progress` is called with the number of arrived requests
+    /// after each arrival.
+    pub fn run(mut self, mut on_progress: impl FnMut(usize)) -> RunResults {
+        while let Some(Reverse((at, _, event))) = self.events.pop() {
+            self.now = at;
+            match event {
+                SimulationEvent::Arrival(number) => {
+                    self.handle_arrival(number);
+                    on_progress(self.arrived_requests);
+                }
+                SimulationEvent::BatchDone(backend) => self.handle_batch_done(backend),
+                SimulationEvent::Scrape(gateway, backend) => self.scrape(gateway, backend),
+            }
+        }
+        self.results.requests = self.requests.len();
+        self.results.seconds = self.now.as_secs_f64();
+        for state in &self.engines {
+            self.results.busy.push(state.busy_time.as_secs_f64());
+            self.results.preemptions += state.engine.load().preemptions;
+        }
+        self.results
+    }
+
+    fn schedule_initial_events(&mut self) {
+        for (number, job) in self.requests.iter().enumerate() {
+            let delay = self.setup.spread.mul_f64(self.rng.f64());
+            let arrival = (job.at + delay).div_f64(self.setup.speed);
+            self.schedule(arrival, SimulationEvent::Arrival(number));
+        }
+        for gateway in 0..self.gateways.len() {
+            for backend in 0..self.engines.len() {
+                let first = self.setup.scrape.mul_f64(self.rng.f64());
+                self.schedule(first, SimulationEvent::Scrape(gateway, backend));
+            }
+        }
+    }
+
+    fn schedule(&mut self, time: Duration, event: SimulationEvent) {
+        self.event_count += 1;
+        self.events.push(Reverse((time, self.event_count, event)));
+    }
+
+    fn handle_arrival(&mut self, number: usize) {
+        self.arrived_requests += 1;
+        let job = &self.requests[number];
+        let gateway = self.rng.usize(0..self.gateways.len());
+        let seed = self.rng.u64(..);
+        let now = self.setup.epoch + self.now;
+        let SimulatedGateway {
+            load_estimators,
+            candidate_sampler,
+            reported_loads,
+            router,
+            decision_count,
+        } = &mut self.gateways[gateway];
+        let routing_request =
+            RoutingRequest { sequence: *decision_count, seed, session: job.session };
+        *decision_count += 1;
+        let all: Vec<usize> = (0..load_estimators.len()).collect();
+        let sample = router
+            .policy()
+            .and_then(|kind| candidate_sampler.sample(kind, &all, &job.prompt, &routing_request));
+        let positions = sample.unwrap_or(all);
+        let candidate = |position: &usize| Candidate {
+            position: *position,
+            key: routing::mix(*position as u64 + 1),
+            ..load_estimators[*position].candidate(&job.prompt, now)
+        };
+        let mut candidates: Vec<Candidate> = positions.iter().map(candidate).collect();
+        routing::impute_missing_estimates(&mut candidates);
+        let choice = router.route(&RoutingInput {
+            job,
+            candidates: &candidates,
+            reports: reported_loads,
+            routing_request,
+        });
+        let backend = candidates[choice].position;
+        let reservation =
+            load_estimators[backend].reserve(&candidates[choice], &job.prompt, true, now);
+        candidate_sampler.sent(&job.prompt, backend);
+        self.gateways[gateway].update_load_hint(backend, now);
+        self.results.placements.push((self.now.as_secs_f64(), backend));
+        self.in_flight[number] = InFlightRequest {
+            gateway,
+            backend,
+            reservation: Some(reservation),
+            arrived_at: self.now,
+            ..InFlightRequest::default()
+        };
+        let state = &mut self.engines[backend];
+        let request = job.request(state.spec.block_size);
+        if state.engine.submit(SequenceId(number as u64), request, self.now).is_err() {
+            // The request is too long for this engine, which rejects it at once.
+            self.end(number, None);
+            return;
+        }
+        if state.batch.is_none() {
+            self.start_next_batch(backend);
+        }
+    }
+
+    fn start_next_batch(&mut self, backend: usize) {
+        let state = &mut self.engines[backend];
+        state.batch = state.engine.step(self.now);
+        if let Some(batch) = &state.batch {
+            state.busy_time += batch.duration;
+            let done = self.setup.compute_start(backend, self.now) + batch.duration;
+            self.schedule(done, SimulationEvent::BatchDone(backend));
+        }
+    }
+
+    fn handle_batch_done(&mut self, backend: usize) {
+        let state = &mut self.engines[backend];
+        state.reported_load = state.engine.load();
+        let Some(batch) = state.batch.take() else { return };
+        for token in &batch.tokens {
+            let number = token.id.0 as usize;
+            if token.nth == 1 {
+                self.handle_first_output(number, token.cached_tokens);
+            }
+            if self.requests[number].disconnect_after_tokens == Some(token.nth) {
+                self.engines[backend].engine.abort(token.id);
+                self.end(number, Some(token.nth));
+            }
+        }
+        for finished in &batch.finished {
+            let number = finished.id.0 as usize;
+            self.end(number, Some(self.requests[number].output_tokens));
+        }
+        self.start_next_batch(backend);
+        // The metrics of an idle engine are up to date.
+        let state = &mut self.engines[backend];
+        if state.batch.is_none() {
+            state.reported_load = state.engine.load();
+        }
+    }
+
+    fn handle_first_output(&mut self, number: usize, cached_tokens: u32) {
+        let request = &mut self.in_flight[number];
+        request.first_output_at = self.now;
+        request.cached_tokens = cached_tokens;
+        let (gateway, now) = (&self.gateways[request.gateway], self.setup.epoch + self.now);
+        if let Some(reservation) = &mut request.reservation {
+            gateway.load_estimators[request.backend].first_output(reservation, now);
+            gateway.update_load_hint(request.backend, now);
+        }
+    }
+
+    /// Ends a request with a number of output tokens. `None`: the engine rejected it.
+    fn end(&mut self, number: usize, output: Option<u32>) {
+        let (job, request) = (&self.requests[number], &mut self.in_flight[number]);
+        let Some(mut reservation) = request.reservation.take() else { return };
+        let (gateway, now) = (&self.gateways[request.gateway], self.setup.epoch + self.now);
+        let estimator = &gateway.load_estimators[request.backend];
+        if let Some(output) = output {
+            estimator.answered(
+                &mut reservation,
+                &TokenCounts {
+                    prompt: Some(job.prompt_tokens.into()),
+                    cached: Some(request.cached_tokens.into()),
+                    output: Some(output.into()),
+                },
+            );
+            self.results.served.push(ServedRequest {
+                ttft: request.first_output_at.saturating_sub(request.arrived_at).as_secs_f64(),
+                decode: self.now.saturating_sub(request.first_output_at).as_secs_f64(),
+                prompt: job.prompt_tokens,
+                cached: request.cached_tokens,
+                output,
+            });
+        }
+        estimator.release(reservation, now);
+        gateway.update_load_hint(request.backend, now);
+    }
+
+    fn scrape(&mut self, gateway: usize, backend: usize) {
+        let state = &self.engines[backend];
+        let load = &state.reported_load;
+        let report = LoadReport {
+            kv_usage: Some(load.kv_usage),
+            waiting: load.waiting as f64,
+            running: load.running as f64,
+            capacity: Some(state.spec.capacity().into()),
+            tokens: Some((load.prompt_tokens + load.generation_tokens) as f64),
+        };
+        let (scraper, now) = (&mut self.gateways[gateway], self.setup.epoch + self.now);
+        let estimator = &scraper.load_estimators[backend];
+        estimator.on_report(&report, &estimator.local_load(), now);
+        scraper.update_load_hint(backend, now);
+        scraper.reported_loads[backend] = report;
+        // Scrapes end with the last arrival, so that the simulation ends.
+        let is_over = self.arrived_requests == self.requests.len();
+        if !is_over {
+            let next = self.now + self.setup.scrape;
+            self.schedule(next, SimulationEvent::Scrape(gateway, backend));
+        }
+    }
+}
+
+impl SimulatedGateway {
+    /// Updates the load hint of a backend in the candidate sampler.
+    fn update_load_hint(&self, backend: usize, now: Instant) {
+        let estimator = &self.load_estimators[backend];
+        let candidate = || estimator.candidate(&PromptFingerprint::default(), now);
+        self.candidate_sampler.show(backend, now, || Some(candidate()));
+    }
+}

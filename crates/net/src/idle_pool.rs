@@ -1,0 +1,150 @@
+//! The pool of idle connections to one backend.
+
+use crate::connection::Connection;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The idle connections to one backend, from the least to the most recently used. Clones share the
+/// pool.
+#[derive(Clone, Default)]
+pub struct IdlePool(Arc<Mutex<Vec<Connection>>>);
+
+/// Time between two closes when many connections are closed.
+const CLOSE_INTERVAL: Duration = Duration::from_millis(1);
+
+// === impl IdlePool ===
+
+impl IdlePool {
+    /// Takes the most recently used connection that is reusable and was idle for less than
+    /// `idle_timeout`. Connections that are not usable any more are closed in the background. Must
+    /// be called inside a Tokio runtime.
+    pub fn take(&self, idle_timeout: Duration, now: Instant) -> Option<Connection> {
+        let mut unusable = Vec::new();
+        let reusable = loop {
+            let mut list = self.lock_connections();
+            let Some(mut connection) = list.pop() else { break None };
+            if connection.has_been_idle_for(idle_timeout, now) {
+                // All other connections were idle for longer.
+                unusable.append(&mut list);
+                unusable.push(connection);
+                break None;
+            }
+            drop(list);
+            if connection.is_reusable() {
+                break Some(connection);
+            }
+            unusable.push(connection);
+        };
+        close_gradually(unusable);
+        reusable
+    }
+
+    /// Closes the connections that were idle for at least `idle_timeout`, in the background. Must
+    /// be called inside a Tokio runtime.
+    pub fn close_expired(&self, idle_timeout: Duration, now: Instant) {
+        let expired = {
+            let mut list = self.lock_connections();
+            // The list is ordered by the end of the last use.
+            let count =
+                list.partition_point(|connection| connection.has_been_idle_for(idle_timeout, now));
+            list.drain(..count).collect()
+        };
+        close_gradually(expired);
+    }
+
+    /// Closes the connection that was idle for longest. Returns whether there was one.
+    pub fn close_oldest(&self) -> bool {
+        let oldest = {
+            let mut list = self.lock_connections();
+            (!list.is_empty()).then(|| list.remove(0))
+        };
+        oldest.is_some()
+    }
+
+    /// Adds a connection that was just used.
+    pub fn put(&self, connection: Connection) {
+        self.lock_connections().push(connection);
+    }
+
+    fn lock_connections(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for IdlePool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("IdlePool").field(&self.lock_connections().len()).finish()
+    }
+}
+
+/// Closes connections one by one in a background task. A burst leaves hundreds of idle connections,
+/// and one close costs the kernel as much as forwarding one chunk, here and at the backend.
+fn close_gradually(connections: Vec<Connection>) {
+    if connections.is_empty() {
+        return;
+    }
+    tokio::spawn(async {
+        for connection in connections {
+            drop(connection);
+            tokio::time::sleep(CLOSE_INTERVAL).await;
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file_descriptors::FileDescriptorPool;
+    use crate::tls::MaybeTlsStream;
+    use std::io::{ErrorKind, Read};
+    use tokenweir_core::clock;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
+
+    /// A pool with `count` idle connections, and their peer sockets.
+    async fn filled_pool(count: usize) -> (IdlePool, Vec<TcpStream>) {
+        let (idle, mut ends) = (IdlePool::default(), Vec::new());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for _ in 0..count {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let descriptor = FileDescriptorPool::default().try_acquire().unwrap();
+            idle.put(Connection::new(MaybeTlsStream::Plain(stream), descriptor));
+            ends.push(listener.accept().await.unwrap().0);
+        }
+        (idle, ends)
+    }
+
+    #[tokio::test]
+    async fn expired_connections_are_closed_in_the_background() {
+        let (idle, ends) = filled_pool(20).await;
+        let mut ends: Vec<_> = ends.into_iter().map(|end| end.into_std().unwrap()).collect();
+        assert!(idle.take(IDLE_TIMEOUT, clock::now() + IDLE_TIMEOUT).is_none());
+        let is_open = |end: &mut std::net::TcpStream| {
+            end.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+        };
+        assert!(ends.iter_mut().all(is_open) && idle.lock_connections().is_empty());
+        for end in ends {
+            let mut end = TcpStream::from_std(end).unwrap();
+            assert_eq!(end.read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        }
+    }
+
+    #[tokio::test]
+    async fn connections_closed_by_the_backend_are_skipped() {
+        let (idle, mut ends) = filled_pool(3).await;
+        let expected = ends[0].peer_addr().unwrap();
+        ends.truncate(1);
+        let connections = std::mem::take(&mut *idle.lock_connections());
+        for connection in &connections[1..] {
+            let MaybeTlsStream::Plain(stream) = &connection.stream else { unreachable!() };
+            stream.readable().await.unwrap();
+        }
+        *idle.lock_connections() = connections;
+        let found = idle.take(IDLE_TIMEOUT, clock::now()).unwrap();
+        let MaybeTlsStream::Plain(stream) = &found.stream else { unreachable!() };
+        assert_eq!(stream.local_addr().unwrap(), expected);
+        assert!(idle.lock_connections().is_empty());
+    }
+}

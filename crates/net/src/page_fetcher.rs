@@ -1,0 +1,244 @@
+//! Fetches small pages from a backend for health checks and scrapes.
+//!
+//! Connection and buffer are reused from page to page. The calling task also drives the connection,
+//! so a fetch wakes no other task.
+
+use crate::client::{HttpClient, SendError};
+use crate::file_descriptors::ProbeDescriptorPermit;
+use crate::tls::MaybeTlsStream;
+use bytes::{Buf, Bytes};
+use futures_util::future::{Either, select};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, HOST};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
+use tokenweir_core::engine_metrics::ScrapeError;
+
+/// Fetches pages from one backend.
+pub struct PageFetcher {
+    client: HttpClient,
+    address: BackendAddress,
+    /// The headers of every request.
+    headers: HeaderMap,
+    /// Timeout for a complete response.
+    timeout: Duration,
+    /// Maximum size of a page, in bytes.
+    max_page_bytes: usize,
+    idle_connection: Option<FetchConnection>,
+    page_buffer: Vec<u8>,
+}
+
+struct FetchConnection {
+    sender: http1::SendRequest<Empty<Bytes>>,
+    driver: http1::Connection<TokioIo<MaybeTlsStream>, Empty<Bytes>>,
+    /// When the last fetch ended.
+    last_used: Instant,
+    /// The file descriptor permit.
+    _descriptor: ProbeDescriptorPermit,
+}
+
+/// Maximum buffer size that is kept from page to page, in bytes. Metrics of an engine need less.
+const MAX_RETAINED_BUFFER_BYTES: usize = 1 << 20;
+
+/// Why a fetch failed.
+#[derive(Debug)]
+pub enum FetchError {
+    /// The gateway has no file descriptor or port for a connection.
+    Exhausted(String),
+    /// The connection failed.
+    Connect(String),
+    /// The backend closed the connection before the response head, or sent invalid HTTP.
+    Closed,
+    /// The backend closed the connection within the body.
+    Truncated,
+    /// The fetch exceeded the timeout.
+    Timeout,
+    /// The body exceeds the maximum page size.
+    TooLarge,
+    /// The response is compressed although the request accepts only `identity`.
+    UnexpectedEncoding,
+}
+
+impl PageFetcher {
+    /// A fetcher for the pages of one backend. `timeout` bounds each fetch; `max_page` bounds its
+    /// body, in bytes.
+    pub fn new(
+        client: HttpClient,
+        address: BackendAddress,
+        authorization: Option<&HeaderValue>,
+        timeout: Duration,
+        max_page: usize,
+    ) -> Self {
+        let mut headers = HeaderMap::with_capacity(4);
+        headers.insert(HOST, address.host_header().clone());
+        // OpenMetrics makes some servers rename their metrics.
+        headers.insert(ACCEPT, HeaderValue::from_static("text/plain; version=0.0.4"));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if let Some(key) = authorization {
+            headers.insert(AUTHORIZATION, key.clone());
+        }
+        Self {
+            client,
+            address,
+            headers,
+            timeout,
+            max_page_bytes: max_page,
+            idle_connection: None,
+            page_buffer: Vec::new(),
+        }
+    }
+
+    /// Time after which an idle connection is closed.
+    pub fn idle_timeout(&self) -> Duration {
+        self.client.idle_timeout()
+    }
+
+    /// Fetches a path. Returns the status and the body.
+    pub async fn get(&mut self, path: &'static str) -> Result<(StatusCode, &[u8]), FetchError> {
+        // The wait for a file descriptor does not count towards the timeout of the backend.
+        let is_fresh =
+            self.idle_connection.as_ref().is_some_and(|idle| self.is_within_idle_timeout(idle));
+        let mut descriptor = None;
+        if !is_fresh {
+            self.idle_connection = None;
+            descriptor = Some(self.client.acquire_probe_descriptor(self.timeout).await?);
+        }
+        let result =
+            tokio::time::timeout(self.timeout, self.get_with_reconnect(path, descriptor)).await;
+        let status = result.unwrap_or(Err(FetchError::Timeout))?;
+        Ok((status, &self.page_buffer))
+    }
+
+    fn is_within_idle_timeout(&self, connection: &FetchConnection) -> bool {
+        clock::now().saturating_duration_since(connection.last_used) < self.idle_timeout()
+    }
+
+    /// Sends the request on the idle connection. If the backend has closed that connection, sends
+    /// it on a new one. A connection that fails, or whose response is not awaited, is dropped.
+    async fn get_with_reconnect(
+        &mut self,
+        path: &'static str,
+        descriptor: Option<ProbeDescriptorPermit>,
+    ) -> Result<StatusCode, FetchError> {
+        if let Some(connection) = self.idle_connection.take() {
+            match self.send_request(connection, path).await {
+                // The backend may have closed the idle connection.
+                Err(FetchError::Closed) => {}
+                result => return result,
+            }
+        }
+        let descriptor = match descriptor {
+            Some(descriptor) => descriptor,
+            // The descriptor of the failed connection is free again.
+            None => self.client.acquire_probe_descriptor(Duration::ZERO).await?,
+        };
+        let connection = self.connect(descriptor).await?;
+        self.send_request(connection, path).await
+    }
+
+    async fn connect(
+        &self,
+        descriptor: ProbeDescriptorPermit,
+    ) -> Result<FetchConnection, FetchError> {
+        let root = self.address.uri(&PathAndQuery::from_static("/"));
+        let stream = self.client.connect(root).await?;
+        let handshake = http1::Builder::new().handshake(stream).await;
+        let (sender, driver) = handshake.map_err(|_| FetchError::Closed)?;
+        Ok(FetchConnection { sender, driver, last_used: clock::now(), _descriptor: descriptor })
+    }
+
+    async fn send_request(
+        &mut self,
+        mut connection: FetchConnection,
+        path: &'static str,
+    ) -> Result<StatusCode, FetchError> {
+        let FetchConnection { sender, driver, .. } = &mut connection;
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = http::Uri::from_static(path);
+        request.headers_mut().clone_from(&self.headers);
+        let exchange = async {
+            sender.ready().await.map_err(|_| FetchError::Closed)?;
+            let response = sender.send_request(request).await.map_err(|_| FetchError::Closed)?;
+            let status = response.status();
+            if has_content_encoding(&response) {
+                return Err(FetchError::UnexpectedEncoding);
+            }
+            read_body(response.into_body(), &mut self.page_buffer, self.max_page_bytes).await?;
+            Ok(status)
+        };
+        let (result, is_open) = match select(driver, pin!(exchange)).await {
+            Either::Right((result, _)) => (result, true),
+            // The connection has ended, so the exchange completes without further input.
+            Either::Left((_, exchange)) => (exchange.await, false),
+        };
+        connection.last_used = clock::now();
+        let is_reusable = is_open && result.is_ok() && self.client.has_capacity_for_probes();
+        self.idle_connection = is_reusable.then_some(connection);
+        result
+    }
+}
+
+/// Reads a body into a buffer. A body longer than `max_bytes` is not read to its end, which closes
+/// its connection.
+async fn read_body(
+    mut body: Incoming,
+    page: &mut Vec<u8>,
+    max_bytes: usize,
+) -> Result<(), FetchError> {
+    page.clear();
+    // A page with a list of thousands of models is rare; its buffer is not kept.
+    page.shrink_to(MAX_RETAINED_BUFFER_BYTES);
+    let is_too_large = |length: u64| length > max_bytes as u64;
+    if is_too_large(body.size_hint().lower()) {
+        return Err(FetchError::TooLarge);
+    }
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| FetchError::Truncated)?.into_data() else { continue };
+        if is_too_large((page.len() + data.remaining()) as u64) {
+            // The buffer of an oversized page is freed.
+            *page = Vec::new();
+            return Err(FetchError::TooLarge);
+        }
+        page.extend_from_slice(&data);
+    }
+    Ok(())
+}
+
+fn has_content_encoding(response: &Response<Incoming>) -> bool {
+    let encoding = response.headers().get(CONTENT_ENCODING);
+    encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+impl From<SendError> for FetchError {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Connect(reason) => Self::Connect(reason),
+            SendError::Exhausted(problem) => Self::Exhausted(problem),
+            SendError::Timeout(_) => Self::Timeout,
+            SendError::StaleConnection { .. }
+            | SendError::Closed(_)
+            | SendError::InvalidResponse(_) => Self::Closed,
+        }
+    }
+}
+
+impl From<FetchError> for ScrapeError {
+    fn from(failure: FetchError) -> Self {
+        match failure {
+            FetchError::Connect(_) | FetchError::Closed => Self::Connect,
+            FetchError::Exhausted(_) => Self::Exhausted,
+            FetchError::Truncated => Self::Truncated,
+            FetchError::Timeout => Self::Timeout,
+            FetchError::TooLarge => Self::TooLarge,
+            FetchError::UnexpectedEncoding => Self::Encoded,
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Detects connection errors that the gateway itself causes because it has no file descriptor, port
+//! or memory left. The backend is not at fault for them.
+
+use socket2::{Domain, Socket, Type};
+use std::error::Error as StdError;
+use std::io::{self, ErrorKind};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+
+/// Minimum time between two log messages about resource exhaustion.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Describes the exhausted resource and the remedy, if `cause` is such an error.
+pub fn describe_exhaustion(cause: &(dyn StdError + 'static)) -> Option<String> {
+    let error = cause.downcast_ref::<io::Error>();
+    let has_code = error.is_some_and(|error| error.raw_os_error().is_some());
+    if let Some(advice) = error.and_then(advice) {
+        return Some(format!("{cause}; {advice}"));
+    }
+    // A DNS lookup without a free file descriptor fails with an error that has no code. Opening a
+    // socket shows whether descriptors are exhausted.
+    let probe =
+        (!has_code && !is_timeout(error)).then(|| Socket::new(Domain::IPV4, Type::STREAM, None));
+    let problem = probe?.err()?;
+    Some(format!("{problem}; {}", advice(&problem)?))
+}
+
+/// A timeout has no error code either. It is caused by the backend.
+fn is_timeout(error: Option<&io::Error>) -> bool {
+    error.is_some_and(|error| error.kind() == ErrorKind::TimedOut)
+}
+
+/// Unix error codes without an [`ErrorKind`]: too many open files in the process (`EMFILE`), on the
+/// machine (`ENFILE`), and no memory for a socket buffer (`ENOBUFS`).
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+const ENOBUFS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
+
+/// The remedy for an exhausted resource. `None`: the error has another cause.
+fn advice(error: &io::Error) -> Option<&'static str> {
+    match (error.raw_os_error()?, error.kind()) {
+        (EMFILE, _) => Some("raise the limit of open files (LimitNOFILE, ulimit -n)"),
+        (ENFILE, _) => Some("raise fs.file-max: the machine has no open files left"),
+        (ENOBUFS, _) | (_, ErrorKind::OutOfMemory) => {
+            Some("the machine is short of memory for sockets")
+        }
+        (_, ErrorKind::AddrNotAvailable) => {
+            Some("no local port is left (net.ipv4.ip_local_port_range), or no route to the address")
+        }
+        _ => None,
+    }
+}
+
+/// Logs the problem at most once per `WARN_INTERVAL`, because exhaustion affects every request.
+pub fn warn_rate_limited(problem: &str) {
+    static LAST_WARNING: Mutex<Option<Instant>> = Mutex::new(None);
+    let now = clock::now();
+    let mut last = LAST_WARNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_recent = |at: Instant| now.saturating_duration_since(at) < WARN_INTERVAL;
+    if !last.is_some_and(is_recent) {
+        *last = Some(now);
+        tracing::error!(
+            problem,
+            "the gateway has no resources for connections to backends: requests fail until \
+             resources are free"
+        );
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_exhaustion_is_distinguished_from_backend_errors() {
+        let describe = |code| describe_exhaustion(&io::Error::from_raw_os_error(code));
+        // 12 is ENOMEM, 99 is EADDRNOTAVAIL on Linux.
+        for code in [EMFILE, ENFILE, ENOBUFS, 12, 99] {
+            assert!(describe(code).is_some(), "{code}");
+        }
+        // ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH and ECONNRESET.
+        for code in [111, 110, 113, 104] {
+            assert_eq!(describe(code), None, "{code}");
+        }
+        assert!(describe(EMFILE).unwrap().contains("LimitNOFILE"));
+        let resolver = io::Error::other("failed to lookup address information");
+        assert_eq!(describe_exhaustion(&resolver), None, "descriptors are free");
+    }
+}

@@ -1,0 +1,119 @@
+//! Generates the configuration of Prometheus: scrape jobs, rule files and exemplar storage.
+//!
+//! The engines are scraped too, for metrics that the gateway does not read. Their series have the
+//! gateway's name of the backend in the label `backend`, so that one query can combine both.
+
+use super::deployment::DeploymentEndpoints;
+use super::yaml;
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct PrometheusConfig<'a> {
+    global: GlobalConfig,
+    storage: StorageConfig,
+    rule_files: [&'static str; 2],
+    alerting: AlertingConfig<'a>,
+    scrape_configs: Vec<ScrapeJob<'a>>,
+}
+
+#[derive(Serialize)]
+struct GlobalConfig {
+    scrape_interval: &'static str,
+    evaluation_interval: &'static str,
+}
+
+#[derive(Serialize)]
+struct StorageConfig {
+    exemplars: ExemplarConfig,
+}
+
+#[derive(Serialize)]
+struct ExemplarConfig {
+    max_exemplars: u32,
+}
+
+#[derive(Serialize)]
+struct AlertingConfig<'a> {
+    alertmanagers: [AlertmanagerTargets<'a>; 1],
+}
+
+#[derive(Serialize)]
+struct AlertmanagerTargets<'a> {
+    static_configs: [StaticTargets<'a>; 1],
+}
+
+#[derive(Serialize)]
+struct ScrapeJob<'a> {
+    #[serde(rename = "job_name")]
+    name: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scrape_interval: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    static_configs: Vec<StaticTargets<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    dns_sd_configs: Vec<DnsTargets<'a>>,
+}
+
+#[derive(Serialize)]
+struct StaticTargets<'a> {
+    targets: Vec<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    labels: Option<TargetLabels<'a>>,
+}
+
+/// Targets from the DNS addresses of a name, which may be none.
+#[derive(Serialize)]
+struct DnsTargets<'a> {
+    names: [&'a str; 1],
+    r#type: &'static str,
+    port: u16,
+}
+
+#[derive(Serialize)]
+struct TargetLabels<'a> {
+    backend: &'a str,
+}
+
+/// The configuration file.
+pub(super) fn print(around: &DeploymentEndpoints) -> yaml::RenderResult {
+    let alertmanager = StaticTargets { targets: vec![&around.alertmanager], labels: None };
+    let file = PrometheusConfig {
+        global: GlobalConfig { scrape_interval: "5s", evaluation_interval: "15s" },
+        storage: StorageConfig { exemplars: ExemplarConfig { max_exemplars: 100_000 } },
+        rule_files: ["recording-rules.yml", "alert-rules.yml"],
+        alerting: AlertingConfig {
+            alertmanagers: [AlertmanagerTargets { static_configs: [alertmanager] }],
+        },
+        scrape_configs: scrape_jobs(around),
+    };
+    yaml::print("prometheus", &file)
+}
+
+fn scrape_jobs(around: &DeploymentEndpoints) -> Vec<ScrapeJob<'_>> {
+    let job = |name, static_configs| ScrapeJob {
+        name,
+        scrape_interval: Some("15s"),
+        static_configs,
+        dns_sd_configs: Vec::new(),
+    };
+    let backends = around.backends.iter().map(|(name, address)| StaticTargets {
+        targets: vec![address],
+        labels: Some(TargetLabels { backend: name }),
+    });
+    let gateways = around.gateways.iter().map(String::as_str).collect();
+    let (gpus, port) = &around.gpus;
+    vec![
+        ScrapeJob {
+            scrape_interval: None,
+            ..job("tokenweir", vec![StaticTargets { targets: gateways, labels: None }])
+        },
+        // The gateway scrapes these pages often already, and each scrape costs CPU time of the
+        // engine's server.
+        job("vllm", backends.collect()),
+        job("spans", vec![StaticTargets { targets: vec![&around.span_metrics], labels: None }]),
+        ScrapeJob {
+            dns_sd_configs: vec![DnsTargets { names: [gpus], r#type: "A", port: *port }],
+            ..job("gpus", Vec::new())
+        },
+    ]
+}

@@ -1,0 +1,113 @@
+//! Recording rules: series that alerts compare with an hour before, and the shares of bad requests
+//! over the windows of the objectives.
+
+use serde::Serialize;
+
+/// A group of rules that are evaluated together.
+#[derive(Debug, Clone, Serialize)]
+pub struct RecordingRuleGroup {
+    /// The name.
+    pub name: &'static str,
+    /// Interval between two evaluations.
+    pub interval: &'static str,
+    /// The rules.
+    pub rules: Vec<RecordingRule>,
+}
+
+/// A recording rule.
+#[derive(Debug, Clone, Serialize)]
+pub struct RecordingRule {
+    /// The name of the series: level, metric, operation.
+    pub record: String,
+    /// The query.
+    pub expr: String,
+}
+
+/// Windows of objectives that are evaluated with all other rules.
+const SHORT_WINDOWS: [&str; 5] = ["5m", "30m", "1h", "2h", "6h"];
+/// Windows that are costly to evaluate and change slowly.
+const LONG_WINDOWS: [&str; 3] = ["1d", "3d", "30d"];
+
+/// All groups.
+pub fn groups() -> Vec<RecordingRuleGroup> {
+    vec![
+        RecordingRuleGroup {
+            name: "tokenweir-traffic-recorded",
+            interval: "30s",
+            rules: traffic_rules(),
+        },
+        RecordingRuleGroup { name: "tokenweir-slo-recorded", interval: "30s", rules: slo_rules() },
+        RecordingRuleGroup {
+            name: "tokenweir-slo-long-recorded",
+            interval: "5m",
+            rules: LONG_WINDOWS.map(bad_request_ratio).to_vec(),
+        },
+    ]
+}
+
+fn slo_rules() -> Vec<RecordingRule> {
+    let budget = RecordingRule {
+        record: "tokenweir:slo_budget:ratio".into(),
+        expr: "1 - max by (slo) (tokenweir_slo_objective_ratio)".into(),
+    };
+    [budget].into_iter().chain(SHORT_WINDOWS.map(bad_request_ratio)).collect()
+}
+
+/// The share of bad requests. Without requests the series has no value.
+fn bad_request_ratio(window: &str) -> RecordingRule {
+    RecordingRule {
+        record: format!("tokenweir:slo_bad:ratio_rate{window}"),
+        expr: format!(
+            "sum by (slo) (rate(tokenweir_slo_requests_total{{result=\"bad\"}}[{window}]))\n\
+             / (sum by (slo) (rate(tokenweir_slo_requests_total[{window}])) > 0)"
+        ),
+    }
+}
+
+fn traffic_rules() -> Vec<RecordingRule> {
+    [
+        (
+            "tokenweir:ttft_seconds:p95_5m",
+            "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
+             (rate(gen_ai_server_time_to_first_token_seconds_bucket[5m])))",
+        ),
+        (
+            "tokenweir:streams:increase5m",
+            "sum by (gen_ai_request_model) \
+             (increase(gen_ai_server_time_to_first_token_seconds_count[5m]))",
+        ),
+        (
+            "tokenweir:inter_chunk_seconds:p95_5m",
+            "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
+             (rate(tokenweir_inter_chunk_latency_seconds_bucket[5m])))",
+        ),
+        (
+            "tokenweir:chunks:increase5m",
+            "sum by (gen_ai_request_model) \
+             (increase(tokenweir_inter_chunk_latency_seconds_count[5m]))",
+        ),
+        (
+            "tokenweir:request_duration_seconds:p95_5m",
+            "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
+             (rate(gen_ai_server_request_duration_seconds_bucket{\
+             error_type=\"\",gen_ai_operation_name=~\"chat|text_completion\"}[5m])))",
+        ),
+        (
+            "tokenweir:good_requests:increase5m",
+            "sum by (gen_ai_request_model) \
+             (increase(gen_ai_server_request_duration_seconds_count{\
+             error_type=\"\",gen_ai_operation_name=~\"chat|text_completion\"}[5m]))",
+        ),
+        (
+            "tokenweir:output_tokens:rate5m",
+            "sum(rate(tokenweir_tokens_total{type=\"output\"}[5m]))\n\
+             + sum(rate(tokenweir_estimated_output_tokens_total[5m]))",
+        ),
+        (
+            "tokenweir:requests_in_flight:avg5m",
+            "sum(avg_over_time(tokenweir_requests_in_flight[5m]))",
+        ),
+    ]
+    .map(|(name, expr)| RecordingRule { record: name.into(), expr: expr.into() })
+    .to_vec()
+}

@@ -1,0 +1,73 @@
+//! Renders a routing decision as lines of text.
+
+use super::formatting::{count, percent, seconds, text};
+use serde_json::Value;
+
+/// The lines of a document of `/decisions` about one request.
+pub fn explanation(decision: &Value) -> Vec<String> {
+    let word = |value: &Value| text(value.as_str());
+    let tokens = |part: &Value| {
+        let counts = [&part["input_tokens"], &part["cached_tokens"]];
+        let [all, cached] = counts.map(Value::as_f64);
+        format!("{} tokens, {} cached", count(all), count(cached))
+    };
+    let (predicted, actual) = (&decision["predicted"], &decision["actual"]);
+    let ttft = |part: &Value| seconds(part["ttft_seconds"].as_f64());
+    let mut lines = vec![
+        format!("request    {}", word(&decision["request_id"])),
+        format!("backend    {}", word(&decision["backend"])),
+        format!("reason     {} ({})", word(&decision["reason"]), word(&decision["policy"])),
+        format!("outcome    {}", word(&actual["outcome"])),
+        format!("TTFT       {} predicted, {} actual", ttft(predicted), ttft(actual)),
+        format!("prompt     {} predicted", tokens(predicted)),
+        format!("           {} actual", tokens(actual)),
+        String::new(),
+        format!(
+            "  {:<24} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
+            "CANDIDATE", "PREDICTED", "CACHED", "BACKLOG", "KV", "QUEUE", "RUN"
+        ),
+    ];
+    lines.extend(decision["candidates"].as_array().into_iter().flatten().map(|candidate| {
+        let number = |name: &str| candidate[name].as_f64();
+        format!(
+            "{} {:<24} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
+            if candidate["chosen"] == true { '>' } else { ' ' },
+            word(&candidate["backend"]),
+            seconds(number("predicted_ttft_seconds")),
+            count(number("cached")),
+            count(number("backlog")),
+            percent(number("kv_usage")),
+            count(number("waiting")),
+            count(number("running")),
+        )
+    }));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_decision_marks_the_chosen_candidate_and_shows_missing_values_as_dashes() {
+        let lines = explanation(&json!({
+            "request_id": "r-1", "backend": "a", "reason": "lowest_ttft", "policy": "kv_aware",
+            "predicted": { "ttft_seconds": 0.02, "input_tokens": 8.0, "cached_tokens": 0.0 },
+            "candidates": [
+                { "backend": "a", "chosen": true, "kv_usage": 0.25, "cached": 16.0 },
+                { "backend": "b", "chosen": false },
+            ],
+        }));
+        assert!(lines[4].ends_with("20ms predicted, – actual"), "{lines:?}");
+        assert!(lines[9].starts_with("> a ") && lines[9].contains("25%"), "{lines:?}");
+        assert!(lines[10].starts_with("  b ") && !lines[10].contains('%'), "{lines:?}");
+    }
+
+    #[test]
+    fn an_unexpected_document_does_not_panic() {
+        for document in [json!(null), json!([]), json!({ "candidates": 7 })] {
+            assert!(!explanation(&document).is_empty());
+        }
+    }
+}

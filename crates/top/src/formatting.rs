@@ -1,0 +1,83 @@
+//! Formats numbers and times for people, in few columns.
+
+const MISSING: &str = "–";
+
+/// A number with about three digits, such as `0.42`, `7.1`, `132` or `12.3k`.
+pub(super) fn number(value: Option<f64>) -> String {
+    match value.filter(|value| value.is_finite()) {
+        None => MISSING.to_owned(),
+        Some(value) if value.abs() >= 1e6 => format!("{:.1}M", value / 1e6),
+        Some(value) if value.abs() >= 1e4 => format!("{:.1}k", value / 1e3),
+        Some(value) if value.abs() >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
+        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.2}"),
+    }
+}
+
+/// A whole number.
+pub(super) fn count(value: impl Into<Option<f64>>) -> String {
+    value.into().map_or_else(|| MISSING.to_owned(), |value| format!("{value:.0}"))
+}
+
+/// A time in seconds, with a suitable unit.
+pub(super) fn seconds(value: Option<f64>) -> String {
+    match value.filter(|value| value.is_finite()) {
+        None => MISSING.to_owned(),
+        Some(value) if value < 0.001 => format!("{:.0}µs", value * 1e6),
+        Some(value) if value < 0.01 => format!("{:.1}ms", value * 1e3),
+        Some(value) if value < 1.0 => format!("{:.0}ms", value * 1e3),
+        Some(value) if value < 10.0 => format!("{value:.2}s"),
+        Some(value) if value < 60.0 => format!("{value:.1}s"),
+        Some(value) => span(value),
+    }
+}
+
+/// A long time as its two largest units.
+pub(super) fn span(value: f64) -> String {
+    let whole = value as u64;
+    let (days, hours, minutes) = (whole / 86_400, whole / 3_600 % 24, whole / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{whole}s"),
+        (0, 0, minutes) => format!("{minutes}m{:02}s", whole % 60),
+        (0, hours, minutes) => format!("{hours}h{minutes:02}m"),
+        (days, hours, _) => format!("{days}d{hours:02}h"),
+    }
+}
+
+/// A share, from 0 to 1, in percent.
+pub(super) fn percent(value: Option<f64>) -> String {
+    value.map_or_else(|| MISSING.to_owned(), |value| format!("{:.0}%", value * 100.0))
+}
+
+/// Text without control characters, or a dash if it is empty.
+pub(super) fn text(value: Option<&str>) -> String {
+    let clean = value.map(|value| value.chars().filter(|one| !one.is_control()).collect());
+    clean.filter(|clean: &String| !clean.is_empty()).unwrap_or_else(|| MISSING.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits_and_times_the_unit_that_suits_them() {
+        let format = |value| number(Some(value));
+        assert_eq!(
+            [0.421, 7.0, 13.25, 132.4, 12_345.0, 2.5e6].map(format),
+            ["0.42", "7", "13.2", "132", "12.3k", "2.5M"]
+        );
+        let format = |value| seconds(Some(value));
+        assert_eq!(
+            [0.0005, 0.0042, 0.042, 4.2, 42.0, 4_200.0].map(format),
+            ["500µs", "4.2ms", "42ms", "4.20s", "42.0s", "1h10m"]
+        );
+        assert_eq!([span(59.9), span(61.0), span(90_000.0)], ["59s", "1m01s", "1d01h"]);
+        assert_eq!([number(None), seconds(Some(f64::NAN)), percent(None)], ["–"; 3]);
+    }
+
+    #[test]
+    fn a_name_cannot_move_the_cursor() {
+        assert_eq!(text(Some("a\u{1b}[2J\r\nb")), "a[2Jb");
+        assert_eq!([text(Some("\u{7}")), text(None)], ["–", "–"]);
+    }
+}

@@ -1,0 +1,191 @@
+# All entry points of the repository. `just` lists them. https://just.systems
+# Environment variables of the scripts are described in the head of each script.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+# List the recipes.
+default:
+    @just --list --unsorted
+
+# --- before a change ---------------------------------------------------------------------------
+
+# Run everything that must pass before a merge: format, lints, tests, documents. `.ci/run --full` also counts instructions.
+ci:
+    .ci/run
+
+# Format the code.
+fmt:
+    cargo fmt
+
+# Check formatting and lints.
+lint:
+    cargo fmt --check
+    cargo clippy --locked --workspace --all-targets -- -D warnings
+
+# Check licences, banned crates and sources. Needs cargo-deny.
+deny:
+    cargo deny check licenses bans sources
+
+# --- tests -------------------------------------------------------------------------------------
+
+# Run all tests of cargo, or those whose names contain FILTER.
+test *FILTER:
+    cargo test --locked --workspace {{ FILTER }}
+
+# Run the unit tests only.
+unit *FILTER:
+    cargo test --locked --workspace --lib {{ FILTER }}
+
+# Run the integration suite only (sockets, simulated and scripted backends).
+suite *FILTER:
+    cargo test --locked --test suite {{ FILTER }}
+
+# Run the suite of Kubernetes discovery.
+suite-kubernetes:
+    cargo test --locked --features kubernetes --lib --test suite kubernetes
+
+# Count allocations: a chunk and a scrape allocate nothing.
+allocations:
+    cargo test --locked --test allocations
+
+# Build the gateway without tools.
+minimal:
+    cargo build --locked --no-default-features
+
+# Compare the recorded responses of vLLM with their independent reading in Python.
+wire:
+    python3 tests/wire/oracle.py --check
+
+# Fuzz each target with EXECUTIONS inputs.
+fuzz EXECUTIONS="2500000":
+    fuzz/run.sh {{ EXECUTIONS }}
+
+# --- documents ---------------------------------------------------------------------------------
+
+# Check generated documents, links and configuration examples.
+docs:
+    docs/check.sh
+
+# Write the generated documents, rules, dashboards and the JSON Schema again.
+docs-renew:
+    docs/check.sh --renew
+
+# Build the documentation of the crates.
+rustdoc:
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+
+# --- scripts with other programs ---------------------------------------------------------------
+
+# Read a live metrics page with Python's prometheus_client.
+metrics-page:
+    tests/metrics_page.sh
+
+# Check rules, alerts and routing with promtool and amtool.
+operations:
+    tests/operations.sh
+
+# Run the hostile suites with full load, or a tenth of it: `just hostile --quick`.
+hostile *ARGS:
+    tests/hostile.sh {{ ARGS }}
+
+# Compare COUNT request bodies with Python and Rust servers. Needs a Python package index.
+bodies COUNT="100000":
+    tests/bodies.sh {{ COUNT }}
+
+# Run h2spec against the client listener. Needs h2spec.
+h2spec:
+    cargo build --locked --release
+    tests/h2spec.sh
+
+# Open the live page in Chromium. Needs chromium and chromedriver.
+page *ARGS:
+    tests/page.sh {{ ARGS }}
+
+# Run the commands of README.md from a clone to a first request, with the program BINARY.
+first-use BINARY *ARGS:
+    TOKENWEIR={{ BINARY }} tests/first_use.sh {{ ARGS }}
+
+# Run the gateway with Collector, Jaeger, Prometheus, Alertmanager and Phoenix. Needs STACK_TOOLS.
+stack *ARGS:
+    tests/stack.sh {{ ARGS }}
+
+# Put the components for `just stack` into FOLDER.
+stack-install FOLDER:
+    tests/stack/install.sh {{ FOLDER }}
+
+# Compare the gateway with clients and counters of two real vLLM servers. Needs REAL_VLLM.
+real-vllm *ARGS:
+    tests/real_vllm.sh {{ ARGS }}
+
+# Compare round_robin and kv_aware on two real vLLM servers. Needs REAL_VLLM.
+real-vllm-routing *ARGS:
+    tests/real_vllm_routing.sh {{ ARGS }}
+
+# Compare `tokenweir bench` with vllm-rs. Needs VLLM_RS and TOKENIZER.
+bench-agrees ROUNDS="5":
+    cargo build --locked --release
+    tests/bench_agrees.sh {{ ROUNDS }}
+
+# Compare `tokenweir diagnose` with vllm-doctor. Needs a Python package index.
+diagnose-agrees:
+    cargo build --locked
+    tests/diagnose_agrees.sh
+
+# --- load --------------------------------------------------------------------------------------
+
+# Hold as many streams as the limit of open files allows, then slow readers and slow uploads.
+load *ARGS:
+    tests/load.sh {{ ARGS }}
+
+# Run for SECONDS, or `whole` for 4,320,000 requests; `--reload` sends SIGHUP every 5 s.
+soak *ARGS:
+    tests/soak.sh {{ ARGS }}
+
+# Measure the memory of streams whose clients read nothing.
+slow-readers *ARGS:
+    cargo build --locked --release
+    tests/slow_readers.py target/release/tokenweir {{ ARGS }}
+
+# --- measurements ------------------------------------------------------------------------------
+
+# Count instructions and compare them with the baseline. Needs valgrind.
+instructions:
+    cargo bench --locked --profile counted --bench instructions
+
+# Count instructions and write the baseline again.
+instructions-record:
+    INSTRUCTIONS_RECORD=1 cargo bench --locked --profile counted --bench instructions
+
+# Measure one bench: parts, passthrough, accuracy, load, soak, exporter, scrape.
+bench NAME *ARGS:
+    cargo bench --locked --bench {{ NAME }} {{ ARGS }}
+
+# Compare TTFT of BINARY with a direct connection and with hyper. BENCH is the passthrough program.
+first-token BINARY BENCH:
+    benches/passthrough/first_token.py {{ BINARY }} {{ BENCH }}
+
+# --- packages ----------------------------------------------------------------------------------
+
+# Build the shipped binary: twice, with profile-guided optimization. Needs llvm-tools and lld.
+release *ARGS:
+    packaging/release.sh {{ ARGS }}
+
+# Build and check the static binary.
+static *ARGS:
+    packaging/static.sh {{ ARGS }}
+
+# Build the Debian package of BINARY.
+deb BINARY *OUT:
+    packaging/deb.sh {{ BINARY }} {{ OUT }}
+
+# Build the wheel of BINARY.
+wheel BINARY *OUT:
+    packaging/wheel.sh {{ BINARY }} {{ OUT }}
+
+# Build all packages of BINARY and check them; nothing is installed.
+packages BINARY:
+    packaging/check.sh {{ BINARY }}
+
+# Build the container image.
+image:
+    docker build -f docker/Dockerfile -t tokenweir .

@@ -1,0 +1,212 @@
+//! Authorizes requests to the admin listener: bearer token, trusted host names and same-origin
+//! checks.
+
+use super::Admin;
+use super::page::ASSET_PATH_PREFIX;
+use axum::extract::{Request, State};
+use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::net::IpAddr;
+use std::sync::Arc;
+use tokenweir_core::access::{KeyDigest, bearer};
+
+/// The token of the admin listener, and the host names that are trusted without a token.
+#[derive(Debug, Clone, Default)]
+pub struct AdminAuthorizer {
+    /// The digest of the token. `None`: no token is required.
+    pub token_digest: Option<KeyDigest>,
+    /// Whether `/metrics` needs no token.
+    pub has_unauthenticated_metrics: bool,
+    /// Host names that are trusted without a token, in addition to `localhost` and IP addresses.
+    pub hosts: Vec<String>,
+}
+
+impl AdminAuthorizer {
+    fn is_authorized(&self, path: &str, headers: &HeaderMap) -> bool {
+        let is_public = match path {
+            // The page is public. Its script asks for the token and sends it with each request.
+            "/" => true,
+            path if is_probe_path(path) || path.starts_with(ASSET_PATH_PREFIX) => true,
+            "/metrics" => self.has_unauthenticated_metrics,
+            _ => false,
+        };
+        let has_token = |token: &KeyDigest| {
+            bearer(headers).is_some_and(|sent| KeyDigest::from_key(sent).is_same(token))
+        };
+        is_public || self.token_digest.as_ref().is_none_or(has_token)
+    }
+
+    /// Why a request is rejected although its token is correct or not required. `None`: it is not.
+    ///
+    /// A web page can make its own host name resolve to the gateway (DNS rebinding). Its requests
+    /// then have the page's origin, so a browser lets the page read the responses. Such requests
+    /// name the page's host. Without a token, the gateway therefore responds only to requests for
+    /// hosts that a page cannot have.
+    fn rejection_reason(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Option<&'static str> {
+        let host = request_host(uri, headers);
+        // A client that sends no Host is not a browser.
+        let is_trusted = self.token_digest.is_some()
+            || host.as_deref().is_none_or(|host| self.is_trusted_host(host));
+        if *method == Method::POST {
+            return (!is_same_origin(host.as_deref(), headers, is_trusted))
+                .then_some(FOREIGN_ORIGIN_MESSAGE);
+        }
+        let is_for_any_host = is_probe_path(uri.path()) || uri.path() == "/metrics";
+        (!is_trusted && !is_for_any_host).then_some(UNTRUSTED_HOST_MESSAGE)
+    }
+
+    /// Whether no web page can have this host as its own.
+    fn is_trusted_host(&self, host: &str) -> bool {
+        let Ok(authority) = host.parse::<Authority>() else { return false };
+        let name = authority.host().trim_matches(['[', ']']);
+        let is_name = |known: &str| name.eq_ignore_ascii_case(known);
+        name.parse::<IpAddr>().is_ok()
+            || is_name("localhost")
+            || self.hosts.iter().any(|known| is_name(known))
+    }
+}
+
+const FOREIGN_ORIGIN_MESSAGE: &str = "rejected: a browser sent this request for a page of another \
+                                      origin or of an untrusted host name; use localhost, an IP \
+                                      address or a name of access.admin_hosts, or set \
+                                      access.admin_token\n";
+const UNTRUSTED_HOST_MESSAGE: &str = "rejected: without access.admin_token the admin listener \
+                                      accepts only requests for localhost, an IP address or a \
+                                      name of access.admin_hosts; use one of these, add this name \
+                                      to access.admin_hosts, or set access.admin_token\n";
+
+/// Whether this is the path of a probe. Probes have no token and use any host name.
+fn is_probe_path(path: &str) -> bool {
+    matches!(path, "/livez" | "/readyz")
+}
+
+/// The host and port of a request.
+fn request_host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
+    let host = headers.get(HOST).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    // HTTP/2 has the authority in the URI.
+    host.or_else(|| uri.authority().map(ToString::to_string))
+}
+
+/// Whether a POST request was not sent by a browser for a page of another origin.
+fn is_same_origin(host: Option<&str>, headers: &HeaderMap, is_trusted: bool) -> bool {
+    let Some(origin) = headers.get(ORIGIN) else { return true };
+    let origin = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
+    origin.is_some() && origin == host && is_trusted
+}
+
+/// Middleware that checks the token and the origin before the request is handled.
+pub(super) async fn authorize(
+    State(admin): State<Arc<Admin>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (authorizer, headers) = (&admin.authorizer, request.headers());
+    if authorizer.is_authorized(request.uri().path(), headers) {
+        return match authorizer.rejection_reason(request.method(), request.uri(), headers) {
+            Some(problem) => (StatusCode::FORBIDDEN, problem).into_response(),
+            None => next.run(request).await,
+        };
+    }
+    let problem = "unauthorized: send Authorization: Bearer TOKEN, with access.admin_token\n";
+    (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], problem).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn authorizer(has_token: bool) -> AdminAuthorizer {
+        let token = has_token.then(|| KeyDigest::from_key(b"token"));
+        AdminAuthorizer {
+            token_digest: token,
+            hosts: vec!["gateway.example".to_owned()],
+            ..AdminAuthorizer::default()
+        }
+    }
+
+    fn is_post_accepted(origin: Option<&str>, host: &str, has_token: bool) -> bool {
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, host.parse().unwrap());
+        if let Some(origin) = origin {
+            headers.insert(ORIGIN, origin.parse().unwrap());
+        }
+        let uri = Uri::from_static("/-/drain");
+        authorizer(has_token).rejection_reason(&Method::POST, &uri, &headers).is_none()
+    }
+
+    fn is_get_accepted(path: &'static str, host: &str, has_token: bool) -> bool {
+        let headers = HeaderMap::from_iter([(HOST, host.parse().unwrap())]);
+        authorizer(has_token)
+            .rejection_reason(&Method::GET, &Uri::from_static(path), &headers)
+            .is_none()
+    }
+
+    #[test]
+    fn untrusted_host_is_rejected_without_a_token() {
+        for path in
+            ["/status", "/config", "/streams", "/decisions/a", "/diagnose", "/", "/page/a.js"]
+        {
+            assert!(!is_get_accepted(path, "evil.example:9090", false), "{path}");
+            assert!(!is_get_accepted(path, "localhost.evil.example", false), "{path}");
+            assert!(!is_get_accepted(path, "not a host", false), "{path}");
+            for host in ["localhost:9090", "LOCALHOST", "127.0.0.1:9090", "[::1]:9090", "10.0.0.7"]
+            {
+                assert!(is_get_accepted(path, host, false), "{path} {host}");
+            }
+            assert!(is_get_accepted(path, "gateway.example:9090", false), "{path}");
+            assert!(is_get_accepted(path, "evil.example:9090", true), "{path}: it has the token");
+        }
+    }
+
+    #[test]
+    fn probes_and_metrics_are_answered_for_any_host_name() {
+        for path in ["/livez", "/readyz", "/metrics"] {
+            assert!(is_get_accepted(path, "tokenweir-admin.default.svc:9090", false), "{path}");
+        }
+    }
+
+    #[test]
+    fn post_from_programs_and_from_the_same_origin_is_accepted() {
+        assert!(is_post_accepted(None, "gateway:9090", false));
+        for host in ["localhost:9090", "127.0.0.1:9090", "[::1]:9090", "10.0.0.7"] {
+            assert!(is_post_accepted(Some(&format!("http://{host}")), host, false), "{host}");
+        }
+        assert!(is_post_accepted(Some("https://other.example"), "other.example", true));
+        assert!(is_post_accepted(Some("https://gateway.example"), "gateway.example", false));
+    }
+
+    #[test]
+    fn in_http2_the_authority_is_the_host() {
+        let origin = |origin: &'static str| {
+            HeaderMap::from_iter([(ORIGIN, HeaderValue::from_static(origin))])
+        };
+        let uri = Uri::from_static("https://127.0.0.1:9090/-/drain");
+        let rejection = |has_token, origin| {
+            authorizer(has_token).rejection_reason(&Method::POST, &uri, &origin)
+        };
+        assert!(rejection(false, origin("https://127.0.0.1:9090")).is_none());
+        assert!(rejection(true, origin("https://evil.example")).is_some());
+    }
+
+    #[test]
+    fn post_from_a_foreign_origin_is_rejected() {
+        for origin in ["http://evil.example", "http://127.0.0.1:8080", "null", "", "http://"] {
+            assert!(!is_post_accepted(Some(origin), "127.0.0.1:9090", true), "{origin}");
+        }
+    }
+
+    #[test]
+    fn rebound_host_name_is_not_trusted_without_a_token() {
+        assert!(!is_post_accepted(Some("http://evil.example:9090"), "evil.example:9090", false));
+        assert!(!is_post_accepted(Some("http://localhost.evil"), "localhost.evil", false));
+    }
+}

@@ -1,0 +1,147 @@
+//! `GET /streams`: the JSON document behind the live page and `tokenweir top`. It has the backends,
+//! the open streams and the requests that ended recently. It is built for each request.
+
+use super::Admin;
+use crate::telemetry::recent_requests::FinishedRequest;
+use crate::telemetry::status::BackendStatusSnapshot;
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir_api::{
+    BackendSummary, EndedRequest, GatewaySnapshot, LastMinute, QueueSummary, RequestTotals,
+    StreamSummary, StreamsSummary,
+};
+use tokenweir_core::clock;
+use tokenweir_core::observe::{OpenStream, OpenStreamsSnapshot};
+use tokenweir_core::record::ClientIdentity;
+
+/// Maximum number of streams that the document lists.
+const MAX_LISTED_STREAMS: usize = 200;
+
+/// Responds with the document.
+pub(super) async fn get_streams(State(admin): State<Arc<Admin>>) -> Response {
+    super::without_caching(Json(build_document(&admin, clock::now())).into_response())
+}
+
+fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
+    // The totals are read before the streams. A stream that ends in between is missing from one of
+    // them; it is never counted twice.
+    let vitals = admin.status_snapshot(now);
+    let (totals, last_minute) =
+        (admin.recent_requests.totals(), admin.recent_requests.last_minute(now));
+    let snapshot = admin.open_streams.snapshot(MAX_LISTED_STREAMS, now);
+    let queue_class = |class: &crate::telemetry::status::QueueStatusSnapshot| QueueSummary {
+        class: class.class.clone(),
+        waiting: class.waiting,
+    };
+    GatewaySnapshot {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        policy: admin.pool.policy().name().to_owned(),
+        ready: vitals.ready,
+        unready: vitals.unready.clone(),
+        panic: vitals.panic,
+        draining: vitals.draining,
+        uptime_seconds: rounded_seconds(now.saturating_duration_since(admin.open_streams.epoch())),
+        requests_in_flight: vitals.in_flight,
+        queue: vitals.queue.iter().map(queue_class).collect(),
+        replicas: backend_documents(&vitals.backends, &last_minute),
+        totals: RequestTotals { output_tokens: totals.output_tokens + snapshot.tokens, ..totals },
+        streams: stream_summary(&snapshot, now),
+        last_minute,
+        ended: admin
+            .recent_requests
+            .ended()
+            .iter()
+            .map(|request| ended_request(request, now))
+            .collect(),
+        verdicts: vitals.diagnosis.verdicts.clone(),
+        trace_ui: admin.trace_ui_url.clone(),
+    }
+}
+
+fn backend_documents(
+    backends: &[BackendStatusSnapshot],
+    last_minute: &LastMinute,
+) -> Vec<BackendSummary> {
+    let requests = |backend: &BackendStatusSnapshot| {
+        let ended = last_minute.by_replica.get(&backend.backend).copied().unwrap_or_default();
+        (ended + u64::from(backend.in_flight)) as f64
+    };
+    let total: f64 = backends.iter().map(requests).sum();
+    let document = |backend: &BackendStatusSnapshot| BackendSummary {
+        name: backend.backend.clone(),
+        url: backend.url.clone(),
+        health: backend.health.to_owned(),
+        breaker: backend.breaker.to_owned(),
+        state: backend.state.to_owned(),
+        up: backend.up,
+        reason: backend.reason.clone(),
+        drained: backend.drained,
+        weight: backend.weight,
+        models: backend.models.iter().map(|model| model.id.to_string()).collect(),
+        kv_usage: backend.kv_usage,
+        kv_capacity_tokens: backend.kv_capacity_tokens,
+        waiting: backend.waiting,
+        running: backend.running,
+        in_flight: backend.in_flight,
+        stalled: backend.stalled,
+        share: (total > 0.0).then(|| requests(backend) / total),
+        ttft_seconds: backend.learned.ttft_seconds,
+        sample_age_seconds: backend.sample_age_seconds,
+        metrics_error: backend.metrics_error.map(Into::into),
+    };
+    backends.iter().map(document).collect()
+}
+
+fn stream_summary(snapshot: &OpenStreamsSnapshot, now: Instant) -> StreamsSummary {
+    let stream = |stream: &OpenStream| {
+        let subject = &stream.subject;
+        StreamSummary {
+            number: stream.number,
+            request_id: subject.request_id.as_str().to_owned(),
+            model: subject.model.name().to_owned(),
+            replica: subject.backend.as_ref().map(ToString::to_string),
+            tenant: tenant_label(subject.caller.as_ref()),
+            phase: stream.phase.as_str().to_owned(),
+            age_seconds: rounded_seconds(now.saturating_duration_since(subject.accepted)),
+            tokens: stream.tokens,
+            silence_seconds: stream.since_last_output.map(rounded_seconds),
+        }
+    };
+    let phases = snapshot.phases.iter().map(|(phase, count)| (phase.as_str().to_owned(), *count));
+    StreamsSummary {
+        count: snapshot.count,
+        phases: phases.collect(),
+        oldest: snapshot.oldest.iter().map(stream).collect(),
+    }
+}
+
+fn ended_request(request: &FinishedRequest, now: Instant) -> EndedRequest {
+    let age = request.ended.map(|ended| now.saturating_duration_since(ended));
+    EndedRequest {
+        number: request.number,
+        request_id: request.request_id.to_string(),
+        started: humantime::format_rfc3339_millis(request.started).to_string(),
+        age_seconds: age.map(rounded_seconds).unwrap_or_default(),
+        model: request.model.name().to_owned(),
+        replica: request.backend.as_ref().map(ToString::to_string),
+        tenant: tenant_label(request.caller.as_ref()),
+        outcome: request.outcome.as_str().to_owned(),
+        ttft_seconds: request.ttft.map(rounded_seconds),
+        duration_seconds: rounded_seconds(request.duration),
+        output_tokens: request.output_tokens,
+        slow: request.slow.map(|cause| cause.as_str().to_owned()),
+        trace_id: request.trace_id.map(|id| format!("{id:032x}")),
+    }
+}
+
+fn tenant_label(client: Option<&Arc<ClientIdentity>>) -> Option<String> {
+    client.map(|client| client.tenant_label().to_owned())
+}
+
+/// Seconds, rounded down to a microsecond.
+fn rounded_seconds(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1e6
+}

@@ -1,0 +1,111 @@
+//! The background task that samples all backends at a fixed interval and publishes the diagnosis.
+
+use crate::backend::pool::BackendPool;
+use crate::backend::{Backend, Health};
+use crate::proxy::admission::AdmissionController;
+use std::sync::Arc;
+use std::time::Instant;
+use tokenweir_core::clock;
+use tokenweir_core::record::BackendId;
+use tokenweir_diagnose::{
+    BackendRequestCounters, BackendRequestCounts, Diagnoser, Diagnosis, DiagnosisSample, EVERY,
+    GatewayObservations, LatestDiagnosis,
+};
+use tokio::time::MissedTickBehavior;
+
+/// The task and its inputs.
+#[derive(Clone)]
+pub(crate) struct DiagnosisTask {
+    pub(crate) pool: Arc<BackendPool>,
+    pub(crate) admission: Arc<AdmissionController>,
+    /// Counts of requests per backend.
+    pub(crate) tallies: Arc<BackendRequestCounters>,
+    /// Receives the latest diagnosis.
+    pub(crate) board: Arc<LatestDiagnosis>,
+}
+
+/// Maximum age of a scrape, in sampling intervals. An older one counts as missing.
+const MAX_SAMPLE_AGE_INTERVALS: u32 = 3;
+
+impl DiagnosisTask {
+    /// Samples and diagnoses until the future is dropped.
+    pub(crate) async fn run(self) {
+        let mut watch = Diagnoser::default();
+        let mut ticks = tokio::time::interval(EVERY);
+        // Two samples in direct succession would be equal.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.board.put(self.diagnose(&mut watch, clock::now()));
+        }
+    }
+
+    fn diagnose(&self, watch: &mut Diagnoser, now: Instant) -> Diagnosis {
+        // Called for its side effect: it logs the end of panic mode, which no request does.
+        self.pool.readiness(now);
+        let backends = self.pool.backends();
+        self.tallies.retain_backends(backends.iter().map(|backend| &backend.id));
+        let queued = self.admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
+        let samples = backends.iter().map(|backend| {
+            let counts = self.tallies.take(&backend.id);
+            (backend.id.clone(), sample_backend(backend, counts, queued, now))
+        });
+        watch.diagnose(samples.collect::<Vec<(BackendId, DiagnosisSample)>>(), now)
+    }
+}
+
+/// A sample of one backend.
+fn sample_backend(
+    backend: &Backend,
+    counts: BackendRequestCounts,
+    queued: usize,
+    now: Instant,
+) -> DiagnosisSample {
+    let state = backend.state();
+    let scrape = state.sample.filter(|scrape| {
+        let age = now.saturating_duration_since(scrape.scraped_at);
+        age <= EVERY * MAX_SAMPLE_AGE_INTERVALS && scrape.load.is_understood()
+    });
+    let observed = GatewayObservations {
+        in_flight: backend.in_flight(),
+        stalled: backend.stalled_streams(),
+        stalls: backend.stall_count(),
+        gap_p99: backend.gap_p99(),
+        queued,
+        counts,
+    };
+    // A backend that gets no requests on purpose is not judged.
+    let is_up = state.health == Health::Up && !state.is_asleep() && backend.weight() > 0;
+    DiagnosisSample {
+        at: now,
+        is_up,
+        page: scrape.map(|scrape| scrape.load),
+        gateway: Some(observed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_core::address::BackendAddress;
+    use tokenweir_core::routing::Policy;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_backend_without_samples_is_listed_and_not_judged() {
+        let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
+        let backend = Backend::new(BackendId::new("gpu-0"), address, None);
+        let pool = Arc::new(BackendPool::new(vec![backend], &[], Policy::default()));
+        let board = Arc::new(LatestDiagnosis::default());
+        let admission = Arc::new(AdmissionController::new(pool.clone(), None));
+        let tallies = Arc::<BackendRequestCounters>::default();
+        let diagnosis = DiagnosisTask { pool, admission, tallies, board: board.clone() };
+        let task = tokio::spawn(diagnosis.run());
+        tokio::time::sleep(EVERY * 20).await;
+        task.abort();
+        let latest = board.latest();
+        assert!(latest.verdicts.is_empty(), "{latest:?}");
+        assert_eq!(latest.backends[0].backend, "gpu-0");
+        assert!(!latest.backends[0].is_judged);
+        assert_eq!(latest.has("kv_thrashing", "gpu-0"), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! The task of one discovery source: polls or watches its target and publishes the last result.
+
+use super::DiscoveredBackends;
+use crate::app::process::ErrorChain;
+use crate::config::{BackendConfig, DiscoveryConfig, backends_in};
+use crate::discovery::DiscoverySource;
+use crate::discovery::dns::{DnsQuery, DnsResolver};
+use crate::discovery::dns_watcher::DnsWatcher;
+use crate::discovery::file_watcher::FileWatcher;
+use std::error::Error;
+use std::future::{Future, ready};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between two attempts to create the client of a source.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Runs a source until the future is dropped.
+pub(super) async fn run(settings: DiscoveryConfig, discovered: Arc<DiscoveredBackends>) {
+    if let Some(file) = settings.file.clone() {
+        return watch_file(file, &discovered).await;
+    }
+    #[cfg(feature = "kubernetes")]
+    if let Some(config) = &settings.kubernetes {
+        let problem = "cannot use the Kubernetes API server: no backends discovered, retrying";
+        let service = retry_until_open(problem, || super::kubernetes::watched(config)).await;
+        return watch_source(service, &discovered).await;
+    }
+    let query = match (&settings.dns, settings.port, &settings.srv) {
+        (Some(name), Some(port), _) => DnsQuery::Host { name: name.clone(), port },
+        (_, _, Some(name)) => DnsQuery::Service { name: name.clone() },
+        // Cannot happen: validation of the configuration requires a target.
+        _ => return,
+    };
+    let problem = "no DNS name server: no backends discovered, retrying";
+    let resolver = retry_until_open(problem, || ready(DnsResolver::from_system_config())).await;
+    watch_source(DnsWatcher::new(resolver, query, settings.interval), &discovered).await;
+}
+
+/// Calls `open` until it succeeds: a file of credentials or of name servers may appear later.
+async fn retry_until_open<T, E: Error, F>(problem: &str, mut open: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut is_known = false;
+    loop {
+        match open().await {
+            Ok(opened) => return opened,
+            Err(error) if is_known => tracing::debug!(error = %ErrorChain(&error), "{problem}"),
+            Err(error) => {
+                tracing::error!(error = %ErrorChain(&error), retry = ?RETRY_INTERVAL, "{problem}");
+            }
+        }
+        is_known = true;
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+}
+
+async fn watch_source(mut source: impl DiscoverySource, discovered: &DiscoveredBackends) {
+    loop {
+        discovered.set(source.changed().await.into_iter().map(BackendConfig::at).collect());
+    }
+}
+
+/// Watches a file of backends. An invalid or empty file keeps the previous backends.
+async fn watch_file(file: PathBuf, discovered: &DiscoveredBackends) {
+    let mut file = FileWatcher::new(file);
+    loop {
+        file.changed().await;
+        match backends_in(file.path()) {
+            Ok(backends) if backends.is_empty() => {
+                tracing::warn!(
+                    file = %file.path().display(),
+                    "discovery file lists no backends: keeping the previous backends"
+                );
+            }
+            Ok(backends) => discovered.set(backends),
+            Err(error) => {
+                tracing::error!(%error, "discovery file is invalid: keeping the previous backends");
+                if error.is_unreadable() {
+                    file.retry_later();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Starts the two logs of the gateway: the process log on standard error and the access log on
+//! standard output. A separate thread writes each of them. If the reader of a log is too slow,
+//! lines are dropped and requests are not delayed.
+
+use crate::config::{LogConfig, LogFormat};
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::non_blocking_writer::{NonBlockingWriter, NonBlockingWriterGuard};
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{BufWriter, IsTerminal};
+use std::panic::PanicHookInfo;
+use tokenweir_core::clock;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+
+/// The writers of both logs. Dropping it flushes them.
+pub(crate) struct LogWriters {
+    /// Whether the process log is in JSON.
+    pub(crate) is_json: bool,
+    access_writer: Option<AccessLogWriter>,
+    _process_log_guard: WorkerGuard,
+    _access_log_guard: NonBlockingWriterGuard,
+}
+
+struct AccessLogWriter {
+    is_json: bool,
+    per_second: Option<u32>,
+    writer: NonBlockingWriter,
+}
+
+/// Maximum number of buffered lines of the process log. Further lines are dropped.
+const MAX_QUEUED_LINES: usize = 8_192;
+
+/// Starts both logs. `RUST_LOG` takes precedence over `log.level`.
+pub(crate) fn start(log: &LogConfig) -> LogWriters {
+    let builder = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES).lossy(true);
+    let (process_writer, process_guard) = builder.finish(std::io::stderr());
+    // The `kube` crate logs every failed attempt. The discovery source logs the first one.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
+        EnvFilter::new(format!("warn,kube=off,tokenweir={}", log.level.as_str()))
+    });
+    let is_json = |is_terminal: bool| match log.format {
+        LogFormat::Json => true,
+        LogFormat::Human => false,
+        LogFormat::Auto => !is_terminal,
+    };
+    let is_terminal = std::io::stderr().is_terminal();
+    let is_process_log_json = is_json(is_terminal);
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(process_writer)
+        .with_ansi(is_terminal)
+        .with_target(false);
+    // Fails at a second start in one process, which keeps the first subscriber.
+    let _ = if is_process_log_json {
+        subscriber.json().flatten_event(true).try_init()
+    } else {
+        subscriber.try_init()
+    };
+    let (writer, access_guard) = NonBlockingWriter::start(BufWriter::new(std::io::stdout()));
+    let is_json = is_json(std::io::stdout().is_terminal());
+    let per_second = log.access_per_second;
+    LogWriters {
+        is_json: is_process_log_json,
+        access_writer: log.access.then_some(AccessLogWriter { is_json, per_second, writer }),
+        _process_log_guard: process_guard,
+        _access_log_guard: access_guard,
+    }
+}
+
+/// Installs a hook that writes panics to the process log once the log has started.
+pub(crate) fn install_panic_hook() {
+    let previous = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if tracing::dispatcher::has_been_set() {
+            log_panic(panic);
+        } else {
+            previous(panic);
+        }
+    }));
+}
+
+/// Logs a panic. The message is logged only if it is a string literal of the program: a message
+/// formatted at run time may quote a prompt or a key, such as the message of a slice inside a
+/// character.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let place = panic.location().map(ToString::to_string);
+    let message = panic.payload().downcast_ref::<&'static str>();
+    let thread = std::thread::current();
+    // Captured only if RUST_BACKTRACE is set.
+    let backtrace = Backtrace::capture();
+    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
+    tracing::error!(
+        place,
+        message,
+        thread = thread.name(),
+        backtrace = backtrace.map(tracing::field::display),
+        "the gateway panicked: this is a bug in tokenweir, please report it"
+    );
+}
+
+impl LogWriters {
+    /// The sink that writes a line for each request. `None`: the access log is disabled.
+    pub(crate) fn access_log(&self) -> Option<AccessLog> {
+        let AccessLogWriter { is_json, per_second, writer } = self.access_writer.as_ref()?;
+        let writer = writer.clone();
+        let write = move |lines: String| writer.give(lines);
+        Some(AccessLog::new(*is_json, Box::new(write)).with_rate_limit(*per_second, clock::now()))
+    }
+
+    /// A function that returns the number of access log lines dropped because the reader was too
+    /// slow. `None`: the access log is disabled.
+    pub(crate) fn dropped(&self) -> Option<impl Fn() -> u64 + Send + Sync + use<>> {
+        let writer = self.access_writer.as_ref()?.writer.clone();
+        Some(move || writer.dropped())
+    }
+}

@@ -1,0 +1,94 @@
+//! Finds the memory limit of the process: the lower of its cgroup limit and the machine's memory.
+
+use std::fs;
+use std::path::Path;
+
+/// Bytes that the process may use. `None`: unknown.
+pub(crate) fn available_bytes() -> Option<usize> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let cgroup = cgroup_limit(&groups, Path::new("/sys/fs/cgroup"));
+    let machine = machine_memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
+    cgroup.into_iter().chain(machine).min()
+}
+
+/// The lowest memory limit of the cgroups of a process and of their ancestors. `groups` is the
+/// content of `/proc/self/cgroup`. `root` is the mount point of cgroup v2, or the parent of the v1
+/// memory controller. In a container the path of the cgroup may be that of the host, which does not
+/// exist there: then the limits of its existing ancestors apply.
+fn cgroup_limit(groups: &str, root: &Path) -> Option<usize> {
+    let limits = groups.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let (root, file) = match controllers {
+            "" => (root.to_owned(), "memory.max"),
+            _ if controllers.split(',').any(|controller| controller == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes")
+            }
+            _ => return None,
+        };
+        let group = Path::new(path.trim_start_matches('/'));
+        // `max` does not parse as a number, and means no limit.
+        let limit = |group: &Path| -> Option<usize> {
+            fs::read_to_string(root.join(group).join(file)).ok()?.trim().parse().ok()
+        };
+        group.ancestors().filter_map(limit).min()
+    });
+    limits.min()
+}
+
+fn machine_memory(meminfo: &str) -> Option<usize> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A temporary directory with these files. Dropping it removes them.
+    struct TempFileTree(std::path::PathBuf);
+
+    impl TempFileTree {
+        fn with_files(name: &str, files: &[(&str, &str)]) -> Self {
+            let root =
+                std::env::temp_dir().join(format!("tokenweir-{name}-{}", std::process::id()));
+            for (file, text) in files {
+                let file = root.join(file);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, text).unwrap();
+            }
+            Self(root)
+        }
+    }
+
+    impl Drop for TempFileTree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_lowest_limit_of_a_cgroup_and_its_ancestors_applies() {
+        let v2 = TempFileTree::with_files(
+            "cgroup2",
+            &[("a/memory.max", "2048\n"), ("a/b/memory.max", "max\n"), ("memory.max", "4096\n")],
+        );
+        assert_eq!(cgroup_limit("0::/a/b\n", &v2.0), Some(2_048));
+        assert_eq!(cgroup_limit("0::/\n", &v2.0), Some(4_096));
+        assert_eq!(cgroup_limit("0::/kubepods/of/the/host\n", &v2.0), Some(4_096));
+        let files = [("memory/a/memory.limit_in_bytes", "1024\n")];
+        let v1 = TempFileTree::with_files("cgroup1", &files);
+        assert_eq!(cgroup_limit("3:cpu,cpuacct:/a\n2:memory:/a\n", &v1.0), Some(1_024));
+        assert_eq!(cgroup_limit("3:cpu,cpuacct:/a\n", &v1.0), None);
+        assert_eq!(cgroup_limit("", &v1.0), None);
+    }
+
+    #[test]
+    fn the_memory_of_the_machine_is_read_in_bytes() {
+        assert_eq!(machine_memory("MemTotal:       16 kB\nMemFree: 1 kB\n"), Some(16 << 10));
+        assert_eq!(machine_memory(""), None);
+        #[cfg(target_os = "linux")]
+        assert!(available_bytes().unwrap() > 1 << 20);
+    }
+}

@@ -1,0 +1,155 @@
+//! Recent times of a backend's requests, from two sources: the output gaps of the streams through
+//! this gateway, and the counters of the engine.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokenweir_core::dialect::EngineLoad;
+use tokenweir_core::histogram::{self, BucketBounds, BucketLayout, OutputGap};
+use tokenweir_core::record::RecentEngineTimes;
+
+/// Histogram of the output gaps of a backend's streams, over the current window and the previous
+/// one.
+#[derive(Debug, Default)]
+pub(super) struct RollingGapHistogram {
+    windows: [[AtomicU32; GAP_BUCKET_COUNT]; 2],
+    current_window: AtomicUsize,
+}
+
+/// Mean queue and prefill times, from the recent increase of the engine's counters.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RecentMeanTimes {
+    baseline: Option<(EngineLoad, Instant)>,
+    times: RecentEngineTimes,
+}
+
+/// Fixed buckets, independent of the configured buckets of the metrics.
+const GAP_BUCKET_BOUNDS: BucketBounds = BucketBounds::from_static(OutputGap::BOUNDS);
+/// The buckets with a bound and the one above the last bound.
+const GAP_BUCKET_COUNT: usize = OutputGap::BOUNDS.len() + 1;
+/// Length of one window.
+pub(super) const GAP_WINDOW: Duration = Duration::from_secs(30);
+/// Min number of gaps in both windows for a p99.
+const MIN_GAPS_FOR_P99: u32 = 200;
+/// Counters are compared with their values of about this time ago.
+const MEAN_WINDOW: Duration = Duration::from_secs(10);
+
+// === impl RollingGapHistogram ===
+
+impl RollingGapHistogram {
+    /// Counts one gap.
+    pub(super) fn observe(&self, gap: Duration) {
+        let window = &self.windows[self.current_window.load(Ordering::Relaxed) & 1];
+        if let Some(count) = window.get(GAP_BUCKET_BOUNDS.bucket_index(gap.as_secs_f64())) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Starts a new window and discards the oldest one.
+    pub(super) fn rotate(&self) {
+        let next = (self.current_window.load(Ordering::Relaxed) + 1) & 1;
+        for count in &self.windows[next] {
+            count.store(0, Ordering::Relaxed);
+        }
+        self.current_window.store(next, Ordering::Relaxed);
+    }
+
+    /// The p99 in seconds. `None`: fewer than [`MIN_GAPS_FOR_P99`] gaps.
+    pub(super) fn p99(&self) -> Option<f64> {
+        let [first, second] = &self.windows;
+        let total = |bucket: usize| {
+            first[bucket].load(Ordering::Relaxed) + second[bucket].load(Ordering::Relaxed)
+        };
+        let counts: [u32; GAP_BUCKET_COUNT] = std::array::from_fn(total);
+        let is_enough = counts.iter().sum::<u32>() >= MIN_GAPS_FOR_P99;
+        histogram::quantile(OutputGap::BOUNDS, &counts, 0.99).filter(|_| is_enough)
+    }
+}
+
+// === impl RecentMeanTimes ===
+
+impl RecentMeanTimes {
+    /// Records the load of a scrape that started at `at`.
+    pub(super) fn record_load(&mut self, load: &EngineLoad, at: Instant) {
+        let Some((baseline, since)) = &self.baseline else {
+            self.baseline = Some((*load, at));
+            return;
+        };
+        let queue =
+            mean_duration(baseline.queue_seconds, load.queue_seconds, baseline.queued, load.queued);
+        let prefill = mean_duration(
+            baseline.prefill_seconds,
+            load.prefill_seconds,
+            baseline.prefilled,
+            load.prefilled,
+        );
+        let is_restarted = load.queued < baseline.queued;
+        if queue.is_some() {
+            self.times = RecentEngineTimes { queue, prefill };
+        }
+        if is_restarted || (queue.is_some() && at.saturating_duration_since(*since) > MEAN_WINDOW) {
+            self.baseline = Some((*load, at));
+        }
+    }
+
+    /// The mean times. Unchanged while the counters do not grow.
+    pub(super) fn times(&self) -> RecentEngineTimes {
+        self.times
+    }
+}
+
+/// `(sum - previous_sum) ÷ (count - previous_count)` in seconds. `None` without new requests.
+fn mean_duration(
+    previous_sum: Option<f64>,
+    sum: Option<f64>,
+    previous_count: Option<f64>,
+    count: Option<f64>,
+) -> Option<Duration> {
+    let requests = count? - previous_count?;
+    let seconds = sum? - previous_sum?;
+    if requests < 1.0 { None } else { Duration::try_from_secs_f64(seconds / requests).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_core::clock;
+
+    #[test]
+    fn the_p99_covers_the_last_two_windows_and_needs_enough_gaps() {
+        let gaps = RollingGapHistogram::default();
+        let gap = Duration::from_millis(10);
+        (0..MIN_GAPS_FOR_P99 - 1).for_each(|_| gaps.observe(gap));
+        assert_eq!(gaps.p99(), None);
+        gaps.observe(gap);
+        assert!(gaps.p99().is_some_and(|p99| p99 <= 0.01));
+        gaps.rotate();
+        assert!(gaps.p99().is_some());
+        gaps.rotate();
+        assert_eq!(gaps.p99(), None);
+    }
+
+    #[test]
+    fn means_cover_the_increase_of_the_counters() {
+        let mut means = RecentMeanTimes::default();
+        let now = clock::now();
+        let load = |count: f64, queue: f64, prefill: f64| EngineLoad {
+            queued: Some(count),
+            queue_seconds: Some(queue),
+            prefilled: Some(count),
+            prefill_seconds: Some(prefill),
+            ..EngineLoad::default()
+        };
+        means.record_load(&load(10.0, 100.0, 100.0), now);
+        assert_eq!(means.times(), RecentEngineTimes::default());
+        means.record_load(&load(12.0, 101.0, 100.5), now);
+        let expected = RecentEngineTimes {
+            queue: Some(Duration::from_millis(500)),
+            prefill: Some(Duration::from_millis(250)),
+        };
+        assert_eq!(means.times(), expected);
+        // A scrape without new requests keeps the means, and so does a restart.
+        means.record_load(&load(12.0, 101.0, 100.5), now);
+        means.record_load(&load(0.0, 0.0, 0.0), now);
+        assert_eq!(means.times(), expected);
+    }
+}

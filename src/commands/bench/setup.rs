@@ -1,0 +1,248 @@
+//! Prepares a benchmark: builds the load, selects the model and the key, and sends the warm-up
+//! requests.
+
+use super::args::BenchArgs;
+use crate::commands::replay::run::TIMESTAMP_ROUNDING;
+use crate::commands::variable;
+use crate::config::{Secret, SecretError, SecretValue};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+use tokenweir_bench::measurement::RequestFailure;
+use tokenweir_bench::plan::{self, LoadPlan};
+use tokenweir_bench::report::RunDescription;
+use tokenweir_bench::scenario::{ArrivalProcess, LoadScenario, ScenarioPreset};
+use tokenweir_bench::sender::{BenchRequestSender, TargetClient, TargetError};
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
+use tokenweir_lab::prompt_synthesis::PromptSynthesizer;
+use tokenweir_lab::results::LatencyObjectives;
+use tokenweir_lab::trace::{self, TraceError, TraceRequest};
+use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
+
+/// Everything that a run needs.
+pub(crate) struct BenchSetup {
+    pub(super) run: RunDescription,
+    pub(super) sender: BenchRequestSender,
+    pub(super) plan: LoadPlan,
+    pub(super) synthesis: PromptSynthesizer,
+    pub(super) places: usize,
+    pub(super) until: Option<Duration>,
+    pub(super) admin: Option<TargetClient>,
+}
+
+/// Why a run cannot start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BenchError {
+    #[error("{0}")]
+    Trace(PathBuf, #[source] TraceError),
+    #[error("the API key cannot be read")]
+    Key(#[source] SecretError),
+    #[error(transparent)]
+    Request(#[from] TargetError),
+    #[error("{0} lists no model; give --model")]
+    NoModel(String),
+    #[error("{0} serves several models; give --model with one of {1}")]
+    SeveralModels(String, String),
+    #[error("{0} does not serve {1}; it lists {2}")]
+    UnknownModel(String, String, String),
+    #[error("a request before the run failed with {0}{1}")]
+    Warmup(String, String),
+    #[error("{0}/metrics is not a page of tokenweir; --admin is the admin port of the gateway")]
+    NotAGateway(String),
+}
+
+/// Duration of a run if neither a duration nor a number of requests is given.
+const DEFAULT_DURATION: Duration = Duration::from_mins(1);
+/// Environment variable of the API key, which OpenAI's clients read too.
+const API_KEY_VARIABLE: &str = "OPENAI_API_KEY";
+/// Environment variable of the admin token.
+const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
+/// Bytes of prompt text per token.
+const BYTES_PER_TOKEN: f64 = 4.0;
+/// Changes the salt of the warm-up requests, so that their text differs from that of the run.
+const WARMUP_SALT: u64 = 0x7761_726d;
+
+impl BenchSetup {
+    pub(super) async fn prepare(
+        bench: &BenchArgs,
+        target: BackendAddress,
+    ) -> Result<Self, BenchError> {
+        let load = &bench.load;
+        let recorded = load.trace.as_deref().map(|file| load_jobs(file, load.seed)).transpose()?;
+        let scenario = build_scenario(bench);
+        let is_open = scenario.arrivals.is_open();
+        let places = match scenario.arrivals {
+            ArrivalProcess::Closed { users } => users,
+            _ => load.max_in_flight,
+        };
+        let is_bounded = load.requests.is_some() || load.trace.is_some();
+        let until = load.duration.or((!is_bounded).then_some(DEFAULT_DURATION));
+        let limits = plan::PlanLimits { requests: load.requests, until: until.filter(|_| is_open) };
+        let plan = LoadPlan::new(scenario.clone(), recorded.clone(), limits, load.seed);
+        let salt = load.salt.unwrap_or_else(default_salt);
+        let sender = build_sender(bench, target).await?;
+        let synthesis = |salt| {
+            let first: Vec<TraceRequest> =
+                plan.clone().take(1).map(|planned| planned.job).collect();
+            PromptSynthesizer::new(recorded.as_deref().unwrap_or(&first), BYTES_PER_TOKEN, salt)
+        };
+        warm_up(&sender, &plan, &synthesis(salt ^ WARMUP_SALT), load.warmup).await?;
+        let admin = bench.endpoint.admin.clone();
+        let admin = admin.map(|admin| -> Result<_, BenchError> {
+            Ok(TargetClient::new(
+                HttpClient::new(HttpClientTimeouts::default()),
+                admin,
+                resolve_optional_secret(ADMIN_TOKEN_VARIABLE)?.map(|token| token.bearer().clone()),
+            ))
+        });
+        let run = RunDescription {
+            target: sender.asker.target().to_string(),
+            model: sender.model.clone(),
+            api: sender.shape.name().to_owned(),
+            started: humantime::format_rfc3339_seconds(clock::wall_time()).to_string(),
+            scenario,
+            seed: load.seed,
+            salt,
+            objectives: LatencyObjectives {
+                ttft: bench.shown.ttft.as_secs_f64(),
+                tpot: bench.shown.tpot.as_secs_f64(),
+            },
+            max_lag: bench.shown.max_lag.as_secs_f64(),
+        };
+        let synthesis = synthesis(salt);
+        let (admin, places) = (admin.transpose()?, places as usize);
+        Ok(Self { run, sender, plan, synthesis, places, until, admin })
+    }
+}
+
+/// The scenario of the preset or the trace, with the values of flags in place of its own.
+fn build_scenario(bench: &BenchArgs) -> LoadScenario {
+    let load = &bench.load;
+    let preset = load.scenario.unwrap_or(ScenarioPreset::LowLoad).scenario();
+    let mut scenario = match &load.trace {
+        Some(_) => LoadScenario {
+            name: "trace".to_owned(),
+            arrivals: ArrivalProcess::Recorded { speed: load.speed },
+            prompt: None,
+            output: None,
+        },
+        None => preset,
+    };
+    scenario.arrivals = match (load.rate, load.concurrency, scenario.arrivals) {
+        (Some(rate), _, _) if load.constant_rate => ArrivalProcess::Constant { rate },
+        (Some(rate), _, ArrivalProcess::Bursts { size, .. }) => {
+            ArrivalProcess::Bursts { rate, size }
+        }
+        (Some(rate), _, _) => ArrivalProcess::Poisson { rate },
+        (None, Some(users), _) => ArrivalProcess::Closed { users },
+        (None, None, default) => default,
+    };
+    scenario.prompt = load.prompt_tokens.or(scenario.prompt);
+    scenario.output = load.output_tokens.or(scenario.output);
+    scenario
+}
+
+/// The requests of a trace. Rounded time stamps get a random delay of up to the resolution, because
+/// otherwise all requests of one time stamp would start together.
+fn load_jobs(file: &Path, seed: u64) -> Result<Arc<[TraceRequest]>, BenchError> {
+    let read = File::open(file).map_err(TraceError::from);
+    let read = read.and_then(|file| trace::read(BufReader::new(file)));
+    let mut jobs = read.map_err(|error| BenchError::Trace(file.to_owned(), error))?;
+    if trace::has_rounded_timestamps(&jobs) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        for job in &mut jobs {
+            job.at += TIMESTAMP_ROUNDING.mul_f64(random.f64());
+        }
+        jobs.sort_by_key(|job| job.at);
+    }
+    Ok(jobs.into())
+}
+
+async fn build_sender(
+    bench: &BenchArgs,
+    target: BackendAddress,
+) -> Result<BenchRequestSender, BenchError> {
+    let endpoint = &bench.endpoint;
+    let key = match (&endpoint.api_key_env, &endpoint.api_key_file) {
+        (Some(name), _) => Some(Secret::Env(name.clone())),
+        (None, Some(file)) => Some(Secret::File(file.clone())),
+        (None, None) => None,
+    };
+    let key = match key {
+        Some(key) => Some(key.resolve(variable).map_err(BenchError::Key)?),
+        None => resolve_optional_secret(API_KEY_VARIABLE)?,
+    };
+    let limits =
+        HttpClientTimeouts { response_headers: endpoint.timeout, ..HttpClientTimeouts::default() };
+    let asker =
+        TargetClient::new(HttpClient::new(limits), target, key.map(|key| key.bearer().clone()));
+    let model = select_model(&asker, endpoint.model.as_deref()).await?;
+    Ok(BenchRequestSender { asker, model, shape: endpoint.api, timeout: endpoint.timeout })
+}
+
+/// The secret in the environment variable `name`; `None` if it is not set.
+fn resolve_optional_secret(name: &str) -> Result<Option<SecretValue>, BenchError> {
+    match Secret::Env(name.to_owned()).resolve(variable) {
+        Err(SecretError::Unset(_)) => Ok(None),
+        key => key.map(Some).map_err(BenchError::Key),
+    }
+}
+
+async fn select_model(asker: &TargetClient, wanted: Option<&str>) -> Result<String, BenchError> {
+    let target = || asker.target().to_string();
+    let listed = match (asker.models().await, wanted) {
+        // A server without a model list may still serve the model.
+        (Err(TargetError::Status(..) | TargetError::Page(..)), Some(wanted)) => {
+            return Ok(wanted.to_owned());
+        }
+        (listed, _) => listed?,
+    };
+    let all = || listed.join(", ");
+    match (wanted, &*listed) {
+        (Some(wanted), _) if listed.iter().any(|model| model == wanted) => Ok(wanted.to_owned()),
+        (Some(wanted), _) => Err(BenchError::UnknownModel(target(), wanted.to_owned(), all())),
+        (None, [model]) => Ok(model.clone()),
+        (None, []) => Err(BenchError::NoModel(target())),
+        (None, _) => Err(BenchError::SeveralModels(target(), all())),
+    }
+}
+
+/// Sends requests like those of the run, one after the other. The first failure ends the command.
+async fn warm_up(
+    sender: &BenchRequestSender,
+    plan: &LoadPlan,
+    synthesis: &PromptSynthesizer,
+    count: u32,
+) -> Result<(), BenchError> {
+    for planned in plan.clone().take(count as usize) {
+        let body = sender.body(&synthesis.prompt(&planned.job, planned.number), &planned.job);
+        let answer = sender.answer(&planned.job, body, None).await;
+        if let Err(RequestFailure { kind, message }) = answer {
+            let hint = failure_hint(&kind);
+            let message = message.map(|message| format!(": {message}")).unwrap_or_default();
+            return Err(BenchError::Warmup(kind.into_owned(), format!("{message}{hint}")));
+        }
+    }
+    Ok(())
+}
+
+/// A hint on how to correct a failure of the given kind.
+fn failure_hint(kind: &str) -> &'static str {
+    match kind {
+        "status_401" | "status_403" => "; give a key with --api-key-env or --api-key-file",
+        "status_404" | "status_405" => "; does the server have the API of --api?",
+        "status_400" | "status_422" => "; do --prompt-tokens fit into the model's context length?",
+        "no_stream" => "; it answered without an event stream: it is no OpenAI-compatible server",
+        "truncated" => "; its stream ended without a finish reason",
+        _ => "",
+    }
+}
+
+/// The current time in milliseconds, so that each run has its own prompts.
+fn default_salt() -> u64 {
+    let since = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis() as u64
+}

@@ -1,0 +1,134 @@
+//! Accepts a request by its head: routing, authentication, overload check, and the start of its
+//! record.
+
+use super::access::{AuthOutcome, Principal};
+use super::{ClientInfo, ProxyContext};
+use crate::local_routes;
+use bytes::Bytes;
+use http::header::ORIGIN;
+use http::{HeaderValue, Method, Request, Response};
+use http_body_util::Full;
+use std::net::IpAddr;
+use tokenweir_core::access::ConcurrencyPermit;
+use tokenweir_core::clock;
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::headers::{self, RequestId};
+use tokenweir_core::observe::Exchange;
+use tokenweir_core::openai::Api;
+use tokenweir_core::openai::route::{ApiRoute, RouteError};
+use tokenweir_core::record::{RequestHeadAttributes, RequestRecord};
+use tokenweir_core::trace_context::Propagation;
+
+/// A request whose head has been read.
+pub enum AcceptedRequest {
+    /// The gateway answers the request itself, without a record.
+    AnsweredLocally(Response<Full<Bytes>>),
+    /// Any other request. It is recorded even if it is dropped from here on.
+    Recorded(RecordedRequest),
+}
+
+/// A request with an open record, before its body is read.
+pub struct RecordedRequest {
+    pub(super) exchange: Exchange,
+    pub(super) principal: Principal,
+    /// The concurrency permit of its tenant, or the error that rejects the request. `None`: the
+    /// tenant has no concurrency limit.
+    pub(super) permit: Result<Option<ConcurrencyPermit>, GatewayError>,
+    pub(super) origin: Option<HeaderValue>,
+}
+
+/// Accepts a request of a client, and removes the credentials for the gateway from its headers.
+///
+/// This is not a part of [`handle_request`](super::handle_request), because hyper drops that future
+/// before its first poll if the client disconnects with the last byte of its request.
+pub fn accept_request<B>(
+    gateway: &ProxyContext,
+    client: &ClientInfo,
+    request: &mut Request<B>,
+) -> AcceptedRequest {
+    if let Some(response) = gateway.access.preflight(request) {
+        return AcceptedRequest::AnsweredLocally(response);
+    }
+    let origin = request.headers().get(ORIGIN).cloned();
+    let has_host = headers::has_valid_host(request.version(), request.uri(), request.headers());
+    let route = ApiRoute::lookup(request.method(), request.uri().path());
+    let AuthOutcome { principal, permit } =
+        gateway.access.authenticate(route, request.headers(), clock::now());
+    let permit = match (route, permit) {
+        (_, Err(error)) => Err(error),
+        _ if !has_host => Err(GatewayError::BadHead),
+        (Err(no_route), _) => Err(no_route_error(no_route, request.uri().path())),
+        // The count does not include this request yet.
+        (Ok((ApiRoute::Forward(_), _)), Ok(permit)) => {
+            gateway.overload_guard.check(gateway.open_streams.open() + 1, client).map(|()| permit)
+        }
+        (Ok(_), Ok(permit)) => Ok(permit),
+    };
+    let api = match (route, &permit) {
+        (Ok((ApiRoute::Forward(api), _)), _) => Some(api),
+        (Ok((local_route, _)), Ok(_)) => {
+            let mut response =
+                local_routes::respond(local_route, &gateway.pool, principal.allowed_models());
+            gateway.access.cors().apply(origin.as_ref(), response.headers_mut());
+            return AcceptedRequest::AnsweredLocally(response);
+        }
+        _ => None,
+    };
+    let path = route.ok().map(|(_, path)| path);
+    let mut record = new_record(request, client.ip, api, path, gateway);
+    principal.annotate_record(&mut record, request.headers_mut());
+    let exchange = Exchange::open(record, gateway.sink.clone(), &gateway.open_streams);
+    AcceptedRequest::Recorded(RecordedRequest { exchange, principal, permit, origin })
+}
+
+fn no_route_error(no_route: RouteError, path: &str) -> GatewayError {
+    match no_route {
+        RouteError::NotFound => GatewayError::NotFound { path: path.chars().take(200).collect() },
+        RouteError::MethodNotAllowed(allow) => GatewayError::MethodNotAllowed { allow },
+    }
+}
+
+/// A record with the attributes of the request head. Its initial outcome is a client disconnect,
+/// which holds if the request is dropped.
+fn new_record<B>(
+    request: &Request<B>,
+    client: IpAddr,
+    api: Option<Api>,
+    route: Option<&'static str>,
+    gateway: &ProxyContext,
+) -> RequestRecord {
+    let now = clock::now();
+    let begin = |propagation: &Propagation| {
+        propagation.start_trace(request.headers(), fastrand::u128(1..), now)
+    };
+    let trace = gateway.propagation.as_ref().map(begin);
+    let request_id = RequestId::from_headers(request.headers(), fastrand::u128(..));
+    let method = method_name(request.method());
+    RequestRecord {
+        head: trace
+            .as_ref()
+            .map(|_| RequestHeadAttributes::from_request(request))
+            .unwrap_or_default(),
+        trace,
+        spans: [fastrand::u64(1..), fastrand::u64(1..)],
+        route,
+        api,
+        tier: gateway.tiers.resolve(request.headers()),
+        ..RequestRecord::begin(request_id, client, method, clock::wall_time(), now)
+    }
+}
+
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        Method::PATCH => "PATCH",
+        Method::CONNECT => "CONNECT",
+        Method::TRACE => "TRACE",
+        _ => "_OTHER",
+    }
+}

@@ -1,0 +1,127 @@
+//! Rejects requests while the gateway is overloaded: at once, before their bodies are read, so that
+//! accepted requests can finish.
+
+use super::ClientInfo;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use tokenweir_core::error::GatewayError;
+use tokenweir_net::file_descriptors::{FileDescriptorPool, max_probe_descriptors};
+
+/// The limits of concurrent work.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OverloadLimits {
+    /// Most open requests. `None`: no limit other than that of open files.
+    pub max_requests: Option<usize>,
+    /// Most open requests of one client address. `None`: no limit.
+    pub max_requests_per_client: Option<u32>,
+    /// Most file descriptors for client connections and backend connections together. `None`: no
+    /// limit.
+    pub max_descriptors: Option<usize>,
+}
+
+/// Decides whether a new request is accepted.
+#[derive(Debug)]
+pub struct OverloadGuard {
+    limits: OverloadLimits,
+    descriptors: FileDescriptorPool,
+    client_connections: AtomicUsize,
+    health_checkers: AtomicUsize,
+    is_memory_full: AtomicBool,
+}
+
+impl Default for OverloadGuard {
+    fn default() -> Self {
+        Self::new(OverloadLimits::default())
+    }
+}
+
+impl OverloadGuard {
+    /// A guard with these limits.
+    pub fn new(limits: OverloadLimits) -> Self {
+        Self {
+            limits,
+            descriptors: FileDescriptorPool::new(limits.max_descriptors),
+            client_connections: AtomicUsize::new(0),
+            health_checkers: AtomicUsize::new(0),
+            is_memory_full: AtomicBool::new(false),
+        }
+    }
+
+    /// The pool of file descriptors for client connections and backend connections.
+    pub fn descriptors(&self) -> &FileDescriptorPool {
+        &self.descriptors
+    }
+
+    /// Sets the number of health-checked backends. Each has its own connection for health checks.
+    pub fn set_health_checkers(&self, count: usize) {
+        self.health_checkers.store(count, Ordering::Relaxed);
+    }
+
+    /// Sets the number of open client connections.
+    pub fn set_client_connections(&self, open: usize) {
+        self.client_connections.store(open, Ordering::Relaxed);
+    }
+
+    /// Sets whether the memory of the process exceeds its limit.
+    pub fn set_memory_full(&self, is_full: bool) {
+        self.is_memory_full.store(is_full, Ordering::Relaxed);
+    }
+
+    /// Whether the memory of the process exceeds its limit.
+    pub fn is_memory_full(&self) -> bool {
+        self.is_memory_full.load(Ordering::Relaxed)
+    }
+
+    /// Fails if a limit is exceeded. `open` is the number of open requests, including this one.
+    pub(super) fn check(&self, open: usize, client: &ClientInfo) -> Result<(), GatewayError> {
+        if self.limits.max_requests_per_client.is_some_and(|max| client.open_requests > max) {
+            return Err(GatewayError::ClientBusy);
+        }
+        let connections = self.client_connections.load(Ordering::Relaxed);
+        let checkers = self.health_checkers.load(Ordering::Relaxed);
+        let reserved = |max: usize| connections + max_probe_descriptors(checkers, max);
+        let is_full = self.limits.max_requests.is_some_and(|max| open > max)
+            || self.limits.max_descriptors.is_some_and(|max| open + reserved(max) > max)
+            || self.is_memory_full();
+        if is_full { Err(GatewayError::Overloaded) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn client(requests: u32) -> ClientInfo {
+        ClientInfo { ip: Ipv4Addr::LOCALHOST.into(), open_requests: requests }
+    }
+
+    #[test]
+    fn each_limit_rejects_requests_and_none_is_no_limit() {
+        assert_eq!(OverloadGuard::default().check(1_000_000, &client(1_000_000)), Ok(()));
+        let limits = OverloadLimits {
+            max_requests: Some(2),
+            max_requests_per_client: Some(1),
+            max_descriptors: None,
+        };
+        let guard = OverloadGuard::new(limits);
+        assert_eq!(guard.check(2, &client(1)), Ok(()));
+        assert_eq!(guard.check(2, &client(2)), Err(GatewayError::ClientBusy));
+        assert_eq!(guard.check(3, &client(1)), Err(GatewayError::Overloaded));
+        let guard = OverloadGuard::new(OverloadLimits {
+            max_descriptors: Some(10),
+            ..OverloadLimits::default()
+        });
+        guard.set_client_connections(4);
+        assert_eq!(guard.check(6, &client(1)), Ok(()));
+        assert_eq!(guard.check(7, &client(1)), Err(GatewayError::Overloaded));
+        guard.set_client_connections(3);
+        assert_eq!(guard.check(7, &client(1)), Ok(()));
+        guard.set_health_checkers(2);
+        assert_eq!(guard.check(6, &client(1)), Err(GatewayError::Overloaded));
+        assert_eq!(guard.check(5, &client(1)), Ok(()));
+        guard.set_health_checkers(1_000);
+        assert_eq!(guard.check(5, &client(1)), Ok(()), "health checks reserve a quarter at most");
+        guard.set_memory_full(true);
+        assert_eq!(guard.check(1, &client(1)), Err(GatewayError::Overloaded));
+    }
+}

@@ -1,0 +1,216 @@
+//! Serves the admin listener over HTTP/1.1, with or without TLS.
+//!
+//! The number of connections is small and every connection has timeouts: the listener must not take
+//! the file descriptors of clients, and it must stay reachable for probes.
+
+use super::ConnectionLimiter;
+use super::guarded_body::GuardedBody;
+use super::limits::ServerLimits;
+use super::listener::accept;
+use super::write_timeout::WriteTimeoutStream;
+use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokenweir_core::observe::ResponseAbortHandle;
+use tokenweir_net::tls::{Acceptor, MaybeTlsStream};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, Id, JoinSet};
+use tower::ServiceExt;
+
+/// Timeout of the TLS handshake.
+const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for a complete request head, from the start of the connection or from the end of the
+/// previous response. It exceeds the usual intervals between two scrapes of Prometheus and between
+/// two updates of the live page.
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The open connections of the admin listener.
+struct AdminConnections {
+    max_connections: usize,
+    tasks: JoinSet<()>,
+    /// Ordered from the oldest to the newest.
+    connections: Vec<AdminConnection>,
+}
+
+struct AdminConnection {
+    task: AbortHandle,
+    /// Open requests of the connection: 0 or 1.
+    requests_in_flight: Arc<AtomicUsize>,
+}
+
+/// Counts one request as open until its response is sent or dropped.
+struct AdminRequestGuard(Arc<AtomicUsize>);
+
+/// Serves until the task is aborted, which ends all connections.
+pub(super) async fn serve(
+    listener: TcpListener,
+    acceptor: Option<Acceptor>,
+    router: Router,
+    limits: ServerLimits,
+    limiter: Arc<ConnectionLimiter>,
+) {
+    let mut connections = AdminConnections::new(limits.max_admin_connections);
+    loop {
+        let (stream, peer) = tokio::select! {
+            accepted = accept(&listener, &limiter) => accepted,
+            Some(ended) = connections.tasks.join_next_with_id() => {
+                connections.remove(ended);
+                continue;
+            }
+        };
+        connections.wait_for_capacity().await;
+        let requests = Arc::new(AtomicUsize::new(0));
+        let connection = serve_connection(
+            stream,
+            peer,
+            acceptor.clone(),
+            router.clone(),
+            limits,
+            requests.clone(),
+        );
+        connections.add(connection, requests);
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    acceptor: Option<Acceptor>,
+    router: Router,
+    limits: ServerLimits,
+    requests: Arc<AtomicUsize>,
+) {
+    let stream = match acceptor {
+        None => MaybeTlsStream::Plain(stream),
+        Some(acceptor) => match tls_handshake(&acceptor, stream).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "TLS handshake on the admin listener failed");
+                return;
+            }
+        },
+    };
+    let service = service_fn(move |request: Request<Incoming>| {
+        let guard = AdminRequestGuard::new(&requests);
+        let response = router.clone().oneshot(request.map(Body::new));
+        async { Ok::<_, Infallible>(guard_response(response.await, guard)) }
+    });
+    let stream = TokioIo::new(WriteTimeoutStream::new(
+        stream,
+        limits.write_timeout,
+        ResponseAbortHandle::default(),
+    ));
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT);
+    if let Err(error) = builder.serve_connection(stream, service).await {
+        tracing::debug!(%peer, %error, "connection to the admin listener failed");
+    }
+}
+
+async fn tls_handshake(acceptor: &Acceptor, stream: TcpStream) -> io::Result<MaybeTlsStream> {
+    let accepted = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
+    accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+fn guard_response(
+    response: Result<Response<Body>, Infallible>,
+    guard: AdminRequestGuard,
+) -> Response<GuardedBody<Body, AdminRequestGuard>> {
+    let Ok(response) = response;
+    response.map(|body| GuardedBody::new(body, guard))
+}
+
+// === impl AdminRequestGuard ===
+
+impl AdminRequestGuard {
+    fn new(requests: &Arc<AtomicUsize>) -> Self {
+        requests.fetch_add(1, Ordering::Relaxed);
+        Self(requests.clone())
+    }
+}
+
+impl Drop for AdminRequestGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// === impl AdminConnections ===
+
+impl AdminConnections {
+    fn new(max_connections: usize) -> Self {
+        let max_connections = max_connections.max(1);
+        Self { max_connections, tasks: JoinSet::new(), connections: Vec::new() }
+    }
+
+    fn add(
+        &mut self,
+        connection: impl Future<Output = ()> + Send + 'static,
+        requests: Arc<AtomicUsize>,
+    ) {
+        let task = self.tasks.spawn(connection);
+        self.connections.push(AdminConnection { task, requests_in_flight: requests });
+    }
+
+    fn remove(&mut self, ended: Result<(Id, ()), tokio::task::JoinError>) {
+        let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+        self.connections.retain(|connection| connection.task.id() != id);
+    }
+
+    /// Waits until one more connection is allowed. At the limit, the oldest connection without an
+    /// open request is closed; if every connection has one, the first connection that ends is
+    /// awaited. Idle connections therefore cannot block probes.
+    async fn wait_for_capacity(&mut self) {
+        while self.connections.len() >= self.max_connections {
+            let is_idle = |connection: &&AdminConnection| {
+                connection.requests_in_flight.load(Ordering::Relaxed) == 0
+            };
+            if let Some(oldest) = self.connections.iter().find(is_idle) {
+                oldest.task.abort();
+            }
+            match self.tasks.join_next_with_id().await {
+                Some(ended) => self.remove(ended),
+                None => self.connections.clear(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_core::clock;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_connection_is_closed_after_the_header_read_timeout() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let limits = ServerLimits::default();
+        let limiter = ConnectionLimiter::new(&limits, Arc::default());
+        let router = Router::new().fallback(|| async { "ok" });
+        let serving = tokio::spawn(serve(listener, None, router, limits, limiter));
+        let request = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        for sent in ["", "GET / HT", request] {
+            let mut stream = TcpStream::connect(addr).await.unwrap();
+            let start = clock::now();
+            stream.write_all(sent.as_bytes()).await.unwrap();
+            let mut response = Vec::new();
+            stream.read_to_end(&mut response).await.unwrap();
+            assert_eq!(response.starts_with(b"HTTP/1.1 200"), sent == request, "{sent:?}");
+            assert!(clock::now() - start >= HEADER_READ_TIMEOUT, "{sent:?}");
+        }
+        serving.abort();
+    }
+}

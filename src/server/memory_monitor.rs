@@ -1,0 +1,83 @@
+//! Sheds new requests while the resident memory of the process exceeds `limits.memory`. Open
+//! requests continue.
+//!
+//! The value is read from the kernel every second, because it is the kernel that kills a process
+//! that exceeds its memory limit.
+
+use crate::proxy::OverloadGuard;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::MissedTickBehavior;
+
+/// Time between two samples.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Compares the resident memory with `limit`, in bytes, in an endless loop, and reports the result
+/// to the overload guard. Returns if the memory cannot be read.
+pub(super) async fn monitor_memory(limit: u64, overload_guard: Arc<OverloadGuard>) {
+    let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(resident) = resident_memory_bytes() else {
+            tracing::warn!(
+                "cannot read the resident memory of the process: limits.memory has no effect"
+            );
+            return;
+        };
+        let is_full = resident > limit;
+        if is_full != overload_guard.is_memory_full() {
+            overload_guard.set_memory_full(is_full);
+            if is_full {
+                tracing::warn!(
+                    resident,
+                    most = limit,
+                    "resident memory exceeds limits.memory: shedding new requests"
+                );
+            } else {
+                tracing::info!(
+                    resident,
+                    most = limit,
+                    "resident memory is within limits.memory: accepting requests again"
+                );
+            }
+        }
+    }
+}
+
+/// Resident memory of the process, in bytes. `None` where `/proc` has no such value.
+fn resident_memory_bytes() -> Option<u64> {
+    // procfs: reading it does not block.
+    parse_resident_bytes(&std::fs::read_to_string("/proc/self/status").ok()?)
+}
+
+fn parse_resident_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vm_rss_line_is_parsed() {
+        let status = "Name:\ttokenweir\nVmRSS:\t  5120 kB\nThreads:\t3\n";
+        assert_eq!(parse_resident_bytes(status), Some(5 << 20));
+        assert_eq!(parse_resident_bytes("Name:\tx\n"), None);
+        #[cfg(target_os = "linux")]
+        assert!(resident_memory_bytes().unwrap() > 1 << 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    #[cfg(target_os = "linux")]
+    async fn overload_guard_is_notified_of_the_memory_limit() {
+        let overload_guard = Arc::new(OverloadGuard::default());
+        let monitor = tokio::spawn(monitor_memory(1, overload_guard.clone()));
+        while !overload_guard.is_memory_full() {
+            tokio::time::sleep(SAMPLE_INTERVAL).await;
+        }
+        monitor.abort();
+    }
+}

@@ -1,0 +1,311 @@
+//! Metrics of backends (attempts, scrapes, reported load, stalls, diagnosis) and of the gateway
+//! itself (spans, logs, pushes, build).
+
+use super::super::metric::{
+    ACCESS_RESULTS, MetricDescriptor, MetricEmitter, MetricKind, MetricLabel, MetricSource,
+    PAYLOAD_LOG_RESULTS, PUSH_RESULTS, SPAN_RESULTS, TRACE_CAPTURE_RESULTS,
+};
+use super::super::status::{BackendStatusSnapshot, LEAVING_STATE, StatusSnapshot};
+use super::SCRAPE_DURATION_BOUNDS;
+use crate::backend::Availability;
+use tokenweir_core::record::Attempt;
+use tokenweir_diagnose::RULES;
+
+pub(super) const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor {
+        name: "tokenweir_attempts_total",
+        help: "Attempts to serve a request on a backend, by result.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::Backend, MetricLabel::AttemptResult],
+        read: MetricSource::Record(|record, emit| {
+            for attempt in &record.attempts {
+                emit(&[attempt.backend.as_str(), attempt_result(attempt)], 1.0);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_routing_decisions_total",
+        help: "Routing decisions, by chosen backend and deciding reason. Reason panic_mode: the request was routed although most backends are ejected.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::Backend, MetricLabel::RoutingReason],
+        read: MetricSource::Record(|record, emit| {
+            if let (Some(backend), Some(decision)) = (record.backend(), &record.decision) {
+                emit(&[backend.as_str(), decision.reason()], 1.0);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_scrape_duration_seconds",
+        help: "Duration of one scrape of a backend's metrics page.",
+        kind: MetricKind::Histogram(SCRAPE_DURATION_BOUNDS),
+        labels: &[MetricLabel::Backend],
+        read: MetricSource::Scrape(|scrape, emit| {
+            emit(&[scrape.backend], scrape.took.as_secs_f64());
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_scrape_errors_total",
+        help: "Scrapes of backend metrics that failed, by kind of error.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::Backend, MetricLabel::ScrapeError],
+        read: MetricSource::Scrape(|scrape, emit| {
+            if let Some(error) = scrape.error {
+                emit(&[scrape.backend, error.as_str()], 1.0);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_requests_in_flight",
+        help: "Requests in progress, from the first byte of the request to the last byte of the response.",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|vitals, emit| emit(&[], vitals.in_flight as f64)),
+    },
+    MetricDescriptor {
+        name: "tokenweir_ready",
+        help: "1 while the gateway accepts requests: at least one backend can be used and the gateway is not shutting down.",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|vitals, emit| emit(&[], f64::from(u8::from(vitals.ready)))),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_up",
+        help: "1 if the backend may receive requests now. tokenweir_backend_state gives the reason if not.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Backend],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_by_backend(vitals, emit, |backend| Some(f64::from(u8::from(backend.up))));
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_state",
+        help: "1 for the current state of the backend, 0 for the other states. Requests go to available backends, and in panic mode also to ejected ones.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Backend, MetricLabel::BackendState],
+        read: MetricSource::Status(|vitals, emit| {
+            for backend in registered_backends(vitals) {
+                for state in Availability::ALL.map(Availability::as_str) {
+                    let is_current = backend.state == state;
+                    emit(&[&backend.backend, state], f64::from(u8::from(is_current)));
+                }
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_panic_mode",
+        help: "1 while so many backends are ejected that ejections are ignored (circuit_breaker.panic_threshold), for all models or for some.",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|vitals, emit| emit(&[], f64::from(u8::from(vitals.panic)))),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_requests_in_flight",
+        help: "Requests of this gateway in progress on the backend.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Backend],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_by_backend_or_leaving(vitals, emit, |backend| f64::from(backend.in_flight));
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_streams_stalled",
+        help: "Open streams of the backend without output for longer than the stall threshold.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Backend],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_by_backend_or_leaving(vitals, emit, |backend| f64::from(backend.stalled));
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_stalls_total",
+        help: "Stalls: number of times that a stream of the backend had no output for longer than the stall threshold.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::Backend],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_by_backend_or_leaving(vitals, emit, |backend| backend.stalls as f64);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_kv_usage_ratio",
+        help: "Share of the backend's KV cache in use, from its last successful scrape. NaN: not reported.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Backend],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_by_backend(vitals, emit, |backend| backend.kv_usage);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_waiting_requests",
+        help: "Requests waiting in the backend's engine, from its last successful scrape. NaN: not reported.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Backend],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_by_backend(vitals, emit, |backend| backend.waiting);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_running_requests",
+        help: "Requests running in the backend's engine, from its last successful scrape. NaN: not reported.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Backend],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_by_backend(vitals, emit, |backend| backend.running);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_preemptions_total",
+        help: "Preemptions of running requests by the backend's engine, from its last successful scrape. NaN: not reported.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::Backend],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_by_backend(vitals, emit, |backend| backend.preemptions);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_scrape_age_seconds",
+        help: "Age of the backend's last successful scrape. NaN: no scrape has succeeded.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Backend],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_by_backend(vitals, emit, |backend| backend.sample_age_seconds);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_metric_available",
+        help: "1 if the backend's metrics page has the metric, 0 if it has not or if no scrape has succeeded.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Backend, MetricLabel::BackendMetric],
+        read: MetricSource::Status(|vitals, emit| {
+            for backend in registered_backends(vitals) {
+                let signals = &backend.signals;
+                for (names, value) in [(&signals.offered, 1.0), (&signals.missing, 0.0)] {
+                    for name in names {
+                        emit(&[&backend.backend, name], value);
+                    }
+                }
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_diagnosis_active",
+        help: "1 while diagnosis detects the condition on the backend, 0 while it does not. NaN: not enough data to decide.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Backend, MetricLabel::DiagnosisRule],
+        read: MetricSource::Status(|vitals, emit| {
+            for backend in registered_backends(vitals) {
+                for rule in &RULES {
+                    let is_active = vitals.diagnosis.has(rule.name, &backend.backend);
+                    let value = is_active.map_or(f64::NAN, |active| f64::from(u8::from(active)));
+                    emit(&[&backend.backend, rule.name], value);
+                }
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_otel_spans_total",
+        help: "Spans, by result. Dropped spans are queued - exported - failed.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::SpanResult],
+        read: MetricSource::Status(|vitals, emit| {
+            let spans = &vitals.spans;
+            let counts = [spans.queued, spans.exported, spans.failed, spans.filtered];
+            for (result, count) in SPAN_RESULTS.iter().zip(counts) {
+                emit(&[result], count as f64);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_capture_records_total",
+        help: "Records of the trace capture, by whether they were written or dropped.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::TraceCaptureResult],
+        read: MetricSource::Status(|vitals, emit| {
+            let counts = [vitals.capture.written, vitals.capture.dropped];
+            for (result, count) in TRACE_CAPTURE_RESULTS.iter().zip(counts) {
+                emit(&[result], count as f64);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_access_log_lines_total",
+        help: "Access log lines: written, left out by the rate limit under load, or dropped because the log reader was too slow.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::AccessLogResult],
+        read: MetricSource::Status(|vitals, emit| {
+            let lines = &vitals.logs.access;
+            let counts = [lines.written, lines.left_out, lines.dropped];
+            for (result, count) in ACCESS_RESULTS.iter().zip(counts) {
+                emit(&[result], count as f64);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_content_records_total",
+        help: "Requests selected for the payload log (log.payloads), by result.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::PayloadLogResult],
+        read: MetricSource::Status(|vitals, emit| {
+            let records = &vitals.logs.content;
+            let counts = [records.written, records.dropped, records.redactor_failed];
+            for (result, count) in PAYLOAD_LOG_RESULTS.iter().zip(counts) {
+                emit(&[result], count as f64);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_otlp_metric_pushes_total",
+        help: "Pushes of metrics to the OTLP collector, by result.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::PushResult],
+        read: MetricSource::Status(|vitals, emit| {
+            let counts = [vitals.pushes.ok, vitals.pushes.failed];
+            for (result, count) in PUSH_RESULTS.iter().zip(counts) {
+                emit(&[result], count as f64);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_build_info",
+        help: "Always 1. The label has the version of the gateway.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::Version],
+        read: MetricSource::Status(|_, emit| emit(&[env!("CARGO_PKG_VERSION")], 1.0)),
+    },
+];
+
+/// Emits one value for each registered backend. An unknown value is NaN, which is a gap in a graph
+/// and never a zero.
+pub(super) fn emit_by_backend(
+    vitals: &StatusSnapshot,
+    emit: MetricEmitter<'_>,
+    read: fn(&BackendStatusSnapshot) -> Option<f64>,
+) {
+    for backend in registered_backends(vitals) {
+        emit(&[&backend.backend], read(backend).unwrap_or(f64::NAN));
+    }
+}
+
+/// Emits one value for each backend, including the removed ones that still serve requests.
+fn emit_by_backend_or_leaving(
+    vitals: &StatusSnapshot,
+    emit: MetricEmitter<'_>,
+    read: fn(&BackendStatusSnapshot) -> f64,
+) {
+    for backend in &vitals.backends {
+        emit(&[&backend.backend], read(backend));
+    }
+}
+
+/// The backends of the current configuration and discovery, without removed ones that still serve
+/// requests.
+fn registered_backends(vitals: &StatusSnapshot) -> impl Iterator<Item = &BackendStatusSnapshot> {
+    vitals.backends.iter().filter(|backend| backend.health != LEAVING_STATE)
+}
+
+fn attempt_result(attempt: &Attempt) -> &'static str {
+    match (attempt.failure, attempt.status) {
+        (Some(failure), _) => failure,
+        (None, Some(500..)) => "error_status",
+        _ => "ok",
+    }
+}

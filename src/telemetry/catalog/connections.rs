@@ -1,0 +1,85 @@
+//! Metrics of the client listener: client connections, memory of request bodies, and certificates.
+
+use super::super::metric::{
+    CERTIFICATE_RELOAD_RESULTS, CONNECTION_REFUSAL_REASONS, MetricDescriptor, MetricKind,
+    MetricLabel, MetricSource,
+};
+use tokenweir_net::tls::TlsPeer;
+
+pub(super) const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor {
+        name: "tokenweir_connections",
+        help: "Open client connections.",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|vitals, emit| emit(&[], vitals.connections.open as f64)),
+    },
+    MetricDescriptor {
+        name: "tokenweir_connections_limit",
+        help: "Limit of open client connections (limits.connections). NaN: no limit.",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|vitals, emit| {
+            emit(&[], vitals.connections.most.map_or(f64::NAN, |limit| limit as f64));
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_connections_refused_total",
+        help: "Client connections closed before a request, by reason.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::ConnectionRefusalReason],
+        read: MetricSource::Status(|vitals, emit| {
+            let counts = &vitals.connections;
+            let counts = [counts.full, counts.client_full, counts.handshakes];
+            for (reason, count) in CONNECTION_REFUSAL_REASONS.iter().zip(counts) {
+                emit(&[reason], count as f64);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_accept_errors_total",
+        help: "Number of accept() calls that failed, for example because the process has no file descriptor left.",
+        kind: MetricKind::Counter,
+        labels: &[],
+        read: MetricSource::Status(|vitals, emit| {
+            emit(&[], vitals.connections.accept_errors as f64);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_request_body_memory_bytes",
+        help: "Memory of the request bodies that the gateway holds now, including edited copies.",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|vitals, emit| emit(&[], vitals.request_bodies.bytes as f64)),
+    },
+    MetricDescriptor {
+        name: "tokenweir_request_body_memory_limit_bytes",
+        help: "Limit of the memory of all request bodies together (limits.body_memory).",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|vitals, emit| emit(&[], vitals.request_bodies.limit as f64)),
+    },
+    MetricDescriptor {
+        name: "tokenweir_certificate_expiry_timestamp_seconds",
+        help: "Unix time at which the first certificate that the gateway presents to this side expires. NaN: no certificate.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::TlsSide],
+        read: MetricSource::Status(|vitals, emit| {
+            for (side, expires) in TlsPeer::ALL.iter().zip(vitals.tls.expire) {
+                emit(&[side.as_str()], expires.unwrap_or(f64::NAN));
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_certificate_reloads_total",
+        help: "Reloads of changed certificate, key and CA files, by whether the new files could be used.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::CertificateReloadResult],
+        read: MetricSource::Status(|vitals, emit| {
+            let counts = [vitals.tls.reloaded, vitals.tls.failed];
+            for (result, count) in CERTIFICATE_RELOAD_RESULTS.iter().zip(counts) {
+                emit(&[result], count as f64);
+            }
+        }),
+    },
+];

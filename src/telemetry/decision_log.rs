@@ -1,0 +1,267 @@
+//! The decision log: the last routing decisions with the predictions for every candidate and the
+//! actual results.
+//!
+//! It backs `/decisions`. It contains no text of prompts or responses and no session key.
+
+use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{
+    BackendId, ModelLabel, PredictedCandidate, RequestRecord, RoutingDecision, ShadowDecision,
+};
+use tokenweir_core::routing::PolicyKind;
+
+/// The sink that retains the last decisions. A decision is added when its request ends.
+///
+/// One entry takes about 0.5 KiB, plus 0.2 KiB per candidate, plus less than 0.1 KiB per shadow
+/// policy. It has at most [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The lock is held
+/// only while pointers are moved or copied.
+#[derive(Debug)]
+pub struct DecisionLog {
+    capacity: usize,
+    entries: Mutex<VecDeque<Arc<DecisionLogEntry>>>,
+}
+
+/// One decision and the actual result of its request.
+#[derive(Debug)]
+pub struct DecisionLogEntry {
+    /// A copy, because the text in the record would retain the whole request head in memory.
+    request_id: Box<str>,
+    started: SystemTime,
+    model: ModelLabel,
+    route: Option<&'static str>,
+    decision: Arc<RoutingDecision>,
+    /// Every backend that was tried, and why the attempt failed.
+    attempts: Box<[(BackendId, Option<&'static str>)]>,
+    ttft: Option<f64>,
+    input_tokens: Option<u64>,
+    cached_tokens: Option<u64>,
+    outcome: &'static str,
+}
+
+// === impl DecisionLog ===
+
+impl DecisionLog {
+    /// A log of the last `capacity` decisions. With 0 it stays empty.
+    pub fn new(capacity: usize) -> Self {
+        Self { capacity, entries: Mutex::default() }
+    }
+
+    /// The capacity in decisions.
+    pub const fn most(&self) -> usize {
+        self.capacity
+    }
+
+    /// The newest decision of a request ID. `None`: not in the log.
+    pub fn get(&self, request_id: &str) -> Option<Arc<DecisionLogEntry>> {
+        self.newest(self.capacity).into_iter().find(|entry| &*entry.request_id == request_id)
+    }
+
+    /// Up to `count` decisions, newest first.
+    pub fn newest(&self, count: usize) -> Vec<Arc<DecisionLogEntry>> {
+        self.lock_entries().iter().rev().take(count).cloned().collect()
+    }
+
+    fn push(&self, entry: Arc<DecisionLogEntry>) {
+        let mut entries = self.lock_entries();
+        let oldest = if entries.len() >= self.capacity { entries.pop_front() } else { None };
+        entries.push_back(entry);
+        drop(entries);
+        drop(oldest);
+    }
+
+    fn lock_entries(&self) -> MutexGuard<'_, VecDeque<Arc<DecisionLogEntry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sink for DecisionLog {
+    fn finished(&self, record: &RequestRecord) {
+        if self.capacity > 0
+            && let Some(entry) = DecisionLogEntry::from_record(record)
+        {
+            self.push(Arc::new(entry));
+        }
+    }
+}
+
+// === impl DecisionLogEntry ===
+
+impl DecisionLogEntry {
+    /// `None` if no backend was chosen for the request.
+    fn from_record(record: &RequestRecord) -> Option<Self> {
+        let attempts = record.attempts.iter();
+        let [input_tokens, _, cached_tokens, _] = record.engine_token_counts();
+        Some(Self {
+            request_id: record.request_id.as_str().into(),
+            started: record.started,
+            model: record.model.clone(),
+            route: record.route,
+            decision: record.decision.clone()?,
+            attempts: attempts.map(|attempt| (attempt.backend.clone(), attempt.failure)).collect(),
+            ttft: record.upstream_ttft().map(|ttft| ttft.as_secs_f64()),
+            input_tokens,
+            cached_tokens,
+            outcome: record.outcome.as_str(),
+        })
+    }
+
+    /// The main fields of the decision: one element of the list of decisions.
+    pub fn summary(&self) -> Value {
+        let chosen = self.decision.selected();
+        json!({
+            "request_id": self.request_id,
+            "time": humantime::format_rfc3339_millis(self.started).to_string(),
+            "model": self.model.name(),
+            "backend": chosen.backend.as_str(),
+            "reason": self.decision.reason(),
+            "outcome": self.outcome,
+            "predicted_ttft_seconds": round_significant(chosen.ttft),
+            "actual_ttft_seconds": self.ttft.map(round_significant),
+        })
+    }
+
+    /// All fields of the decision. Candidates are sorted by cost, lowest first. Times to first
+    /// token are in seconds and start when the request is sent to the backend.
+    pub fn detail(&self) -> Value {
+        let decision = &self.decision;
+        let chosen = decision.selected();
+        let failed = self.attempts.iter().filter_map(|(backend, failure)| {
+            Some(json!({ "backend": backend.as_str(), "failure": (*failure)? }))
+        });
+        // Only the kv_aware policy compares costs.
+        let has_cost = decision.policy() == PolicyKind::KvAware.name();
+        let ranked = decision.ranked_candidates().into_iter();
+        let candidates = ranked.map(|candidate| {
+            candidate_to_json(&candidate, candidate.is_same_backend(&chosen), has_cost)
+        });
+        json!({
+            "request_id": self.request_id,
+            "time": humantime::format_rfc3339_millis(self.started).to_string(),
+            "model": self.model.name(),
+            "route": self.route,
+            "policy": decision.policy(),
+            "reason": decision.reason(),
+            "backend": chosen.backend.as_str(),
+            "failed_attempts": failed.collect::<Vec<_>>(),
+            "predicted": {
+                "ttft_seconds": round_significant(chosen.ttft),
+                "input_tokens": chosen.candidate.prompt.round(),
+                "cached_tokens": chosen.candidate.cached.round(),
+            },
+            "actual": {
+                "ttft_seconds": self.ttft.map(round_significant),
+                "input_tokens": self.input_tokens,
+                "cached_tokens": self.cached_tokens,
+                "outcome": self.outcome,
+            },
+            "candidates": candidates.collect::<Vec<_>>(),
+            "candidates_left_out": decision.omitted_candidates,
+            "shadow": decision.shadow_decisions.iter().map(shadow_to_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn candidate_to_json(candidate: &PredictedCandidate<'_>, is_chosen: bool, has_cost: bool) -> Value {
+    let mut fields = Map::new();
+    fields.insert("backend".into(), candidate.backend.as_str().into());
+    fields.insert("chosen".into(), is_chosen.into());
+    fields.insert("predicted_ttft_seconds".into(), json!(round_significant(candidate.ttft)));
+    if has_cost {
+        fields.insert("cost".into(), json!(round_significant(candidate.cost())));
+    }
+    if let Ok(Value::Object(estimates)) = serde_json::to_value(candidate.candidate) {
+        fields.extend(estimates.into_iter().map(|(name, value)| (name, round_numbers(value))));
+    }
+    Value::Object(fields)
+}
+
+fn shadow_to_json(shadow: &ShadowDecision) -> Value {
+    json!({
+        "policy": shadow.policy,
+        "reason": shadow.reason,
+        "backend": shadow.backend.as_str(),
+        "regret_seconds": round_significant(shadow.regret),
+    })
+}
+
+/// Rounds to six significant digits.
+fn round_significant(number: f64) -> f64 {
+    format!("{number:.5e}").parse().unwrap_or(number)
+}
+
+fn round_numbers(value: Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => json!(number.as_f64().map(round_significant)),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, value)| (name, round_numbers(value))).collect()
+        }
+        value => value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+    use tokenweir_core::record::fixtures::streamed;
+
+    #[test]
+    fn log_retains_the_newest_decisions_and_finds_the_latest_of_equal_ids() {
+        let log = DecisionLog::new(3);
+        let mut record = streamed();
+        for index in 0..5_u16 {
+            Arc::make_mut(record.decision.as_mut().unwrap()).omitted_candidates = index.into();
+            log.finished(&record);
+        }
+        let omitted = |entry: &Arc<DecisionLogEntry>| entry.decision.omitted_candidates;
+        let newest: Vec<usize> = log.newest(50).iter().map(omitted).collect();
+        assert_eq!(newest, [4, 3, 2]);
+        assert_eq!(log.get("r-1").as_ref().map(omitted), Some(4));
+        assert!(log.get("r-2").is_none() && log.get("").is_none());
+    }
+
+    #[test]
+    fn zero_capacity_or_no_decision_stores_nothing() {
+        let empty_log = DecisionLog::new(0);
+        empty_log.finished(&streamed());
+        assert!(empty_log.newest(50).is_empty());
+        let log = DecisionLog::new(5);
+        log.finished(&RequestRecord { decision: None, ..streamed() });
+        assert!(log.newest(50).is_empty());
+    }
+
+    #[test]
+    fn detail_has_every_candidate_and_the_actual_outcome() {
+        let log = DecisionLog::new(1);
+        log.finished(&streamed());
+        let detail = log.get("r-1").unwrap().detail();
+        let expected = json!({ "ttft_seconds": 0.08, "input_tokens": 12.0, "cached_tokens": 6.0 });
+        assert_eq!(detail["predicted"], expected);
+        let expected = json!({
+            "ttft_seconds": 0.09, "input_tokens": 12, "cached_tokens": 8, "outcome": "ok",
+        });
+        assert_eq!(detail["actual"], expected);
+        let candidates = detail["candidates"].as_array().unwrap();
+        let chosen: Vec<_> =
+            candidates.iter().map(|fields| (&fields["backend"], &fields["chosen"])).collect();
+        assert_eq!(chosen, [(&json!("vllm-0"), &json!(true)), (&json!("vllm-1"), &json!(false))]);
+        assert_eq!(candidates[0]["backlog"], 400.0);
+        assert!(candidates[0].get("key").is_none());
+    }
+
+    #[test]
+    fn threads_can_insert_and_find_concurrently() {
+        let log = DecisionLog::new(8);
+        let record = streamed();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..500).for_each(|_| log.finished(&record)));
+                scope.spawn(|| (0..500).for_each(|_| drop(log.get("r-1"))));
+            }
+        });
+        assert_eq!(log.newest(50).len(), 8);
+    }
+}

@@ -1,0 +1,228 @@
+//! Converts the metrics to OTLP messages: counters to sums and histograms with their bounds, all
+//! cumulative since the start of the process.
+
+use super::otlp_names::{attribute_name, otlp_name};
+use crate::telemetry::exemplar::Exemplar;
+use crate::telemetry::metric::{MetricDescriptor, MetricKind};
+use crate::telemetry::prometheus::{FamilyValue, Prometheus};
+use crate::telemetry::series::{MetricFamily, SeriesPoint};
+use crate::telemetry::status::StatusSnapshot;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::{
+    AggregationTemporality, DataPointFlags, Exemplar as OtlpExemplar, Gauge, Histogram,
+    HistogramDataPoint, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, exemplar,
+    number_data_point,
+};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use std::time::SystemTime;
+
+/// Most points per message. A collector accepts 4 MiB over gRPC by default. A histogram point with
+/// all its exemplars has about 2 KiB.
+const MAX_POINTS_PER_REQUEST: usize = 1_000;
+const CUMULATIVE_TEMPORALITY: i32 = AggregationTemporality::Cumulative as i32;
+
+/// Start of the totals and time of the push, in nanoseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PushTimeRange {
+    start_nanos: u64,
+    end_nanos: u64,
+}
+
+/// The points of one metric.
+enum FamilyPoints {
+    Numbers(Vec<NumberDataPoint>),
+    Histograms(Vec<HistogramDataPoint>),
+}
+
+/// Every metric that has a series, in chunks of at most [`MAX_POINTS_PER_REQUEST`] points.
+pub(super) fn build_metrics(
+    prometheus: &Prometheus,
+    vitals: &StatusSnapshot,
+    time_range: PushTimeRange,
+) -> Vec<Metric> {
+    let mut metrics = Vec::new();
+    for family in prometheus.families(vitals) {
+        let row = family.row;
+        let (mut numbers, mut histograms) = (Vec::new(), Vec::new());
+        prometheus.values(family, vitals, &mut |value| match value {
+            FamilyValue::Current(labels, value) => {
+                let attributes = build_attributes(row, labels.iter().copied());
+                numbers.push(time_range.number_point(attributes, value));
+            }
+            FamilyValue::Recorded(labels, point) if point.counts.is_empty() => {
+                let attributes = build_attributes(row, labels.values());
+                numbers.push(time_range.number_point(attributes, point.sum));
+            }
+            FamilyValue::Recorded(labels, point) => {
+                let attributes = build_attributes(row, labels.values());
+                histograms.push(time_range.histogram_point(attributes, family, point));
+            }
+        });
+        for points in numbers.chunks(MAX_POINTS_PER_REQUEST) {
+            metrics.push(build_metric(
+                row.name,
+                row.help,
+                row.kind,
+                FamilyPoints::Numbers(points.to_vec()),
+            ));
+        }
+        for points in histograms.chunks(MAX_POINTS_PER_REQUEST) {
+            metrics.push(build_metric(
+                row.name,
+                row.help,
+                row.kind,
+                FamilyPoints::Histograms(points.to_vec()),
+            ));
+        }
+    }
+    prometheus.process(&mut |name, help, kind, value| {
+        let points = FamilyPoints::Numbers(vec![time_range.number_point(Vec::new(), value)]);
+        metrics.push(build_metric(name, help, kind, points));
+    });
+    metrics
+}
+
+/// The smallest number of requests of at most [`MAX_POINTS_PER_REQUEST`] points, in order.
+pub(super) fn build_requests(
+    metrics: Vec<Metric>,
+    resource: &Resource,
+) -> Vec<ExportMetricsServiceRequest> {
+    let mut batches: Vec<Vec<Metric>> = Vec::new();
+    let mut points = 0;
+    for metric in metrics {
+        let metric_points = count_points(&metric);
+        points += metric_points;
+        if let Some(batch) = batches.last_mut().filter(|_| points <= MAX_POINTS_PER_REQUEST) {
+            batch.push(metric);
+        } else {
+            batches.push(vec![metric]);
+            points = metric_points;
+        }
+    }
+    batches.into_iter().map(|metrics| build_request(metrics, resource.clone())).collect()
+}
+
+fn build_request(metrics: Vec<Metric>, resource: Resource) -> ExportMetricsServiceRequest {
+    let scope = InstrumentationScope {
+        name: env!("CARGO_PKG_NAME").to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..InstrumentationScope::default()
+    };
+    let scope_metrics = ScopeMetrics { scope: Some(scope), metrics, ..ScopeMetrics::default() };
+    ExportMetricsServiceRequest {
+        resource_metrics: vec![ResourceMetrics {
+            resource: Some(resource),
+            scope_metrics: vec![scope_metrics],
+            ..ResourceMetrics::default()
+        }],
+    }
+}
+
+fn build_metric(metric: &str, help: &str, kind: MetricKind, points: FamilyPoints) -> Metric {
+    let name = otlp_name(metric, kind);
+    let data = match points {
+        FamilyPoints::Histograms(data_points) => Data::Histogram(Histogram {
+            data_points,
+            aggregation_temporality: CUMULATIVE_TEMPORALITY,
+        }),
+        FamilyPoints::Numbers(data_points) if kind == MetricKind::Counter => Data::Sum(Sum {
+            data_points,
+            aggregation_temporality: CUMULATIVE_TEMPORALITY,
+            is_monotonic: true,
+        }),
+        FamilyPoints::Numbers(data_points) => Data::Gauge(Gauge { data_points }),
+    };
+    Metric {
+        name: name.name,
+        unit: name.unit.to_owned(),
+        description: help.to_owned(),
+        data: Some(data),
+        ..Metric::default()
+    }
+}
+
+fn count_points(metric: &Metric) -> usize {
+    match &metric.data {
+        Some(Data::Gauge(gauge)) => gauge.data_points.len(),
+        Some(Data::Sum(sum)) => sum.data_points.len(),
+        Some(Data::Histogram(histogram)) => histogram.data_points.len(),
+        _ => 0,
+    }
+}
+
+/// The attributes of a point. Labels with an empty value are omitted, because they equal absent
+/// labels in Prometheus.
+fn build_attributes<'a>(
+    row: &MetricDescriptor,
+    values: impl Iterator<Item = &'a str>,
+) -> Vec<KeyValue> {
+    let attribute = |(label, value): (_, &str)| KeyValue {
+        key: attribute_name(label).to_owned(),
+        value: Some(AnyValue { value: Some(any_value::Value::StringValue(value.to_owned())) }),
+        ..KeyValue::default()
+    };
+    let names = row.labels.iter().map(|label| label.name());
+    names.zip(values).filter(|(_, value)| !value.is_empty()).map(attribute).collect()
+}
+
+fn unix_nanos(at: SystemTime) -> u64 {
+    let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
+}
+
+// === impl PushTimeRange ===
+
+impl PushTimeRange {
+    pub(super) fn new(start: SystemTime, end: SystemTime) -> Self {
+        Self { start_nanos: unix_nanos(start), end_nanos: unix_nanos(end) }
+    }
+
+    /// A number. NaN becomes a point without a value, which is a gap in a graph and never a zero.
+    fn number_point(self, attributes: Vec<KeyValue>, value: f64) -> NumberDataPoint {
+        let recorded_value = (!value.is_nan()).then_some(number_data_point::Value::AsDouble(value));
+        let no_value_flag = DataPointFlags::NoRecordedValueMask as u32;
+        NumberDataPoint {
+            attributes,
+            start_time_unix_nano: self.start_nanos,
+            time_unix_nano: self.end_nanos,
+            flags: if recorded_value.is_some() { 0 } else { no_value_flag },
+            value: recorded_value,
+            ..NumberDataPoint::default()
+        }
+    }
+
+    fn histogram_point(
+        self,
+        attributes: Vec<KeyValue>,
+        family: &MetricFamily,
+        point: &SeriesPoint,
+    ) -> HistogramDataPoint {
+        HistogramDataPoint {
+            attributes,
+            start_time_unix_nano: self.start_nanos,
+            time_unix_nano: self.end_nanos,
+            count: point.counts.iter().sum(),
+            sum: Some(point.sum),
+            bucket_counts: point.counts.to_vec(),
+            explicit_bounds: family.bounds.to_vec(),
+            exemplars: point
+                .exemplars
+                .iter()
+                .map(|(_, exemplar)| to_otlp_exemplar(exemplar))
+                .collect(),
+            ..HistogramDataPoint::default()
+        }
+    }
+}
+
+fn to_otlp_exemplar(exemplar: &Exemplar) -> OtlpExemplar {
+    OtlpExemplar {
+        time_unix_nano: u64::try_from(exemplar.at.as_nanos()).unwrap_or(u64::MAX),
+        trace_id: exemplar.trace_id.to_be_bytes().to_vec(),
+        span_id: exemplar.span_id.to_be_bytes().to_vec(),
+        value: Some(exemplar::Value::AsDouble(exemplar.value)),
+        ..OtlpExemplar::default()
+    }
+}

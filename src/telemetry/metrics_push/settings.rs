@@ -1,0 +1,275 @@
+//! Settings of the metrics push: from the configuration, and from the standard `OTEL_*` variables
+//! for values that are not configured.
+
+use crate::telemetry::otel::environment::{OtelEnvironment, OtlpSignalVariables, invalid_value};
+use crate::telemetry::otel::{OtelSettingsError, OtlpProtocol};
+use http::HeaderMap;
+use std::time::Duration;
+use tokenweir_net::tls::TlsClientSettings;
+
+/// The resolved settings of the metrics push.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MetricsPushSettings {
+    /// The URL of the collector, including its path.
+    pub endpoint: String,
+    /// The OTLP transport.
+    pub protocol: OtlpProtocol,
+    /// Time from one push to the next.
+    pub interval: Duration,
+    /// Longest duration of one push.
+    pub timeout: Duration,
+    /// Headers of every request.
+    pub headers: HeaderMap,
+    /// `service.name` of the gateway.
+    pub service_name: String,
+    /// Whether requests are compressed with gzip.
+    pub is_gzip: bool,
+    /// TLS files, for an `https` endpoint.
+    pub security: TlsClientSettings,
+}
+
+/// The values of the configuration. They override the variables.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MetricsPushConfig {
+    /// Whether metrics are pushed. The variable `OTEL_METRICS_EXPORTER` can still disable it.
+    pub is_wanted: bool,
+    /// Base URL of the collector. `None`: taken from a variable.
+    pub endpoint: Option<String>,
+    /// The OTLP transport. `None`: taken from a variable.
+    pub protocol: Option<OtlpProtocol>,
+    /// Time from one push to the next. `None`: taken from a variable.
+    pub interval: Option<Duration>,
+}
+
+const EXPORTER_VARIABLE: &str = "OTEL_METRICS_EXPORTER";
+const HEADERS_VARIABLE: &str = "OTEL_EXPORTER_OTLP_METRICS_HEADERS";
+/// The variables of the metrics signal.
+const METRICS_SIGNAL: OtlpSignalVariables = OtlpSignalVariables {
+    endpoint: "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+    protocol: "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
+    timeout: "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT",
+    compression: "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION",
+    files: [
+        "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY",
+    ],
+    path: "/v1/metrics",
+};
+const DEFAULT_INTERVAL: Duration = Duration::from_mins(1);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl MetricsPushSettings {
+    /// Resolves the settings. `lookup` reads an environment variable. `None`: metrics are not
+    /// pushed. They are pushed if the configuration enables it or `OTEL_METRICS_EXPORTER` contains
+    /// `otlp`.
+    pub fn read(
+        configured: MetricsPushConfig,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, OtelSettingsError> {
+        let env = OtelEnvironment(&lookup);
+        if !is_push_enabled(&env, configured.is_wanted)? {
+            return Ok(None);
+        }
+        let protocol = configured.protocol.map_or_else(|| env.protocol(&METRICS_SIGNAL), Ok)?;
+        let interval = match configured.interval {
+            None => env.millis("OTEL_METRIC_EXPORT_INTERVAL")?,
+            interval => interval,
+        };
+        let endpoint = env.endpoint(&METRICS_SIGNAL, configured.endpoint, protocol)?;
+        Ok(Some(Self {
+            endpoint: endpoint.unwrap_or_else(|| default_endpoint(protocol)),
+            protocol,
+            interval: interval.unwrap_or(DEFAULT_INTERVAL),
+            timeout: env
+                .timeout(&METRICS_SIGNAL, "OTEL_METRIC_EXPORT_TIMEOUT")?
+                .unwrap_or(DEFAULT_TIMEOUT),
+            headers: env.headers(HEADERS_VARIABLE)?,
+            service_name: env.service_name(),
+            is_gzip: env.is_gzip(&METRICS_SIGNAL)?,
+            security: env.security(&METRICS_SIGNAL),
+        }))
+    }
+}
+
+/// Whether metrics are pushed. The exporter `prometheus` has no effect, because the metrics page
+/// does not depend on this variable.
+fn is_push_enabled(
+    env: &OtelEnvironment<'_>,
+    is_configured: bool,
+) -> Result<bool, OtelSettingsError> {
+    if env.is_disabled() {
+        return Ok(false);
+    }
+    let Some(list) = env.get(EXPORTER_VARIABLE) else { return Ok(is_configured) };
+    let mut is_enabled = is_configured;
+    for exporter in list.split(',').map(str::trim) {
+        match exporter {
+            "otlp" => is_enabled = true,
+            "none" => return Ok(false),
+            "prometheus" => {}
+            _ => return Err(invalid_value(EXPORTER_VARIABLE, list, "otlp, prometheus, none")),
+        }
+    }
+    Ok(is_enabled)
+}
+
+/// The endpoint of a collector on the same machine.
+fn default_endpoint(protocol: OtlpProtocol) -> String {
+    match protocol {
+        OtlpProtocol::Grpc => "http://localhost:4317".to_owned(),
+        OtlpProtocol::HttpProtobuf => format!("http://localhost:4318{}", METRICS_SIGNAL.path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE_ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+    fn resolve_with(
+        configured: MetricsPushConfig,
+        variables: &[(&str, &str)],
+    ) -> Result<Option<MetricsPushSettings>, String> {
+        let find = |name: &str| variables.iter().find(|(key, _)| *key == name);
+        let lookup = |name: &str| find(name).map(|(_, value)| (*value).to_owned());
+        MetricsPushSettings::read(configured, lookup).map_err(|error| error.to_string())
+    }
+
+    fn settings_from_variables(variables: &[(&str, &str)]) -> MetricsPushSettings {
+        let on = (EXPORTER_VARIABLE, "otlp");
+        resolve_with(MetricsPushConfig::default(), &[&[on], variables].concat()).unwrap().unwrap()
+    }
+
+    fn config_with_endpoint(url: &str) -> MetricsPushConfig {
+        MetricsPushConfig {
+            is_wanted: true,
+            endpoint: Some(url.into()),
+            ..MetricsPushConfig::default()
+        }
+    }
+
+    #[test]
+    fn push_is_off_unless_enabled() {
+        let endpoint = (BASE_ENDPOINT_VARIABLE, "http://collector:4317");
+        for (configured, variables, is_enabled) in [
+            (MetricsPushConfig::default(), &[endpoint][..], false),
+            (MetricsPushConfig::default(), &[endpoint, (EXPORTER_VARIABLE, "prometheus")], false),
+            (MetricsPushConfig::default(), &[endpoint, (EXPORTER_VARIABLE, "none")], false),
+            (MetricsPushConfig::default(), &[(EXPORTER_VARIABLE, "otlp")], true),
+            (MetricsPushConfig::default(), &[(EXPORTER_VARIABLE, "prometheus, otlp")], true),
+            (
+                MetricsPushConfig::default(),
+                &[(EXPORTER_VARIABLE, "otlp"), ("OTEL_SDK_DISABLED", "true")],
+                false,
+            ),
+            (config_with_endpoint("http://a:1"), &[], true),
+            (config_with_endpoint("http://a:1"), &[(EXPORTER_VARIABLE, "prometheus")], true),
+            (config_with_endpoint("http://a:1"), &[(EXPORTER_VARIABLE, "none")], false),
+        ] {
+            let settings = resolve_with(configured, variables).unwrap();
+            assert_eq!(settings.is_some(), is_enabled, "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn endpoint_is_completed_for_its_protocol() {
+        let http = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/protobuf");
+        for (variables, expected) in [
+            (&[][..], "http://localhost:4317"),
+            (&[http], "http://localhost:4318/v1/metrics"),
+            (&[http, (BASE_ENDPOINT_VARIABLE, "http://a:1/")], "http://a:1/v1/metrics"),
+            (
+                &[
+                    http,
+                    (BASE_ENDPOINT_VARIABLE, "http://a:1"),
+                    (METRICS_SIGNAL.endpoint, "http://b:2/x"),
+                ],
+                "http://b:2/x",
+            ),
+            (&[(BASE_ENDPOINT_VARIABLE, "collector:4317")], "http://collector:4317"),
+        ] {
+            assert_eq!(settings_from_variables(variables).endpoint, expected, "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn enabled_push_without_endpoint_uses_the_variable() {
+        let configured = MetricsPushConfig { is_wanted: true, ..MetricsPushConfig::default() };
+        let variables = [(BASE_ENDPOINT_VARIABLE, "http://a:1")];
+        let settings = resolve_with(configured, &variables).unwrap().unwrap();
+        assert_eq!(settings.endpoint, "http://a:1");
+    }
+
+    #[test]
+    fn configuration_overrides_variables_and_variables_override_defaults() {
+        let defaults = settings_from_variables(&[]);
+        assert_eq!((defaults.interval, defaults.timeout), (DEFAULT_INTERVAL, DEFAULT_TIMEOUT));
+        let variables = [
+            ("OTEL_METRIC_EXPORT_INTERVAL", "5000"),
+            ("OTEL_METRIC_EXPORT_TIMEOUT", "2000"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "3000"),
+            ("OTEL_SERVICE_NAME", "edge"),
+        ];
+        let settings = settings_from_variables(&variables);
+        let seconds = [settings.interval, settings.timeout].map(|duration| duration.as_secs());
+        assert_eq!((seconds, settings.service_name.as_str()), ([5, 2], "edge"));
+        let configured = MetricsPushConfig {
+            interval: Some(Duration::from_secs(7)),
+            ..config_with_endpoint("http://a:1")
+        };
+        let settings = resolve_with(configured, &variables).unwrap().unwrap();
+        assert_eq!(settings.interval, Duration::from_secs(7));
+    }
+
+    #[test]
+    fn headers_are_decoded_and_never_printed() {
+        let shared = ("OTEL_EXPORTER_OTLP_HEADERS", "x-shared=1");
+        assert_eq!(settings_from_variables(&[shared]).headers["x-shared"], "1");
+        let specific = (HEADERS_VARIABLE, "authorization=Bearer%20secret, x-tenant=a");
+        let settings = settings_from_variables(&[shared, specific]);
+        assert_eq!(
+            (&settings.headers["authorization"], settings.headers.len()),
+            (&"Bearer secret".parse().unwrap(), 2)
+        );
+        assert!(!format!("{settings:?}").contains("secret"));
+        let configured = config_with_endpoint("http://a:1");
+        let error = resolve_with(configured, &[(HEADERS_VARIABLE, "secret")]).unwrap_err();
+        assert_eq!(error, format!("{HEADERS_VARIABLE}: `…` is invalid; allowed: name=value,…"));
+    }
+
+    #[test]
+    fn metrics_variables_for_tls_and_compression_win_over_shared_ones() {
+        let variables = [
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/all.pem"),
+            ("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", "/own.pem"),
+            ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/cert.pem"),
+            ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/key.pem"),
+        ];
+        let settings = settings_from_variables(&variables);
+        let [ca, cert, key] = ["/own.pem", "/cert.pem", "/key.pem"].map(|file| Some(file.into()));
+        let expected =
+            TlsClientSettings { ca, client_cert: cert, client_key: key, server_name: None };
+        assert_eq!((settings.is_gzip, settings.security), (true, expected));
+        let specific = ("OTEL_EXPORTER_OTLP_METRICS_COMPRESSION", "none");
+        assert!(!settings_from_variables(&[variables[0], specific]).is_gzip);
+        assert!(!settings_from_variables(&[]).is_gzip);
+    }
+
+    #[test]
+    fn errors_name_the_invalid_variable_and_value() {
+        for (name, value) in [
+            (EXPORTER_VARIABLE, "console"),
+            (METRICS_SIGNAL.protocol, "http/json"),
+            (METRICS_SIGNAL.endpoint, "ftp://collector:4317"),
+            ("OTEL_METRIC_EXPORT_INTERVAL", "0"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
+        ] {
+            let variables = [(name, value), (EXPORTER_VARIABLE, "otlp")];
+            let error = resolve_with(MetricsPushConfig::default(), &variables).unwrap_err();
+            assert!(error.starts_with(&format!("{name}: `{value}` is invalid")), "{error}");
+        }
+    }
+}

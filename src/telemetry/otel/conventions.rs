@@ -1,0 +1,56 @@
+//! The semantic conventions of spans: two versions of the GenAI conventions, and the additional
+//! attributes of some viewers.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A version of the GenAI conventions, which are still in development.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Semconv {
+    /// The last released version, which most viewers support.
+    #[default]
+    #[serde(rename = "v1.41")]
+    V1_41,
+    /// The development version, which is in a repository of its own.
+    #[serde(rename = "latest")]
+    Latest,
+}
+
+/// A viewer that reads additional attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ViewerProfile {
+    /// Langfuse, with its own attributes.
+    Langfuse,
+    /// Arize Phoenix and other viewers of `OpenInference` attributes.
+    OpenInference,
+}
+
+/// The attribute names of spans.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpanConventions {
+    /// The version of the GenAI conventions.
+    pub semconv: Semconv,
+    /// Viewers for which additional attributes are written.
+    pub profiles: Vec<ViewerProfile>,
+}
+
+// === impl Semconv ===
+
+impl Semconv {
+    /// The schema URL of this version.
+    pub(super) const fn schema_url(self) -> &'static str {
+        match self {
+            Self::V1_41 => "https://opentelemetry.io/schemas/1.41.0",
+            Self::Latest => "https://opentelemetry.io/schemas/gen-ai/1.42.0",
+        }
+    }
+
+    /// The attribute for prompt tokens that were written to the cache.
+    pub(super) const fn cache_write_attribute(self) -> &'static str {
+        match self {
+            Self::V1_41 => "gen_ai.usage.cache_creation.input_tokens",
+            Self::Latest => "gen_ai.usage.cache_write.input_tokens",
+        }
+    }
+}

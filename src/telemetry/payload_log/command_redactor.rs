@@ -1,0 +1,137 @@
+//! A redactor command: it reads one JSON object per line and writes one per line.
+//!
+//! The process is started for the first text, and restarted when it has ended or was too slow, at
+//! most once per second.
+
+use super::redactor::{PayloadTexts, to_json_line};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+
+/// The redactor command and its process.
+pub(super) struct CommandRedactor {
+    /// The program and its arguments.
+    command_line: Vec<String>,
+    process: Option<RedactorProcess>,
+    /// Time of the last start.
+    last_started: Option<Instant>,
+}
+
+/// A running process. Dropping it kills the process.
+struct RedactorProcess {
+    child: Child,
+    /// To the thread that writes to the process, which may block if the process does not read.
+    requests: Sender<Vec<u8>>,
+    responses: Receiver<Option<PayloadTexts>>,
+}
+
+/// Least time between two starts of the process.
+const RESTART_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest response, in bytes. A longer one is an error.
+const MAX_RESPONSE_BYTES: u64 = 64 << 20;
+
+impl CommandRedactor {
+    /// A command whose process is not started yet.
+    pub(super) fn new(command_line: Vec<String>) -> Self {
+        Self { command_line, process: None, last_started: None }
+    }
+
+    /// The redacted texts. `None`: the process failed or took longer than `timeout`. It is then
+    /// killed.
+    pub(super) fn redact(
+        &mut self,
+        texts: &PayloadTexts,
+        timeout: Duration,
+    ) -> Option<PayloadTexts> {
+        if self.process.is_none() {
+            self.start_process();
+        }
+        let process = self.process.as_ref()?;
+        let redacted = process.requests.send(to_json_line(texts)).ok().and_then(|()| {
+            let response = process.responses.recv_timeout(timeout).ok();
+            response.flatten()
+        });
+        if redacted.is_none() {
+            // A late response must not be taken for the response to the next request.
+            self.process = None;
+        }
+        redacted
+    }
+
+    fn start_process(&mut self) {
+        let now = clock::now();
+        if self
+            .last_started
+            .is_some_and(|last| now.saturating_duration_since(last) < RESTART_INTERVAL)
+        {
+            return;
+        }
+        self.last_started = Some(now);
+        match RedactorProcess::start(&self.command_line) {
+            Ok(process) => self.process = Some(process),
+            Err(error) => tracing::warn!(
+                %error,
+                "redactor command could not be started: texts are dropped until a start succeeds"
+            ),
+        }
+    }
+}
+
+impl RedactorProcess {
+    fn start(command_line: &[String]) -> std::io::Result<Self> {
+        let invalid_input = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
+        let (program, arguments) = command_line.split_first().ok_or_else(invalid_input)?;
+        let mut child = std::process::Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let (requests, request_receiver) = channel();
+        let (response_sender, responses) = channel();
+        let process = Self { child, requests, responses };
+        let (Some(stdin), Some(stdout)) = (stdin, stdout) else { return Err(invalid_input()) };
+        let thread = thread::Builder::new().name("redactor".to_owned());
+        thread.spawn(move || exchange_lines(stdin, stdout, &request_receiver, &response_sender))?;
+        Ok(process)
+    }
+}
+
+impl Drop for RedactorProcess {
+    fn drop(&mut self) {
+        // The process may have ended. Waiting for it leaves no zombie process.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Writes requests to the process and reads its responses, until the process ends or the redactor
+/// is dropped.
+fn exchange_lines(
+    mut stdin: ChildStdin,
+    stdout: ChildStdout,
+    request_receiver: &Receiver<Vec<u8>>,
+    response_sender: &Sender<Option<PayloadTexts>>,
+) {
+    let mut stdout = BufReader::new(stdout);
+    while let Ok(request) = request_receiver.recv() {
+        if stdin.write_all(&request).and_then(|()| stdin.flush()).is_err() {
+            return;
+        }
+        let mut response = Vec::new();
+        match stdout.by_ref().take(MAX_RESPONSE_BYTES).read_until(b'\n', &mut response) {
+            Ok(1..) => {}
+            _ => return,
+        }
+        if response_sender.send(serde_json::from_slice(&response).ok()).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! The payload log: writes prompts and responses of a sample of requests to a file, one JSON object
+//! per line. It is disabled unless a file is configured.
+//!
+//! ```text
+//! finished ─► bounded queue ─► thread: built-in patterns ─► command or url ─► truncate ─► file
+//! ```
+//!
+//! Private data is redacted before anything is written. The log fails closed: a text that the
+//! redactor did not return in time is counted and not written.
+
+mod command_redactor;
+mod http_redactor;
+mod patterns;
+pub mod redact;
+mod redactor;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub(super) use redactor::{PayloadRedactor, RedactedPayload};
+pub use settings::PayloadLogSettings;
+
+use super::rotating_file::{RotatingFile, RotatingFileCounters};
+use super::sanitize;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use tokenweir_core::batch_queue::BatchQueue;
+use tokenweir_core::clock;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::openai::TextExcerpt;
+use tokenweir_core::record::RequestRecord;
+use tokenweir_net::supervise::{self, BackgroundTask};
+
+/// The sink that queues texts for the writer thread.
+pub struct PayloadLog {
+    job_queue: Arc<BatchQueue<PayloadLogJob>>,
+    counters: Arc<PayloadLogCounters>,
+}
+
+/// The writer thread. Dropping it writes the remaining records within 1 s, plus the timeout of one
+/// redactor call.
+pub struct PayloadLogGuard {
+    job_queue: Arc<BatchQueue<PayloadLogJob>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Reads the counts of records.
+#[derive(Debug, Clone)]
+pub struct PayloadLogStats(Arc<PayloadLogCounters>);
+
+/// Payload log records by result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct PayloadLogCounts {
+    /// Written to the file.
+    pub written: u64,
+    /// Not written, because the queue was full, the disk failed or the gateway shut down.
+    pub dropped: u64,
+    /// Not written, because the redactor failed or was too slow.
+    pub redactor_failed: u64,
+}
+
+/// Why the payload log or the quality monitor cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum PayloadSinkStartError {
+    /// The file cannot be opened, or a thread or runtime cannot be created.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The URL is invalid or has no host.
+    #[error("`{0}` is not a valid URL; configure an absolute http URL")]
+    InvalidUrl(String),
+}
+
+#[derive(Debug, Default)]
+struct PayloadLogCounters {
+    queue_full: AtomicU64,
+    redactor_failed: AtomicU64,
+    file_counters: Arc<RotatingFileCounters>,
+}
+
+/// A queued request.
+struct PayloadLogJob {
+    header: PayloadHeader,
+    prompt: TextExcerpt,
+    answer: TextExcerpt,
+}
+
+/// The request that the texts belong to.
+#[derive(Debug, Serialize)]
+pub(super) struct PayloadHeader {
+    ts: String,
+    request_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
+    model: String,
+}
+
+/// The fields of a line, in order.
+#[derive(Debug, Serialize)]
+struct PayloadLogLine<'a> {
+    #[serde(flatten)]
+    header: &'a PayloadHeader,
+    #[serde(flatten)]
+    texts: RedactedPayload,
+}
+
+/// The state of the writer thread.
+struct PayloadLogWorker {
+    redactor: PayloadRedactor,
+    file: RotatingFile,
+    counters: Arc<PayloadLogCounters>,
+}
+
+/// Most queued requests. Further ones are dropped and counted.
+const MAX_QUEUED_RECORDS: usize = 256;
+/// How long the first request waits for others.
+const BATCH_LINGER: Duration = Duration::from_millis(50);
+/// How long the remaining requests may take at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+
+// === impl Content ===
+
+impl PayloadLog {
+    /// Opens the configured file and starts the writer thread. `None`: no file is configured.
+    pub fn start(
+        settings: &PayloadLogSettings,
+    ) -> Result<Option<(Self, PayloadLogGuard)>, PayloadSinkStartError> {
+        let Some(path) = &settings.file else { return Ok(None) };
+        let counters = Arc::new(PayloadLogCounters::default());
+        let max_bytes = settings.max_file_bytes as u64 / 2;
+        let file = RotatingFile::open(path, max_bytes, counters.file_counters.clone())?;
+        let redactor = PayloadRedactor::new(settings)?;
+        let mut worker = PayloadLogWorker { redactor, file, counters: counters.clone() };
+        let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
+        let thread_queue = job_queue.clone();
+        let thread = thread::Builder::new().name("content".to_owned());
+        let thread = thread.spawn(move || worker.run(&thread_queue))?;
+        let running = PayloadLogGuard { job_queue: job_queue.clone(), thread: Some(thread) };
+        Ok(Some((Self { job_queue, counters }, running)))
+    }
+
+    /// A handle that reads the counts of records.
+    pub fn counter(&self) -> PayloadLogStats {
+        PayloadLogStats(self.counters.clone())
+    }
+}
+
+impl Sink for PayloadLog {
+    fn finished(&self, record: &RequestRecord) {
+        let prompt = record.prompt.as_ref().filter(|_| record.text_for.log);
+        let Some(prompt) = prompt.cloned() else { return };
+        let answer = record.observed.text_excerpt.clone().unwrap_or_default();
+        let job = PayloadLogJob { header: PayloadHeader::from_record(record), prompt, answer };
+        if self.job_queue.push(job, 1).is_err() {
+            self.counters.queue_full.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+// === impl PayloadHeader, PayloadLogWorker ===
+
+impl PayloadHeader {
+    pub(super) fn from_record(record: &RequestRecord) -> Self {
+        Self {
+            ts: humantime::format_rfc3339_millis(record.started).to_string(),
+            request_id: record.request_id.as_str().to_owned(),
+            trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
+            model: record.model.name().to_owned(),
+        }
+    }
+
+    /// The model as a label value.
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+}
+
+impl PayloadLogWorker {
+    fn run(&mut self, job_queue: &BatchQueue<PayloadLogJob>) {
+        let mut deadline: Option<Instant> = None;
+        loop {
+            let is_last = !job_queue.wait_for_batch();
+            for job in job_queue.take_batch() {
+                if job_queue.is_closed() {
+                    deadline.get_or_insert_with(|| clock::now() + SHUTDOWN_TIMEOUT);
+                }
+                if deadline.is_some_and(|deadline| clock::now() >= deadline) {
+                    self.counters.queue_full.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                let write = || self.write_record(&job);
+                if supervise::catch_panic(BackgroundTask::ContentLog, write).is_none() {
+                    self.counters.redactor_failed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    fn write_record(&mut self, job: &PayloadLogJob) {
+        let Some(texts) = self.redactor.redact_texts(&job.prompt, &job.answer) else {
+            self.counters.redactor_failed.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let line = PayloadLogLine { header: &job.header, texts };
+        let mut text = sanitize::json(serde_json::to_string(&line).unwrap_or_default());
+        text.push('\n');
+        // The file counts its failures itself.
+        let _ = self.file.write_all(text.as_bytes());
+    }
+}
+
+// === impl Counter, Running ===
+
+impl PayloadLogStats {
+    /// The counts so far.
+    pub fn counts(&self) -> PayloadLogCounts {
+        let PayloadLogCounters { queue_full, redactor_failed, file_counters } = &*self.0;
+        PayloadLogCounts {
+            written: file_counters.written.load(Ordering::Relaxed),
+            dropped: queue_full.load(Ordering::Relaxed)
+                + file_counters.failed.load(Ordering::Relaxed),
+            redactor_failed: redactor_failed.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for PayloadLogGuard {
+    fn drop(&mut self) {
+        self.job_queue.close();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has no records left.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The table of built-in redaction patterns: a regular expression per kind of private data, and a
+//! check of each match.
+
+use super::redact::RedactionKind;
+use regex::Regex;
+use std::ops::RangeInclusive;
+use std::sync::LazyLock;
+
+/// One pattern of private data.
+pub(super) struct RedactionPattern {
+    /// The kind of private data.
+    pub(super) kind: RedactionKind,
+    /// The regular expression. If it has a group, only the group is redacted.
+    pub(super) regex: Regex,
+    /// How many bytes of a match are private data, from its start. `None`: the match is something
+    /// else.
+    pub(super) matched_length: fn(&PatternMatch<'_>) -> Option<usize>,
+}
+
+/// A match of the regular expression, and its context.
+pub(super) struct PatternMatch<'a> {
+    pub(super) text: &'a str,
+    pub(super) char_before: Option<char>,
+    pub(super) char_after: Option<char>,
+}
+
+type PatternTable =
+    &'static [(RedactionKind, &'static str, fn(&PatternMatch<'_>) -> Option<usize>)];
+
+const PATTERN_TABLE: PatternTable = &[
+    (RedactionKind::Email, r"[\p{L}\p{N}._%+'-]+@(?:[\p{L}\p{N}-]+\.)+\p{L}{2,}", match_whole),
+    // International.
+    (RedactionKind::Phone, r"(?:\+|\b00)[ ]?\(?[1-9][\d ().\-/\u{a0}]{7,24}\d", match_phone),
+    // With a trunk prefix.
+    (
+        RedactionKind::Phone,
+        r"(?:\(0\d{1,5}\)|0\d{1,5})(?:[ .\-/\u{a0}]{1,2}\d{2,8}){1,5}",
+        match_phone,
+    ),
+    // North American.
+    (
+        RedactionKind::Phone,
+        r"(?:1[ .-])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[ .-])\d{3}[ .-]\d{4}",
+        match_phone,
+    ),
+    // Indian.
+    (RedactionKind::Phone, r"[6-9]\d{4}[ -]\d{5}", match_phone),
+    (
+        RedactionKind::Card,
+        r"[2-6]\d{3}[ -]?(?:\d{4}[ -]?\d{4}[ -]?\d{1,4}(?:[ -]?\d{1,3})?|\d{6}[ -]?\d{4,5})",
+        match_card,
+    ),
+    (RedactionKind::Key, r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}", match_whole),
+    (
+        RedactionKind::Key,
+        r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})",
+        match_whole,
+    ),
+    (
+        RedactionKind::Key,
+        r"\b(?:glpat-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|npm_[A-Za-z0-9]{30,})",
+        match_whole,
+    ),
+    (RedactionKind::Key, r"\b(?:AKIA|ASIA)[A-Z0-9]{16}|\bAIza[A-Za-z0-9_-]{30,}", match_whole),
+    (RedactionKind::Key, r"\bxox[a-z]-[A-Za-z0-9-]{10,}", match_whole),
+    // A JSON web token, or the beginning of one.
+    (RedactionKind::Key, r"\beyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*){0,2}", match_whole),
+    // A PEM block without an end was truncated.
+    (
+        RedactionKind::Key,
+        r"(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)",
+        match_whole,
+    ),
+    (RedactionKind::Key, r"(?i)\b(?:bearer|basic)[ \t]+([A-Za-z0-9._~+/=-]{8,})", match_auth_token),
+    (
+        RedactionKind::Key,
+        r#"(?i)(?:passw(?:or)?d|passphrase|pwd)["'\\]*[ \t]*[:=][ \t]*["'\\]*([^\s"'\\,;{}\[\]<>]{4,})"#,
+        match_whole,
+    ),
+    (
+        RedactionKind::Key,
+        r#"(?i)(?:key|token|secret|credential)s?["'\\]*[ \t]*[:=][ \t]*["'\\]*([A-Za-z0-9+/_.=-]{16,})"#,
+        match_high_entropy,
+    ),
+];
+
+/// The compiled patterns.
+pub(super) static PATTERNS: LazyLock<Vec<RedactionPattern>> = LazyLock::new(|| {
+    let pattern = |(kind, regex, matched_length): &(RedactionKind, &str, _)| {
+        // A test verifies that every pattern compiles.
+        let regex = Regex::new(regex).ok()?;
+        Some(RedactionPattern { kind: *kind, regex, matched_length: *matched_length })
+    };
+    PATTERN_TABLE.iter().filter_map(pattern).collect()
+});
+
+#[expect(clippy::unnecessary_wraps, reason = "all functions of the table have one type")]
+fn match_whole(candidate: &PatternMatch<'_>) -> Option<usize> {
+    Some(candidate.text.len())
+}
+
+/// 9 to 15 digits that stand alone, and are neither a date nor an IPv4 address.
+fn match_phone(candidate: &PatternMatch<'_>) -> Option<usize> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    if candidate.char_before.is_some_and(|c| is_part(c) || c == '.')
+        || candidate.char_after.is_some_and(is_part)
+    {
+        return None;
+    }
+    if is_date(candidate.text) || is_ipv4_address(candidate.text) {
+        return None;
+    }
+    longest_valid_prefix(candidate, 9..=15, |_| true)
+}
+
+/// The length of the longest prefix with a number of digits in `counts` that no further digit
+/// follows and that `is_right` accepts.
+fn longest_valid_prefix(
+    candidate: &PatternMatch<'_>,
+    counts: RangeInclusive<usize>,
+    is_valid: fn(&str) -> bool,
+) -> Option<usize> {
+    let digits = candidate.text.bytes().enumerate().filter(|(_, byte)| byte.is_ascii_digit());
+    let ends: Vec<usize> = digits.map(|(index, _)| index + 1).collect();
+    let (min, max) = (*counts.start(), ends.len().min(*counts.end()));
+    (min..=max).rev().map(|count| ends[count - 1]).find(|end| {
+        let next = candidate.text[*end..].chars().next().or(candidate.char_after);
+        next.is_none_or(|c| !c.is_ascii_digit()) && is_valid(&candidate.text[..*end])
+    })
+}
+
+/// `05.11.2026`, and any text after it.
+fn is_date(text: &str) -> bool {
+    let mut parts = text.split(['.', '-', '/']);
+    let lengths = [parts.next(), parts.next(), parts.next()];
+    let lengths =
+        lengths.map(|part| part.map_or(0, |part| part.split(' ').next().unwrap_or("").len()));
+    matches!(lengths, [2, 2, 4] | [4, 2, 2])
+}
+
+/// Four numbers from 0 to 255 with dots.
+fn is_ipv4_address(text: &str) -> bool {
+    let bytes = text.split('.').map(|part| part.parse::<u8>().ok());
+    bytes.clone().count() == 4 && bytes.into_iter().all(|byte| byte.is_some())
+}
+
+/// The longest prefix of 13 to 19 digits with a valid check digit.
+fn match_card(candidate: &PatternMatch<'_>) -> Option<usize> {
+    if candidate.char_before.is_some_and(|c| c.is_ascii_digit()) {
+        return None;
+    }
+    longest_valid_prefix(candidate, 13..=19, has_valid_luhn_checksum)
+}
+
+/// Luhn algorithm (ISO/IEC 7812): every second digit from the right is doubled, and the sum of all
+/// digits must be divisible by 10. Repetitions of one digit are not valid.
+fn has_valid_luhn_checksum(text: &str) -> bool {
+    let digits: Vec<u32> = decimal_digits(text).collect();
+    let weighted = digits.iter().rev().enumerate().map(|(index, digit)| {
+        let weighted = digit * (1 + index as u32 % 2);
+        weighted / 10 + weighted % 10
+    });
+    weighted.sum::<u32>() % 10 == 0 && digits.iter().any(|digit| *digit != digits[0])
+}
+
+fn decimal_digits(text: &str) -> impl Iterator<Item = u32> {
+    text.chars().filter_map(|c| c.to_digit(10))
+}
+
+/// A text that is long or is not a word.
+fn match_auth_token(candidate: &PatternMatch<'_>) -> Option<usize> {
+    let is_word = candidate.text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'.');
+    (!is_word || candidate.text.len() >= 24).then_some(candidate.text.len())
+}
+
+/// Text with a digit and an entropy of at least 3 bits per character, as random keys have.
+fn match_high_entropy(candidate: &PatternMatch<'_>) -> Option<usize> {
+    let mut counts = [0_u32; 256];
+    candidate.text.bytes().for_each(|byte| counts[usize::from(byte)] += 1);
+    let total = candidate.text.len() as f64;
+    let entropy: f64 = counts
+        .iter()
+        .filter(|count| **count > 0)
+        .map(|count| f64::from(*count) / total)
+        .map(|share| -share * share.log2())
+        .sum();
+    let has_digit = candidate.text.bytes().any(|byte| byte.is_ascii_digit());
+    (entropy >= 3.0 && has_digit).then_some(candidate.text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pattern_of_the_table_compiles() {
+        assert_eq!(PATTERNS.len(), PATTERN_TABLE.len());
+    }
+}

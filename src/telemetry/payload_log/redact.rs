@@ -1,0 +1,158 @@
+//! Redacts private data in a text that is part of a JSON document.
+//!
+//! The patterns are applied twice: to the text as written, and to the text with its JSON escapes
+//! decoded. In `\nsk-…` a key begins after an escape, in `a\u0040b.c` an escape is part of the
+//! address, and in tool arguments escapes are themselves escaped. But a path such as `C:\notes`
+//! contains no escape. Everything that either pass finds is redacted.
+
+use super::patterns::{PATTERNS, PatternMatch, RedactionPattern};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// Kinds of private data that the built-in patterns redact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RedactionKind {
+    /// Email addresses.
+    Email,
+    /// Telephone numbers.
+    Phone,
+    /// Payment card numbers.
+    Card,
+    /// Keys, tokens and passwords.
+    Key,
+}
+
+/// A text with its escapes decoded, and the source offset of each byte.
+struct UnescapedText {
+    text: String,
+    /// For each byte the offset of the character or escape that it came from. The last element is
+    /// the length of the source.
+    source_offsets: Vec<usize>,
+}
+
+impl RedactionKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Email, Self::Phone, Self::Card, Self::Key];
+
+    /// The text that replaces private data of this kind.
+    const fn placeholder(self) -> &'static str {
+        match self {
+            Self::Email => "[email]",
+            Self::Phone => "[phone]",
+            Self::Card => "[card]",
+            Self::Key => "[key]",
+        }
+    }
+}
+
+/// Replaces private data of these kinds. Returns the text and the number of replaced passages.
+pub(super) fn redact(text: &str, kinds: &[RedactionKind]) -> (String, u64) {
+    let mut matches = find_matches(text, kinds);
+    for (_, range) in &mut matches {
+        // The letter of an escape is not part of the private data.
+        let is_escape = text[..range.start].ends_with('\\')
+            && text[range.start..].starts_with(['n', 'r', 't', 'b', 'f']);
+        range.start += usize::from(is_escape);
+    }
+    let unescaped = UnescapedText::new(text);
+    let offsets = &unescaped.source_offsets;
+    matches.extend(
+        find_matches(&unescaped.text, kinds)
+            .into_iter()
+            .map(|(kind, range)| (kind, offsets[range.start]..offsets[range.end])),
+    );
+    matches.sort_by_key(|(_, range)| (range.start, range.end));
+    let (mut redacted, mut end, mut count) = (String::with_capacity(text.len()), 0, 0);
+    for (kind, range) in matches {
+        if range.start >= end {
+            redacted.push_str(&text[end..range.start]);
+            redacted.push_str(kind.placeholder());
+            count += 1;
+        }
+        end = end.max(range.end);
+    }
+    redacted.push_str(&text[end..]);
+    (redacted, count)
+}
+
+fn find_matches(text: &str, kinds: &[RedactionKind]) -> Vec<(RedactionKind, Range<usize>)> {
+    let patterns = PATTERNS.iter().filter(|pattern| kinds.contains(&pattern.kind));
+    patterns.flat_map(|pattern| find_pattern_matches(text, pattern)).collect()
+}
+
+/// All matches of one pattern. After a rejected match the search continues at its next character,
+/// because a match may start inside it.
+fn find_pattern_matches(
+    text: &str,
+    pattern: &RedactionPattern,
+) -> Vec<(RedactionKind, Range<usize>)> {
+    let (mut matches, mut position) = (Vec::new(), 0);
+    while let Some(groups) = pattern.regex.captures_at(text, position) {
+        let Some(candidate) = groups.get(1).or(groups.get(0)) else { break };
+        let (text_before, text_after) = (&text[..candidate.start()], &text[candidate.end()..]);
+        let length = (pattern.matched_length)(&PatternMatch {
+            text: candidate.as_str(),
+            char_before: text_before.chars().next_back(),
+            char_after: text_after.chars().next(),
+        });
+        let start = candidate.start();
+        position = match length {
+            Some(length) => {
+                matches.push((pattern.kind, start..start + length));
+                start + length
+            }
+            // A rejected value of a group is skipped completely.
+            None if groups.get(1).is_some() => candidate.end(),
+            None => start + text[start..].chars().next().map_or(1, char::len_utf8),
+        };
+    }
+    matches
+}
+
+// === impl UnescapedText ===
+
+impl UnescapedText {
+    fn new(text: &str) -> Self {
+        let source_offsets = Vec::new();
+        let mut unescaped = Self { text: String::with_capacity(text.len()), source_offsets };
+        let mut position = 0;
+        while let Some(c) = text[position..].chars().next() {
+            let (decoded, length) = match c {
+                '\\' => decode_escape(&text[position..]),
+                _ => (c, c.len_utf8()),
+            };
+            unescaped.text.push(decoded);
+            unescaped.source_offsets.resize(unescaped.text.len(), position);
+            position += length;
+        }
+        unescaped.source_offsets.push(text.len());
+        unescaped
+    }
+}
+
+/// Decodes an escape, regardless of how often its backslash is escaped. Returns the character and
+/// the length of the escape.
+fn decode_escape(text: &str) -> (char, usize) {
+    let backslashes = text.bytes().take_while(|byte| *byte == b'\\').count();
+    let rest = &text[backslashes..];
+    let decoded = match rest.bytes().next() {
+        Some(b'n' | b'r') => '\n',
+        Some(b't' | b'b' | b'f') => '\t',
+        Some(quote @ (b'"' | b'/')) => char::from(quote),
+        Some(b'u') => {
+            let digits = rest.get(1..5).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+            match digits {
+                // A surrogate half stands for some letter.
+                Some(code) => return (char::from_u32(code).unwrap_or('a'), backslashes + 5),
+                None => return ('\\', backslashes),
+            }
+        }
+        _ => return ('\\', backslashes),
+    };
+    (decoded, backslashes + 1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+//! Configuration of the payload log.
+
+use super::redact::RedactionKind;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tokenweir_core::units;
+
+/// The log of prompts and responses: its file, its sample and its redaction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PayloadLogSettings {
+    /// File for prompts and responses. `None`: no text is logged.
+    pub file: Option<PathBuf>,
+    /// Share of requests that are logged: more than 0, at most 1.
+    pub sample: f64,
+    /// Most bytes of each prompt and each response that are logged. At most 1MiB.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
+    pub max_bytes: usize,
+    /// Kinds of private data that the built-in patterns redact.
+    pub redact: Vec<RedactionKind>,
+    /// A redactor command with its arguments. It reads `{"prompt": …, "answer": …}` on one line and
+    /// writes the redacted object on one line. `None`: no command.
+    pub command: Option<Vec<String>>,
+    /// URL of a redactor that receives the same object by POST. `None`: no redactor server.
+    pub url: Option<String>,
+    /// Limit of the total size of the file and the rotated file `<file>.old`.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
+    pub max_file_bytes: usize,
+}
+
+/// Bytes that are redacted beyond those that are written, so that a secret across the cut is
+/// recognized.
+pub(super) const REDACTION_MARGIN_BYTES: usize = 512;
+
+impl PayloadLogSettings {
+    /// Bytes of a text that are retained for redaction.
+    pub fn excerpt_bytes(&self) -> usize {
+        self.max_bytes + REDACTION_MARGIN_BYTES
+    }
+}
+
+impl Default for PayloadLogSettings {
+    /// Disabled. With a file: 1 % of the requests, 4 KiB of each text, all kinds of private data
+    /// redacted.
+    fn default() -> Self {
+        Self {
+            file: None,
+            sample: 0.01,
+            max_bytes: 4 << 10,
+            redact: RedactionKind::ALL.to_vec(),
+            command: None,
+            url: None,
+            max_file_bytes: 1 << 30,
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Tests of the text that is written to the file and the text that is not.
+
+use super::http_redactor::HttpRedactor;
+use super::redact::redact;
+use super::redactor::{PayloadTexts, truncate_text};
+use super::settings::REDACTION_MARGIN_BYTES;
+use super::*;
+use std::fs;
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use tokenweir_core::record::PayloadConsumers;
+use tokenweir_core::record::fixtures::streamed;
+
+/// Long enough for a slow machine, and short enough for a test that waits for it to expire.
+const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
+
+fn temp_file(name: &str) -> PathBuf {
+    let name = format!("tokenweir-{}-content-{name}.jsonl", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let _ = fs::remove_file(&file);
+    file
+}
+
+fn excerpt(text: &str, capacity: usize) -> TextExcerpt {
+    let mut excerpt = TextExcerpt::new(capacity);
+    excerpt.push(text.as_bytes());
+    excerpt
+}
+
+/// Finishes requests with these texts. Returns the written lines and the counts.
+fn written(
+    settings: &PayloadLogSettings,
+    texts: &[(&str, &str)],
+) -> (Vec<serde_json::Value>, PayloadLogCounts) {
+    let (log, guard) = PayloadLog::start(settings).unwrap().unwrap();
+    for (prompt, answer) in texts {
+        let mut record = streamed();
+        record.prompt = Some(excerpt(prompt, settings.excerpt_bytes()));
+        record.text_for.log = true;
+        record.observed.text_excerpt = Some(excerpt(answer, settings.excerpt_bytes()));
+        log.finished(&record);
+    }
+    drop(guard);
+    let text = fs::read_to_string(settings.file.as_ref().unwrap()).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    fs::remove_file(settings.file.as_ref().unwrap()).unwrap();
+    (lines, log.counter().counts())
+}
+
+fn settings(name: &str) -> PayloadLogSettings {
+    PayloadLogSettings { file: Some(temp_file(name)), ..PayloadLogSettings::default() }
+}
+
+#[test]
+fn line_has_the_request_and_its_redacted_texts() {
+    let prompt = r#"[{"role":"user","content":"I am bob@example.com\nCall +1 415 555 0123."}]"#;
+    let (lines, counts) = written(&settings("line"), &[(prompt, "Hello \u{1b}[1mBob")]);
+    let line = &lines[0];
+    let expected = r#"[{"role":"user","content":"I am [email]\nCall [phone]."}]"#;
+    assert_eq!(line["prompt"], expected);
+    assert_eq!(line["answer"], "Hello \u{1b}[1mBob");
+    assert_eq!((&line["request_id"], &line["model"]), (&"r-1".into(), &"tiny".into()));
+    assert_eq!(line["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+    assert_eq!((&line["prompt_cut"], &line["answer_cut"]), (&false.into(), &false.into()));
+    assert_eq!(line["redacted"], 2);
+    assert_eq!(counts, PayloadLogCounts { written: 1, dropped: 0, redactor_failed: 0 });
+}
+
+#[test]
+fn truncation_leaves_no_partial_secret() {
+    let secrets = ["roberta.longname@subdomain.example.com", "4111 1111 1111 1111"];
+    let key = ["sk-", &"abcdefgh01234567".repeat(8)].concat();
+    for secret in secrets.into_iter().chain([key.as_str()]) {
+        let mut texts = Vec::new();
+        // Across the end of the written text, and across the end of the retained text.
+        for end in [200, 200 + REDACTION_MARGIN_BYTES] {
+            texts.extend(
+                (end - secret.len()..end + 2).map(|start| {
+                    format!("{} {secret} {}", "x ".repeat(start / 2), "y ".repeat(600))
+                }),
+            );
+        }
+        let texts: Vec<(&str, &str)> = texts.iter().map(|text| (text.as_str(), "")).collect();
+        // At most as many texts as the queue can hold.
+        for texts in texts.chunks(100) {
+            let settings = PayloadLogSettings { max_bytes: 200, ..settings("cut") };
+            let (lines, counts) = written(&settings, texts);
+            assert_eq!(counts.written as usize, texts.len());
+            for line in lines {
+                let prompt = line["prompt"].as_str().unwrap();
+                assert!(prompt.len() <= 200 && line["prompt_cut"] == true);
+                assert!(!prompt.contains(&secret[..4]), "{prompt}");
+            }
+        }
+    }
+}
+
+#[test]
+fn text_shortened_by_redaction_still_ends_before_the_margin() {
+    // Every secret is longer than its placeholder, so the end of the retained text moves forward.
+    let mail = format!("{}@example.com ", "m".repeat(100));
+    let prompt = format!("{}{}", mail.repeat(5), "sk-abcdefghijklmnop1234567890");
+    for max_bytes in 500..600 {
+        let max_bytes = max_bytes - REDACTION_MARGIN_BYTES.min(max_bytes - 1);
+        let settings = PayloadLogSettings { max_bytes, ..settings("shorter") };
+        let mut redacted = redact(
+            &String::from_utf8_lossy(excerpt(&prompt, settings.excerpt_bytes()).bytes()),
+            &settings.redact,
+        );
+        truncate_text(&mut redacted.0, true, 10_000);
+        assert!(!redacted.0.contains("mmm") && !redacted.0.contains("sk-"), "{}", redacted.0);
+    }
+}
+
+#[test]
+fn full_queue_drops_records_and_counts_them() {
+    let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, 1));
+    let log = PayloadLog { job_queue, counters: Arc::default() };
+    let text_for = PayloadConsumers { log: true, quality: false };
+    let record = RequestRecord { prompt: Some(TextExcerpt::new(8)), text_for, ..streamed() };
+    (0..3).for_each(|_| log.finished(&record));
+    log.finished(&streamed());
+    let text_for = PayloadConsumers { log: false, quality: true };
+    log.finished(&RequestRecord { text_for, ..record });
+    assert_eq!(log.counter().counts().dropped, 2, "requests outside of the sample are not counted");
+}
+
+fn texts(prompt: &str) -> PayloadTexts {
+    PayloadTexts { prompt: prompt.into(), answer: "answer".into() }
+}
+
+#[test]
+fn texts_that_the_command_did_not_redact_are_not_written() {
+    let command = Some(vec!["false".to_owned()]);
+    let settings = PayloadLogSettings { command, ..settings("failed") };
+    let (lines, counts) = written(&settings, &[("one", "two"), ("three", "four")]);
+    assert_eq!((lines.len(), counts.written, counts.redactor_failed), (0, 0, 2));
+}
+
+/// A server that answers one request with `answer`. The thread returns the request.
+fn server(answer: &'static str) -> (SocketAddr, JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let serving = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        let mut buffer = [0; 1_024];
+        while !request.ends_with(b"}") {
+            let length = stream.read(&mut buffer).unwrap();
+            request.extend_from_slice(&buffer[..length]);
+        }
+        stream.write_all(answer.as_bytes()).unwrap();
+        // A server that does not answer keeps the connection open.
+        let _ = stream.read(&mut buffer);
+        String::from_utf8(request).unwrap()
+    });
+    (addr, serving)
+}
+
+#[test]
+fn redactor_server_receives_the_texts_and_its_response_is_used() {
+    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 38\r\n\r\n{\"prompt\":\"shown\",\"answer\":\"answer\"}\r\n";
+    let (addr, serving) = server(answer);
+    let redactor = HttpRedactor::new(&format!("http://{addr}/redact")).unwrap();
+    let redacted = redactor.redact(&texts("hidden"), Duration::from_secs(20));
+    assert_eq!(redacted, Some(texts("shown")));
+    drop(redactor);
+    let request = serving.join().unwrap();
+    assert!(request.starts_with("POST /redact HTTP/1.1\r\n"), "{request}");
+    assert!(request.ends_with(r#"{"prompt":"hidden","answer":"answer"}"#), "{request}");
+}
+
+#[test]
+fn failing_invalid_or_silent_redactor_server_returns_none() {
+    for answer in [
+        "HTTP/1.1 500 No\r\ncontent-length: 38\r\n\r\n{\"prompt\":\"shown\",\"answer\":\"answer\"}\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+        "HTTP/1.1 200 OK\r\ncontent-length: 200\r\n\r\n{",
+        "",
+    ] {
+        let (addr, serving) = server(answer);
+        let redactor = HttpRedactor::new(&format!("http://{addr}")).unwrap();
+        assert_eq!(redactor.redact(&texts("hidden"), SHORT_TIMEOUT), None, "{answer}");
+        drop(redactor);
+        serving.join().unwrap();
+    }
+    let unreachable = HttpRedactor::new("http://127.0.0.1:9/").unwrap();
+    assert_eq!(unreachable.redact(&texts("hidden"), SHORT_TIMEOUT), None);
+}

@@ -1,0 +1,200 @@
+//! Statistics of recent requests for the admin page and `tokenweir top`: counts and latencies of
+//! the last minute, totals, and lists of the last requests.
+
+mod duration_histogram;
+mod finished_request;
+
+pub use duration_histogram::DurationHistogram;
+pub use finished_request::FinishedRequest;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokenweir_api::{LastMinute, RequestTotals};
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{BackendId, ObservedResponse, Outcome, RequestRecord};
+
+/// The sink that collects recent requests.
+///
+/// It takes about 60 KiB, plus 0.2 KiB per listed request. It locks a mutex, so it is called from
+/// the batch dispatcher and not on the request path.
+#[derive(Debug)]
+pub struct RecentRequests {
+    epoch: Instant,
+    state: Mutex<RecentRequestsState>,
+}
+
+#[derive(Debug, Default)]
+struct RecentRequestsState {
+    windows: VecDeque<RequestStatsWindow>,
+    totals: RequestTotals,
+    last_requests: VecDeque<Arc<FinishedRequest>>,
+    slow_requests: VecDeque<Arc<FinishedRequest>>,
+}
+
+/// Counts of the requests that ended in one window.
+#[derive(Debug)]
+struct RequestStatsWindow {
+    index: u64,
+    requests: u64,
+    failed: u64,
+    disconnected: u64,
+    output_tokens: u64,
+    ttft: DurationHistogram,
+    itl: DurationHistogram,
+    e2e: DurationHistogram,
+    requests_by_backend: HashMap<BackendId, u64>,
+}
+
+/// Windows per minute, not counting the window that is being filled.
+const WINDOWS_PER_MINUTE: u64 = 12;
+const WINDOW_DURATION: Duration = Duration::from_secs(5);
+/// Length of each list: the last requests, and the last slow ones.
+const MAX_LISTED_REQUESTS: usize = 25;
+
+// === impl RecentRequests ===
+
+impl RecentRequests {
+    /// No requests yet. Windows are counted from `epoch`.
+    pub fn new(epoch: Instant) -> Self {
+        Self { epoch, state: Mutex::default() }
+    }
+
+    /// Statistics of the requests that ended in the last 60 to 65 seconds before `now`.
+    pub fn last_minute(&self, now: Instant) -> LastMinute {
+        let index = self.window_index(now);
+        let first_index = index.saturating_sub(WINDOWS_PER_MINUTE);
+        let start = self.epoch + WINDOW_DURATION * u32::try_from(first_index).unwrap_or(u32::MAX);
+        let mut all = RequestStatsWindow::new(index);
+        let state = self.lock_state();
+        let windows = state.windows.iter().filter(|window| window.index >= first_index);
+        windows.for_each(|window| all.merge(window));
+        drop(state);
+        let to_entry = |(id, requests): (BackendId, u64)| (id.to_string(), requests);
+        LastMinute {
+            seconds: now.saturating_duration_since(start).as_secs_f64(),
+            requests: all.requests,
+            failed: all.failed,
+            left: all.disconnected,
+            output_tokens: all.output_tokens,
+            ttft: all.ttft.quantiles(),
+            itl: all.itl.quantiles(),
+            e2e: all.e2e.quantiles(),
+            by_replica: all.requests_by_backend.into_iter().map(to_entry).collect(),
+        }
+    }
+
+    /// Totals of all requests since the start of the gateway.
+    pub fn totals(&self) -> RequestTotals {
+        self.lock_state().totals
+    }
+
+    /// The last requests and the last slow requests, newest first.
+    pub fn ended(&self) -> Vec<Arc<FinishedRequest>> {
+        let state = self.lock_state();
+        let all = state.last_requests.iter().chain(&state.slow_requests).cloned();
+        let mut ended: Vec<Arc<FinishedRequest>> = all.collect();
+        drop(state);
+        ended.sort_by_key(|request| std::cmp::Reverse(request.number));
+        ended.dedup_by_key(|request| request.number);
+        ended
+    }
+
+    fn window_index(&self, moment: Instant) -> u64 {
+        let elapsed = moment.saturating_duration_since(self.epoch);
+        let index = elapsed.as_nanos() / WINDOW_DURATION.as_nanos();
+        u64::try_from(index).unwrap_or(u64::MAX)
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, RecentRequestsState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sink for RecentRequests {
+    fn finished(&self, record: &RequestRecord) {
+        let index = record.timings.ended.map_or(0, |ended| self.window_index(ended));
+        self.lock_state().record_request(record, index);
+    }
+}
+
+// === impl RecentRequestsState, RequestStatsWindow ===
+
+impl RecentRequestsState {
+    fn record_request(&mut self, record: &RequestRecord, index: u64) {
+        let newest = self.windows.back().map(|window| window.index);
+        if newest.is_none_or(|newest| newest < index) {
+            self.windows.push_back(RequestStatsWindow::new(index));
+            self.windows.retain(|window| window.index + WINDOWS_PER_MINUTE >= index);
+        }
+        // A record that arrives late is counted in the newest window.
+        if let Some(window) = self.windows.back_mut() {
+            window.record_request(record);
+        }
+        let ended = Arc::new(FinishedRequest::from_record(record, self.totals.requests));
+        self.totals.requests += 1;
+        self.totals.output_tokens += record.output_tokens().unwrap_or_default();
+        if ended.slow.is_some() {
+            push_bounded(&mut self.slow_requests, ended.clone());
+        }
+        push_bounded(&mut self.last_requests, ended);
+    }
+}
+
+fn push_bounded(list: &mut VecDeque<Arc<FinishedRequest>>, ended: Arc<FinishedRequest>) {
+    if list.len() >= MAX_LISTED_REQUESTS {
+        list.pop_front();
+    }
+    list.push_back(ended);
+}
+
+impl RequestStatsWindow {
+    fn new(index: u64) -> Self {
+        Self {
+            index,
+            requests: 0,
+            failed: 0,
+            disconnected: 0,
+            output_tokens: 0,
+            ttft: DurationHistogram::default(),
+            itl: DurationHistogram::default(),
+            e2e: DurationHistogram::default(),
+            requests_by_backend: HashMap::new(),
+        }
+    }
+
+    fn record_request(&mut self, record: &RequestRecord) {
+        self.requests += 1;
+        self.output_tokens += record.output_tokens().unwrap_or_default();
+        match record.outcome {
+            Outcome::Ok => self.e2e.add(record.duration()),
+            Outcome::Cancelled => self.disconnected += 1,
+            _ => self.failed += 1,
+        }
+        if let Some(ttft) = record.ttft() {
+            self.ttft.add(ttft);
+        }
+        let ObservedResponse { inter_token_latency: itl, inter_chunk_latency: gaps, .. } =
+            &record.observed;
+        self.itl.merge_gaps(if itl.count() > 0 { itl } else { gaps });
+        if let Some(id) = record.backend() {
+            *self.requests_by_backend.entry(id.clone()).or_default() += 1;
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.failed += other.failed;
+        self.disconnected += other.disconnected;
+        self.output_tokens += other.output_tokens;
+        self.ttft.merge(&other.ttft);
+        self.itl.merge(&other.itl);
+        self.e2e.merge(&other.e2e);
+        for (id, requests) in &other.requests_by_backend {
+            *self.requests_by_backend.entry(id.clone()).or_default() += requests;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! Tests with chosen points in time.
+
+use super::*;
+use tokenweir_core::record::SlowCause;
+use tokenweir_core::record::fixtures::streamed;
+
+/// A sample record that ended at this time.
+fn ended(at: Instant) -> RequestRecord {
+    let mut record = streamed();
+    record.timings.ended = Some(at);
+    record
+}
+
+fn epoch() -> Instant {
+    streamed().timings.ended.unwrap() + Duration::from_secs(10)
+}
+
+#[test]
+fn last_minute_covers_only_requests_that_ended_in_it() {
+    let epoch = epoch();
+    let recent = RecentRequests::new(epoch);
+    let at = |seconds| epoch + Duration::from_secs(seconds);
+    recent.finished(&ended(at(1)));
+    recent.finished(&RequestRecord { outcome: Outcome::Truncated, ..ended(at(58)) });
+    recent.finished(&RequestRecord { outcome: Outcome::Cancelled, ..ended(at(59)) });
+    let minute = recent.last_minute(at(59));
+    assert_eq!((minute.requests, minute.failed, minute.left), (3, 1, 1));
+    assert_eq!((minute.output_tokens, minute.by_replica["vllm-0"]), (48, 3));
+    assert!((minute.seconds - 59.0).abs() < 1e-9, "{}", minute.seconds);
+    assert_eq!((minute.ttft.unwrap().count, minute.e2e.unwrap().count), (3, 1));
+    assert_eq!(
+        minute.itl.unwrap().count,
+        3 * u64::from(streamed().observed.inter_chunk_latency.count())
+    );
+    assert_eq!(recent.last_minute(at(66)).requests, 2);
+    let quiet = recent.last_minute(at(1_000));
+    assert_eq!((quiet.requests, quiet.ttft), (0, None));
+    assert!((60.0..65.0).contains(&quiet.seconds), "{}", quiet.seconds);
+    assert_eq!(recent.totals(), RequestTotals { requests: 3, output_tokens: 48 });
+}
+
+#[test]
+fn expired_windows_are_removed() {
+    let epoch = epoch();
+    let recent = RecentRequests::new(epoch);
+    for minute in 0..100 {
+        recent.finished(&ended(epoch + Duration::from_mins(minute)));
+    }
+    assert_eq!(recent.lock_state().windows.len(), 2);
+}
+
+#[test]
+fn slow_requests_stay_listed_after_newer_requests() {
+    let epoch = epoch();
+    let recent = RecentRequests::new(epoch);
+    recent.finished(&RequestRecord { slow: Some(SlowCause::Stalled), ..ended(epoch) });
+    (0..100).for_each(|_| recent.finished(&ended(epoch)));
+    let listed = recent.ended();
+    assert_eq!(listed.len(), MAX_LISTED_REQUESTS + 1);
+    assert!(listed.is_sorted_by_key(|request| std::cmp::Reverse(request.number)));
+    assert_eq!(listed.last().and_then(|request| request.slow), Some(SlowCause::Stalled));
+}
+
+#[test]
+fn trace_id_is_listed_only_if_the_trace_is_sampled() {
+    let recent = RecentRequests::new(epoch());
+    recent.finished(&RequestRecord { sample_reason: None, ..streamed() });
+    assert_eq!(recent.ended()[0].trace_id, None);
+    recent.finished(&RequestRecord {
+        sample_reason: Some(tokenweir_core::record::SampleReason::Slow),
+        ..streamed()
+    });
+    assert_eq!(recent.ended()[0].trace_id, Some(streamed().trace.unwrap().trace_id));
+}

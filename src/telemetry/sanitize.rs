@@ -1,0 +1,83 @@
+//! Escapes untrusted text in log lines, so that it can neither end a line or a field nor send
+//! control sequences to a terminal.
+
+use std::fmt::{self, Display, Write};
+
+/// A value of a text log line. Plain ASCII without quotes, backslashes and spaces is written
+/// unchanged. Other text is quoted and escaped.
+pub(super) struct LogFieldValue<T>(pub(super) T);
+
+impl<T: Display> Display for LogFieldValue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.to_string();
+        let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+        if !text.is_empty() && text.bytes().all(is_plain) {
+            f.write_str(&text)
+        } else {
+            write!(f, "{text:?}")
+        }
+    }
+}
+
+/// Escapes characters that JSON permits but a terminal may interpret: control characters above
+/// U+001F, line separators and bidirectional formatting.
+pub(super) fn json(text: String) -> String {
+    let is_safe = |byte: &u8| byte.is_ascii() && *byte != 0x7f;
+    if text.as_bytes().iter().all(is_safe) {
+        return text;
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_control_or_bidi(c) {
+            // All of these characters are below U+10000. Writing to a string cannot fail.
+            let _ = write!(escaped, "\\u{:04x}", u32::from(c));
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
+/// Escapes the same characters, and all other control characters, in plain text.
+pub(crate) fn line(text: &str) -> String {
+    let escape = |c: char| {
+        if is_control_or_bidi(c) { c.escape_unicode().to_string() } else { c.to_string() }
+    };
+    text.chars().map(escape).collect()
+}
+
+/// Control characters, line separators and bidirectional formatting characters.
+fn is_control_or_bidi(c: char) -> bool {
+    let is_mark =
+        matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    is_mark || c.is_control()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNSAFE_TEXT: &str = "a\u{1b}[31m\n\r\u{9b}2J\u{7f}\u{202e}\u{2028}\"\\ b=c\u{0}é";
+
+    #[test]
+    fn field_value_is_quoted_on_one_line() {
+        let field = LogFieldValue(UNSAFE_TEXT).to_string();
+        assert_eq!(
+            field, r#""a\u{1b}[31m\n\r\u{9b}2J\u{7f}\u{202e}\u{2028}\"\\ b=c\0é""#,
+            "only the quotes end the field"
+        );
+        assert!(!field.chars().any(is_control_or_bidi));
+        assert_eq!(LogFieldValue("qwen/2.5-7b:x=1").to_string(), "qwen/2.5-7b:x=1");
+        assert_eq!(LogFieldValue("").to_string(), "\"\"");
+    }
+
+    #[test]
+    fn escaped_json_parses_to_the_same_value() {
+        let text = serde_json::to_string(UNSAFE_TEXT).unwrap();
+        assert!(text.chars().any(is_control_or_bidi), "JSON leaves some characters unescaped");
+        let escaped = json(text);
+        assert!(!escaped.chars().any(is_control_or_bidi) && escaped.contains('é'), "{escaped}");
+        assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), UNSAFE_TEXT);
+        assert_eq!(line("a\u{1b}[1m\nb é"), "a\\u{1b}[1m\\u{a}b é");
+    }
+}

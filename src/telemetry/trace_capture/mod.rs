@@ -1,0 +1,190 @@
+//! Trace capture: writes the traffic without its text to a file, one JSON object per line.
+//!
+//! A line has the arrival time, the lengths, and IDs of the blocks of the prompt, so that equal
+//! blocks can be recognized. `tokenweir replay` reads the file.
+//!
+//! The block hashes of routing are not written, because each is the seed of the next: a reader who
+//! has two consecutive hashes could test guesses of the text between them. The IDs are `SipHash`
+//! values of those hashes instead. The key is random, is drawn when the capture starts and never
+//! leaves the process. This needs no table of IDs; the price is that IDs of different captures
+//! cannot be compared. IDs have 53 bits, which every JSON reader preserves. A reader of the file
+//! who can also send requests to this gateway can still test a guess by sending it.
+//!
+//! Requests that failed because of the client are not captured, because no engine computed them.
+
+use super::access_log::millis;
+use super::non_blocking_writer::{NonBlockingWriter, NonBlockingWriterGuard};
+use super::rotating_file::{RotatingFile, RotatingFileCounters};
+use serde::Serialize;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hash};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{BackendId, CapturedPrompt, Outcome, RequestRecord};
+
+/// The sink that writes captured requests, from a thread of its own.
+pub struct TraceCapture {
+    writer: NonBlockingWriter,
+    hash_key: RandomState,
+    stats: TraceCaptureStats,
+}
+
+/// Reads the counts of captured requests.
+#[derive(Clone)]
+pub struct TraceCaptureStats {
+    file_counters: Arc<RotatingFileCounters>,
+    writer: NonBlockingWriter,
+}
+
+/// Captured requests by result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct TraceCaptureCounts {
+    /// Written to the file.
+    pub written: u64,
+    /// Not written, because the disk was too slow or failed.
+    pub dropped: u64,
+}
+
+/// The writer thread. Dropping it writes the remaining lines.
+pub struct TraceCaptureGuard(
+    #[expect(dead_code, reason = "dropping it ends the thread")] NonBlockingWriterGuard,
+);
+
+/// Estimated bytes of a prompt per token if the engine did not report the tokens: typical for
+/// English text.
+const ESTIMATED_BYTES_PER_TOKEN: u64 = 4;
+/// The status of a server that is overloaded.
+const TOO_MANY_REQUESTS: u16 = 429;
+
+/// The fields of a line. The first fields are those of Mooncake traces.
+#[derive(Debug, Serialize)]
+struct TraceCaptureLine<'a> {
+    /// Arrival, in milliseconds since the Unix epoch.
+    timestamp: f64,
+    /// Tokens of the prompt.
+    input_length: u64,
+    /// Tokens of the response; 0 if there was none.
+    output_length: u64,
+    /// One ID for each whole block of the prompt.
+    hash_ids: Vec<u64>,
+    /// Bytes per block.
+    block_bytes: u32,
+    /// Bytes of the prompt.
+    input_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_after: Option<u64>,
+    /// `exact`, or `estimated` from the bytes.
+    input_source: &'static str,
+    /// Source of `output_length`: [`tokenweir_core::record::UsageSource::as_str`].
+    output_source: &'static str,
+    cached_tokens: Option<u64>,
+    model: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    tier: &'a str,
+    api: &'static str,
+    backend: Option<&'a str>,
+    status: Option<u16>,
+    outcome: &'static str,
+    ttft_ms: Option<f64>,
+    e2e_ms: f64,
+}
+
+// === impl Capture ===
+
+impl TraceCapture {
+    /// Appends to `file`. The file and the rotated file `<file>.old` together never exceed
+    /// `max_bytes`. Fails if the path is not a regular file or cannot be written.
+    pub fn start(file: &Path, max_bytes: u64) -> io::Result<(Self, TraceCaptureGuard)> {
+        let file_counters = Arc::new(RotatingFileCounters::default());
+        let file = RotatingFile::open(file, max_bytes / 2, file_counters.clone())?;
+        let (writer, guard) = NonBlockingWriter::start(file);
+        let stats = TraceCaptureStats { file_counters, writer: writer.clone() };
+        Ok((Self { writer, hash_key: RandomState::new(), stats }, TraceCaptureGuard(guard)))
+    }
+
+    /// A handle that reads the counts of captured requests.
+    pub fn counter(&self) -> TraceCaptureStats {
+        self.stats.clone()
+    }
+
+    /// An anonymous ID of a value. Equal values have equal IDs within this capture only.
+    fn anonymous_id(&self, value: impl Hash) -> u64 {
+        self.hash_key.hash_one(value) >> 11
+    }
+
+    fn build_line<'a>(
+        &self,
+        record: &'a RequestRecord,
+        captured: &CapturedPrompt,
+    ) -> TraceCaptureLine<'a> {
+        let observed = &record.observed;
+        let since_1970 = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let input_tokens = observed.usage.input;
+        TraceCaptureLine {
+            timestamp: millis(since_1970),
+            input_length: input_tokens
+                .unwrap_or(captured.prompt_bytes.div_ceil(ESTIMATED_BYTES_PER_TOKEN)),
+            output_length: record.output_tokens().unwrap_or(0),
+            hash_ids: captured
+                .block_hashes
+                .iter()
+                .map(|block| self.anonymous_id(("block", block)))
+                .collect(),
+            block_bytes: captured.block_bytes,
+            input_bytes: captured.prompt_bytes,
+            session: captured.session_hash.map(|session| self.anonymous_id(("session", session))),
+            left_after: record.tokens_before_disconnect(),
+            input_source: if input_tokens.is_some() { "exact" } else { "estimated" },
+            output_source: observed.usage_source.as_str(),
+            cached_tokens: observed.usage.cached,
+            model: record.model.name(),
+            tier: record.tier.as_str(),
+            api: record.api.map_or("none", tokenweir_core::openai::Api::as_str),
+            backend: record.backend().map(BackendId::as_str),
+            status: record.status,
+            outcome: record.outcome.as_str(),
+            ttft_ms: record.ttft().map(millis),
+            e2e_ms: millis(record.duration()),
+        }
+    }
+}
+
+impl Sink for TraceCapture {
+    fn finished(&self, record: &RequestRecord) {
+        let Some(captured) = record.captured.as_ref().filter(|_| !is_client_error(record)) else {
+            return;
+        };
+        // Serializing a struct of texts and numbers cannot fail.
+        let line = self.build_line(record, captured);
+        let mut line = serde_json::to_string(&line).unwrap_or_default();
+        line.push('\n');
+        self.writer.give(line);
+    }
+}
+
+/// Whether the request failed because of the client, and not because of overload.
+fn is_client_error(record: &RequestRecord) -> bool {
+    record.outcome == Outcome::ClientError && record.status != Some(TOO_MANY_REQUESTS)
+}
+
+// === impl Counter ===
+
+impl TraceCaptureStats {
+    /// The counts so far.
+    pub fn counts(&self) -> TraceCaptureCounts {
+        let failed = self.file_counters.failed.load(Ordering::Relaxed);
+        TraceCaptureCounts {
+            written: self.file_counters.written.load(Ordering::Relaxed),
+            dropped: failed + self.writer.dropped(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! Requests that are small for the client but could be large for the gateway, and requests that
+//! name a destination for the gateway (SSRF).
+
+use crate::smuggling::{CHAT, echo, victim};
+use crate::support::raw_http2::{DATA, END_HEADERS, Ended, HEADERS, Http2, encode_headers, frame};
+use crate::support::scripted_backend::{Page, ScriptedBackend, Step, framed};
+use crate::support::strict::answers;
+use crate::support::test_gateway::{Setup, start, start_with, status};
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+/// The beginning of a gzip body that would decompress to a million times its size.
+const GZIP: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
+
+#[tokio::test]
+async fn a_compressed_body_is_rejected_before_it_is_read() {
+    let fake = echo().await;
+    let gateway = start(&[fake.addr]).await;
+    for encoding in ["gzip", "deflate", "br", "zstd", "gzip, identity", "x-gzip", "GZIP"] {
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: g\r\ncontent-encoding: {encoding}\r\n\
+             content-length: 1000000\r\n\r\n"
+        );
+        let mut client = gateway.connect().await;
+        client.write_all(&[head.as_bytes(), &GZIP].concat()).await.unwrap();
+        // The response arrives although most of the body is not sent.
+        let mut answer = Vec::new();
+        while status(&answer) == 0 {
+            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "{encoding}");
+        }
+        assert_eq!(status(&answer), 415, "{encoding}");
+    }
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_body_with_a_content_length_over_the_limit_is_rejected_before_it_is_read() {
+    let fake = echo().await;
+    let gateway = start_with(&[fake.addr], Setup { max_body: 1_000, ..Setup::default() }).await;
+    let mut client = gateway.connect().await;
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: g\r\ncontent-length: 1001\r\n\r\n");
+    client.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while status(&answer) == 0 {
+        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+    }
+    assert_eq!(status(&answer), 413);
+}
+
+#[tokio::test]
+async fn a_body_in_chunks_of_one_byte_reaches_the_backend_complete() {
+    let fake = echo().await;
+    let gateway = start(&[fake.addr]).await;
+    let body = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(100_000));
+    let pieces: Vec<&str> = body.split_inclusive(|_: char| true).collect();
+    let chunks = String::from_utf8(framed(&pieces)).unwrap();
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: g\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
+    let answer = gateway.raw(format!("{head}{chunks}0\r\n\r\n")).await;
+    assert_eq!(answers(&answer).unwrap()[0].body, body);
+}
+
+#[tokio::test]
+async fn a_body_in_http2_frames_of_one_byte_reaches_the_backend_complete() {
+    let fake = echo().await;
+    let gateway = start(&[fake.addr]).await;
+    let mut client = Http2::connect(gateway.addr, &[]).await;
+    let pairs = [(":method", "POST"), (":scheme", "http"), (":path", CHAT), (":authority", "g")];
+    let body = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(500));
+    let last = body.len() - 1;
+    let bytes = body.bytes().enumerate();
+    let data: Vec<u8> =
+        bytes.flat_map(|(at, byte)| frame(DATA, u8::from(at == last), 1, &[byte])).collect();
+    let head = frame(HEADERS, END_HEADERS, 1, &encode_headers(&pairs));
+    client.send(&[head, data].concat()).await;
+    assert_eq!(client.reader.ended(1).await, Ended::Answered(body));
+}
+
+/// A server that the gateway must never contact.
+struct Trap {
+    addr: SocketAddr,
+    listener: TcpListener,
+}
+
+impl Trap {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self { addr: listener.local_addr().unwrap(), listener }
+    }
+
+    /// Whether a connection was opened. All requests to the gateway have been answered by then.
+    async fn was_contacted(&self) -> bool {
+        let nothing = async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = self.listener.accept() => true,
+            () = nothing => false,
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_the_configuration_determines_the_destination_of_a_request() {
+    let fake = echo().await;
+    let gateway = start(&[fake.addr]).await;
+    let trap = Trap::start().await;
+    let url = format!("http://{}", trap.addr);
+    let mut request_count = 0;
+    let names = [
+        "api_base",
+        "base_url",
+        "api_url",
+        "url",
+        "endpoint",
+        "proxy",
+        "host",
+        "webhook",
+        "callback",
+        "backend",
+        "target",
+        "upstream",
+        "model_server",
+        "server",
+        "metadata",
+        "image_url",
+    ];
+    for name in names {
+        for value in
+            [format!("\"{url}\""), format!("[\"{url}\"]"), format!("{{\"url\":\"{url}\"}}")]
+        {
+            let body =
+                format!(r#"{{"model":"tiny","{name}":{value},"extra_body":{{"{name}":{value}}}}}"#);
+            let query = format!("{CHAT}?{name}={url}");
+            assert_eq!(status(&gateway.post(&query, &body).await), 200, "{name}");
+            request_count += 1;
+        }
+    }
+    let headers = [
+        "x-forwarded-host",
+        "x-forwarded-server",
+        "x-forwarded-for",
+        "x-forwarded-proto",
+        "x-host",
+        "x-original-url",
+        "x-rewrite-url",
+        "x-original-host",
+        "forwarded",
+        "x-real-ip",
+        "via",
+        "x-api-base",
+        "x-upstream",
+        "x-backend",
+        "x-target-url",
+        "x-http-method-override",
+        "referer",
+        "origin",
+        "destination",
+        "location",
+        "x-envoy-original-dst-host",
+        "x-proxy-url",
+        "helicone-target-url",
+    ];
+    for name in headers {
+        for value in
+            [url.clone(), trap.addr.to_string(), format!("for={};host={}", trap.addr, trap.addr)]
+        {
+            let (request, expected) = victim(name);
+            let request = request.replacen("\r\n", &format!("\r\n{name}: {value}\r\n"), 1);
+            assert_eq!(answers(&gateway.raw(request).await), Ok(vec![expected]), "{name}");
+            request_count += 1;
+        }
+    }
+    for (from, to) in [
+        ("host: gateway".to_owned(), format!("host: {}", trap.addr)),
+        (format!("POST {CHAT}"), format!("POST {url}{CHAT}")),
+    ] {
+        let (request, expected) = victim("target");
+        let answer = gateway.raw(request.replacen(&from, &to, 1)).await;
+        assert_eq!(answers(&answer), Ok(vec![expected]), "{to}");
+        request_count += 1;
+    }
+    let tunnel =
+        format!("CONNECT {0} HTTP/1.1\r\nhost: {0}\r\nconnection: close\r\n\r\n", trap.addr);
+    assert_eq!(status(&gateway.raw(tunnel).await), 405);
+    assert!(!trap.was_contacted().await, "of {request_count} requests");
+    assert_eq!(fake.seen().len(), request_count);
+}
+
+#[tokio::test]
+async fn redirects_of_a_backend_are_not_followed_for_requests_and_scrapes() {
+    let trap = Trap::start().await;
+    let location = format!("location: http://{}/metrics\r\ncontent-length: 0\r\n\r\n", trap.addr);
+    for code in
+        ["301 Moved", "302 Found", "303 See Other", "307 Temporary Redirect", "308 Permanent"]
+    {
+        let redirect = format!("HTTP/1.1 {code}\r\n{location}");
+        let answer = redirect.clone();
+        let fake =
+            ScriptedBackend::start(move |_| vec![Step::Send(answer.clone().into_bytes())]).await;
+        fake.set_metrics(Some(Page::Whole(redirect.into_bytes())));
+        let gateway = start(&[fake.addr]).await;
+        let answer = gateway.post(CHAT, r#"{"model":"tiny"}"#).await;
+        assert_eq!(code[..3].parse(), Ok(status(&answer)), "the redirect is passed to the client");
+        let before = fake.looks()[1];
+        while fake.looks()[1] < before + 3 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(!trap.was_contacted().await);
+}

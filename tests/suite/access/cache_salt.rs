@@ -1,0 +1,136 @@
+//! The `cache_salt` that the gateway derives from the tenant.
+
+use super::{CHAT, error, head, scripted_backend, tenant, with};
+use crate::support::scripted_backend::ScriptedBackend;
+use crate::support::test_gateway::{Running, Setup, post, start_with, status};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokenweir::proxy::access::AccessControl;
+use tokenweir_core::access::cors::Cors;
+use tokenweir_core::access::{KeyDigest, KeyEntry, KeyFile, SaltKey, TenantEntry, UsageLimits};
+use tokenweir_core::openai::engine_control::Permission;
+
+/// Starts a gateway with three tenants whose keys are their names. Tenant `free` may send its own
+/// salt.
+async fn derived(fake: &ScriptedBackend) -> Running {
+    let named = |name: &str| TenantEntry {
+        name: name.into(),
+        keys: vec![KeyEntry {
+            name: "k".into(),
+            hash: KeyDigest::from_key(name.as_bytes()),
+            limits: UsageLimits::default(),
+        }],
+        allow: (name == "free").then_some(Permission::CacheSalt).into_iter().collect(),
+        ..tenant()
+    };
+    let key_file = KeyFile { tenants: ["a", "b", "free"].map(named).into() };
+    let access = AccessControl::new(Some(&key_file), Cors::default());
+    let access = Arc::new(access.with_salt_key(Some(SaltKey::new(None))));
+    start_with(&[fake.addr], Setup { access, captured: 1.0, ..Setup::default() }).await
+}
+
+async fn send(gateway: &Running, tenant: &str, path: &str, body: &str) -> Vec<u8> {
+    gateway.raw(with(&post(path, body), &format!("authorization: Bearer {tenant}"))).await
+}
+
+/// Returns the body that the backend received.
+async fn forwarded(
+    gateway: &Running,
+    fake: &ScriptedBackend,
+    tenant: &str,
+    path: &str,
+    body: &str,
+) -> String {
+    assert_eq!(status(&send(gateway, tenant, path, body).await), 200, "{path} {body}");
+    String::from_utf8(fake.seen().pop().unwrap().body).unwrap()
+}
+
+fn salt(body: &str) -> String {
+    let body: Value = serde_json::from_str(body).unwrap();
+    body["cache_salt"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn each_tenant_has_its_own_stable_salt_for_the_same_body() {
+    let fake = scripted_backend().await;
+    let gateway = derived(&fake).await;
+    let plain = r#"{ "model":"tiny","messages":[] }"#;
+    let salted = plain.replace("[]", r#"[],"cache_salt":"mine""#);
+    let mut salts = Vec::new();
+    for tenant in ["a", "b"] {
+        for body in [plain, &salted] {
+            let first = forwarded(&gateway, &fake, tenant, CHAT, body).await;
+            assert_eq!(forwarded(&gateway, &fake, tenant, CHAT, body).await, first);
+            salts.push(salt(&first));
+            // No other byte differs.
+            let expected = if body == plain {
+                plain.replacen('{', &format!("{{\"cache_salt\":\"{}\",", salt(&first)), 1)
+            } else {
+                salted.replace("mine", &salt(&first))
+            };
+            assert_eq!(first, expected);
+        }
+    }
+    salts.sort_unstable();
+    salts.dedup();
+    assert_eq!(salts.len(), 4, "a client's salt is combined with that of the tenant");
+    let other_tenant = format!(r#"{{"model":"tiny","messages":[],"cache_salt":"{}"}}"#, salts[0]);
+    for tenant in ["a", "b"] {
+        let sent = salt(&forwarded(&gateway, &fake, tenant, CHAT, &other_tenant).await);
+        assert!(!salts.contains(&sent), "the salt of another tenant has no effect");
+    }
+    let null = plain.replace("[]", r#"[],"cache_salt" : null"#);
+    let sent = forwarded(&gateway, &fake, "a", CHAT, &null).await;
+    assert_eq!(sent, null.replace(": null", &format!(": \"{}\"", salt(&sent))));
+}
+
+#[tokio::test]
+async fn a_salt_is_added_only_where_the_engine_reads_it_and_not_for_a_tenant_with_the_permission() {
+    let fake = scripted_backend().await;
+    let gateway = derived(&fake).await;
+    let body = r#"{"model":"tiny","input":"x"}"#;
+    for path in ["/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/pooling"] {
+        assert_eq!(salt(&forwarded(&gateway, &fake, "a", path, body).await).len(), 64, "{path}");
+    }
+    for path in ["/tokenize", "/detokenize", "/v1/messages/count_tokens", "/v2/embed"] {
+        assert_eq!(forwarded(&gateway, &fake, "a", path, body).await, body, "{path}");
+    }
+    let own = r#"{"model":"tiny","messages":[],"cache_salt":"own"}"#;
+    for body in [body, own] {
+        assert_eq!(forwarded(&gateway, &fake, "free", CHAT, body).await, body);
+    }
+    assert_eq!(salt(&forwarded(&gateway, &fake, "a", CHAT, "{}").await).len(), 64);
+}
+
+#[tokio::test]
+async fn a_salt_that_is_no_string_and_a_body_with_a_digest_are_rejected() {
+    let fake = scripted_backend().await;
+    let gateway = derived(&fake).await;
+    for value in ["7", "[\"s\"]", "{}", "true"] {
+        let body = format!(r#"{{"model":"tiny","messages":[],"cache_salt":{value}}}"#);
+        let answer = send(&gateway, "a", CHAT, &body).await;
+        assert_eq!(status(&answer), 400, "{value}");
+        assert!(head(&answer).contains("x-gateway-error: bad_body"));
+    }
+    let lines = "authorization: Bearer a\r\ncontent-digest: sha-256=:x:";
+    let answer = gateway.raw(with(&post(CHAT, r#"{"model":"tiny"}"#), lines)).await;
+    assert_eq!((status(&answer), &error(&answer)["param"]), (400, &"cache_salt".into()));
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn routing_predicts_no_prefix_reuse_across_tenants() {
+    let fake = scripted_backend().await;
+    let gateway = derived(&fake).await;
+    let text = "a long prompt ".repeat(500);
+    let body = json!({ "model": "tiny", "messages": [{ "role": "user", "content": text }] });
+    let mut blocks = Vec::new();
+    for tenant in ["a", "a", "b"] {
+        send(&gateway, tenant, CHAT, &body.to_string()).await;
+        let captured = gateway.record().await.captured.unwrap();
+        assert!(captured.block_hashes.len() > 3, "{}", captured.block_hashes.len());
+        blocks.push(captured.block_hashes.to_vec());
+    }
+    assert_eq!(blocks[0], blocks[1]);
+    assert!(blocks[0].iter().all(|block| !blocks[2].contains(block)));
+}

@@ -1,0 +1,99 @@
+//! Tests whether the duration of a key lookup depends on the known keys: Welch's t-test over two
+//! classes of guesses, as in dudect (Reparaz, Balasch and Verbauwhede, 2017).
+
+use super::{KEY, tenant};
+use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use std::hint::black_box;
+use std::time::Instant;
+use tokenweir_core::access::{ApiKeys, KeyDigest, KeyFile};
+
+/// Measurements of both classes together.
+const SAMPLES: usize = 1_000_000;
+/// Lookups per measurement.
+const LOOKUPS_PER_MEASUREMENT: u32 = 4;
+/// Threshold of |t| above which dudect considers two classes different.
+const MAX_ABS_T: f64 = 4.5;
+
+/// Running mean and variance (Welford).
+#[derive(Default, Clone, Copy)]
+struct Moments {
+    count: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Moments {
+    fn add(&mut self, value: f64) {
+        self.count += 1.0;
+        let off = value - self.mean;
+        self.mean += off / self.count;
+        self.squares += off * (value - self.mean);
+    }
+}
+
+fn welch([a, b]: [Moments; 2]) -> f64 {
+    let error = |it: Moments| it.squares / (it.count - 1.0) / it.count;
+    (a.mean - b.mean) / (error(a) + error(b)).sqrt()
+}
+
+fn guess(text: &str) -> HeaderMap {
+    let value = HeaderValue::try_from(format!("Bearer {text}")).unwrap();
+    HeaderMap::from_iter([(AUTHORIZATION, value)])
+}
+
+/// Returns Welch's t of two classes of guesses, computed over the fastest measurements. Slow
+/// measurements are noise of the machine.
+fn measure(classes: [&[String]; 2], lookup: impl Fn(&HeaderMap) -> bool) -> f64 {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut times: Vec<(usize, f64)> = Vec::with_capacity(2 * SAMPLES);
+    for _ in 0..2 * SAMPLES {
+        // Random order, so that periodic noise does not affect one class more.
+        let class = usize::from(random.bool());
+        // Created anew at the same place. With preallocated guesses, the memory location could
+        // influence the duration.
+        let headers = guess(&classes[class][random.usize(..classes[class].len())]);
+        let start = Instant::now();
+        for _ in 0..LOOKUPS_PER_MEASUREMENT {
+            black_box(lookup(black_box(&headers)));
+        }
+        times.push((class, start.elapsed().as_secs_f64()));
+    }
+    let mut sorted: Vec<f64> = times.iter().map(|(_, time)| *time).collect();
+    sorted.sort_by(f64::total_cmp);
+    let most = sorted[sorted.len() * 9 / 10];
+    let mut moments = [Moments::default(); 2];
+    for (class, time) in times.into_iter().filter(|(_, time)| *time <= most) {
+        moments[class].add(time);
+    }
+    welch(moments)
+}
+
+#[test]
+#[ignore = "takes a minute of a quiet machine: cargo test --release -- --ignored --nocapture timing"]
+fn the_duration_of_a_key_lookup_is_independent_of_the_keys() {
+    let keys = ApiKeys::new(&KeyFile { tenants: vec![tenant()] }, &ApiKeys::default());
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut letters = |count: usize| {
+        std::iter::repeat_with(|| random.alphanumeric()).take(count).collect::<String>()
+    };
+    // Guesses that differ from a key only in the last characters, and guesses without a common
+    // prefix.
+    let near: Vec<String> =
+        (0..1_000).map(|_| format!("{}{}", &KEY[..KEY.len() - 4], letters(4))).collect();
+    let far: Vec<String> = (0..1_000).map(|_| letters(KEY.len())).collect();
+    let t = measure([&near, &far], |headers| keys.authenticate(headers).is_some());
+    // Positive control: a comparison of the key itself, character by character. The measurement
+    // must detect it.
+    let naive = |headers: &HeaderMap| {
+        let sent = &headers[AUTHORIZATION].as_bytes()[7..];
+        (0..64).all(|_| sent.iter().zip(KEY.as_bytes()).all(|(a, b)| black_box(a) == black_box(b)))
+    };
+    let leaky = measure([&near, &far], naive);
+    println!("t = {t:.2} for the lookup, {leaky:.2} for a comparison that stops early");
+    assert!(leaky.abs() > MAX_ABS_T, "the measurement detects no early exit: {leaky}");
+    assert!(t.abs() < MAX_ABS_T, "{t}");
+    assert!(
+        keys.authenticate(&guess(KEY)).is_some()
+            && !KeyDigest::from_key(b"a").is_same(&KeyDigest::from_key(b"b"))
+    );
+}

@@ -1,0 +1,191 @@
+//! Admission in front of simulated engines: under bursts and mass disconnects, no request is lost
+//! and no state remains.
+
+use super::{CHAT, answer, assert_no_state_left, header, until_waiting};
+use crate::support::test_gateway::{Setup, admission_settings, post, start_with, status};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokenweir::config;
+use tokenweir_core::record::Outcome;
+use tokenweir_sim::Simulator;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A chat request for which a simulated engine generates this many tokens.
+fn chat(model: &str, tokens: usize) -> String {
+    let body = format!(
+        r#"{{"model":"{model}","stream":true,"max_tokens":{tokens},"ignore_eos":true,"messages":[{{"role":"user","content":"go on"}}]}}"#
+    );
+    post(CHAT, &body)
+}
+
+/// Small engines with four sequences and a cache of 1,024 tokens each.
+async fn engines(models: &[&str]) -> Vec<SocketAddr> {
+    let mut addrs = Vec::new();
+    for model in models {
+        let settings = tokenweir_sim::SimulatorSettings {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            replicas: 1,
+            models: vec![(*model).to_owned()],
+            max_num_seqs: 4,
+            blocks: 64,
+            block_size: 16,
+            ..tokenweir_sim::SimulatorSettings::default()
+        };
+        let sim = Simulator::bind(&settings).await.unwrap();
+        addrs.extend_from_slice(sim.addrs());
+        tokio::spawn(sim.run(std::future::pending()));
+    }
+    addrs
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_burst_of_500_clients_is_served_completely_by_two_small_engines() {
+    let gateway = start_with(&engines(&["sim", "sim"]).await, Setup::default()).await;
+    let ask = chat("sim", 4);
+    let burst = (0..500).map(|_| gateway.raw(&ask));
+    for answer in futures_util::future::join_all(burst).await {
+        assert_eq!(status(&answer), 200);
+        assert!(String::from_utf8_lossy(&answer).contains("data: [DONE]"));
+    }
+    let mut waited = 0;
+    for _ in 0..500 {
+        let record = gateway.record().await;
+        assert_eq!((record.outcome, record.observed.usage.output), (Outcome::Ok, None));
+        waited += usize::from(record.gateway_queue_wait().is_some());
+    }
+    assert!(waited > 300, "{waited} have waited");
+    assert_no_state_left(&gateway).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn mass_disconnects_and_sheds_leave_no_state_behind() {
+    let room = config::AdmissionConfig {
+        queue_capacity: 50,
+        max_wait: Duration::from_millis(300),
+        ..config::AdmissionConfig::default()
+    };
+    let setup = Setup { admission: Some(admission_settings(&room)), ..Setup::default() };
+    let gateway = start_with(&engines(&["sim", "sim"]).await, setup).await;
+    let ask = chat("sim", 20);
+    let storm = (0..200).map(|number| {
+        let (gateway, ask) = (&gateway, &ask);
+        async move {
+            // The gateway has read the headers when it sends `100 Continue`; from then on there is
+            // a record. Every other client disconnects, some in the queue, some during the
+            // response.
+            let (head, body) = ask.split_once("\r\n\r\n").unwrap();
+            let head = format!("{head}\r\nexpect: 100-continue\r\n\r\n");
+            let mut client = gateway.connect().await;
+            client.write_all(head.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"\r\n\r\n") {
+                assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+            }
+            assert_eq!(status(&answer), 100);
+            answer.clear();
+            client.write_all(body.as_bytes()).await.unwrap();
+            let patience = Duration::from_millis(if number % 2 == 0 { number } else { 60_000 });
+            let whole = tokio::time::timeout(patience, client.read_to_end(&mut answer)).await;
+            (whole.is_ok().then(|| status(&answer)), header(&answer, "x-gateway-error"))
+        }
+    });
+    for (status, reason) in futures_util::future::join_all(storm).await {
+        let is_lawful = match status {
+            None => true,
+            Some(200) => reason.is_none(),
+            Some(429) => matches!(reason.as_deref(), Some("saturated" | "queue_timeout")),
+            Some(_) => false,
+        };
+        assert!(is_lawful, "{status:?} {reason:?}");
+    }
+    for _ in 0..200 {
+        let outcome = gateway.record().await.outcome;
+        let is_lawful = matches!(outcome, Outcome::Ok | Outcome::Cancelled | Outcome::Rejected);
+        assert!(is_lawful, "{outcome:?}");
+    }
+    assert_no_state_left(&gateway).await;
+}
+
+#[tokio::test]
+async fn a_model_at_capacity_does_not_delay_another_model() {
+    let room = config::AdmissionConfig {
+        queue_capacity: 1,
+        max_in_flight: Some(1),
+        ..config::AdmissionConfig::default()
+    };
+    let setup = Setup { admission: Some(admission_settings(&room)), ..Setup::default() };
+    let gateway = start_with(&engines(&["full", "free"]).await, setup).await;
+    let mut first = gateway.connect().await;
+    first.write_all(chat("full", 900).as_bytes()).await.unwrap();
+    assert_ne!(first.read_buf(&mut Vec::new()).await.unwrap(), 0, "the first response byte");
+    let mut waits = gateway.connect().await;
+    waits.write_all(chat("full", 4).as_bytes()).await.unwrap();
+    until_waiting(&gateway, 1).await;
+    assert_eq!(status(&gateway.raw(chat("free", 4)).await), 200);
+    drop(first);
+    assert_eq!(status(&answer(waits).await), 200);
+    for _ in 0..3 {
+        gateway.record().await;
+    }
+    assert_no_state_left(&gateway).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement, not a test: cargo test -- --ignored --nocapture overload"]
+async fn measure_an_overload_of_three_times_the_capacity() {
+    let admissions = [
+        ("off", None),
+        (
+            "on",
+            Some(config::AdmissionConfig {
+                queue_capacity: 100,
+                ..config::AdmissionConfig::default()
+            }),
+        ),
+        // The engine queue as short as possible: the binding is as late as possible.
+        (
+            "on, max_waiting 1",
+            Some(config::AdmissionConfig {
+                queue_capacity: 100,
+                max_waiting: Some(1),
+                ..config::AdmissionConfig::default()
+            }),
+        ),
+    ];
+    for (name, admission) in admissions {
+        let admission = admission.map(|configured| admission_settings(&configured));
+        let scrape_interval = Duration::from_millis(250);
+        let setup = Setup { admission, scrape_interval, ..Setup::default() };
+        let gateway = start_with(&engines(&["sim", "sim"]).await, setup).await;
+        let ask = chat("sim", 20);
+        let begun = tokio::time::Instant::now();
+        let storm = (0..1_200).map(|number| {
+            let (gateway, ask) = (&gateway, &ask);
+            async move {
+                tokio::time::sleep_until(begun + Duration::from_secs(10) * number / 1_200).await;
+                gateway.raw(ask).await;
+            }
+        });
+        futures_util::future::join_all(storm).await;
+        let took = begun.elapsed();
+        let (mut queues, mut ttfts, mut refusals) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..1_200 {
+            let record = gateway.record().await;
+            match (record.upstream_ttft(), record.refusal) {
+                (Some(engine), _) => {
+                    queues.push(engine);
+                    ttfts.push(record.ttft().unwrap());
+                }
+                (None, Some("saturated")) => refusals.push(record.duration()),
+                (_, other) => println!("  {other:?} after {:?}", record.duration()),
+            }
+        }
+        let rate = ttfts.len() as f64 / took.as_secs_f64();
+        println!("{name}: {} served in {took:?}, {rate:.0} a second", ttfts.len());
+        for (what, mut times) in [("ttft", ttfts), ("in the backend", queues), ("429", refusals)] {
+            times.sort_unstable();
+            let at = |share: usize| times.get(times.len() * share / 100);
+            println!("  {what}: {} times, p50 {:?}, p99 {:?}", times.len(), at(50), at(99));
+        }
+    }
+}

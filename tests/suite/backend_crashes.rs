@@ -1,0 +1,136 @@
+//! Crashes backends in every phase of a request, one after the other, under load. Before the first
+//! output, no client notices a crash while another backend is up. After it, every client sees a
+//! truncated stream. Every request is recorded once, and no state remains.
+
+use crate::support::mortal::{CrashPoint, CrashableBackend};
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head,
+};
+use crate::support::test_gateway::{Running, Setup, body, start_with, status};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokenweir::backend::Health;
+use tokenweir::proxy::retry;
+use tokenweir_core::record::Outcome;
+
+const CHAT: &str = "/v1/chat/completions";
+/// Number of crashes. The variable `FAULTS` overrides it.
+const CRASH_COUNT: usize = 60;
+/// Concurrent requests per crash.
+const CONCURRENT_REQUESTS: usize = 8;
+/// Prompt size in bytes. Its upload takes several reads.
+const PROMPT_BYTES: usize = 100 << 10;
+
+/// The response in pieces. Other tasks run between them.
+fn pieces() -> Vec<Vec<u8>> {
+    let events = [ROLE, WORD, WORD, WORD, FINISH, "[DONE]"];
+    let events = events.iter().map(|event| chunk(event));
+    [event_stream_head()].into_iter().chain(events).chain([b"0\r\n\r\n".to_vec()]).collect()
+}
+
+/// The crash points per phase of a request.
+fn crash_points() -> Vec<(&'static str, Option<CrashPoint>)> {
+    let lengths: Vec<usize> = pieces().iter().map(Vec::len).collect();
+    let after = |count: usize| lengths[..count].iter().sum::<usize>();
+    vec![
+        ("connect", None),
+        ("request head", Some(CrashPoint::Asked(40))),
+        ("upload", Some(CrashPoint::Asked(PROMPT_BYTES / 2))),
+        ("response head", Some(CrashPoint::Answered(1))),
+        ("half of the head", Some(CrashPoint::Answered(30))),
+        ("prefill", Some(CrashPoint::Answered(after(1)))),
+        ("first event", Some(CrashPoint::Answered(after(2)))),
+        ("inside the first output", Some(CrashPoint::Answered(after(2) + 60))),
+        ("first output", Some(CrashPoint::Answered(after(3)))),
+        ("mid-stream", Some(CrashPoint::Answered(after(4) + 5))),
+        ("after the finish", Some(CrashPoint::Answered(after(6)))),
+        ("last byte", Some(CrashPoint::Answered(after(8) - 1))),
+    ]
+}
+
+/// A backend that sends its response in pieces.
+async fn start_backend(seed: u64) -> ScriptedBackend {
+    let request_count = AtomicUsize::new(0);
+    ScriptedBackend::start(move |_| {
+        let number = request_count.fetch_add(1, Ordering::SeqCst) as u64;
+        let mut random = fastrand::Rng::with_seed(seed ^ number);
+        let turns = |random: &mut fastrand::Rng| Step::YieldTurns(random.usize(..40));
+        pieces().into_iter().flat_map(|piece| [turns(&mut random), Step::Send(piece)]).collect()
+    })
+    .await
+}
+
+async fn until_up(gateway: &Running) {
+    let is_up = || {
+        let backends = gateway.pool.backends();
+        backends.iter().all(|backend| backend.state().health == Health::Up)
+    };
+    while !is_up() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_crash_in_any_phase_truncates_only_streams_with_output() {
+    let crash_count = std::env::var("FAULTS").map_or(CRASH_COUNT, |count| count.parse().unwrap());
+    let fakes = [start_backend(1).await, start_backend(2).await, start_backend(3).await];
+    let mut mortals = Vec::new();
+    for fake in &fakes {
+        mortals.push(CrashableBackend::before(fake.addr).await);
+    }
+    let addresses: Vec<_> = mortals.iter().map(|mortal| mortal.addr).collect();
+    // The test crashes backends several times per second, so the retry budget is effectively
+    // disabled.
+    let retry = retry::RetrySettings {
+        budget_ratio: 1.0,
+        min_retries_per_second: 1_000,
+        ..Default::default()
+    };
+    let gateway = start_with(&addresses, Setup { retry, ..Setup::default() }).await;
+    let whole: Vec<u8> = pieces().concat();
+    let whole = body(&whole).0;
+    let mut random = fastrand::Rng::with_seed(6);
+    let mut outcomes_by_phase: HashMap<&str, [usize; 2]> = HashMap::new();
+    for number in 0..crash_count {
+        let (phase, death) = crash_points()[number % crash_points().len()];
+        let victim = random.usize(..mortals.len());
+        match death {
+            Some(death) => mortals[victim].doom(death),
+            None => drop(mortals[victim].kill().await),
+        }
+        let asks = (0..CONCURRENT_REQUESTS).map(|one| {
+            let prompt = format!("{number} {one} {}", "x".repeat(PROMPT_BYTES));
+            let ask = serde_json::json!({
+                "model": "tiny", "stream": true,
+                "messages": [{ "role": "user", "content": prompt }],
+            });
+            let gateway = &gateway;
+            async move { gateway.post(CHAT, &ask.to_string()).await }
+        });
+        let answers = futures_util::future::join_all(asks).await;
+        for answer in answers {
+            assert_eq!(status(&answer), 200, "{phase}: {}", String::from_utf8_lossy(&answer));
+            let (bytes, is_whole) = body(&answer);
+            assert!(whole.starts_with(&bytes), "{phase}: bytes that no backend sent");
+            let has_output = String::from_utf8_lossy(&bytes).contains(WORD);
+            assert!(has_output, "{phase}: a truncation before the first output reached a client");
+            assert!(!is_whole || bytes == whole, "{phase}: a complete end of a truncated stream");
+            outcomes_by_phase.entry(phase).or_default()[usize::from(is_whole)] += 1;
+        }
+        mortals[victim].kill().await;
+        mortals[victim].revive().await;
+        until_up(&gateway).await;
+    }
+    let mut outcomes = [0, 0];
+    for _ in 0..crash_count * CONCURRENT_REQUESTS {
+        let record = gateway.record().await;
+        assert!(matches!(record.outcome, Outcome::Ok | Outcome::Truncated), "{record:?}");
+        outcomes[usize::from(record.outcome == Outcome::Ok)] += 1;
+    }
+    gateway.assert_no_more_records().await;
+    let cut: usize = outcomes_by_phase.values().map(|[cut, _]| cut).sum();
+    println!("{outcomes:?} cut and whole, by phase {outcomes_by_phase:?}");
+    assert!(cut > 0 && outcomes[1] > cut, "{outcomes:?}");
+    assert!(gateway.pool.backends().iter().all(|backend| backend.in_flight() == 0));
+    assert!(gateway.admin("/status").await.contains(r#""in_flight":0"#));
+}

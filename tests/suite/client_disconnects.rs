@@ -1,0 +1,207 @@
+//! Client disconnects in every phase of a request and in every way in which a connection or a
+//! stream can end. The backend must see the disconnect at once, or never receive the request.
+//!
+//! `LEAVING=200 cargo test --release --test suite client_disconnects -- --ignored --nocapture`
+//! measures the delay.
+
+mod clients;
+
+use crate::admission::until_waiting;
+use crate::support::scripted_backend::{
+    ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head,
+};
+use crate::support::test_gateway::{Running, Setup, admission_settings, post, start, start_with};
+use clients::{Client, WAYS, Way};
+use std::time::{Duration, Instant};
+use tokenweir::config;
+use tokenweir_core::record::Outcome;
+use tokio::io::AsyncWriteExt;
+
+pub(crate) const CHAT: &str = "/v1/chat/completions";
+const ASK: &str =
+    r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
+const TIMES: usize = 3;
+/// Maximum delay at p99 until the connection to the backend is closed.
+const MAX_CLOSE_DELAY: Duration = Duration::from_millis(10);
+/// Timeout of every wait.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The phase of the request at the disconnect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Half of the body is missing.
+    Upload,
+    /// Every backend is at capacity.
+    Queued,
+    /// The backend has received the request and has not answered.
+    Headers,
+    /// The response headers have arrived, but no output: the gateway buffers the response.
+    Held,
+    /// Two output events have arrived.
+    Streaming,
+}
+
+const PHASES: [Phase; 5] =
+    [Phase::Upload, Phase::Queued, Phase::Headers, Phase::Held, Phase::Streaming];
+
+impl Phase {
+    /// The name of the phase in records.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Upload => "upload",
+            Self::Queued => "queued",
+            Self::Headers => "headers",
+            Self::Held => "prefill",
+            Self::Streaming => "decode",
+        }
+    }
+
+    /// The script of the backend.
+    fn script(self) -> Vec<Step> {
+        let begun = match self {
+            Self::Held => [event_stream_head(), chunk(ROLE)].concat(),
+            Self::Streaming => {
+                [event_stream_head(), chunk(ROLE), chunk(WORD), chunk(WORD)].concat()
+            }
+            _ => Vec::new(),
+        };
+        vec![Step::Send(begun), Step::AwaitClose]
+    }
+
+    fn reaches_backend(self) -> bool {
+        !matches!(self, Self::Upload | Self::Queued)
+    }
+}
+
+/// Starts a gateway and a backend. For the queued phase, another client fills the backend.
+async fn setup(phase: Phase) -> (ScriptedBackend, Running, Option<tokio::net::TcpStream>) {
+    let fake = ScriptedBackend::start(move |_| phase.script()).await;
+    if phase != Phase::Queued {
+        let gateway = start(&[fake.addr]).await;
+        return (fake, gateway, None);
+    }
+    let admission =
+        config::AdmissionConfig { max_in_flight: Some(1), ..config::AdmissionConfig::default() };
+    let admission = Some(admission_settings(&admission));
+    let gateway = start_with(&[fake.addr], Setup { admission, ..Setup::default() }).await;
+    let mut first = gateway.connect().await;
+    first.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    until_seen(&fake, 1).await;
+    (fake, gateway, Some(first))
+}
+
+async fn until_seen(fake: &ScriptedBackend, count: usize) {
+    while fake.seen().len() < count {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until this many requests are open.
+async fn until_open(gateway: &Running, count: usize) {
+    let line = format!("\ntokenweir_requests_in_flight {count}\n");
+    while !gateway.admin("/metrics").await.contains(&line) {}
+}
+
+/// Starts a client, brings it to the phase and disconnects. Returns the delay until the backend
+/// notices or, if the backend never received the request, until the request has ended.
+async fn leave(fake: &ScriptedBackend, gateway: &Running, phase: Phase, way: Way) -> Duration {
+    let earlier = fake.seen().len();
+    let length = if phase == Phase::Upload { ASK.len() / 2 } else { ASK.len() };
+    let mut client = Client::ask(gateway.addr, way, ASK, length).await;
+    match phase {
+        Phase::Upload => until_open(gateway, 1).await,
+        Phase::Queued => until_waiting(gateway, 1).await,
+        Phase::Headers => until_seen(fake, earlier + 1).await,
+        Phase::Held => {
+            until_seen(fake, earlier + 1).await;
+            // The gateway reads the events that the backend has written before it answers this
+            // request.
+            gateway.admin("/metrics").await;
+        }
+        Phase::Streaming => client.read_until("Hi", 2).await,
+    }
+    let left = Instant::now();
+    let _half = client.leave(way).await;
+    let mut took = None;
+    if phase.reaches_backend() {
+        fake.closed().await;
+        took = Some(left.elapsed());
+    }
+    let record = gateway.record().await;
+    let took = took.unwrap_or_else(|| left.elapsed());
+    assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, phase.name()), "{way:?}");
+    if !phase.reaches_backend() {
+        assert_eq!(
+            fake.seen().len(),
+            earlier,
+            "{phase:?}, {way:?}: the request reached no backend"
+        );
+    }
+    took
+}
+
+/// Measures each phase and each kind of disconnect this many times.
+async fn measure(times: usize) -> Vec<(Phase, Way, Vec<Duration>)> {
+    let mut cells = Vec::new();
+    for phase in PHASES {
+        for way in WAYS {
+            let (fake, gateway, _first) = setup(phase).await;
+            let mut took = Vec::new();
+            for _ in 0..times {
+                let leaving =
+                    tokio::time::timeout(WAIT_TIMEOUT, leave(&fake, &gateway, phase, way));
+                took.push(leaving.await.expect("somebody notices"));
+            }
+            gateway.assert_no_more_records().await;
+            took.sort_unstable();
+            cells.push((phase, way, took));
+        }
+    }
+    cells
+}
+
+#[tokio::test]
+async fn a_disconnect_in_any_phase_and_any_way_reaches_the_backend() {
+    assert_eq!(measure(TIMES).await.len(), PHASES.len() * WAYS.len());
+}
+
+#[tokio::test]
+#[ignore = "a measurement; see the module documentation"]
+async fn measure_the_delay_until_the_backend_notices() {
+    let times = std::env::var("LEAVING").map_or(200, |times| times.parse().unwrap());
+    let cells = measure(times).await;
+    let at = |took: &[Duration], share: f64| took[((took.len() - 1) as f64 * share) as usize];
+    let mut all = Vec::new();
+    println!(
+        "{times} times each; delay until the backend connection closes, or the request has ended"
+    );
+    for (phase, way, took) in &cells {
+        let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| at(took, share));
+        println!("{:9} {way:?}: p50 {p50:?}, p99 {p99:?}, max {max:?}", phase.name());
+        all.extend_from_slice(took);
+    }
+    all.sort_unstable();
+    let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| at(&all, share));
+    println!("all {}: p50 {p50:?}, p99 {p99:?}, max {max:?}", all.len());
+    assert!(p99 <= MAX_CLOSE_DELAY, "{p99:?} at p99");
+}
+
+/// hyper can drop the service's future before it has been polled.
+#[tokio::test]
+async fn a_client_that_disconnects_with_the_last_byte_of_its_request_is_recorded() {
+    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
+    let gateway = start(&[fake.addr]).await;
+    for _ in 0..100 {
+        let mut client = gateway.connect().await;
+        client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+        drop(client);
+        let record = tokio::time::timeout(WAIT_TIMEOUT, gateway.record()).await;
+        let record = record.expect("a record");
+        assert_eq!(record.outcome, Outcome::Cancelled);
+    }
+    // Few backends receive the request; each of those also sees its end.
+    for _ in fake.seen() {
+        fake.closed().await;
+    }
+    gateway.assert_no_more_records().await;
+}

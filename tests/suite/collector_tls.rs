@@ -1,0 +1,205 @@
+//! A collector behind mutual TLS: spans and metrics of the program reach it compressed over both
+//! transports, and no data reaches a collector with an untrusted certificate.
+
+use crate::support::certificates::{Authority, Files, start_tls_terminator};
+use crate::support::process::in_front_of;
+use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
+use crate::support::test_gateway::post;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use axum::middleware::{Next, from_fn};
+use axum::routing::post as on_post;
+use flate2::read::GzDecoder;
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
+    MetricsService, MetricsServiceServer,
+};
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use prost::Message;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::Path;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tonic::codec::CompressionEncoding;
+
+/// Numbers of spans and of metrics in a message.
+type MessageCounts = (usize, usize);
+
+#[derive(Clone)]
+struct Service(UnboundedSender<MessageCounts>);
+
+impl Service {
+    fn spans(&self, message: &ExportTraceServiceRequest) {
+        let spans = message.resource_spans[0].scope_spans[0].spans.len();
+        let _ = self.0.send((spans, 0));
+    }
+
+    fn metrics(&self, message: &ExportMetricsServiceRequest) {
+        let metrics = message.resource_metrics[0].scope_metrics[0].metrics.len();
+        let _ = self.0.send((0, metrics));
+    }
+}
+
+#[tonic::async_trait]
+impl MetricsService for Service {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportMetricsServiceRequest>,
+    ) -> Result<tonic::Response<ExportMetricsServiceResponse>, tonic::Status> {
+        self.metrics(request.get_ref());
+        Ok(tonic::Response::new(ExportMetricsServiceResponse::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for Service {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportTraceServiceRequest>,
+    ) -> Result<tonic::Response<ExportTraceServiceResponse>, tonic::Status> {
+        self.spans(request.get_ref());
+        Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+fn unzipped<M: Message + Default>(headers: &HeaderMap, body: &Bytes) -> M {
+    assert_eq!(headers["content-encoding"], "gzip");
+    let mut plain = Vec::new();
+    GzDecoder::new(&body[..]).read_to_end(&mut plain).unwrap();
+    M::decode(&plain[..]).unwrap()
+}
+
+/// Asserts that every message is compressed.
+async fn only_compressed(request: Request, next: Next) -> axum::response::Response {
+    let headers = request.headers();
+    let encoding = headers.get("grpc-encoding").or(headers.get("content-encoding"));
+    assert_eq!(encoding.unwrap(), "gzip");
+    next.run(request).await
+}
+
+/// A collector that accepts both transports on one port without TLS.
+async fn collector(messages: UnboundedSender<MessageCounts>) -> SocketAddr {
+    let service = Service(messages);
+    let metrics = MetricsServiceServer::new(service.clone());
+    let traces = TraceServiceServer::new(service.clone());
+    let (for_metrics, for_spans) = (service.clone(), service);
+    let take_metrics = move |headers: HeaderMap, body: Bytes| {
+        for_metrics.metrics(&unzipped(&headers, &body));
+        std::future::ready(())
+    };
+    let take_spans = move |headers: HeaderMap, body: Bytes| {
+        for_spans.spans(&unzipped(&headers, &body));
+        std::future::ready(())
+    };
+    let router = Router::new()
+        .route("/v1/metrics", on_post(take_metrics))
+        .route("/v1/traces", on_post(take_spans))
+        .route_service(
+            "/opentelemetry.proto.collector.metrics.v1.MetricsService/{*method}",
+            metrics.accept_compressed(CompressionEncoding::Gzip),
+        )
+        .route_service(
+            "/opentelemetry.proto.collector.trace.v1.TraceService/{*method}",
+            traces.accept_compressed(CompressionEncoding::Gzip),
+        )
+        .layer(from_fn(only_compressed));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async { axum::serve(listener, router).await });
+    addr
+}
+
+/// Sends requests until the backend has been scraped, which can take a while on a busy machine.
+async fn chat(gateway: SocketAddr) {
+    let mut answer = String::new();
+    while !answer.starts_with("HTTP/1.1 200") {
+        let mut stream = TcpStream::connect(gateway).await.unwrap();
+        let request = post("/v1/chat/completions", r#"{"model":"tiny","stream":true}"#);
+        stream.write_all(request.as_bytes()).await.unwrap();
+        answer.clear();
+        stream.read_to_string(&mut answer).await.unwrap();
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[tokio::test]
+async fn spans_and_metrics_reach_a_collector_behind_tls() {
+    let (files, authority) = (Files::new("collector"), Authority::new());
+    let (pair, own) = (authority.signs("127.0.0.1", 2040), authority.signs("gateway.test", 2040));
+    let ca = files.write("ca.pem", &authority.pem());
+    let (cert, key) = (files.write("own.pem", &own.cert), files.write("own-key.pem", &own.key));
+    let fake =
+        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
+    for (protocol, alpn) in [("grpc", "h2"), ("http/protobuf", "http/1.1")] {
+        let (sender, mut messages) = mpsc::unbounded_channel();
+        let plain = collector(sender).await;
+        let addr = start_tls_terminator(plain, &pair, Some(&authority), &[alpn]).await;
+        let endpoint = format!("https://{addr}");
+        let (_child, gateway, _log) = in_front_of(
+            &fake,
+            &[
+                ("OTEL_METRICS_EXPORTER", "otlp"),
+                ("OTEL_TRACES_SAMPLER", "always_on"),
+                ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+                ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
+                ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
+                ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+                ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+                ("OTEL_EXPORTER_OTLP_CERTIFICATE", text(&ca)),
+                ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", text(&cert)),
+                ("OTEL_EXPORTER_OTLP_CLIENT_KEY", text(&key)),
+            ],
+        )
+        .await;
+        chat(gateway).await;
+        let (mut spans, mut metrics) = (0, 0);
+        while spans < 3 || metrics < 50 {
+            let (more_spans, more_metrics) = messages.recv().await.unwrap();
+            (spans, metrics) = (spans + more_spans, metrics + more_metrics);
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_data_reaches_an_untrusted_collector_and_the_log_names_the_reason() {
+    let (files, authority) = (Files::new("stranger"), Authority::new());
+    let pair = authority.signs("127.0.0.1", 2040);
+    let ca = files.write("ca.pem", &Authority::new().pem());
+    let fake =
+        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
+    let (sender, mut messages) = mpsc::unbounded_channel();
+    let addr = start_tls_terminator(collector(sender).await, &pair, None, &["h2"]).await;
+    let endpoint = format!("https://{addr}");
+    let (_child, gateway, mut log) = in_front_of(
+        &fake,
+        &[
+            ("OTEL_METRICS_EXPORTER", "otlp"),
+            ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", text(&ca)),
+        ],
+    )
+    .await;
+    chat(gateway).await;
+    loop {
+        let line = log.recv().await.unwrap();
+        if line.contains("metrics push failed") {
+            break;
+        }
+    }
+    assert!(messages.try_recv().is_err());
+}

@@ -1,0 +1,285 @@
+//! A model of a fleet in steps of five seconds that computes the metrics of engines and of a
+//! gateway. Arrivals are random; all other values follow from the number of requests. A fault
+//! changes the values of a step.
+
+use std::time::Instant;
+use tokenweir_core::dialect::EngineLoad;
+use tokenweir_core::record::BackendId;
+use tokenweir_diagnose::{
+    BackendRequestCounts, Diagnoser, DiagnosisSample, EVERY, GatewayObservations,
+};
+use tokenweir_diagnose::{Diagnosis, SLOW_START};
+
+/// The constant properties of a backend and its traffic.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    /// Requests per second.
+    pub(super) rate: f64,
+    /// Mean prompt and output lengths in tokens.
+    pub(super) prompt: f64,
+    pub(super) output: f64,
+    /// Seconds per token of a single sequence.
+    pub(super) gap: f64,
+    /// Prompt tokens computed per second.
+    pub(super) prefill: f64,
+    /// Share of prompt tokens in the prefix cache.
+    pub(super) hit: f64,
+    /// KV cache size in tokens.
+    pub(super) capacity: f64,
+    /// Seconds between the gateway and the engine.
+    pub(super) lag: f64,
+    /// Share of clients that disconnect early.
+    pub(super) cancel: f64,
+}
+
+/// The events of one step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tick {
+    pub(super) requests: f64,
+    pub(super) running: f64,
+    pub(super) waiting: f64,
+    pub(super) kv: f64,
+    pub(super) preemptions: f64,
+    pub(super) queue: f64,
+    pub(super) ttft: f64,
+    pub(super) gap: f64,
+    pub(super) gap_p99: f64,
+    pub(super) hit: f64,
+    pub(super) lag: f64,
+    /// Requests from other sources than the gateway.
+    pub(super) foreign: f64,
+    /// Requests at the engine that the gateway does not have. Negative for the opposite.
+    pub(super) beyond: f64,
+    pub(super) stalled: f64,
+    pub(super) stalls: f64,
+    pub(super) cancelled: f64,
+    pub(super) cancel_wait: f64,
+    pub(super) cancel_spread: f64,
+    pub(super) longest: f64,
+    pub(super) reusable: f64,
+    pub(super) reusable_here: f64,
+    pub(super) gateway_queue: f64,
+    /// Share of the tokens that are generated.
+    pub(super) made: f64,
+    pub(super) has_page: bool,
+    pub(super) is_up: bool,
+    /// Whether the process restarts.
+    pub(super) restarts: bool,
+}
+
+/// One backend.
+#[derive(Debug, Clone)]
+pub(super) struct FleetBackend {
+    pub(super) shape: Shape,
+    id: BackendId,
+    load: EngineLoad,
+    stalls: u64,
+}
+
+/// The fleet.
+pub(super) struct Plant {
+    pub(super) backends: Vec<FleetBackend>,
+    pub(super) random: fastrand::Rng,
+    watch: Diagnoser,
+    now: Instant,
+}
+
+// === impl Shape ===
+
+impl Shape {
+    /// A healthy backend with a normal load.
+    pub(super) fn healthy(random: &mut fastrand::Rng) -> Self {
+        let between =
+            |random: &mut fastrand::Rng, low: f64, high: f64| low + (high - low) * random.f64();
+        let (rate, output) = (between(random, 1.0, 4.0), between(random, 100.0, 300.0));
+        Self {
+            rate,
+            output,
+            prompt: between(random, 300.0, 1_500.0),
+            gap: between(random, 0.008, 0.03),
+            prefill: between(random, 8_000.0, 20_000.0),
+            hit: between(random, 0.3, 0.7),
+            capacity: between(random, 60_000.0, 200_000.0),
+            lag: between(random, 0.002, 0.01),
+            cancel: between(random, 0.0, 0.03),
+        }
+    }
+
+    /// A random step of the backend.
+    fn tick(&self, random: &mut fastrand::Rng) -> Tick {
+        let requests = poisson(self.rate * EVERY.as_secs_f64(), random);
+        let noise = |random: &mut fastrand::Rng| 0.9 + 0.2 * random.f64();
+        let lone = self.output * self.gap;
+        let running = (self.rate * lone * noise(random) + random.f64() - 0.5).round().max(0.0);
+        let gap = self.gap * (1.0 + running / 100.0) * noise(random);
+        let held = running * (self.prompt + self.output / 2.0) / self.capacity;
+        let queue = 0.005 * noise(random);
+        let prefill = self.prompt * (1.0 - self.hit) / self.prefill;
+        Tick {
+            requests,
+            running,
+            waiting: f64::from(u8::from(random.f64() < 0.1)),
+            kv: held.min(0.95),
+            preemptions: 0.0,
+            queue,
+            ttft: queue + 0.02 + prefill * noise(random),
+            gap,
+            gap_p99: gap * (1.5 + random.f64()),
+            hit: (self.hit * noise(random)).min(0.95),
+            lag: self.lag * noise(random),
+            foreign: 0.0,
+            beyond: 0.0,
+            stalled: 0.0,
+            stalls: f64::from(u8::from(random.f64() < 0.01)),
+            cancelled: (0..requests as u32).filter(|_| random.f64() < self.cancel).count() as f64,
+            cancel_wait: 5.0,
+            cancel_spread: 4.0,
+            longest: self.prompt * (2.0 + 2.0 * random.f64()),
+            reusable: (self.hit + 0.1).min(0.95),
+            reusable_here: self.hit,
+            gateway_queue: 0.0,
+            made: 1.0,
+            has_page: true,
+            is_up: true,
+            restarts: false,
+        }
+    }
+}
+
+/// A Poisson-distributed number of arrivals in a step.
+pub(super) fn poisson(mean: f64, random: &mut fastrand::Rng) -> f64 {
+    let (limit, mut product, mut count) = ((-mean).exp(), random.f64(), 0.0);
+    while product > limit {
+        product *= random.f64();
+        count += 1.0;
+    }
+    count
+}
+
+// === impl FleetBackend ===
+
+impl FleetBackend {
+    fn new(name: usize, shape: Shape) -> Self {
+        let mut load = EngineLoad {
+            block_size: Some(16.0),
+            blocks: Some((shape.capacity / 16.0).floor()),
+            ..EngineLoad::default()
+        };
+        Self::start(&mut load);
+        Self { shape, id: BackendId::new(&format!("gpu-{name}")), load, stalls: 0 }
+    }
+
+    fn start(load: &mut EngineLoad) {
+        let zero = Some(0.0);
+        let EngineLoad { block_size, blocks, started, .. } = *load;
+        *load = EngineLoad {
+            block_size,
+            blocks,
+            started: Some(started.unwrap_or(1_000.0) + 100.0),
+            preemptions: zero,
+            prefix_queries: zero,
+            prefix_hits: zero,
+            prompt_tokens: zero,
+            generation_tokens: zero,
+            queue_seconds: zero,
+            queued: zero,
+            first_token_seconds: zero,
+            first_tokens: zero,
+            gap_seconds: zero,
+            gaps: zero,
+            ..EngineLoad::default()
+        };
+    }
+
+    /// The sample for the diagnosis after a step.
+    fn sample(&mut self, tick: &Tick, at: Instant) -> DiagnosisSample {
+        if tick.restarts {
+            Self::start(&mut self.load);
+        }
+        let requests = tick.requests + tick.foreign;
+        let tokens = requests * self.shape.output * tick.made;
+        let begun = requests * f64::from(u8::from(tick.made > 0.0));
+        let add = |counter: &mut Option<f64>, value: f64| *counter = counter.map(|it| it + value);
+        let load = &mut self.load;
+        load.kv_usage = Some(tick.kv);
+        load.running = Some(tick.running);
+        load.waiting = Some(tick.waiting);
+        add(&mut load.preemptions, tick.preemptions);
+        add(&mut load.prefix_queries, requests * self.shape.prompt);
+        add(&mut load.prefix_hits, requests * self.shape.prompt * tick.hit);
+        add(&mut load.prompt_tokens, begun * self.shape.prompt);
+        add(&mut load.generation_tokens, tokens);
+        add(&mut load.queue_seconds, begun * tick.queue);
+        add(&mut load.queued, begun);
+        add(&mut load.first_token_seconds, begun * tick.ttft);
+        add(&mut load.first_tokens, begun);
+        add(&mut load.gap_seconds, tokens * tick.gap);
+        add(&mut load.gaps, tokens);
+        self.stalls += tick.stalls as u64;
+        let seen = self.seen(tick, begun - tick.foreign);
+        let page = Some(self.load).filter(|_| tick.has_page);
+        DiagnosisSample { at, is_up: tick.is_up, page, gateway: Some(seen) }
+    }
+
+    fn seen(&self, tick: &Tick, begun: f64) -> GatewayObservations {
+        let ttft = tick.ttft + tick.lag;
+        let prompts = tick.requests * self.shape.prompt;
+        let square = tick.cancel_wait.powi(2) + tick.cancel_spread.powi(2);
+        let counts = BackendRequestCounts {
+            first_outputs: begun as u64,
+            first_output_seconds: begun * ttft,
+            // TTFT values are spread: some are twice as long as the mean.
+            slow_first_outputs: if ttft >= SLOW_START {
+                (begun * 0.6) as u64
+            } else if ttft >= SLOW_START / 2.0 {
+                (begun * 0.2) as u64
+            } else {
+                0
+            },
+            finished: tick.requests as u64,
+            streams: tick.requests as u64,
+            cancelled: tick.cancelled as u64,
+            cancel_seconds: tick.cancelled * tick.cancel_wait,
+            cancel_squares: tick.cancelled * square,
+            prompt_tokens: prompts,
+            reusable_tokens: prompts * tick.reusable,
+            reusable_here_tokens: prompts * tick.reusable_here,
+            longest_prompt: if tick.requests > 0.0 { tick.longest } else { 0.0 },
+        };
+        GatewayObservations {
+            in_flight: (tick.running + tick.waiting + tick.beyond).max(0.0) as u32,
+            stalled: tick.stalled as u32,
+            stalls: self.stalls,
+            gap_p99: Some(tick.gap_p99),
+            queued: tick.gateway_queue as usize,
+            counts,
+        }
+    }
+}
+
+// === impl Plant ===
+
+impl Plant {
+    /// Healthy backends with the same traffic.
+    pub(super) fn new(backend_count: usize, seed: u64, start: Instant) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let shape = Shape::healthy(&mut random);
+        let backends = (0..backend_count).map(|name| FleetBackend::new(name, shape)).collect();
+        Self { backends, random, watch: Diagnoser::default(), now: start }
+    }
+
+    /// Computes one step. `change` modifies the values of each backend.
+    pub(super) fn step(
+        &mut self,
+        mut change: impl FnMut(usize, &Shape, &mut Tick, &mut fastrand::Rng),
+    ) -> Diagnosis {
+        self.now += EVERY;
+        let mut samples = Vec::with_capacity(self.backends.len());
+        for (place, backend) in self.backends.iter_mut().enumerate() {
+            let mut tick = backend.shape.tick(&mut self.random);
+            change(place, &backend.shape, &mut tick, &mut self.random);
+            samples.push((backend.id.clone(), backend.sample(&tick, self.now)));
+        }
+        self.watch.diagnose(samples, self.now)
+    }
+}

@@ -1,0 +1,99 @@
+//! Precision and recall of every rule over seeded scenarios.
+
+use super::faults::{FAULTS, Fault};
+use super::fleet_model::Plant;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Instant;
+use tokenweir_diagnose::{EVERY, RULES};
+
+/// Correct and wrong verdicts of a rule.
+#[derive(Debug, Default, Clone, Copy)]
+struct Score {
+    named: u32,
+    missed: u32,
+    wrong: u32,
+    seconds: u64,
+}
+
+/// Healthy steps before the fault: eight minutes in which the baselines are learned.
+const BASELINE_STEPS: usize = 96;
+/// Maximum number of steps until a fault is named.
+const MAX_DETECTION_STEPS: u64 = 60 / EVERY.as_secs();
+/// Further steps in which other verdicts count as wrong.
+const FURTHER_STEPS: u64 = 6;
+
+/// The verdicts by rule and backend, with the step of the fault at which each appeared.
+fn observed_verdicts(fault: &Fault, seed: u64) -> BTreeMap<(Cow<'static, str>, String), u64> {
+    let mut plan = fastrand::Rng::with_seed(seed ^ 0x5eed);
+    let backend_count = fault.min_backends + plan.usize(0..3);
+    let how = plan.f64();
+    let mut plant = Plant::new(backend_count, seed, Instant::now());
+    let mut verdicts = BTreeMap::new();
+    for _ in 0..BASELINE_STEPS {
+        let diagnosis = plant.step(|_, _, _, _| {});
+        verdicts.extend(diagnosis.verdicts.into_iter().map(|it| ((it.verdict, it.backend), 0)));
+    }
+    for step in 1..=MAX_DETECTION_STEPS + FURTHER_STEPS {
+        let diagnosis = plant.step(|place, shape, tick, random| {
+            (fault.apply)(place, how, shape, tick, random);
+        });
+        for verdict in diagnosis.verdicts {
+            verdicts.entry((verdict.verdict, verdict.backend)).or_insert(step);
+        }
+    }
+    verdicts
+}
+
+fn run_scenarios(scenarios: u64) -> BTreeMap<&'static str, Score> {
+    let mut scores: BTreeMap<&str, Score> =
+        RULES.iter().map(|it| (it.name, Score::default())).collect();
+    for fault in &FAULTS {
+        for seed in 0..scenarios {
+            let verdicts = observed_verdicts(fault, seed);
+            let right = verdicts
+                .iter()
+                .find(|((name, backend), _)| *name == fault.name && backend == "gpu-0");
+            let score = scores.get_mut(fault.name).unwrap();
+            match right {
+                Some((_, step)) if (1..=MAX_DETECTION_STEPS).contains(step) => {
+                    score.named += 1;
+                    score.seconds = score.seconds.max(step * EVERY.as_secs());
+                }
+                _ => score.missed += 1,
+            }
+            for (name, backend) in verdicts.keys() {
+                if *name != fault.name || backend != "gpu-0" {
+                    scores.get_mut(&**name).unwrap().wrong += 1;
+                }
+            }
+        }
+    }
+    scores
+}
+
+fn judge(scores: &BTreeMap<&'static str, Score>) {
+    eprintln!("| verdict | scenarios | precision | recall | slowest |\n|---|---|---|---|---|");
+    for (name, Score { named, missed, wrong, seconds }) in scores {
+        let precision = f64::from(*named) / f64::from((named + wrong).max(1));
+        let recall = f64::from(*named) / f64::from((named + missed).max(1));
+        let scenarios = named + missed;
+        eprintln!("| `{name}` | {scenarios} | {precision:.3} | {recall:.3} | {seconds} s |");
+    }
+    for (name, Score { named, missed, wrong, .. }) in scores {
+        assert!(f64::from(*named) >= 0.95 * f64::from(named + missed), "recall of {name}");
+        assert!(f64::from(*named) >= 0.95 * f64::from(named + wrong), "precision of {name}");
+        assert!(*named > 0, "{name} was never tested");
+    }
+}
+
+#[test]
+fn every_pathology_is_named_within_a_minute_without_other_verdicts() {
+    judge(&run_scenarios(12));
+}
+
+#[test]
+#[ignore = "takes minutes: two hundred scenarios per pathology"]
+fn every_pathology_is_named_in_two_hundred_scenarios_each() {
+    judge(&run_scenarios(200));
+}

@@ -1,0 +1,128 @@
+//! The configuration schema matches the parser, and every alert and verdict has documentation.
+//! `operations` compares the pages; `docs/check.sh` checks the rest.
+
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use tokenweir::config::{Config, Overrides, schema};
+use tokenweir_diagnose::RULES;
+use tokenweir_operations::alerts;
+
+/// An unknown key.
+const UNKNOWN_KEY: &str = "0";
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// The schema of a present value: without null, and for a list the schema of its items.
+fn present(schema: &Value) -> &Value {
+    let options = schema.get("anyOf").and_then(Value::as_array);
+    let is_null = |option: &&Value| option["type"] == "null";
+    let schema = match options.map(|options| options.iter().find(|option| !is_null(option))) {
+        Some(Some(other)) => other,
+        _ => schema,
+    };
+    schema.get("items").map_or(schema, present)
+}
+
+fn properties(schema: &Value) -> Option<&Map<String, Value>> {
+    present(schema).get("properties").and_then(Value::as_object)
+}
+
+fn is_list(schema: &Value) -> bool {
+    schema.get("items").is_some()
+}
+
+/// A configuration file with one unknown key at a path of mappings and lists.
+fn file_with_unknown_key(path: &[(String, bool)]) -> String {
+    let mut text = format!("{{ \"{UNKNOWN_KEY}\": 0 }}");
+    for (key, is_list) in path.iter().rev() {
+        text = if *is_list {
+            format!("{{ {key}: [{text}] }}")
+        } else {
+            format!("{{ {key}: {text} }}")
+        };
+    }
+    text
+}
+
+/// The keys that the parser accepts at a path. It lists them in the error for an unknown key.
+fn parser_keys(path: &[(String, bool)]) -> BTreeSet<String> {
+    let text = file_with_unknown_key(path);
+    let error = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default()).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("valid here: "), "{text}: {error}");
+    let (_, keys) = error.split_once("valid here: ").unwrap();
+    keys.trim_end().split(", ").map(str::to_owned).collect()
+}
+
+fn compare(path: &mut Vec<(String, bool)>, schema: &Value, seen: &mut usize) {
+    let Some(keys) = properties(schema) else { return };
+    let described: BTreeSet<String> = keys.keys().cloned().collect();
+    assert_eq!(described, parser_keys(path), "at {path:?}");
+    assert_eq!(present(schema)["additionalProperties"], false, "at {path:?}");
+    *seen += described.len();
+    for (name, key) in keys {
+        path.push((name.clone(), is_list(key)));
+        compare(path, key, seen);
+        path.pop();
+    }
+}
+
+#[test]
+fn the_schema_has_exactly_the_keys_of_the_parser() {
+    let mut seen = 0;
+    compare(&mut Vec::new(), schema().as_value(), &mut seen);
+    assert!(seen > 130, "{seen} keys");
+}
+
+#[test]
+fn every_key_of_the_schema_has_a_description() {
+    fn walk(path: &str, schema: &Value) {
+        for (name, key) in properties(schema).into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            let text = key["description"].as_str().unwrap_or_default();
+            assert!(text.ends_with('.'), "{path}: {text}");
+            for of_code in ["::", "`None`", "[`", "Option"] {
+                assert!(!text.contains(of_code), "{path}: {text}");
+            }
+            walk(&path, key);
+        }
+    }
+    walk("", schema().as_value());
+}
+
+#[test]
+fn every_default_of_the_schema_is_that_of_the_parser() {
+    fn walk(path: &str, schema: &Value, value: &Value) {
+        for (name, key) in properties(schema).into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            if properties(key).is_some() && !is_list(key) {
+                walk(&path, key, &value[name]);
+            } else if path != ".retry.budget_ratio" {
+                // This value has 32 bits. JSON shows it with additional digits.
+                assert_eq!(key.get("default"), value.get(name), "{path}");
+            }
+        }
+    }
+    let defaults = serde_json::to_value(Config::default()).unwrap();
+    walk("", schema().as_value(), &defaults);
+}
+
+#[test]
+fn every_alert_has_a_runbook_and_every_verdict_a_section() {
+    let (runbooks, diagnose) = (read("docs/operate/runbooks.md"), read("docs/operate/diagnose.md"));
+    for alert in alerts::all() {
+        assert!(runbooks.contains(&format!("\n## {}\n", alert.name)), "{}", alert.name);
+    }
+    for rule in &RULES {
+        let (_, section) = diagnose.split_once(&format!("\n### {}\n", rule.name)).unwrap();
+        let section = section.split("\n### ").next().unwrap();
+        for part in ["**Evidence.**", "**What to do.**", "**What disproves it.**"] {
+            assert!(section.contains(part), "{}: {part}", rule.name);
+        }
+    }
+    assert!(runbooks.contains("(diagnose.md#the-verdicts)"), "the runbooks link to the verdicts");
+}

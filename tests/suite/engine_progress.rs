@@ -1,0 +1,132 @@
+//! Engines without progress, and metrics pages that do not show progress: a backend is out of
+//! service as stuck only if two valid pages prove it.
+
+use crate::support::scripted_backend::{Page, ScriptedBackend};
+use crate::support::test_gateway::{Running, Setup, start_with, status};
+use futures_util::future::join_all;
+use std::time::Duration;
+use tokenweir::backend::Health;
+use tokenweir_core::resilience;
+
+const CHAT: &str = "/v1/chat/completions";
+const BODY: &str = r#"{"model":"tiny"}"#;
+const STUCK_AFTER: Duration = Duration::from_millis(100);
+/// Number of scrapes that takes longer than `STUCK_AFTER`: scrapes are at least 20 ms apart.
+const SCRAPE_COUNT: usize = 12;
+
+/// The page of an engine that runs a request and has generated `tokens` tokens.
+fn running(tokens: u32) -> Page {
+    Page::of(&format!(
+        "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n\
+         vllm:prompt_tokens_total 40\nvllm:generation_tokens_total {tokens}\n"
+    ))
+}
+
+fn answer(status: &str) -> Page {
+    Page::Whole(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into())
+}
+
+async fn start(fake: &ScriptedBackend) -> Running {
+    let health = resilience::CircuitBreakerSettings {
+        stuck_after: Some(STUCK_AFTER),
+        ..Setup::default().health
+    };
+    start_with(&[fake.addr], Setup { health, ..Setup::default() }).await
+}
+
+fn health(gateway: &Running) -> Health {
+    gateway.pool.backends()[0].state().health
+}
+
+fn reason(gateway: &Running) -> String {
+    gateway.pool.backends()[0].state().reason.as_deref().unwrap_or_default().to_owned()
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until the backend has been scraped or probed this many times.
+async fn wait_for_probes(fake: &ScriptedBackend, times: usize) {
+    let count = || fake.looks().iter().sum::<usize>();
+    let before = count();
+    until(|| count() >= before + times).await;
+}
+
+#[tokio::test]
+async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() {
+    let half = "vllm:num_requests_running 1\nvllm:num_requests_wai";
+    let length =
+        |length: u64| format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{half}").into();
+    let failures = [
+        ("500", answer("500 Internal Server Error"), SCRAPE_COUNT),
+        ("404", answer("404 Not Found"), SCRAPE_COUNT),
+        ("timeout", Page::Drip(length(400)), 4),
+        ("too long", Page::Cut(length(50 << 20)), SCRAPE_COUNT),
+        ("not understood", Page::of("<html>Log in</html>"), SCRAPE_COUNT),
+        ("cut", Page::Cut(length(400)), SCRAPE_COUNT),
+    ];
+    let each = failures.into_iter().map(|(name, page, scrapes)| async move {
+        let fake =
+            ScriptedBackend::answering(crate::support::scripted_backend::json("200 OK", "{}"))
+                .await;
+        fake.set_metrics(Some(running(7)));
+        let gateway = start(&fake).await;
+        let last = gateway.pool.backends()[0].state().sample.unwrap().load.running;
+        assert!(last.is_some_and(|running| running >= 1.0), "{name}: the last valid page");
+        fake.set_metrics(Some(page));
+        until(|| gateway.pool.backends()[0].state().metrics_error.is_some()).await;
+        // A stuck state that valid pages had proved before is over.
+        until(|| health(&gateway) == Health::Up).await;
+        for _ in 0..scrapes {
+            wait_for_probes(&fake, 1).await;
+            assert_eq!(health(&gateway), Health::Up, "{name}: {}", reason(&gateway));
+        }
+        assert_eq!(status(&gateway.post(CHAT, BODY).await), 200, "{name}");
+    });
+    join_all(each).await;
+}
+
+#[tokio::test]
+async fn a_backend_that_restarts_without_metrics_returns() {
+    let fake =
+        ScriptedBackend::answering(crate::support::scripted_backend::json("200 OK", "{}")).await;
+    fake.set_metrics(Some(running(7)));
+    let gateway = start(&fake).await;
+    fake.set_healthy(false);
+    fake.set_metrics(Some(answer("404 Not Found")));
+    // A request met the end of the process. The health check follows.
+    gateway.pool.backends()[0].mark_down("refused");
+    wait_for_probes(&fake, SCRAPE_COUNT).await;
+    assert_eq!(health(&gateway), Health::Down);
+    fake.set_healthy(true);
+    until(|| health(&gateway) == Health::Up).await;
+    for _ in 0..SCRAPE_COUNT {
+        wait_for_probes(&fake, 1).await;
+        assert_eq!(health(&gateway), Health::Up, "{}", reason(&gateway));
+    }
+}
+
+#[tokio::test]
+async fn a_stuck_engine_is_out_of_service_until_it_generates_a_token() {
+    let fake =
+        ScriptedBackend::answering(crate::support::scripted_backend::json("200 OK", "{}")).await;
+    fake.set_metrics(Some(running(7)));
+    let gateway = start(&fake).await;
+    until(|| health(&gateway) == Health::Down).await;
+    assert!(reason(&gateway).contains("made no token"), "{}", reason(&gateway));
+    for _ in 0..SCRAPE_COUNT {
+        wait_for_probes(&fake, 1).await;
+        assert_eq!(
+            health(&gateway),
+            Health::Down,
+            "a passing health check does not prove progress"
+        );
+    }
+    assert_eq!(status(&gateway.post(CHAT, BODY).await), 503);
+    fake.set_metrics(Some(running(8)));
+    until(|| health(&gateway) == Health::Up).await;
+    assert_eq!(status(&gateway.post(CHAT, BODY).await), 200);
+}

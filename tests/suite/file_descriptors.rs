@@ -1,0 +1,210 @@
+//! A gateway with few file descriptors rejects excess connections and requests, and marks no
+//! backend down.
+
+use crate::restart::{Port, folder, model, start_backends};
+use crate::support::process::GatewayProcess;
+use crate::support::scripted_backend::{ScriptedBackend, json};
+use crate::support::test_gateway::{Setup, post, start_with, status};
+use serde_json::Value;
+use std::fmt::Write;
+use std::fs;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokenweir::backend::Health;
+use tokenweir::server::ServerLimits;
+use tokenweir_core::record::Outcome;
+use tokenweir_core::resilience::BreakerState;
+use tokenweir_net::file_descriptors::FileDescriptorPool;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+const CHAT: &str = "/v1/chat/completions";
+/// Timeout of every wait.
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
+
+async fn until<T>(description: &str, wanted: impl Future<Output = T>) -> T {
+    tokio::time::timeout(WAIT_TIMEOUT, wanted).await.expect(description)
+}
+
+/// Connections that send nothing.
+async fn silent(addr: SocketAddr, count: usize) -> Vec<TcpStream> {
+    let mut streams = Vec::new();
+    for _ in 0..count {
+        streams.push(until("a connection", TcpStream::connect(addr)).await.unwrap());
+    }
+    streams
+}
+
+/// Reads until the other side closes.
+async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
+    let mut answer = Vec::new();
+    // A reset counts as a close.
+    let _ = until("a close", stream.read_to_end(&mut answer)).await;
+    answer
+}
+
+async fn ask(addr: SocketAddr, model: &str) -> String {
+    let messages = r#"[{"role":"user","content":"hello"}]"#;
+    let body = format!(r#"{{"model":"{model}","max_tokens":4,"messages":{messages}}}"#);
+    let mut stream = until("a connection", TcpStream::connect(addr)).await.unwrap();
+    // An excess connection can be closed already.
+    let _ = stream.write_all(post(CHAT, &body).as_bytes()).await;
+    String::from_utf8(read_to_end(&mut stream).await).unwrap()
+}
+
+/// Sends `count` requests at the same time. Returns the number of served requests. Every other one
+/// must have been rejected for lack of capacity in the gateway, or closed without a response.
+async fn burst(addr: SocketAddr, count: usize) -> usize {
+    let mut asking = JoinSet::new();
+    for _ in 0..count {
+        asking.spawn(async move { ask(addr, &model()).await });
+    }
+    let mut served = 0;
+    while let Some(answer) = asking.join_next().await {
+        let answer = answer.unwrap();
+        let is_refusal = answer.starts_with("HTTP/1.1 503 ")
+            && answer.contains("retry-after: ")
+            && ["overloaded", "gateway_exhausted"]
+                .iter()
+                .any(|reason| answer.contains(&format!("x-gateway-error: {reason}")));
+        let is_served = answer.starts_with("HTTP/1.1 200 ");
+        assert!(is_served || is_refusal || answer.is_empty(), "{answer}");
+        served += usize::from(is_served);
+    }
+    served
+}
+
+async fn assert_no_backend_is_down(gateway: &GatewayProcess, when: &str) {
+    let answer = gateway.get("/status").await;
+    let status: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    for backend in status["backends"].as_array().unwrap() {
+        assert_eq!(backend["health"], "up", "{when}: {backend}");
+        assert_eq!(backend["breaker"], "closed", "{when}: {backend}");
+    }
+}
+
+async fn floods_of_connections_are_survived_with(files: usize) {
+    // The clients and the backends are in this process.
+    rlimit::increase_nofile_limit(u64::MAX).unwrap();
+    let (port, backends) = (Port::reserve(), start_backends(8).await);
+    let file = folder(&format!("files-{files}")).join("gateway.yaml");
+    let mut config = format!("listen: {}\nlisten_reuse_port: true\nbackends:\n", port.addr);
+    for addr in &backends {
+        writeln!(config, "  - url: http://{addr}").unwrap();
+    }
+    fs::write(&file, config).unwrap();
+    let gateway = GatewayProcess::start_with_file_limit(&file, files).await;
+    assert_no_backend_is_down(&gateway, "at the start").await;
+
+    let mut operators = silent(gateway.admin, files + 20).await;
+    assert_no_backend_is_down(&gateway, "with a flood on the admin port").await;
+    let oldest = read_to_end(&mut operators[0]).await;
+    assert!(oldest.is_empty(), "the oldest connection was closed");
+    let answer = ask(port.addr, &model()).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "clients are served: {answer}");
+
+    let clients = silent(port.addr, files + 20).await;
+    burst(port.addr, 20).await;
+    assert_no_backend_is_down(&gateway, "with a flood on both ports").await;
+    drop((clients, operators));
+    while !ask(port.addr, &model()).await.starts_with("HTTP/1.1 200 ") {}
+    for _ in 0..3 {
+        assert!(burst(port.addr, files).await > 0, "some are served");
+        assert_no_backend_is_down(&gateway, "after a burst").await;
+    }
+    let page = gateway.get("/metrics").await;
+    for backend in &backends {
+        let unreachable =
+            format!("tokenweir_attempts_total{{backend=\"{backend}\",result=\"connect_error\"}}");
+        let line = page.lines().find_map(|line| line.strip_prefix(&unreachable));
+        assert!(line.is_none_or(|count| count.trim() == "0"), "{unreachable} {line:?}");
+    }
+    let failed = gateway.value("tokenweir_accept_errors_total").await;
+    assert!(failed.abs() < 0.5, "the connection limits fit under the file limit: {failed} errors");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_64_files_floods_take_no_descriptor_from_backends() {
+    floods_of_connections_are_survived_with(64).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_128_files_floods_take_no_descriptor_from_backends() {
+    floods_of_connections_are_survived_with(128).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_400_files_floods_take_no_descriptor_from_backends() {
+    floods_of_connections_are_survived_with(400).await;
+}
+
+#[tokio::test]
+async fn a_gateway_without_descriptors_reports_its_own_fault_and_no_backend_goes_down() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let descriptors = FileDescriptorPool::new(Some(4));
+    let setup = Setup { descriptors: descriptors.clone(), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let mut taken = Vec::new();
+    // Scrapes fail too, and report the exhausted descriptors.
+    let errors = "tokenweir_scrape_errors_total";
+    let watching = async {
+        loop {
+            taken.extend(std::iter::from_fn(|| descriptors.try_acquire()));
+            let page = gateway.admin("/metrics").await;
+            let failed = page.lines().filter(|line| line.starts_with(errors));
+            let mut failed = failed.filter(|line| line.contains("gateway_exhausted"));
+            if failed.any(|line| !line.ends_with(" 0")) {
+                break;
+            }
+        }
+    };
+    until("a scrape", watching).await;
+    let answer = String::from_utf8(gateway.post(CHAT, "{}").await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("x-gateway-error: gateway_exhausted"), "{answer}");
+    assert!(answer.contains("retry-after: 1") && answer.contains("LimitNOFILE"), "{answer}");
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("gateway_exhausted")));
+    let backend = gateway.pool.backends()[0].clone();
+    assert_eq!(backend.state().health, Health::Up);
+    assert_eq!(backend.breaker.state(), BreakerState::Closed);
+    taken.clear();
+    let served = async { while status(&gateway.post(CHAT, "{}").await) != 200 {} };
+    until("an answer", served).await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_for_a_connection_to_another_backend() {
+    let fakes = [
+        ScriptedBackend::answering(json("200 OK", "{}")).await,
+        ScriptedBackend::answering(json("200 OK", "{}")).await,
+    ];
+    fakes[1].set_models(&["other"]);
+    // One descriptor is for scrapes.
+    let descriptors = FileDescriptorPool::new(Some(2));
+    let setup = Setup { descriptors, ..Setup::default() };
+    let gateway = start_with(&[fakes[0].addr, fakes[1].addr], setup).await;
+    for model in ["tiny", "other", "tiny", "other"] {
+        let answer = gateway.post(CHAT, &format!(r#"{{"model":"{model}"}}"#)).await;
+        assert_eq!(status(&answer), 200, "{model}");
+    }
+    assert_eq!((fakes[0].seen().len(), fakes[1].seen().len()), (2, 2));
+}
+
+#[tokio::test]
+async fn the_admin_listener_has_few_connections_and_closes_the_oldest_idle_one() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let limits = ServerLimits { max_admin_connections: 2, ..ServerLimits::default() };
+    let gateway = start_with(&[fake.addr], Setup { limits, ..Setup::default() }).await;
+    let mut connections = silent(gateway.admin, 2).await;
+    let answer = until("a probe", gateway.admin("/livez")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(read_to_end(&mut connections[0]).await.is_empty());
+    // The other connection is still open.
+    connections[1]
+        .write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    assert!(read_to_end(&mut connections[1]).await.starts_with(b"HTTP/1.1 200"));
+}

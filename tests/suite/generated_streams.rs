@@ -1,0 +1,162 @@
+//! A hundred thousand generated streams with known contents: of every front end and API, in every
+//! framing, split at any byte, and ended by any party. Each stream must give exactly one record
+//! with exactly the expected values, and the client must receive exactly the bytes of the stream.
+//!
+//! A seed determines a stream. `Case::draw` writes it and records the meaning of each event; it
+//! uses no code of the observer. `expected_record` computes the expected record from the events
+//! that arrived.
+
+mod audio;
+mod chunks;
+mod client;
+mod exchange_case;
+mod expected_record;
+mod expected_stream;
+mod framing;
+mod plan;
+mod stream_errors;
+mod texts;
+mod typed_events;
+
+use client::Seen;
+use exchange_case::{Case, Close};
+use expected_record::RecordFields;
+use fastrand::Rng;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Instant;
+use tokenweir_core::observe::{ExchangeRegistry, ObservationSettings};
+use tokenweir_core::openai::Api;
+use tokenweir_core::record::RequestRecord;
+
+/// Maximum number of failures that are printed.
+const MAX_SHOWN: usize = 3;
+
+#[test]
+fn every_generated_chat_stream_gives_its_record() {
+    check(Api::Chat, 45_000);
+}
+
+#[test]
+fn every_generated_completion_stream_gives_its_record() {
+    check(Api::Completions, 25_000);
+}
+
+#[test]
+fn every_generated_responses_stream_gives_its_record() {
+    check(Api::Responses, 12_000);
+}
+
+#[test]
+fn every_generated_messages_stream_gives_its_record() {
+    check(Api::Messages, 12_000);
+}
+
+#[test]
+fn every_generated_transcription_stream_gives_its_record() {
+    check(Api::Audio, 8_000);
+}
+
+/// Runs this many exchanges. Fails with the seeds of the exchanges with faults.
+fn check(api: Api, count: u64) {
+    let live = ExchangeRegistry::new(ObservationSettings::default(), Instant::now());
+    let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
+    let (mut wrong, mut shown) = (0, String::new());
+    for seed in 0..count {
+        let case = Case::draw(api, seed);
+        let seen = client::run(&case, &live);
+        let expected = RecordFields::expected(&case);
+        for kind in case.stream.kinds.iter().copied().chain([expected.ending]) {
+            *kinds.entry(kind).or_default() += 1;
+        }
+        let faults = faults(&case, &seen, &expected, live.open());
+        if !faults.is_empty() {
+            wrong += 1;
+            if wrong <= MAX_SHOWN {
+                let body = String::from_utf8_lossy(&case.stream.bytes[..case.arrived]);
+                let body: String = body.chars().take(6_000).collect();
+                let description = format!(
+                    "{api:?} of seed {seed}, {:?} after {} bytes",
+                    case.close, case.arrived
+                );
+                writeln!(shown, "{description}\n{}\n{body}\n", faults.join("\n")).unwrap();
+            }
+        }
+    }
+    // Statistics of the generated streams: `cargo test generated -- --nocapture`.
+    eprintln!("{count} streams of {api:?}: {kinds:#?}");
+    assert!(wrong == 0, "{wrong} of {count} streams:\n{shown}");
+    let rarest = kinds.iter().min_by_key(|(_, count)| **count);
+    assert!(rarest.is_some_and(|(_, times)| *times >= 10), "{rarest:?} is too rare to be tested");
+}
+
+/// The faults of an exchange.
+fn faults(case: &Case, seen: &Seen, expected: &RecordFields, open: usize) -> Vec<String> {
+    let mut faults = Vec::new();
+    let [record] = &seen.records[..] else {
+        return vec![format!("{} records", seen.records.len())];
+    };
+    let actual = RecordFields::from_record(record);
+    if actual != *expected {
+        faults.push(format!("actual   {actual:?}\nexpected {expected:?}"));
+    }
+    if let Some(fault) = wrong_bytes(case, seen, expected) {
+        faults.push(fault);
+    }
+    for (is_right, fault) in [
+        (has_names(case, record), "wrong id or model"),
+        (open == 0, "an exchange is still open"),
+        (record.bytes_out == seen.bytes.len() as u64, "wrong number of bytes"),
+        (seen.is_broken == (case.close == Close::Broken), "wrong end for the client"),
+        (
+            seen.first_outputs == usize::from(expected.output_events > 0),
+            "wrong number of first-output reports",
+        ),
+        (record.timings.ended.is_some(), "no end"),
+    ] {
+        if !is_right {
+            faults.push(fault.into());
+        }
+    }
+    faults
+}
+
+/// The names must be observed once an event that carries them is complete. They can be observed
+/// earlier.
+fn has_names(case: &Case, record: &RequestRecord) -> bool {
+    let observed = [&record.observed.response_id, &record.observed.response_model];
+    let written = case.stream.names.as_ref().map(|(id, model)| [id, model]);
+    let mut whole = case.stream.events.iter().filter(|event| event.complete_at <= case.arrived);
+    let is_due = whole.any(|event| event.meaning.has_names);
+    (0..2).all(|index| match (observed[index], written) {
+        (Some(observed), Some(written)) => **observed == **written[index],
+        (observed, _) => observed.is_none() && !is_due,
+    })
+}
+
+/// The client must get all bytes that arrived, except an injected usage event. If it disconnects
+/// during an event that could be the usage event, it may lack the beginning of that event.
+fn wrong_bytes(case: &Case, seen: &Seen, expected: &RecordFields) -> Option<String> {
+    let arrived = &case.stream.bytes[..case.arrived];
+    let removed =
+        case.stream.usage_event.clone().filter(|_| expected.usage_event == Some("stripped"));
+    let removed = removed.map_or(0..0, |event| event.start..event.end.min(case.arrived));
+    let due = [&arrived[..removed.start], &arrived[removed.end..]].concat();
+    let last_event = case.stream.events.iter().map(|event| event.complete_at);
+    let whole = last_event.take_while(|end| *end <= case.arrived).last().unwrap_or(0);
+    let may_lack = case.close == Close::Left && expected.usage_event == Some("missed");
+    let least = if may_lack { whole } else { due.len() };
+    let is_right = due.starts_with(&seen.bytes) && seen.bytes.len() >= least;
+    (!is_right).then(|| {
+        format!(
+            "the client got {} bytes of {}; {removed:?} were to be removed",
+            seen.bytes.len(),
+            due.len()
+        )
+    })
+}
+
+/// Returns true with this probability in percent.
+fn chance(random: &mut Rng, percent: u8) -> bool {
+    random.u8(..100) < percent
+}

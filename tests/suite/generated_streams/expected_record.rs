@@ -1,0 +1,189 @@
+//! The expected values of a record, computed from the events of the exchange, and the actual
+//! values. The rules are those of the documentation of the record and of `tests/wire/README.md`.
+
+use super::exchange_case::{Case, Close};
+use super::expected_stream::{Counts, Kind, Meaning};
+use tokenweir_core::openai::FinishReason;
+use tokenweir_core::record::{RequestRecord, UninspectedReason, UsageEventOutcome};
+
+/// The compared values.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct RecordFields {
+    pub outcome: &'static str,
+    pub ending: &'static str,
+    pub finish_reasons: Vec<Option<&'static str>>,
+    pub usage: Counts,
+    pub usage_source: &'static str,
+    pub output_tokens: Option<u64>,
+    pub usage_event: Option<&'static str>,
+    pub error: Option<[Option<String>; 2]>,
+    pub is_malformed: bool,
+    pub events: u64,
+    pub comments: u64,
+    pub output_events: u64,
+    pub tokens_in_events: u64,
+    pub uncounted_events: u64,
+    /// Whether the timestamps of the first event, first output, first answer and last event are
+    /// set.
+    pub marks: [bool; 4],
+    pub status: Option<u16>,
+}
+
+impl RecordFields {
+    /// The actual values.
+    pub(crate) fn from_record(record: &RequestRecord) -> Self {
+        let observed = &record.observed;
+        let timings = &record.timings;
+        let usage = observed.usage;
+        Self {
+            outcome: record.outcome.as_str(),
+            ending: record.ending(),
+            finish_reasons: observed
+                .finish_reasons
+                .iter()
+                .map(|reason| reason.map(FinishReason::as_str))
+                .collect(),
+            usage: Counts {
+                input: usage.input,
+                output: usage.output,
+                cached: usage.cached,
+                cache_created: usage.cache_created,
+                reasoning: usage.reasoning,
+            },
+            usage_source: observed.usage_source.as_str(),
+            output_tokens: record.output_tokens(),
+            usage_event: observed.usage_event.map(UsageEventOutcome::as_str),
+            error: observed.error.as_ref().map(|error| {
+                [&error.code, &error.kind].map(|text| text.as_deref().map(Into::into))
+            }),
+            is_malformed: observed.uninspected_reason == Some(UninspectedReason::Malformed),
+            events: observed.events,
+            comments: observed.comments,
+            output_events: observed.output_events,
+            tokens_in_events: observed.counted_event_tokens,
+            uncounted_events: observed.uncounted_events,
+            marks: [
+                timings.first_event.is_some(),
+                timings.first_output.is_some(),
+                timings.first_answer.is_some(),
+                timings.terminal.is_some(),
+            ],
+            status: record.status,
+        }
+    }
+
+    /// The expected values.
+    pub(crate) fn expected(case: &Case) -> Self {
+        let mut fields = Self { status: Some(case.status), ..Self::default() };
+        if case.is_stream() {
+            fields.add_events(case);
+        } else {
+            fields.add_document(case);
+        }
+        fields.judge(case);
+        fields
+    }
+
+    /// A body that is no stream is parsed when it is complete.
+    fn add_document(&mut self, case: &Case) {
+        self.usage_source = "missing";
+        if case.close == Close::Whole {
+            let is_all = case.arrived == case.stream.bytes.len();
+            let is_json = case.content_type == "application/json";
+            self.is_malformed = is_json && !is_all;
+            let is_read = is_json && is_all;
+            self.error = case.stream.events[0]
+                .meaning
+                .error
+                .filter(|_| is_read)
+                .map(|(code, kind)| [code, kind].map(|text| text.map(Into::into)));
+            self.marks[3] = is_read;
+        }
+    }
+
+    fn add_events(&mut self, case: &Case) {
+        let stream = &case.stream;
+        let is_here = |at: &&usize| **at <= case.arrived;
+        self.comments = stream.comments.iter().filter(is_here).count() as u64;
+        self.usage_event = case.is_usage_injected.then_some("missed");
+        let mut estimated = 0;
+        let arrived_events =
+            stream.events.iter().take_while(|event| event.complete_at <= case.arrived);
+        for Meaning { output, choices, finish, usage, error, .. } in
+            arrived_events.clone().map(|event| &event.meaning)
+        {
+            self.events += 1;
+            if self.finish_reasons.len() < *choices {
+                self.finish_reasons.resize(*choices, None);
+            }
+            if let Some((choice, reason)) = finish {
+                self.finish_reasons[*choice] = Some(reason);
+            }
+            self.usage.update(usage.unwrap_or_default());
+            if let (None, Some((code, kind))) = (&self.error, error) {
+                self.error = Some([code, kind].map(|text| text.map(Into::into)));
+            }
+            match output {
+                Some(output) => {
+                    self.output_events += 1;
+                    self.tokens_in_events += output.tokens.unwrap_or(0);
+                    self.uncounted_events += u64::from(output.tokens.is_none());
+                    estimated += output.tokens.unwrap_or(1);
+                    self.marks[2] |= output.kind == Kind::Answer;
+                }
+                None if matches!(finish, Some((_, "stop" | "tool_calls"))) => estimated += 1,
+                None => {}
+            }
+        }
+        for Meaning { is_usage_event, usage, is_malformed, is_last, .. } in
+            arrived_events.map(|event| &event.meaning)
+        {
+            self.marks[3] |= is_last;
+            self.is_malformed |= is_malformed;
+            match self.usage_event {
+                Some("missed") if *is_usage_event => self.usage_event = Some("stripped"),
+                // Usage in another event: the server always sends it with each event.
+                Some("missed") if usage.is_some() => {
+                    self.usage_event = Some("forced");
+                }
+                _ => {}
+            }
+        }
+        self.marks[0] = self.events > 0;
+        self.marks[1] = self.output_events > 0;
+        self.count(estimated);
+    }
+
+    /// Source and exactness of the output count.
+    fn count(&mut self, estimated: u64) {
+        // A count before an error is not final.
+        let is_ended = self.marks[3] && self.error.is_none();
+        let is_all_told = self.uncounted_events == 0;
+        (self.usage_source, self.output_tokens) = match (self.usage.output, self.output_events) {
+            (Some(output), _) if is_ended => ("exact", Some(output)),
+            (Some(output), _) => ("continuous", Some(output)),
+            (None, 1..) if is_all_told => ("continuous", Some(self.tokens_in_events)),
+            (None, 1..) => ("estimated", Some(estimated)),
+            (None, 0) if self.usage.input.is_some() && is_ended => ("exact", None),
+            (None, 0) => ("missing", None),
+        };
+    }
+
+    /// The outcome: the first condition that holds.
+    fn judge(&mut self, case: &Case) {
+        let is_finished =
+            self.finish_reasons.is_empty() || self.finish_reasons.iter().any(Option::is_some);
+        let is_whole = self.marks[3] && is_finished;
+        (self.outcome, self.ending) = match case.close {
+            _ if (400..500).contains(&case.status) => ("client_error", "client_error"),
+            _ if case.status >= 500 => ("upstream_error", "upstream_status"),
+            _ if self.error.is_some() => ("stream_error", "inband_error"),
+            Close::Broken => ("truncated", "truncated_cut"),
+            Close::Whole if !is_whole => ("truncated", "truncated_clean"),
+            Close::Left if !is_whole => ("cancelled", "client_cancelled"),
+            _ if self.finish_reasons.contains(&Some("abort")) => ("aborted", "upstream_abort"),
+            Close::Left => ("ok", "ok_client_left_after_end"),
+            Close::Whole => ("ok", "ok"),
+        };
+    }
+}

@@ -1,0 +1,177 @@
+//! Writes events into the bytes of a stream in every valid form of server-sent events.
+
+use super::chance;
+use super::expected_stream::{Event, GeneratedStream, Meaning};
+use fastrand::Rng;
+
+/// The form in which one stream is written.
+pub(crate) struct Framing {
+    pub stream: GeneratedStream,
+    pub random: Rng,
+    ending: Ending,
+    has_space: bool,
+    /// Probability in percent of comments, blank lines, unknown fields and split data between the
+    /// events.
+    noise: u8,
+    is_after_cr: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Ending {
+    Lf,
+    CrLf,
+    Cr,
+    /// A random line ending for each line.
+    Mixed,
+}
+
+impl Framing {
+    /// A random form: mostly that of vLLM, with LF and one space.
+    pub(crate) fn new(mut random: Rng) -> Self {
+        let is_plain = chance(&mut random, 60);
+        let ending = match random.u8(..5) {
+            _ if is_plain => Ending::Lf,
+            0 => Ending::CrLf,
+            1 => Ending::Cr,
+            2 => Ending::Mixed,
+            _ => Ending::Lf,
+        };
+        let has_space = is_plain || random.bool();
+        let noise = if is_plain { 2 } else { 25 };
+        let mut framing = Self {
+            stream: GeneratedStream::default(),
+            ending,
+            has_space,
+            noise,
+            is_after_cr: false,
+            random,
+        };
+        framing.stream.kinds.push(match ending {
+            Ending::Lf => "lines end with LF",
+            Ending::CrLf => "lines end with CRLF",
+            Ending::Cr => "lines end with CR",
+            Ending::Mixed => "lines end in any way",
+        });
+        if !is_plain && chance(&mut framing.random, 20) {
+            framing.stream.bytes.extend_from_slice(b"\xEF\xBB\xBF");
+            framing.stream.kinds.push("byte order mark");
+        }
+        framing
+    }
+
+    /// Returns true with this probability.
+    pub(crate) fn chance(&mut self, percent: u8) -> bool {
+        chance(&mut self.random, percent)
+    }
+
+    /// Writes an event with this `event` field, or none if it is empty, and one JSON object as its
+    /// data.
+    pub(crate) fn event(&mut self, kind: &str, json: &str, meaning: Meaning) {
+        let start = self.begin(kind, &meaning);
+        let is_split = self.chance(self.noise) && json.starts_with('{') && json.ends_with('}');
+        if is_split {
+            // Line feeds can follow the first brace and precede the last.
+            self.data("{".as_bytes());
+            self.data(&json.as_bytes()[1..json.len() - 1]);
+            self.data("}".as_bytes());
+        } else {
+            self.data(json.as_bytes());
+        }
+        self.end(start, meaning);
+    }
+
+    /// Writes an event with these bytes as its data in one line.
+    pub(crate) fn raw(&mut self, data: &[u8], meaning: Meaning) {
+        let start = self.begin("", &meaning);
+        self.data(data);
+        self.end(start, meaning);
+    }
+
+    /// Writes the final event of APIs that end with `[DONE]`.
+    pub(crate) fn done(&mut self) {
+        self.raw(b"[DONE]", Meaning { is_last: true, ..Meaning::default() });
+    }
+
+    /// Writes an error as old llama.cpp servers do: in a separate field.
+    pub(crate) fn error_field(&mut self, json: &str) {
+        let meaning = Meaning { error: Some((None, None)), ..Meaning::default() };
+        let start = self.begin("", &meaning);
+        self.line(format!("error: {json}").as_bytes());
+        self.end(start, meaning);
+    }
+
+    /// Writes a keep-alive comment.
+    pub(crate) fn comment(&mut self) {
+        self.comment_line(b": keep-alive");
+        self.line(b"");
+    }
+
+    fn begin(&mut self, kind: &str, meaning: &Meaning) -> usize {
+        if self.chance(self.noise) {
+            match self.random.u8(..3) {
+                0 => self.comment(),
+                1 => self.line(b""),
+                // A block without data is no event, and its type is discarded.
+                _ => {
+                    self.line(b"event: error");
+                    self.line(b"");
+                }
+            }
+        }
+        let start = self.stream.bytes.len();
+        // Other lines in the block of the usage event would be removed with it.
+        if !meaning.is_usage_event && self.chance(self.noise) {
+            match self.random.u8(..5) {
+                0 => self.line(b"id: 7"),
+                1 => self.line(b"retry: 1000"),
+                2 => self.line(b"database: {\"error\":{\"code\":1}}"),
+                3 => self.line(b"data-x"),
+                _ => self.comment_line(b":"),
+            }
+        }
+        if !kind.is_empty() {
+            let line =
+                if self.has_space { format!("event: {kind}") } else { format!("event:{kind}") };
+            self.line(line.as_bytes());
+        }
+        start
+    }
+
+    fn end(&mut self, start: usize, meaning: Meaning) {
+        // The first byte of the line ending of the blank line completes an event.
+        let complete_at = self.stream.bytes.len() + 1;
+        self.line(b"");
+        if meaning.is_usage_event {
+            self.stream.usage_event = Some(start..self.stream.bytes.len());
+        }
+        self.stream.events.push(Event { complete_at, meaning });
+    }
+
+    fn data(&mut self, data: &[u8]) {
+        let name: &[u8] = if self.has_space { b"data: " } else { b"data:" };
+        self.stream.bytes.extend_from_slice(name);
+        self.line(data);
+    }
+
+    fn comment_line(&mut self, line: &[u8]) {
+        self.stream.comments.push(self.stream.bytes.len() + 1);
+        self.line(line);
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        self.stream.bytes.extend_from_slice(line);
+        let ending: &[u8] = match self.ending {
+            Ending::Lf => b"\n",
+            Ending::CrLf => b"\r\n",
+            Ending::Cr => b"\r",
+            Ending::Mixed => match self.random.u8(..3) {
+                // After a CR, a blank line with LF would complete a CRLF.
+                0 if !(self.is_after_cr && line.is_empty()) => b"\n",
+                1 => b"\r\n",
+                _ => b"\r",
+            },
+        };
+        self.is_after_cr = ending == b"\r";
+        self.stream.bytes.extend_from_slice(ending);
+    }
+}

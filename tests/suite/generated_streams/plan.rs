@@ -1,0 +1,197 @@
+//! A random plan of a response in chunks.
+
+use super::chance;
+use super::expected_stream::Kind;
+use fastrand::Rng;
+use tokenweir_core::openai::Api;
+
+/// All properties of a response except its bytes.
+pub(crate) struct Plan {
+    pub api: Api,
+    pub front_end: FrontEnd,
+    pub usage: UsageAsked,
+    pub token_reporting: TokenReporting,
+    pub prompt_tokens: u64,
+    pub cached: Option<u64>,
+    pub has_reasoning_count: bool,
+    /// The steps in the order of the stream.
+    pub steps: Vec<Step>,
+    pub choices: usize,
+    /// Additional length of one line of the stream in bytes.
+    pub padding: usize,
+}
+
+/// The server whose dialect is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FrontEnd {
+    VllmPython,
+    VllmRust,
+    Sglang,
+    LlamaCpp,
+}
+
+/// The events that report usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UsageAsked {
+    Nowhere,
+    AtTheEnd,
+    /// With every event and at the end.
+    Continuous,
+}
+
+/// How events report their tokens, besides usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenReporting {
+    Nothing,
+    Ids,
+    Logprobs,
+    Both,
+}
+
+/// One event of one choice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Step {
+    pub choice: usize,
+    pub what: StepKind,
+    /// Number of tokens that the engine generated for it.
+    pub tokens: u64,
+}
+
+/// The content of an event of a choice.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum StepKind {
+    Role,
+    /// Text of this kind in this field of a delta.
+    Text(Kind, Field),
+    /// A token whose text is withheld.
+    HeldBack,
+    /// An event without content for a generated token, because a parser consumed it.
+    Silence,
+    /// The end of the choice: the raw reason, its name in the record, and whether the event has
+    /// text.
+    Finish(&'static str, &'static str, bool),
+}
+
+/// The field that carries a text in chat.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Field {
+    Content,
+    Reasoning,
+    ToolCalls,
+    FunctionCall,
+    Refusal,
+}
+
+/// Finish reasons of chunks, raw and as in records.
+const REASONS: [(&str, &str); 9] = [
+    ("stop", "stop"),
+    ("stop", "stop"),
+    ("length", "length"),
+    ("tool_calls", "tool_calls"),
+    ("function_call", "tool_calls"),
+    ("content_filter", "content_filter"),
+    ("repetition", "repetition"),
+    ("abort", "abort"),
+    ("model_is_tired", "other"),
+];
+
+impl Plan {
+    /// Draws a response of chat or completions.
+    pub(crate) fn draw(api: Api, random: &mut Rng) -> Self {
+        let front_end = match random.u8(..10) {
+            0..5 => FrontEnd::VllmPython,
+            5..7 => FrontEnd::VllmRust,
+            7..9 => FrontEnd::Sglang,
+            _ => FrontEnd::LlamaCpp,
+        };
+        let is_vllm = matches!(front_end, FrontEnd::VllmPython | FrontEnd::VllmRust);
+        let has_choices =
+            matches!(front_end, FrontEnd::VllmPython | FrontEnd::Sglang) && chance(random, 25);
+        let choices = if has_choices { random.usize(2..=4) } else { 1 };
+        let token_reporting = match random.u8(..20) {
+            0..2 if is_vllm => TokenReporting::Ids,
+            2 if is_vllm => TokenReporting::Both,
+            3..5 => TokenReporting::Logprobs,
+            _ => TokenReporting::Nothing,
+        };
+        let usage = match random.u8(..10) {
+            0..4 => UsageAsked::Nowhere,
+            9 if front_end != FrontEnd::LlamaCpp => UsageAsked::Continuous,
+            _ => UsageAsked::AtTheEnd,
+        };
+        let mut plan = Self {
+            api,
+            front_end,
+            usage,
+            token_reporting,
+            prompt_tokens: random.u64(1..200_000),
+            cached: chance(random, 30).then(|| random.u64(0..5_000)),
+            has_reasoning_count: chance(random, 20),
+            steps: Vec::new(),
+            choices,
+            padding: if random.u16(..1000) < 3 { random.usize(2_000..150_000) } else { 0 },
+        };
+        plan.draw_steps(random);
+        plan
+    }
+
+    /// Whether an event reports its tokens by ids or logprobs.
+    pub(crate) fn reports_tokens(&self) -> bool {
+        self.token_reporting != TokenReporting::Nothing
+    }
+
+    fn draw_steps(&mut self, random: &mut Rng) {
+        // Rarely, the server omits the finish reason.
+        let is_finished = !chance(random, 2);
+        let mut lanes: Vec<Vec<Step>> =
+            (0..self.choices).map(|choice| self.draw_choice(choice, is_finished, random)).collect();
+        if self.api == Api::Chat {
+            let role = |choice| Step { choice, what: StepKind::Role, tokens: 0 };
+            self.steps.extend((0..self.choices).map(role));
+        }
+        // The choices are interleaved at random.
+        for lane in &mut lanes {
+            lane.reverse();
+        }
+        while !lanes.is_empty() {
+            let lane = random.usize(..lanes.len());
+            match lanes[lane].pop() {
+                Some(step) => self.steps.push(step),
+                None => drop(lanes.swap_remove(lane)),
+            }
+        }
+    }
+
+    fn draw_choice(&self, choice: usize, is_finished: bool, random: &mut Rng) -> Vec<Step> {
+        let is_chat = self.api == Api::Chat;
+        let is_speculative = chance(random, 15);
+        let thinks = if is_chat && chance(random, 30) { random.u8(..6) } else { 0 };
+        let field = match random.u8(..20) {
+            0..3 if is_chat => Field::ToolCalls,
+            3 if is_chat => Field::FunctionCall,
+            4 if is_chat => Field::Refusal,
+            _ => Field::Content,
+        };
+        let mut steps = Vec::new();
+        for event in 0..thinks + random.u8(..12) {
+            let what = match random.u8(..40) {
+                0 => StepKind::HeldBack,
+                1 if is_chat && !self.reports_tokens() => StepKind::Silence,
+                _ if event < thinks => StepKind::Text(Kind::Reasoning, Field::Reasoning),
+                _ => StepKind::Text(Kind::Answer, field),
+            };
+            let tokens = match what {
+                StepKind::Text(..) if is_speculative => random.u64(1..=6),
+                _ => 1,
+            };
+            steps.push(Step { choice, what, tokens });
+        }
+        if is_finished {
+            let (raw, name) = REASONS[random.usize(..REASONS.len())];
+            let has_text = self.front_end == FrontEnd::VllmPython && name == "length";
+            let tokens = u64::from(has_text || matches!(name, "stop" | "tool_calls"));
+            steps.push(Step { choice, what: StepKind::Finish(raw, name, has_text), tokens });
+        }
+        steps
+    }
+}

@@ -1,0 +1,264 @@
+//! The live view: the document that the admin page and `tokenweir top` show, the files of the page,
+//! and draining of backends.
+
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, stream_of,
+};
+use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
+use serde_json::Value;
+use tokenweir::admin::AdminAuthorizer;
+use tokenweir_api::{BackendSummary, EndedRequest, GatewaySnapshot, StreamSummary, StreamsSummary};
+use tokenweir_core::access::KeyDigest;
+use tokenweir_diagnose::{Evidence, Verdict};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const CHAT: &str = "/v1/chat/completions";
+const CHAT_BODY: &str =
+    r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"secret-prompt"}]}"#;
+const JSON: &str = "content-type: application/json\r\n";
+
+fn answer() -> Vec<u8> {
+    stream_of(&[ROLE, WORD, WORD, FINISH, "[DONE]"])
+}
+
+async fn operate(gateway: &Running, method: &str, path: &str, headers: &str) -> Vec<u8> {
+    let mut stream = TcpStream::connect(gateway.admin).await.unwrap();
+    let host = gateway.admin;
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {host}\r\n{headers}content-length: 0\r\n\
+         connection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    answer
+}
+
+async fn live(gateway: &Running) -> GatewaySnapshot {
+    let answer = operate(gateway, "GET", "/streams", "").await;
+    assert_eq!(status(&answer), 200);
+    serde_json::from_slice(&body(&answer).0).unwrap()
+}
+
+/// Polls the document until a condition holds. The gateway updates it shortly after clients see an
+/// event.
+async fn live_when(
+    gateway: &Running,
+    condition: impl Fn(&GatewaySnapshot) -> bool,
+) -> GatewaySnapshot {
+    loop {
+        let document = live(gateway).await;
+        if condition(&document) {
+            return document;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn find_backend<'a>(document: &'a GatewaySnapshot, name: &str) -> &'a BackendSummary {
+    document.replicas.iter().find(|backend| backend.name == name).unwrap()
+}
+
+#[tokio::test]
+async fn an_open_stream_is_shown_and_its_request_after_the_end() {
+    let begun: Vec<u8> = [ROLE, WORD, WORD, WORD].iter().flat_map(|event| chunk(event)).collect();
+    let begun: Vec<u8> = event_stream_head().into_iter().chain(begun).collect();
+    let rest: Vec<u8> = [FINISH, "[DONE]"].iter().flat_map(|event| chunk(event)).collect();
+    let rest: Vec<u8> = rest.into_iter().chain(*b"0\r\n\r\n").collect();
+    let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
+    let fake = ScriptedBackend::start(script).await;
+    let gateway = start(&[fake.addr]).await;
+    let mut client = gateway.connect().await;
+    let request = post(CHAT, CHAT_BODY).replacen("host:", "x-request-id: live-1\r\nhost:", 1);
+    client.write_all(request.as_bytes()).await.unwrap();
+    let shown = live_when(&gateway, |live| {
+        live.streams.oldest.first().is_some_and(|stream| stream.tokens == 3)
+    });
+    let shown = shown.await;
+    let stream = &shown.streams.oldest[0];
+    assert_eq!((stream.request_id.as_str(), stream.model.as_str()), ("live-1", "tiny"));
+    assert_eq!(stream.replica, Some(fake.addr.to_string()));
+    assert_eq!((stream.phase.as_str(), shown.streams.phases["decode"]), ("decode", 1));
+    assert!(stream.silence_seconds.unwrap() <= stream.age_seconds);
+    assert_eq!((shown.streams.count, shown.requests_in_flight), (1, 1));
+    assert_eq!((shown.totals.requests, shown.totals.output_tokens), (0, 3));
+    assert_eq!(find_backend(&shown, &fake.addr.to_string()).share, Some(1.0));
+    fake.go();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).await.unwrap();
+    let ended = live_when(&gateway, |live| live.totals.requests == 1).await;
+    let request = &ended.ended[0];
+    assert_eq!((request.request_id.as_str(), request.outcome.as_str()), ("live-1", "ok"));
+    assert!(request.ttft_seconds.unwrap() <= request.duration_seconds);
+    assert_eq!((ended.last_minute.requests, ended.last_minute.ttft.unwrap().count), (1, 1));
+    assert_eq!(ended.streams.count, 0);
+}
+
+#[tokio::test]
+async fn no_secret_is_shown() {
+    let fake = ScriptedBackend::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    let request =
+        post(CHAT, CHAT_BODY).replacen("host:", "authorization: Bearer secret-key\r\nhost:", 1);
+    gateway.raw(request).await;
+    gateway.record().await;
+    let page = gateway.admin("/streams").await;
+    assert!(page.contains("\"tiny\"") && !page.contains("secret"), "{page}");
+}
+
+#[tokio::test]
+async fn a_drained_backend_finishes_its_requests_and_gets_no_new_ones_until_undrained() {
+    let fakes =
+        [ScriptedBackend::answering(answer()).await, ScriptedBackend::answering(answer()).await];
+    let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
+    let name = fakes[0].addr.to_string();
+    let drained = operate(&gateway, "POST", &format!("/-/drain?backend={name}"), JSON).await;
+    assert_eq!(status(&drained), 200);
+    let response: Value = serde_json::from_slice(&body(&drained).0).unwrap();
+    assert_eq!((&response["drained"], &response["changed"]), (&true.into(), &true.into()));
+    let shown = live(&gateway).await;
+    assert!(find_backend(&shown, &name).drained && shown.ready);
+    for _ in 0..20 {
+        assert_eq!(status(&gateway.post(CHAT, CHAT_BODY).await), 200);
+    }
+    assert_eq!((fakes[0].take_received().len(), fakes[1].take_received().len()), (0, 20));
+    let again = operate(&gateway, "POST", &format!("/-/undrain?backend={name}"), JSON).await;
+    assert_eq!(status(&again), 200);
+    let other = fakes[1].addr;
+    operate(&gateway, "POST", &format!("/-/drain?backend={other}"), JSON).await;
+    assert_eq!(status(&gateway.post(CHAT, CHAT_BODY).await), 200);
+    assert_eq!(fakes[0].seen().len(), 1);
+}
+
+#[tokio::test]
+async fn with_every_backend_drained_the_gateway_is_not_ready() {
+    let fake = ScriptedBackend::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    operate(&gateway, "POST", &format!("/-/drain?backend={}", fake.addr), JSON).await;
+    assert_eq!(status(&operate(&gateway, "GET", "/readyz", "").await), 503);
+    let refused = gateway.post(CHAT, CHAT_BODY).await;
+    assert_eq!(status(&refused), 503);
+    operate(&gateway, "POST", &format!("/-/undrain?backend={}", fake.addr), JSON).await;
+    assert_eq!(status(&operate(&gateway, "GET", "/readyz", "").await), 200);
+}
+
+#[tokio::test]
+async fn no_page_of_another_origin_can_drain_a_backend() {
+    let fake = ScriptedBackend::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    let path = format!("/-/drain?backend={}", fake.addr);
+    let foreign = format!("{JSON}origin: https://evil.example\r\n");
+    let own = format!("{JSON}origin: http://{}\r\n", gateway.admin);
+    let form = "content-type: application/x-www-form-urlencoded\r\n";
+    for (method, path, headers, expected) in [
+        ("POST", path.as_str(), foreign.as_str(), 403),
+        ("POST", "/-/reload", "origin: null\r\n", 403),
+        ("POST", &path, form, 415),
+        ("POST", &path, "", 415),
+        ("GET", &path, JSON, 405),
+        ("OPTIONS", &path, "origin: https://evil.example\r\n", 405),
+        ("POST", "/-/drain", JSON, 400),
+        ("POST", "/-/drain?backend=nobody", JSON, 404),
+    ] {
+        let answer = operate(&gateway, method, path, headers).await;
+        let text = String::from_utf8_lossy(&answer).to_lowercase();
+        assert_eq!(status(&answer), expected, "{method} {path} {headers}: {text}");
+        assert!(!text.contains("access-control-allow"), "{text}");
+        assert!(!live(&gateway).await.replicas[0].drained);
+    }
+    assert_eq!(status(&operate(&gateway, "POST", &path, &own).await), 200);
+}
+
+#[tokio::test]
+async fn a_browser_gets_a_self_contained_page_and_other_clients_a_list_of_paths() {
+    let fake = ScriptedBackend::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    let list = gateway.admin("/").await;
+    assert!(list.starts_with("HTTP/1.1 200") && list.contains("/metrics"), "{list}");
+    assert!(!list.contains("<html"));
+    let page = gateway.get_admin_page_as("/", "text/html,application/xhtml+xml,*/*;q=0.8").await;
+    assert!(page.contains("content-security-policy: default-src 'none'; script-src 'self'"));
+    assert!(page.contains("<noscript>") && page.contains("<html lang=\"en\">"));
+    assert!(!page.contains("style=") && !page.contains("<style") && !page.contains("onclick"));
+    let links = ["src=\"", "href=\""].into_iter().flat_map(|name| page.split(name).skip(1));
+    for link in links.map(|rest| rest.split('"').next().unwrap()) {
+        assert!(link.starts_with(['/', '#']) || link.starts_with("data:"), "{link}");
+        if link.starts_with("/page/") {
+            let file = gateway.admin(link).await;
+            assert!(file.starts_with("HTTP/1.1 200"), "{link}: {file}");
+        }
+    }
+    assert!(gateway.admin("/page/nothing.js").await.starts_with("HTTP/1.1 404"));
+    assert!(gateway.admin("/nothing").await.starts_with("HTTP/1.1 404"));
+}
+
+#[tokio::test]
+async fn with_a_token_the_page_is_public_and_its_data_is_not() {
+    let fake = ScriptedBackend::answering(answer()).await;
+    let guard = AdminAuthorizer {
+        token_digest: Some(KeyDigest::from_key(b"operator")),
+        ..AdminAuthorizer::default()
+    };
+    let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
+    let path = format!("/-/drain?backend={}", fake.addr);
+    let known = format!("{JSON}authorization: Bearer operator\r\n");
+    for (method, path, headers, expected) in [
+        ("GET", "/", "accept: text/html\r\n", 200),
+        ("GET", "/page/page.js", "", 200),
+        ("GET", "/streams", "", 401),
+        ("POST", &path, JSON, 401),
+        ("GET", "/streams", &known, 200),
+        ("POST", &path, &known, 200),
+    ] {
+        let answer = operate(&gateway, method, path, headers).await;
+        assert_eq!(status(&answer), expected, "{method} {path}");
+    }
+}
+
+/// The fields that a script reads of a value with this name, such as `name` in `replica.name`.
+fn read_of<'a>(script: &'a str, value: &str) -> Vec<&'a str> {
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let value = format!("{value}.");
+    let places = script.match_indices(&value).filter(|(at, _)| {
+        !script[..*at].ends_with(|letter: char| is_word(letter) || matches!(letter, '.' | '/'))
+    });
+    let rests = places.map(|(at, _)| &script[at + value.len()..]);
+    let names = rests.map(|rest| rest.split(|letter: char| !is_word(letter)).next().unwrap());
+    // An empty name is the end of a sentence.
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+#[tokio::test]
+async fn every_field_that_the_page_reads_is_in_the_document() {
+    let fake = ScriptedBackend::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    let verdict = Verdict { evidence: vec![Evidence::default()], ..Verdict::default() };
+    let document = GatewaySnapshot {
+        replicas: vec![BackendSummary::default()],
+        streams: StreamsSummary {
+            oldest: vec![StreamSummary::default()],
+            ..StreamsSummary::default()
+        },
+        ended: vec![EndedRequest::default()],
+        verdicts: vec![verdict],
+        ..GatewaySnapshot::default()
+    };
+    let document = serde_json::to_value(document).unwrap();
+    for (file, value, place, least) in [
+        ("page.js", "live", "", 10),
+        ("page.js", "minute", "/last_minute", 3),
+        ("columns.js", "replica", "/replicas/0", 10),
+        ("columns.js", "stream", "/streams/oldest/0", 5),
+        ("columns.js", "request", "/ended/0", 8),
+        ("verdicts.js", "verdict", "/verdicts/0", 8),
+        ("verdicts.js", "evidence", "/verdicts/0/evidence/0", 5),
+    ] {
+        let script = gateway.admin(&format!("/page/{file}")).await;
+        let read = read_of(&script, value);
+        assert!(read.len() >= least, "{file} reads {read:?} of {value}");
+        let there = document.pointer(place).unwrap();
+        let missing: Vec<_> = read.iter().filter(|name| there.get(name).is_none()).collect();
+        assert!(missing.is_empty(), "{file} reads {missing:?} of {value}: {there:#}");
+    }
+}

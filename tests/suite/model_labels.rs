@@ -1,0 +1,89 @@
+//! Listed models become label values up to a limit, and are served beyond it.
+
+use crate::metrics::value;
+use crate::support::scripted_backend::{ScriptedBackend, json};
+use crate::support::test_gateway::{Running, Setup, start_with, status};
+use std::time::Duration;
+use tokenweir::backend::routes::ModelConfig;
+
+const CHAT: &str = "/v1/chat/completions";
+
+async fn start(fake: &ScriptedBackend, setup: Setup) -> Running {
+    start_with(&[fake.addr], setup).await
+}
+
+async fn ask(gateway: &Running, model: &str) -> tokenweir_core::record::ModelLabel {
+    let answer = gateway.post(CHAT, &format!(r#"{{"model":"{model}"}}"#)).await;
+    assert_eq!(status(&answer), 200, "{model}");
+    gateway.record().await.model
+}
+
+fn requests(page: &str, model: &str) -> usize {
+    let label = format!("gen_ai_request_model=\"{model}\"");
+    page.lines().filter(|line| line.contains(&label)).count()
+}
+
+/// Advances the clock of the scrape tasks.
+async fn advance_and_yield(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+async fn until_listed(gateway: &Running, count: usize) {
+    while gateway.pool.routes().models().len() != count {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_model_beyond_the_limit_is_served_and_recorded_with_the_label_other() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    fake.set_models(&["base", "base:a", "base:b", "base:c"]);
+    let alias = ModelConfig { name: "c".into(), ..ModelConfig::default() };
+    let gateway =
+        start(&fake, Setup { max_models: 2, models: vec![alias], ..Setup::default() }).await;
+    for (model, label) in [("base", "base"), ("a", "a"), ("b", "_other"), ("c", "c")] {
+        let found = ask(&gateway, model).await;
+        assert_eq!((found.as_str(), found.name()), (label, model));
+    }
+    let page = gateway.admin("/metrics").await;
+    assert_eq!(requests(&page, "b"), 0);
+    for label in ["base", "a", "c", "_other"] {
+        assert!(requests(&page, label) > 0, "{label}");
+    }
+    let folded = "tokenweir_label_overflow_total{label=\"gen_ai_request_model\"}";
+    assert!((value(&page, folded) - 1.0).abs() < 1e-9, "{}", value(&page, folded));
+    let explained = gateway.admin("/decisions").await;
+    assert!(explained.contains(r#""model":"b""#), "{explained}");
+}
+
+#[tokio::test]
+async fn an_adapter_has_no_series_before_its_first_request() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    fake.set_models(&["base", "base:a"]);
+    let gateway = start(&fake, Setup::default()).await;
+    let page = gateway.admin("/metrics").await;
+    assert!(requests(&page, "base") > 100, "counters of the base model are 0 from the start");
+    assert_eq!(requests(&page, "a"), 0);
+    ask(&gateway, "a").await;
+    assert!(requests(&gateway.admin("/metrics").await, "a") > 0);
+}
+
+#[tokio::test]
+async fn the_series_of_a_removed_model_end_after_ten_minutes() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    fake.set_models(&["base", "base:a"]);
+    let gateway = start(&fake, Setup::default()).await;
+    ask(&gateway, "a").await;
+    fake.set_models(&["base"]);
+    advance_and_yield(Duration::from_secs(10)).await;
+    until_listed(&gateway, 1).await;
+    assert!(
+        requests(&gateway.admin("/metrics").await, "a") > 0,
+        "the last values are still exported"
+    );
+    advance_and_yield(Duration::from_mins(10)).await;
+    let page = gateway.admin("/metrics").await;
+    assert_eq!((requests(&page, "a"), requests(&page, "base") > 0), (0, true));
+}

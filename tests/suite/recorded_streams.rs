@@ -1,0 +1,200 @@
+//! Every recorded response of a real vLLM gives the values that an independent parser finds in it,
+//! for any split of its bytes.
+
+use crate::support::recording::{self, Recording};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use tokenweir_core::observe::ResponseObserver;
+use tokenweir_core::openai::route::ApiRoute;
+use tokenweir_core::openai::{Api, FinishReason};
+use tokenweir_core::record::{ObservedResponse, Timings};
+
+fn api(recording: &Recording) -> Api {
+    match ApiRoute::lookup(&http::Method::POST, &recording.path) {
+        Ok((ApiRoute::Forward(api), _)) => api,
+        _ => Api::Other,
+    }
+}
+
+/// Observes the body in `pieces` one millisecond apart. Returns the observation, the timings and
+/// the start time.
+fn observe(recording: &Recording, pieces: &[&[u8]]) -> (ObservedResponse, Timings, Instant) {
+    let begin = Instant::now();
+    let mut timings = Timings::begin(begin);
+    let mut observer = ResponseObserver::new(api(recording));
+    let content_type = recording.header("content-type").unwrap_or("");
+    observer.on_head(content_type.split(';').next().unwrap_or("").trim(), false);
+    let mut now = begin;
+    for piece in pieces {
+        now += Duration::from_millis(1);
+        observer.on_data(piece, now, &mut timings);
+    }
+    if recording.expected["complete_http"] == json!(true) {
+        observer.on_end(now, &mut timings);
+    }
+    (observer.into_observed(), timings, begin)
+}
+
+/// The observed values that do not depend on timing.
+fn observed_values(observed: &ObservedResponse) -> Value {
+    let finish: Vec<Option<&str>> =
+        observed.finish_reasons.iter().map(|reason| reason.map(FinishReason::as_str)).collect();
+    json!({
+        "stream": observed.is_stream,
+        "events": observed.events,
+        "comments": observed.comments,
+        "output_events": observed.output_events,
+        "tokens_in_events": observed.counted_event_tokens,
+        "finish_reasons": finish,
+        "usage": [observed.usage.input, observed.usage.output, observed.usage.cached,
+            observed.usage.reasoning],
+        "error": observed.error.as_ref().map(|error| [&error.code, &error.kind]),
+        "id": observed.response_id,
+        "model": observed.response_model,
+        "terminal": observed.is_complete,
+    })
+}
+
+fn expected_values(expected: &Value) -> Value {
+    let finish: Vec<Option<&str>> = expected["finish_reasons"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|raw| raw.as_str().map(|raw| FinishReason::parse(raw).as_str()))
+        .collect();
+    let tokens = expected["tokens_in_events"].as_array().into_iter().flatten();
+    let usage = &expected["usage"];
+    let error = &expected["error"];
+    json!({
+        "stream": expected["stream"],
+        "events": expected["events"],
+        "comments": expected["comments"],
+        "output_events": expected["output_events"],
+        "tokens_in_events": tokens.filter_map(Value::as_u64).sum::<u64>(),
+        "finish_reasons": finish,
+        "usage": [usage["input"], usage["output"], usage["cached"], usage["reasoning"]],
+        "error": if error.is_null() { Value::Null } else { json!([error["code"], error["type"]]) },
+        "id": expected["response_id"],
+        "model": expected["response_model"],
+        "terminal": expected["terminal"],
+    })
+}
+
+#[test]
+fn a_recorded_response_gives_the_values_of_an_independent_parser() {
+    let mut wrong = Vec::new();
+    for recording in recording::all() {
+        let pieces: Vec<&[u8]> = recording.pieces.iter().map(Vec::as_slice).collect();
+        let (observed, ..) = observe(&recording, &pieces);
+        let (actual, expected) = (observed_values(&observed), expected_values(&recording.expected));
+        if actual != expected {
+            wrong.push(format!("{}\n  actual   {actual}\n  expected {expected}", recording.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{} recordings differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn the_timestamps_of_a_recorded_stream_are_those_of_the_events_with_output() {
+    for recording in recording::all() {
+        if recording.expected["stream"] != json!(true) {
+            continue;
+        }
+        // One event per piece, so that a timestamp identifies its event.
+        let body = recording.body();
+        let mut pieces = Vec::new();
+        let mut start = 0;
+        for end in 2..=body.len() {
+            let piece = &body[start..end];
+            // A block without data is no event. It belongs to the next event.
+            if piece.ends_with(b"\n\n") && piece.windows(5).any(|window| window == b"data:") {
+                pieces.push(piece);
+                start = end;
+            }
+        }
+        let (_, timings, begin) = observe(&recording, &pieces);
+        let index = |mark: Option<Instant>| mark.map(|mark| (mark - begin).as_millis() as u64 - 1);
+        let expected = |field: &str| recording.expected[field].as_u64();
+        let name = &recording.name;
+        assert_eq!(index(timings.first_output), expected("first_output_event"), "{name}");
+        assert_eq!(index(timings.first_answer), expected("first_answer_event"), "{name}");
+    }
+}
+
+#[test]
+fn splitting_a_recorded_stream_at_any_byte_does_not_change_its_values() {
+    for recording in recording::all() {
+        if recording.expected["stream"] != json!(true) {
+            continue;
+        }
+        let body = recording.body();
+        let expected = expected_values(&recording.expected);
+        let check = |pieces: &[&[u8]], cut: usize| {
+            let (observed, ..) = observe(&recording, pieces);
+            assert_eq!(observed_values(&observed), expected, "{} cut at {cut}", recording.name);
+        };
+        // Short streams are split at every byte, long ones at a sample of bytes with a prime
+        // stride.
+        let stride = if body.len() < 8_000 { 1 } else { 997 };
+        for cut in (0..body.len()).step_by(stride) {
+            check(&[&body[..cut], &body[cut..]], cut);
+        }
+        for size in [1, 2, 7, 13, 100] {
+            check(&body.chunks(size).collect::<Vec<_>>(), size);
+        }
+    }
+}
+
+#[test]
+fn line_endings_and_a_byte_order_mark_do_not_change_the_values() {
+    for recording in recording::all() {
+        if recording.expected["stream"] != json!(true) {
+            continue;
+        }
+        let body = String::from_utf8(recording.body()).unwrap();
+        let expected = expected_values(&recording.expected);
+        for ending in ["\r\n", "\r"] {
+            let other = format!("\u{FEFF}{}", body.replace('\n', ending));
+            for size in [1, 64, other.len().max(1)] {
+                let pieces: Vec<&[u8]> = other.as_bytes().chunks(size).collect();
+                let (observed, ..) = observe(&recording, &pieces);
+                assert_eq!(
+                    observed_values(&observed),
+                    expected,
+                    "{} with {ending:?}",
+                    recording.name
+                );
+            }
+        }
+    }
+}
+
+/// The bytes with a meaning for the parsers.
+const STRUCTURAL_BYTES: &[u8] = b"\"\\{}[]:,\n\r d";
+
+#[test]
+fn no_corruption_of_a_recorded_response_stops_the_observer() {
+    let recordings: Vec<Recording> =
+        recording::all().into_iter().filter(|recording| recording.body().len() < 20_000).collect();
+    let mut random = fastrand::Rng::with_seed(11);
+    for _ in 0..3_000 {
+        let recording = &recordings[random.usize(..recordings.len())];
+        let mut body = recording.body();
+        for _ in 0..random.usize(1..20) {
+            if body.is_empty() {
+                break;
+            }
+            let at = random.usize(..body.len());
+            match random.u8(..3) {
+                0 => body[at] = random.u8(..),
+                1 => body.truncate(at),
+                _ => body.insert(at, STRUCTURAL_BYTES[random.usize(..STRUCTURAL_BYTES.len())]),
+            }
+        }
+        let size = random.usize(1..200);
+        let pieces: Vec<&[u8]> = body.chunks(size).collect();
+        let (observed, timings, _) = observe(recording, &pieces);
+        assert!(observed.output_events <= observed.events);
+        assert!(timings.first_output <= timings.last_output);
+    }
+}

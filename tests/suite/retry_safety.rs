@@ -1,0 +1,217 @@
+//! A request that a backend may have executed is never retried silently. A close of a pooled
+//! connection counts as a failure, unless the close and the request crossed on the connection.
+
+use crate::support::scripted_backend::{ScriptedBackend, Seen, Step, json};
+use crate::support::test_gateway::{
+    Running, Setup, advance_time, start, start_with, status, with_paused_time,
+};
+use std::time::Duration;
+use tokenweir::proxy::retry;
+use tokenweir_core::record::{FailoverDenialReason, Outcome};
+
+const CHAT: &str = "/v1/chat/completions";
+const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
+const STORE: &str = r#"{"model":"tiny","store":true,"messages":[]}"#;
+const POISON: &str = r#"{"model":"tiny","messages":["poison"]}"#;
+/// Longer than the maximum delay of a close that crosses a request.
+const AFTER_CROSSING: Duration = Duration::from_millis(20);
+
+fn has_body(seen: &Seen, body: &str) -> bool {
+    seen.body == body.as_bytes()
+}
+
+/// A backend that answers every request except `fatal`, which it reads and then follows `steps`.
+async fn closing_on(fatal: &'static str, steps: fn() -> Vec<Step>) -> ScriptedBackend {
+    let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
+    ScriptedBackend::start(move |seen| {
+        if has_body(seen, fatal) { steps() } else { vec![Step::Send(answer.clone())] }
+    })
+    .await
+}
+
+/// A gateway with a pooled connection to each of the backends.
+async fn gateway_with_pooled_connections(fakes: &[ScriptedBackend]) -> Running {
+    let gateway = start(&fakes.iter().map(|fake| fake.addr).collect::<Vec<_>>()).await;
+    while fakes.iter().any(|fake| fake.connections() == 0) {
+        assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+        gateway.record().await;
+    }
+    gateway
+}
+
+/// Number of times that each backend received this request.
+fn request_counts(fakes: &[ScriptedBackend], body: &str) -> Vec<usize> {
+    fakes
+        .iter()
+        .map(|fake| fake.seen().iter().filter(|seen| has_body(seen, body)).count())
+        .collect()
+}
+
+/// Sends a request, upon which its backends close their connections after they have read it, too
+/// late for a crossing close. Returns the response.
+async fn closed_later(gateway: &Running, fakes: &[ScriptedBackend], ask: &'static str) -> Vec<u8> {
+    let asking = gateway.post(CHAT, ask);
+    tokio::pin!(asking);
+    let mut closed = vec![0; fakes.len()];
+    loop {
+        for (closed, (fake, times)) in
+            closed.iter_mut().zip(fakes.iter().zip(request_counts(fakes, ask)))
+        {
+            while *closed < times {
+                advance_time(AFTER_CROSSING).await;
+                fake.go();
+                *closed += 1;
+            }
+        }
+        tokio::select! {
+            biased;
+            answer = &mut asking => return answer,
+            () = tokio::task::yield_now() => {}
+        }
+    }
+}
+
+/// Steps that close the connection at once, or when the test releases them.
+fn closing(is_late: bool) -> fn() -> Vec<Step> {
+    if is_late { || vec![Step::Wait, Step::Close] } else { || vec![Step::Close] }
+}
+
+/// Sends a request upon which its backends close their connections. Returns the response.
+async fn closed(
+    gateway: &Running,
+    fakes: &[ScriptedBackend],
+    ask: &'static str,
+    is_late: bool,
+) -> Vec<u8> {
+    if is_late {
+        closed_later(gateway, fakes, ask).await
+    } else {
+        with_paused_time(gateway.post(CHAT, ask)).await
+    }
+}
+
+#[tokio::test]
+async fn a_written_request_with_side_effects_is_sent_once_for_any_kind_of_close() {
+    for is_late in [false, true] {
+        let close = closing(is_late);
+        let fakes = [closing_on(STORE, close).await, closing_on(STORE, close).await];
+        let gateway = gateway_with_pooled_connections(&fakes).await;
+        let answer = closed(&gateway, &fakes, STORE, is_late).await;
+        assert_eq!(status(&answer), 502);
+        assert_eq!(request_counts(&fakes, STORE).iter().sum::<usize>(), 1);
+        let record = gateway.record().await;
+        assert_eq!((record.outcome, record.attempts.len()), (Outcome::UpstreamError, 1));
+        assert_eq!(record.not_retried, Some(FailoverDenialReason::SideEffects));
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_closes_pooled_connections_is_not_sent_to_a_third_backend() {
+    for is_late in [false, true] {
+        let mut fakes = Vec::new();
+        for _ in 0..5 {
+            fakes.push(closing_on(POISON, closing(is_late)).await);
+        }
+        let gateway = gateway_with_pooled_connections(&fakes).await;
+        let answer = closed(&gateway, &fakes, POISON, is_late).await;
+        assert_eq!(status(&answer), 502);
+        let closed_connections =
+            request_counts(&fakes, POISON).into_iter().filter(|times| *times > 0).count();
+        assert_eq!(closed_connections, 2, "after the second close, the request is suspect");
+        assert_eq!(gateway.record().await.not_retried, Some(FailoverDenialReason::PoisonRequest));
+    }
+}
+
+#[tokio::test]
+async fn a_late_close_of_a_pooled_connection_counts_as_attempt_in_the_budget_and_in_the_breaker() {
+    let fake = closing_on(POISON, || vec![Step::Wait, Step::Close]).await;
+    let gateway = gateway_with_pooled_connections(std::slice::from_ref(&fake)).await;
+    for _ in 0..5 {
+        // Each request uses a connection that has carried a response before.
+        assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+        gateway.record().await;
+        let before = request_counts(std::slice::from_ref(&fake), POISON);
+        let (answer, ()) = tokio::join!(gateway.post(CHAT, POISON), async {
+            while request_counts(std::slice::from_ref(&fake), POISON) == before {
+                tokio::task::yield_now().await;
+            }
+            advance_time(AFTER_CROSSING).await;
+            fake.go();
+        });
+        assert_eq!(status(&answer), 502);
+        let record = gateway.record().await;
+        assert_eq!(record.attempts.len(), 1);
+        assert_eq!(record.attempts[0].failure, Some("connection_reset"));
+    }
+    assert_eq!(fake.seen().iter().filter(|seen| has_body(seen, POISON)).count(), 5);
+}
+
+#[tokio::test]
+async fn requests_for_unknown_models_use_no_retry_budget() {
+    let missing = || json("404 Not Found", r#"{"detail":"Not Found"}"#);
+    let fakes =
+        [ScriptedBackend::answering(missing()).await, ScriptedBackend::answering(missing()).await];
+    let addresses = fakes.each_ref().map(|fake| fake.addr);
+    let retry = retry::RetrySettings {
+        budget_ratio: 0.0,
+        min_retries_per_second: 1,
+        ..retry::RetrySettings::default()
+    };
+    let gateway = start_with(&addresses, Setup { retry, ..Setup::default() }).await;
+    for _ in 0..20 {
+        let answer = gateway.post("/v1/embeddings", r#"{"model":"tiny","input":"x"}"#).await;
+        assert_eq!(status(&answer), 404);
+        let record = gateway.record().await;
+        assert_eq!((record.attempts.len(), record.not_retried), (1, None));
+    }
+    assert_eq!(fakes.iter().map(|fake| fake.seen().len()).sum::<usize>(), 20);
+}
+
+#[tokio::test]
+async fn a_request_without_output_fails_over_from_a_backend_that_goes_down() {
+    let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
+    let frozen = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
+    let other = ScriptedBackend::answering(answer).await;
+    other.set_healthy(false);
+    let setup = Setup { scrape_interval: Duration::from_millis(20), ..Setup::default() };
+    let gateway = start_with(&[frozen.addr, other.addr], setup).await;
+    let asking = gateway.post(CHAT, ASK);
+    let falling = async {
+        while frozen.seen().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        frozen.set_healthy(false);
+        let pool = gateway.pool.backends();
+        pool[0].wait_declared_down().await;
+        assert_eq!(frozen.seen().len(), 1, "without another backend, the request stays");
+        other.set_healthy(true);
+        frozen.closed().await;
+    };
+    let (answer, ()) = tokio::join!(asking, falling);
+    assert_eq!(status(&answer), 200);
+    let record = gateway.record().await;
+    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    assert_eq!(failures, [Some("backend_down"), None]);
+    assert_eq!(record.outcome, Outcome::Ok);
+}
+
+#[tokio::test]
+async fn a_request_with_side_effects_stays_at_a_backend_that_goes_down() {
+    let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
+    let slow = ScriptedBackend::start(move |_| vec![Step::Wait, Step::Send(answer.clone())]).await;
+    let other = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    other.set_healthy(false);
+    let setup = Setup { scrape_interval: Duration::from_millis(20), ..Setup::default() };
+    let gateway = start_with(&[slow.addr, other.addr], setup).await;
+    let (answer, ()) = tokio::join!(gateway.post(CHAT, STORE), async {
+        while slow.seen().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        slow.set_healthy(false);
+        other.set_healthy(true);
+        gateway.pool.backends()[0].wait_declared_down().await;
+        slow.go();
+    });
+    assert_eq!(status(&answer), 200);
+    assert_eq!((slow.seen().len(), other.seen().len()), (1, 0));
+}

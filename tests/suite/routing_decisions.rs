@@ -1,0 +1,249 @@
+//! The decision log on the admin listener: a decision has the metrics of the backends and the
+//! outcome of the request, and contains no secret.
+
+use crate::metrics::value;
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json, stream_of,
+};
+use crate::support::test_gateway::{Running, Setup, start, start_with};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use tokenweir::telemetry::access_log::AccessLog;
+use tokenweir_core::routing::{Policy, PolicyKind};
+
+const CHAT: &str = "/v1/chat/completions";
+/// Of the 9 prompt tokens, 8 were cached.
+const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12,"prompt_tokens_details":{"cached_tokens":8}}}"#;
+const BODY: &str = r#"{"model":"tiny","stream":true,"prompt_cache_key":"secret-session","messages":[{"role":"user","content":"secret-prompt"}]}"#;
+
+fn answer() -> Vec<u8> {
+    stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])
+}
+
+async fn ask(gateway: &Running, request_id: &str) {
+    send(gateway, request_id, BODY).await;
+}
+
+async fn send(gateway: &Running, request_id: &str, body: &str) {
+    let request = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: gateway\r\nx-request-id: {request_id}\r\n\
+         authorization: Bearer secret-key\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    gateway.raw(request).await;
+}
+
+/// The status and the JSON of a page of the admin listener.
+async fn page(gateway: &Running, path: &str) -> (String, Value) {
+    let page = gateway.admin(path).await;
+    let (head, body) = page.split_once("\r\n\r\n").unwrap();
+    (head[9..12].to_owned(), serde_json::from_str(body).unwrap())
+}
+
+#[tokio::test]
+async fn a_decision_has_every_candidate_and_the_actual_outcome() {
+    let fakes =
+        [ScriptedBackend::answering(answer()).await, ScriptedBackend::answering(answer()).await];
+    let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
+    ask(&gateway, "why-1").await;
+    let record = gateway.record().await;
+    let (status, why) = page(&gateway, "/decisions/why-1").await;
+    assert_eq!(status, "200");
+    let served = fakes.iter().find(|fake| fake.seen().len() == 1).unwrap().addr.to_string();
+    assert_eq!(why["backend"], served);
+    assert_eq!(why["policy"], "kv_aware");
+    assert_eq!(why["reason"], record.decision.as_ref().unwrap().reason());
+    let candidates = why["candidates"].as_array().unwrap();
+    let names: BTreeSet<_> =
+        candidates.iter().map(|one| one["backend"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names, fakes.iter().map(|fake| fake.addr.to_string()).collect());
+    for candidate in candidates {
+        assert_eq!(candidate["chosen"], candidate["backend"] == served);
+        // From the scraped metrics. The certainty of the request of another client decreases with
+        // the age of the scrape.
+        assert_eq!(candidate["kv_usage"], 0.25);
+        assert!((0.9..=1.0).contains(&candidate["running"].as_f64().unwrap()), "{candidate}");
+        let certainty = candidate["certainty"].as_f64().unwrap();
+        assert!((0.9..=1.0).contains(&certainty), "it was scraped just now: {certainty}");
+        assert!(candidate["predicted_ttft_seconds"].as_f64().unwrap() > 0.0);
+        assert_eq!(candidate["predicted_ttft_seconds"], candidate["cost"], "all weigh 1");
+    }
+    let actual = &why["actual"];
+    let ttft = record.upstream_ttft().unwrap().as_secs_f64();
+    assert!((actual["ttft_seconds"].as_f64().unwrap() - ttft).abs() < 1e-4, "{actual}");
+    assert_eq!((&actual["input_tokens"], &actual["cached_tokens"]), (&json!(9), &json!(8)));
+    assert_eq!(actual["outcome"], "ok");
+}
+
+#[tokio::test]
+async fn no_secret_is_in_a_decision() {
+    let fake = ScriptedBackend::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    ask(&gateway, "why-1").await;
+    gateway.record().await;
+    for path in ["/decisions", "/decisions/why-1", "/status"] {
+        let page = gateway.admin(path).await;
+        assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+        assert!(!page.contains("secret"), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn the_newest_decisions_are_listed_and_the_oldest_are_dropped() {
+    let fake = ScriptedBackend::answering(answer()).await;
+    let setup = Setup { decision_log_size: 3, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    for id in ["a", "b", "c", "d"] {
+        ask(&gateway, id).await;
+        gateway.record().await;
+    }
+    let (_, list) = page(&gateway, "/decisions").await;
+    assert_eq!(list["most"], 3);
+    let newest = list["newest"].as_array().unwrap();
+    let ids: Vec<_> = newest.iter().map(|one| one["request_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["d", "c", "b"]);
+    assert_eq!(newest[0]["model"], "tiny");
+    assert_eq!(newest[0]["reason"], "only_candidate");
+    assert!(newest[0]["actual_ttft_seconds"].as_f64().unwrap() > 0.0);
+    assert_eq!(page(&gateway, "/decisions/a").await.0, "404");
+    assert_eq!(page(&gateway, "/decisions/b").await.0, "200");
+}
+
+#[tokio::test]
+async fn an_unknown_request_id_is_not_found_for_any_characters() {
+    let fake = ScriptedBackend::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    ask(&gateway, "a/b?c%20d").await;
+    gateway.record().await;
+    let long = format!("/decisions/{}", "x".repeat(4_000));
+    for path in
+        ["/decisions/nobody", "/decisions/%ff%fe", "/decisions/%00", "/decisions/..%2f..", &long]
+    {
+        let (status, why) = page(&gateway, path).await;
+        assert_eq!(status, "404", "{path}");
+        let problem = why["error"].as_str().unwrap();
+        assert!(problem.contains("not among the last 1024"), "{problem}");
+    }
+    assert_eq!(page(&gateway, "/decisions/a%2Fb%3Fc%2520d").await.1["request_id"], "a/b?c%20d");
+}
+
+#[tokio::test]
+async fn a_request_without_an_available_backend_has_no_decision() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let gateway = start(&[fake.addr]).await;
+    fake.set_healthy(false);
+    gateway.pool.backends()[0].mark_down("gone");
+    ask(&gateway, "refused").await;
+    assert_eq!(gateway.record().await.refusal, Some("no_backend"));
+    assert_eq!(page(&gateway, "/decisions/refused").await.0, "404");
+}
+
+#[tokio::test]
+async fn a_prediction_and_the_actual_ttft_are_in_the_metrics_and_in_the_log() {
+    let fake = ScriptedBackend::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    ask(&gateway, "why-1").await;
+    let record = gateway.record().await;
+    let predicted = record.selected_candidate().unwrap();
+    let error = (record.upstream_ttft().unwrap().as_secs_f64() - predicted.ttft).abs();
+    let page = gateway.admin("/metrics").await;
+    let of = |name: &str| value(&page, &format!("{name}{{backend=\"{}\"}}", fake.addr));
+    let near = |name: &str, expected: f64| {
+        assert!((of(name) - expected).abs() < 1e-9, "{name} is {}, not {expected}", of(name));
+    };
+    near("tokenweir_routing_prediction_error_seconds_count", 1.0);
+    near("tokenweir_routing_prediction_error_seconds_sum", error);
+    near("tokenweir_routing_prediction_ratio_count", 1.0);
+    near("tokenweir_cached_tokens_predicted_total", predicted.candidate.cached);
+    near("tokenweir_cached_tokens_reported_total", 8.0);
+    near("tokenweir_backend_prefill_backlog_tokens", 0.0);
+    near(
+        "tokenweir_backend_prefix_retention_ratio",
+        gateway.pool.backends()[0].load_estimator.learned().retention(),
+    );
+    assert!((0.9..=1.0).contains(&of("tokenweir_backend_load_freshness_ratio")));
+    assert!(of("tokenweir_backend_prefill_tokens_per_second") > 0.0);
+    let (written, lines) = std::sync::mpsc::channel();
+    let write = Box::new(move |lines: String| written.send(lines).unwrap());
+    tokenweir_core::observe::Sink::finished(&AccessLog::new(true, write), &record);
+    let line: Value = serde_json::from_str(&lines.recv().unwrap()).unwrap();
+    assert_eq!((&line["policy"], &line["reason"]), (&json!("kv_aware"), &json!("only_candidate")));
+    let logged = line["predicted_ttft_ms"].as_f64().unwrap();
+    assert!((logged - predicted.ttft * 1e3).abs() < 1e-3, "{logged}");
+    assert_eq!(line["predicted_cached"], predicted.candidate.cached.round());
+}
+
+#[tokio::test]
+async fn the_admin_listener_reports_the_learned_estimates_of_a_backend() {
+    let fake = ScriptedBackend::answering(answer()).await;
+    let gateway = start(&[fake.addr]).await;
+    let learned = async || page(&gateway, "/status").await.1["backends"][0]["learned"].clone();
+    assert_eq!(learned().await["ttft_seconds"], Value::Null);
+    ask(&gateway, "why-1").await;
+    let record = gateway.record().await;
+    let after = learned().await;
+    let ttft = record.upstream_ttft().unwrap().as_secs_f64();
+    assert!((after["ttft_seconds"].as_f64().unwrap() - ttft).abs() < 0.01, "{after}");
+    assert!(after["bytes_per_token"].as_f64().unwrap() > 0.0);
+}
+
+/// The first request stays at the first backend without output. Then round robin selects that
+/// backend again, where `least_requests` would not.
+#[tokio::test]
+async fn a_shadow_policy_is_evaluated_and_never_applied() {
+    let script = |_: &_| {
+        let rest = [ROLE, WORD, FINISH, "[DONE]"].iter().flat_map(|event| chunk(event));
+        let rest = rest.chain(*b"0\r\n\r\n").collect();
+        vec![Step::Send(event_stream_head()), Step::Wait, Step::Send(rest)]
+    };
+    let (slow, quick) =
+        (ScriptedBackend::start(script).await, ScriptedBackend::answering(answer()).await);
+    let setup = Setup {
+        policy: Policy { kind: PolicyKind::RoundRobin, ..Policy::default() },
+        shadow: vec![PolicyKind::LeastRequests, PolicyKind::RoundRobin],
+        ..Setup::default()
+    };
+    let gateway = start_with(&[slow.addr, quick.addr], setup).await;
+    let finish = async {
+        while slow.seen().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        slow.go();
+        gateway.record().await;
+        slow.go();
+        gateway.record().await;
+    };
+    let others = async {
+        while slow.seen().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        ask(&gateway, "second").await;
+        gateway.record().await;
+        tokio::join!(ask(&gateway, "third"), finish);
+    };
+    // Seconds of work for the first backend.
+    let long =
+        BODY.replacen("\"content\":\"", &format!("\"content\":\"{}", "long ".repeat(20_000)), 1);
+    tokio::join!(send(&gateway, "first", &long), others);
+    assert_eq!(
+        (slow.seen().len(), quick.seen().len()),
+        (2, 1),
+        "round robin is the applied policy"
+    );
+    let metrics = gateway.admin("/metrics").await;
+    let of = |series: &str| value(&metrics, &format!("tokenweir_shadow_{series}"));
+    let counts = ["same", "different"].map(|result| {
+        of(&format!("decisions_total{{policy=\"least_requests\",result=\"{result}\"}}"))
+    });
+    assert_eq!(counts.map(f64::to_bits), [2.0, 1.0].map(f64::to_bits), "{counts:?}");
+    let itself = of("decisions_total{policy=\"round_robin\",result=\"same\"}");
+    assert_eq!(itself.to_bits(), 0, "the active policy is not its own shadow");
+    let (_, third) = page(&gateway, "/decisions/third").await;
+    let shadow = &third["shadow"][0];
+    assert_eq!(shadow["policy"], "least_requests");
+    assert_eq!(shadow["backend"], quick.addr.to_string());
+    let regret = shadow["regret_seconds"].as_f64().unwrap();
+    let saving = of("saving_seconds_total{policy=\"least_requests\"}");
+    assert!(regret < 0.0 && (saving + regret).abs() < 1e-5, "{regret} {saving}");
+    assert_eq!(of("regret_seconds_total{policy=\"least_requests\"}").to_bits(), 0);
+}

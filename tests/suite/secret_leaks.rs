@@ -1,0 +1,269 @@
+//! Secrets in every place where a client, a backend or the configuration can have one, through the
+//! real program with its most verbose settings. No secret may appear in logs, metrics, traces or
+//! admin pages.
+
+mod program;
+mod secret_responses;
+
+use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
+use crate::support::test_gateway::post;
+use program::{Collector, Ended, Program};
+use secret_responses::{APIS, Api, answer, secret};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// The behaviours of the backend.
+const BEHAVIOURS: [&str; 7] =
+    ["whole", "error_status", "bad_request", "error_event", "cut", "garbage", "hang"];
+
+/// The headers with secrets of every request.
+fn headers() -> String {
+    let value = |name: &str| secret(&format!("header-{name}"));
+    format!(
+        "authorization: Bearer {}\r\nx-api-key: {}\r\ncookie: session={}\r\nx-custom: {}\r\n\
+         referer: http://{}/\r\nx-session-id: {}\r\nproxy-authorization: {}\r\n\
+         x-tier: {}\r\nx-tenant: {}\r\nbaggage: user={}\r\nx-forwarded-for: {}\r\n\
+         api-key: {}\r\nx-goog-api-key: {}\r\nx-auth-token: {}\r\nopenai-organization: {}\r\n\
+         openai-project: {}\r\norigin: http://{}\r\nx-amz-security-token: {}\r\n",
+        value("authorization"),
+        value("x-api-key"),
+        value("cookie"),
+        value("custom"),
+        value("referer"),
+        value("session"),
+        value("proxy-authorization"),
+        value("tier"),
+        value("tenant"),
+        value("baggage"),
+        value("forwarded-for"),
+        value("api-key"),
+        value("goog-api-key"),
+        value("auth-token"),
+        value("organization"),
+        value("project"),
+        value("origin"),
+        value("amz-security-token"),
+    )
+}
+
+/// A request of this API with a secret in every field.
+fn body(api: &Api, is_stream: bool, model: &str) -> Value {
+    let content = |role: &str| {
+        json!([
+            { "type": "text", "text": secret(&format!("prompt-{role}")) },
+            { "type": "image_url", "image_url": {
+                "url": format!("data:image/png;base64,{}", secret("image")) } },
+        ])
+    };
+    let messages: Vec<Value> = ["system", "developer", "user", "assistant", "tool"]
+        .iter()
+        .map(|role| json!({ "role": role, "content": content(role), "tool_call_id": secret("call-id") }))
+        .collect();
+    let mut body = json!({
+        "model": model, "stream": is_stream, "max_tokens": 8,
+        "user": secret("user"), "metadata": { "trace": secret("metadata") },
+        "prompt_cache_key": secret("cache-key"), "cache_salt": secret("cache-salt"),
+        "safety_identifier": secret("safety"), "stop": [secret("stop")],
+        "tools": [{ "type": "function", "function": {
+            "name": "f", "description": secret("tool-definition"), "parameters": {} } }],
+        "response_format": { "type": secret("response-format") },
+    });
+    match api.name {
+        "chat" | "messages" => body["messages"] = json!(messages),
+        "completions" => {
+            body["prompt"] = json!([secret("prompt-completion"), secret("prompt-second")]);
+        }
+        _ => body["input"] = json!(messages),
+    }
+    if api.name == "messages" {
+        body["system"] = json!(secret("prompt-anthropic-system"));
+    }
+    if api.name == "responses" {
+        body["instructions"] = json!(secret("prompt-instructions"));
+    }
+    body
+}
+
+/// Sends a request with the secret headers and reads the response, or disconnects at the first
+/// byte.
+async fn send(to: &Program, path: &str, play: &str, body: &str) -> Vec<u8> {
+    let extra = format!("\r\nx-play: {play}\r\n{}", headers());
+    let request =
+        post(&format!("{path}?key={}", secret("query")), body).replacen("\r\n", &extra, 1);
+    let mut stream = TcpStream::connect(to.clients).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    if play == "hang" {
+        stream.read_buf(&mut answer).await.unwrap();
+    } else {
+        // A cut connection can end in a reset.
+        let _ = stream.read_to_end(&mut answer).await;
+    }
+    answer
+}
+
+/// A backend with the behaviour that the request header names.
+fn play(seen: &Seen) -> Vec<Step> {
+    let header = |line: &str| line.strip_prefix("x-play: ").map(str::to_owned);
+    let play = seen.head.lines().find_map(header).unwrap_or_default();
+    let path = seen.head.split([' ', '?']).nth(1).unwrap();
+    let api = APIS.iter().find(|api| api.path == path).unwrap();
+    let is_stream = serde_json::from_slice::<Value>(&seen.body).unwrap()["stream"] == true;
+    answer(api, is_stream, &play)
+}
+
+/// Sends every request of the table, and requests that the gateway rejects. Returns the responses.
+async fn send_all_requests(program: &Program) -> Vec<Vec<u8>> {
+    let mut got = Vec::new();
+    for api in &APIS {
+        for is_stream in [true, false] {
+            for play in BEHAVIOURS {
+                // A plain response has no events, and no byte of it is sent before its end.
+                if is_stream || !matches!(play, "error_event" | "hang") {
+                    let body = body(api, is_stream, "tiny").to_string();
+                    got.push(send(program, api.path, play, &body).await);
+                }
+            }
+        }
+        let unknown = body(api, true, &secret("model")).to_string();
+        got.push(send(program, api.path, "whole", &unknown).await);
+        let garbage = format!("{{\"{}\": no JSON", secret("garbage"));
+        got.push(send(program, api.path, "whole", &garbage).await);
+        let twice = format!("{{\"model\":\"{0}\",\"model\":\"{0}\"}}", secret("twice"));
+        got.push(send(program, api.path, "whole", &twice).await);
+    }
+    got.push(send(program, &format!("/v1/{}", secret("path")), "whole", "{}").await);
+    let (name, key) = (secret("url-user"), secret("url-password"));
+    for api in &APIS {
+        let absolute = format!("http://{name}:{key}@elsewhere.example{}", api.path);
+        let body = body(api, true, "tiny").to_string();
+        got.push(send(program, &absolute, "whole", &body).await);
+        // With a second host, the request is rejected.
+        let two = format!("whole\r\nhost: {name}:{key}@elsewhere.example");
+        got.push(send(program, api.path, &two, &body).await);
+    }
+    got
+}
+
+/// The names of the secrets in a text.
+fn leaked(text: &[u8]) -> BTreeSet<String> {
+    let text = String::from_utf8_lossy(text);
+    let names = text.split(secret_responses::SECRET_PREFIX).skip(1);
+    let end = |rest: &str| rest.find("-end").map_or(rest.len().min(40), |end| end);
+    names.map(|rest| rest.chars().take(end(rest)).collect()).collect()
+}
+
+/// Runs all requests and asserts that the secrets are only where they may be.
+async fn nothing_leaks(format: &str, more: &str) -> Ended {
+    let fake = ScriptedBackend::start(play).await;
+    let collector = Collector::start().await;
+    let mut program = Program::start(format, more, fake.addr, collector.addr).await;
+    let got = send_all_requests(&program).await;
+    program.wait_for_requests(got.len()).await;
+    let mut places = Vec::new();
+    for page in ["/metrics", "/status", "/streams", "/decisions", "/config", "/readyz"] {
+        places.push((page.to_owned(), program.admin(page).await.into_bytes()));
+    }
+    let ended = program.stop();
+    places.push(("spans".into(), collector.received()));
+    assert!(fake.seen().len() > got.len() / 2, "the backend received the requests");
+    let seen = fake.seen();
+    let sent = seen.iter().map(|seen| [seen.head.as_bytes(), &seen.body].concat());
+    let arrived: BTreeSet<String> =
+        sent.chain(got.clone()).flat_map(|text| leaked(&text)).collect();
+    assert!(arrived.len() >= 47, "the secrets reached the backend: {arrived:?}");
+    let count = |text: &[u8]| String::from_utf8_lossy(text).lines().count();
+    assert_eq!(count(&ended.access_log), got.len(), "one line per request");
+    assert!(count(&ended.log) > got.len(), "the program logs verbosely");
+    places.push(("access log".into(), ended.access_log.clone()));
+    places.push(("log".into(), ended.log.clone()));
+    places.push(("capture".into(), ended.capture.clone()));
+    for (place, text) in places {
+        assert!(text.len() > 20, "{place} says something");
+        let leaked = leaked(&text);
+        assert!(leaked.is_empty(), "{place} ({format}) contains {leaked:?}");
+    }
+    ended
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn json_logs_contain_no_secret() {
+    let ended = nothing_leaks("json", "").await;
+    assert!(ended.content.is_empty(), "there is no payload log");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_logs_contain_no_secret() {
+    nothing_leaks("human", "").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_payload_log_contains_prompts_and_responses() {
+    let ended = nothing_leaks("json", ", sample: 1.0, max_bytes: 64KiB").await;
+    let text = String::from_utf8(ended.content).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let written = leaked(text.as_bytes());
+    let known = |prefixes: &[&str]| prefixes.iter().any(|name| written.contains(*name));
+    assert!(known(&["prompt-user"]) && known(&["answer"]) && known(&["whole-answer"]));
+    let other_secrets = written.iter().filter(|name| {
+        !["prompt", "answer", "whole-answer", "image", "call-id", "tool-definition"]
+            .iter()
+            .any(|part| name.starts_with(part))
+    });
+    assert_eq!(
+        other_secrets.collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "no header, key or reasoning"
+    );
+    assert!(
+        lines.iter().all(|line| line["request_id"].is_string() && line["trace_id"].is_string())
+    );
+    let answers: BTreeSet<&str> =
+        lines.iter().map(|line| line["answer"].as_str().unwrap()).collect();
+    let (streamed, whole) = (secret("answer"), secret("whole-answer"));
+    assert_eq!(answers, BTreeSet::from(["", &*streamed, &*whole]));
+}
+
+/// Client-chosen names with line breaks and terminal control sequences.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_chosen_names_cannot_break_log_lines_or_control_a_terminal() {
+    const CONTROL_SEQUENCE: &str = "\u{1b}[2J\u{9b}31m\r\n\u{7}\u{202e}\" outcome=\"ok";
+    for format in ["json", "human"] {
+        let error = json!({ "error": { "message": CONTROL_SEQUENCE, "type": CONTROL_SEQUENCE, "code": CONTROL_SEQUENCE } });
+        let refusal = crate::support::scripted_backend::json("500 Oh", &error.to_string());
+        let fake = ScriptedBackend::answering(refusal).await;
+        fake.set_models(&["tiny", CONTROL_SEQUENCE]);
+        let collector = Collector::start().await;
+        let mut program = Program::start(format, "", fake.addr, collector.addr).await;
+        let body = json!({ "model": CONTROL_SEQUENCE, "messages": [] }).to_string();
+        for id in ["\u{9b}2J", "a\tb", "a\" b=\"c", "{\"outcome\":\"ok\"}"] {
+            let extra = format!("\r\nx-request-id: {id}\r\nx-tier: {id}\r\ntraceparent: {id}\r\n");
+            let request = post(APIS[0].path, &body).replacen("\r\n", &extra, 1);
+            let mut stream = TcpStream::connect(program.clients).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            stream.read_to_end(&mut Vec::new()).await.unwrap();
+        }
+        program.wait_for_requests(4).await;
+        let ended = program.stop();
+        let access_log = String::from_utf8(ended.access_log).unwrap();
+        assert_eq!(access_log.lines().count(), 4, "{access_log}");
+        for line in access_log.lines() {
+            if format == "json" {
+                let line: Value = serde_json::from_str(line).unwrap();
+                assert_eq!(
+                    (&line["model"], &line["outcome"]),
+                    (&json!(CONTROL_SEQUENCE), &json!("upstream_error"))
+                );
+            } else {
+                assert!(line.starts_with("20") && line.contains(" 500 upstream_error "), "{line}");
+            }
+        }
+        let log = String::from_utf8(ended.log).unwrap();
+        for line in access_log.lines().chain(log.lines()) {
+            let is_order = |c: char| c.is_control() || c == '\u{202e}';
+            assert!(!line.chars().any(is_order), "{line:?}");
+        }
+    }
+}

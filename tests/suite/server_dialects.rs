@@ -1,0 +1,265 @@
+//! Chat and text completions in the dialects of different servers, in short streams: those of vLLM
+//! and SGLang from their sources, those of llama.cpp from its sources and issues, those of OpenAI
+//! from its reference.
+
+use crate::support::record_facts::{facts, record_of_response, response_with_injected_usage};
+use crate::support::scripted_backend::SGLANG;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokenweir_core::record::{RequestRecord, UninspectedReason};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+async fn streamed(path: &str, sent: &str) -> RequestRecord {
+    record_of_response(path, "text/event-stream; charset=utf-8", sent).await
+}
+
+async fn facts_of(path: &str, sent: &str) -> Value {
+    facts(&streamed(path, sent).await)
+}
+
+/// SGLang 0.5.23, `entrypoints/openai/serving_chat.py`: explicit nulls, a separate finish chunk,
+/// chunks without choices that are no usage, and named events.
+const SGLANG_CHAT: &str = concat!(
+    r#"data: {"id":"a1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"","reasoning_content":null,"tool_calls":null},"logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":null}"#,
+    "\n\n",
+    r#"data: {"id":"a1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":null,"content":null,"reasoning_content":"Hm","tool_calls":null},"logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":null}"#,
+    "\n\n",
+    r#"data: {"id":"a1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":null,"content":"Hi","reasoning_content":null,"tool_calls":null},"logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":null}"#,
+    "\n\n",
+    r#"data: {"id":"a1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":null,"content":null,"reasoning_content":null,"tool_calls":null},"logprobs":null,"finish_reason":"stop","matched_stop":151645}],"usage":null}"#,
+    "\n\n",
+    r#"data: {"id":"a1","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"usage":null,"sglext":{"routed_experts":"AAEC"}}"#,
+    "\n\n",
+    "event: sglext_ids\n",
+    r#"data: {"prompt_token_ids":[1,2,3],"output_ids":[[4,5]]}"#,
+    "\n\n",
+    r#"data: {"id":"a1","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":9,"total_tokens":13,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":8},"reasoning_tokens":2}}"#,
+    "\n\n",
+    "data: [DONE]\n\n",
+);
+
+#[tokio::test]
+async fn sglang_writes_explicit_nulls_and_a_separate_finish_chunk() {
+    let record = streamed(CHAT, SGLANG_CHAT).await;
+    let expected = json!({
+        "outcome": "ok", "outputs": 2, "finish": ["stop"], "tokens": [9, 4, 8, 2],
+        "source": "exact",
+    });
+    assert_eq!(facts(&record), expected);
+    assert_eq!(record.observed.events, 8);
+    assert_eq!(record.observed.uninspected_reason, None);
+    let timings = &record.timings;
+    assert!(timings.first_output.is_some() && timings.first_answer >= timings.first_output);
+}
+
+#[tokio::test]
+async fn only_the_usage_chunk_of_sglang_is_removed_and_no_other_chunk_without_choices() {
+    let is_usage = |block: &&str| block.contains("\"usage\":{");
+    let expected: String =
+        SGLANG_CHAT.split_inclusive("\n\n").filter(|block| !is_usage(block)).collect();
+    assert_eq!(response_with_injected_usage(SGLANG, CHAT, SGLANG_CHAT).await, expected);
+}
+
+/// llama.cpp, `tools/server`: the role chunk has a null content, the last chunk has the timings,
+/// keep-alives are comments.
+#[tokio::test]
+async fn llama_cpp_reports_timings_and_sends_keep_alive_comments() {
+    let sent = concat!(
+        ":\n\n",
+        r#"data: {"choices":[{"finish_reason":null,"index":0,"delta":{"role":"assistant","content":null}}],"created":1,"id":"chatcmpl-l","model":"m","system_fingerprint":"b1-abc","object":"chat.completion.chunk"}"#,
+        "\n\n",
+        r#"data: {"choices":[{"finish_reason":null,"index":0,"delta":{"reasoning_content":"Hm"}}],"created":1,"id":"chatcmpl-l","model":"m","system_fingerprint":"b1-abc","object":"chat.completion.chunk"}"#,
+        "\n\n: ping\n\n",
+        r#"data: {"choices":[{"finish_reason":null,"index":0,"delta":{"content":"Hi"}}],"created":1,"id":"chatcmpl-l","model":"m","system_fingerprint":"b1-abc","object":"chat.completion.chunk"}"#,
+        "\n\n",
+        r#"data: {"choices":[{"finish_reason":"stop","index":0,"delta":{}}],"created":1,"id":"chatcmpl-l","model":"m","system_fingerprint":"b1-abc","object":"chat.completion.chunk","timings":{"cache_n":0,"prompt_n":9,"prompt_ms":31.5,"prompt_per_token_ms":3.5,"prompt_per_second":285.7,"predicted_n":3,"predicted_ms":12.25,"predicted_per_token_ms":4.08,"predicted_per_second":244.9}}"#,
+        "\n\ndata: [DONE]\n\n",
+    );
+    let record = streamed(CHAT, sent).await;
+    let expected = json!({
+        "outcome": "ok", "outputs": 2, "finish": ["stop"], "tokens": [null, null, null, null],
+        "source": "estimated",
+    });
+    assert_eq!(facts(&record), expected);
+    assert_eq!(record.output_tokens(), Some(3), "the stop token has no text");
+    assert_eq!((record.observed.comments, record.observed.events), (2, 5));
+    let engine = record.observed.engine_times.unwrap();
+    assert_eq!((engine.queue, engine.prefill), (None, Some(Duration::from_micros(31_500))));
+    assert_eq!(engine.decode, Some(Duration::from_micros(12_250)));
+}
+
+/// Older builds of llama.cpp write an error in a separate field.
+#[tokio::test]
+async fn an_error_line_of_llama_cpp_is_an_error() {
+    let sent = concat!(
+        r#"data: {"choices":[{"finish_reason":null,"index":0,"delta":{"content":"Hi"}}],"created":1,"id":"chatcmpl-l","model":"m","object":"chat.completion.chunk"}"#,
+        "\n\n",
+        r#"error: {"code":500,"message":"context shift is disabled","type":"server_error"}"#,
+        "\n\n",
+    );
+    let expected = json!({
+        "outcome": "stream_error", "outputs": 1, "finish": [null],
+        "tokens": [null, null, null, null], "source": "estimated",
+    });
+    assert_eq!(facts_of(CHAT, sent).await, expected);
+}
+
+/// vLLM's Rust front end: absent members instead of nulls, a role without content, a separate
+/// finish chunk.
+#[tokio::test]
+async fn the_rust_front_end_of_vllm_omits_nulls() {
+    let sent = concat!(
+        r#"data: {"id":"chatcmpl-1a2b3c4d","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant"}}]}"#,
+        "\n\n",
+        r#"data: {"id":"chatcmpl-1a2b3c4d","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"Hi"}}]}"#,
+        "\n\n",
+        r#"data: {"id":"chatcmpl-1a2b3c4d","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{},"finish_reason":"length"}]}"#,
+        "\n\n",
+        r#"data: {"id":"chatcmpl-1a2b3c4d","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10,"prompt_tokens_details":null,"completion_tokens_details":{"reasoning_tokens":0}}}"#,
+        "\n\ndata: [DONE]\n\n",
+    );
+    let expected = json!({
+        "outcome": "ok", "outputs": 1, "finish": ["length"], "tokens": [9, 1, null, 0],
+        "source": "exact",
+    });
+    assert_eq!(facts_of(CHAT, sent).await, expected);
+}
+
+/// OpenAI: `usage` is null in every chunk but the last, and padding hides the token lengths.
+#[tokio::test]
+async fn openai_writes_null_usage_and_padding_in_every_chunk() {
+    let sent = concat!(
+        r#"data: {"id":"chatcmpl-o","object":"chat.completion.chunk","created":1,"model":"m","service_tier":"default","system_fingerprint":"fp_1","choices":[{"index":0,"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}],"usage":null,"obfuscation":"kD3x"}"#,
+        "\n\n",
+        r#"data: {"id":"chatcmpl-o","object":"chat.completion.chunk","created":1,"model":"m","service_tier":"default","system_fingerprint":"fp_1","choices":[{"index":0,"delta":{"content":"Hi"},"logprobs":null,"finish_reason":null}],"usage":null,"obfuscation":"a"}"#,
+        "\n\n",
+        r#"data: {"id":"chatcmpl-o","object":"chat.completion.chunk","created":1,"model":"m","service_tier":"default","system_fingerprint":"fp_1","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"usage":null,"obfuscation":"Zz91"}"#,
+        "\n\n",
+        r#"data: {"id":"chatcmpl-o","object":"chat.completion.chunk","created":1,"model":"m","service_tier":"default","system_fingerprint":"fp_1","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":10,"total_tokens":19,"prompt_tokens_details":{"cached_tokens":0,"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":8,"audio_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}},"obfuscation":""}"#,
+        "\n\ndata: [DONE]\n\n",
+    );
+    let expected = json!({
+        "outcome": "ok", "outputs": 1, "finish": ["stop"], "tokens": [9, 10, 0, 8],
+        "source": "exact",
+    });
+    assert_eq!(facts_of(CHAT, sent).await, expected);
+}
+
+/// vLLM's Python front end merges tokens for a slow client into one chunk.
+#[tokio::test]
+async fn the_number_of_logprobs_is_the_number_of_tokens_of_a_chunk() {
+    let sent = concat!(
+        r#"data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}"#,
+        "\n\n",
+        r#"data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"A B"},"logprobs":{"content":[{"token":"A","logprob":-0.1,"bytes":[65],"top_logprobs":[{"token":"A","logprob":-0.1,"bytes":[65]},{"token":"]","logprob":-3.0,"bytes":[93]}]},{"token":" B","logprob":-0.2,"bytes":[32,66],"top_logprobs":[]}]},"finish_reason":null,"token_ids":null}]}"#,
+        "\n\n",
+        r#"data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":" C"},"logprobs":{"content":[{"token":" C","logprob":-0.1,"bytes":[32,67],"top_logprobs":[]}]},"finish_reason":"length","stop_reason":null,"token_ids":null}]}"#,
+        "\n\ndata: [DONE]\n\n",
+    );
+    let record = streamed(CHAT, sent).await;
+    let expected = json!({
+        "outcome": "ok", "outputs": 2, "finish": ["length"],
+        "tokens": [null, null, null, null], "source": "continuous",
+    });
+    assert_eq!(facts(&record), expected);
+    assert_eq!((record.output_tokens(), record.observed.counted_event_tokens), (Some(3), 3));
+    assert_eq!(record.observed.chunk_tokens.max(), Some(2.0));
+}
+
+/// `return_token_ids` writes the ids of a whole prompt into one line, and logprobs can add
+/// megabytes.
+#[tokio::test]
+async fn a_line_of_ten_megabytes_is_parsed() {
+    let ids = "151643,".repeat(1_500_000);
+    let sent = format!(
+        concat!(
+            r#"data: {{"id":"c","model":"m","choices":[{{"index":0,"delta":{{"role":"assistant","content":""}},"finish_reason":null}}],"prompt_token_ids":[{}0]}}"#,
+            "\n\n",
+            r#"data: {{"id":"c","model":"m","choices":[{{"index":0,"delta":{{"content":"Hi"}},"finish_reason":"length","token_ids":[{}0]}}]}}"#,
+            "\n\ndata: [DONE]\n\n",
+        ),
+        ids, ids
+    );
+    assert!(sent.len() > 20_000_000);
+    let record = streamed(CHAT, &sent).await;
+    assert_eq!((record.output_tokens(), record.observed.output_events), (Some(1_500_001), 1));
+    assert_eq!(
+        (record.outcome.as_str(), record.observed.uninspected_reason),
+        ("ok", None::<UninspectedReason>)
+    );
+}
+
+/// vLLM numbers the choices of several prompts from 0 and interleaves them.
+#[tokio::test]
+async fn several_prompts_are_choices_that_end_separately() {
+    let sent = concat!(
+        r#"data: {"id":"cmpl-a","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" Hi","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}"#,
+        "\n\n",
+        r#"data: {"id":"cmpl-a","object":"text_completion","created":1,"model":"m","choices":[{"index":1,"text":" Yo","logprobs":null,"finish_reason":"length","stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}"#,
+        "\n\n",
+        r#"data: {"id":"cmpl-a","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":null}]}"#,
+        "\n\n",
+        r#"data: {"id":"cmpl-a","object":"text_completion","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":4,"total_tokens":7,"completion_tokens":3}}"#,
+        "\n\ndata: [DONE]\n\n",
+    );
+    let record = streamed(COMPLETIONS, sent).await;
+    let expected = json!({
+        "outcome": "ok", "outputs": 2, "finish": ["stop", "length"],
+        "tokens": [4, 3, null, null], "source": "exact",
+    });
+    assert_eq!(facts(&record), expected);
+    assert_eq!(record.tpot(), None, "the token counts are a sum over the choices");
+}
+
+/// With `echo`, the prompt is in the first chunk of a choice. Only estimates count it as output.
+#[tokio::test]
+async fn an_echoed_prompt_counts_as_output_in_estimates() {
+    let sent = concat!(
+        r#"data: {"id":"cmpl-a","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"The router","logprobs":null,"finish_reason":null,"stop_reason":null}]}"#,
+        "\n\n",
+        r#"data: {"id":"cmpl-a","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" is","logprobs":null,"finish_reason":"length","stop_reason":null}]}"#,
+        "\n\n",
+        r#"data: {"id":"cmpl-a","object":"text_completion","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":2,"total_tokens":3,"completion_tokens":1}}"#,
+        "\n\ndata: [DONE]\n\n",
+    );
+    let expected = json!({
+        "outcome": "ok", "outputs": 2, "finish": ["length"], "tokens": [2, 1, null, null],
+        "source": "exact",
+    });
+    assert_eq!(facts_of(COMPLETIONS, sent).await, expected);
+}
+
+/// Two choices of vLLM's chat: a role chunk each, then their chunks in any order.
+#[tokio::test]
+async fn two_choices_have_separate_gaps_and_ends() {
+    let chunk = |index: u8, delta: &str, finish: &str| {
+        format!(
+            "data: {{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\
+             \"choices\":[{{\"index\":{index},\"delta\":{delta},\"logprobs\":null,\
+             \"finish_reason\":{finish},\"token_ids\":null}}]}}\n\n"
+        )
+    };
+    let role = r#"{"role":"assistant","content":""}"#;
+    let call = r#"{"tool_calls":[{"id":"chatcmpl-tool-1","type":"function","index":0,"function":{"name":"f","arguments":""}}]}"#;
+    let arguments = r#"{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}"#;
+    let sent = [
+        chunk(0, role, "null"),
+        chunk(1, role, "null"),
+        chunk(1, r#"{"content":"Hi"}"#, "null"),
+        chunk(0, call, "null"),
+        chunk(0, arguments, "null"),
+        chunk(1, r#"{"content":"!"}"#, "\"length\""),
+        chunk(0, r#"{"content":""}"#, "\"tool_calls\""),
+        "data: [DONE]\n\n".into(),
+    ]
+    .concat();
+    let record = streamed(CHAT, &sent).await;
+    let expected = json!({
+        "outcome": "ok", "outputs": 4, "finish": ["tool_calls", "length"],
+        "tokens": [null, null, null, null], "source": "estimated",
+    });
+    assert_eq!(facts(&record), expected);
+    assert_eq!(record.observed.inter_chunk_latency.count(), 2, "one per choice");
+}

@@ -1,0 +1,362 @@
+//! Limits for slow, numerous and greedy clients: each limit is enforced with a clear error and
+//! without delays for other clients.
+
+use crate::support::http2_client;
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json, stream_of,
+};
+use crate::support::test_gateway::{Running, Setup, post, start_with, status};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokenweir::proxy::{BodyMemory, OverloadLimits};
+use tokenweir::server::ServerLimits;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const CHAT: &str = "/v1/chat/completions";
+const ASK: &str = r#"{"model":"tiny","stream":true}"#;
+/// A short timeout, so that a test that waits for it is short.
+const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
+
+async fn limited(fake: &ScriptedBackend, limits: ServerLimits) -> Running {
+    start_with(&[fake.addr], Setup { limits, ..Setup::default() }).await
+}
+
+/// A backend that streams until the gateway disconnects.
+async fn endless_backend() -> ScriptedBackend {
+    let flood = chunk(WORD).repeat(1_000);
+    ScriptedBackend::start(move |_| {
+        let mut steps = vec![Step::Send([event_stream_head(), chunk(ROLE)].concat())];
+        steps.extend((0..1_000).map(|_| Step::Send(flood.clone())));
+        steps
+    })
+    .await
+}
+
+/// A backend that sends some events and then waits for the test.
+async fn waiting_backend() -> ScriptedBackend {
+    ScriptedBackend::start(|_| {
+        vec![
+            Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()),
+            Step::Wait,
+            Step::Send([chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat()),
+        ]
+    })
+    .await
+}
+
+// === slow ===
+
+#[tokio::test]
+async fn incomplete_headers_close_the_connection_after_the_timeout() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let limits = ServerLimits { head_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
+    let gateway = limited(&fake, limits).await;
+    for part in ["", "P", "POST / HTTP/1.1\r\nhost: a\r\nx: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let mut stream = gateway.connect().await;
+        stream.write_all(part.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        // Only the close is visible to the client.
+        let _ = stream.read_to_end(&mut answer).await;
+        assert!(!answer.starts_with(b"HTTP/1.1"), "{part}");
+    }
+    // Further header bytes do not restart the timeout.
+    let mut stream = gateway.connect().await;
+    let began = std::time::Instant::now();
+    while stream.write_all(b"x").await.is_ok() {
+        assert!(
+            began.elapsed() < SHORT_TIMEOUT * 20,
+            "a client that sends single bytes is never closed"
+        );
+        tokio::time::sleep(SHORT_TIMEOUT / 10).await;
+    }
+    gateway.assert_no_more_records().await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_and_one_with_a_long_request_is_not() {
+    let fake = waiting_backend().await;
+    let limits = ServerLimits {
+        keep_alive_timeout: SHORT_TIMEOUT,
+        head_timeout: SHORT_TIMEOUT,
+        ..ServerLimits::default()
+    };
+    let gateway = limited(&fake, limits).await;
+    let mut stream = gateway.connect().await;
+    let request = post(CHAT, ASK).replace("connection: close\r\n", "");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 64];
+    stream.read_exact(&mut answer).await.unwrap();
+    tokio::time::sleep(SHORT_TIMEOUT * 3).await;
+    fake.go();
+    stream.read_to_end(&mut answer).await.unwrap();
+    assert!(
+        answer.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n"),
+        "a complete response, then a close"
+    );
+    assert_eq!(gateway.record().await.outcome.as_str(), "ok");
+}
+
+#[tokio::test]
+async fn a_body_that_pauses_gets_a_408_and_its_connection_is_closed() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let setup = Setup { body_idle: SHORT_TIMEOUT, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let whole = post(CHAT, ASK).replace("connection: close\r\n", "");
+    let answer = gateway.raw(&whole[..whole.len() - 3]).await;
+    assert_eq!(status(&answer), 408);
+    let text = String::from_utf8(answer).unwrap();
+    assert!(
+        text.contains("x-gateway-error: body_timeout") && text.contains("\"error\":{"),
+        "{text}"
+    );
+    let record = gateway.record().await;
+    assert_eq!((record.ending(), record.refusal), ("client_error", Some("body_timeout")));
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_disconnected_and_its_backend_request_aborted() {
+    let fake = endless_backend().await;
+    let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
+    let gateway = limited(&fake, limits).await;
+    let mut stream = gateway.connect().await;
+    stream.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    fake.closed().await;
+    let record = gateway.record().await;
+    assert_eq!(
+        (record.ending(), record.end.initiator().as_str()),
+        ("client_write_timeout", "gateway")
+    );
+    assert_eq!(record.outcome.as_str(), "cancelled");
+    let page = gateway.admin("/metrics").await;
+    let series = "tokenweir_request_terminations_total{ending=\"client_write_timeout\",closed_by=\"gateway\"} 1";
+    let other = "tokenweir_request_terminations_total{closed_by=\"gateway\",ending=\"client_write_timeout\"} 1";
+    assert!(page.contains(series) || page.contains(other), "{page}");
+}
+
+#[tokio::test]
+async fn of_two_streams_on_one_connection_only_the_unread_one_is_reset() {
+    let flood = chunk(WORD).repeat(1_000);
+    let fake = ScriptedBackend::start(move |seen| {
+        // The stream that the client does not read.
+        if seen.body.ends_with(b"1}") {
+            let mut steps = vec![Step::Send([event_stream_head(), chunk(ROLE)].concat())];
+            steps.extend((0..1_000).map(|_| Step::Send(flood.clone())));
+            return steps;
+        }
+        vec![
+            Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()),
+            Step::Wait,
+            Step::Send([chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat()),
+        ]
+    })
+    .await;
+    let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
+    let gateway = limited(&fake, limits).await;
+    let mut sender = http2_client::handshake(gateway.connect().await).await;
+    let taken = http2_client::post(&mut sender, CHAT, ASK).await;
+    let ignored =
+        http2_client::post(&mut sender, CHAT, r#"{"model":"tiny","stream":true,"seed":1}"#).await;
+    fake.closed().await;
+    let record = gateway.record().await;
+    assert_eq!(record.ending(), "client_write_timeout");
+    assert!(http2_is_reset(ignored).await);
+    fake.go();
+    let (status, body) = http2_client::whole(taken).await;
+    assert_eq!(status, 200);
+    assert!(body.ends_with(b"data: [DONE]\n\n"));
+    assert_eq!(gateway.record().await.ending(), "ok");
+}
+
+#[tokio::test]
+async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream() {
+    let flood = chunk(WORD).repeat(1_000);
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let backend = || {
+        let (attempts, flood) = (attempts.clone(), flood.clone());
+        ScriptedBackend::start(move |seen| {
+            // The request whose client does not read.
+            if seen.body.ends_with(b"1}") {
+                let mut steps = vec![Step::Send([event_stream_head(), chunk(ROLE)].concat())];
+                steps.extend((0..1_000).map(|_| Step::Send(flood.clone())));
+                return steps;
+            }
+            match attempts.fetch_add(1, Ordering::SeqCst) {
+                0 => vec![Step::Send(json("503 Service Unavailable", "{}"))],
+                _ => vec![Step::Wait, Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
+            }
+        })
+    };
+    let backends = [backend().await, backend().await];
+    let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
+    let addresses = backends.each_ref().map(|backend| backend.addr);
+    let gateway = start_with(&addresses, Setup { limits, ..Setup::default() }).await;
+    let mut sender = http2_client::handshake(gateway.connect().await).await;
+    let mut other = sender.clone();
+    let retried = tokio::spawn(async move { http2_client::post(&mut sender, CHAT, ASK).await });
+    while attempts.load(Ordering::SeqCst) < 2 {
+        tokio::task::yield_now().await;
+    }
+    // This stream gets data after the failed attempt, so its write timeout expires later.
+    let ignored =
+        http2_client::post(&mut other, CHAT, r#"{"model":"tiny","stream":true,"seed":1}"#).await;
+    assert_eq!(gateway.record().await.ending(), "client_write_timeout");
+    drop(ignored);
+    backends.iter().for_each(ScriptedBackend::go);
+    let (status, body) = http2_client::whole(retried.await.unwrap()).await;
+    assert_eq!((status, body.ends_with(b"data: [DONE]\n\n")), (200, true));
+    let record = gateway.record().await;
+    assert_eq!((record.ending(), record.attempts.len()), ("ok", 2));
+}
+
+async fn http2_is_reset(answer: hyper::Response<hyper::body::Incoming>) -> bool {
+    http_body_util::BodyExt::collect(answer.into_body()).await.is_err()
+}
+
+// === many ===
+
+#[tokio::test]
+async fn a_connection_over_the_limit_gets_an_error_and_is_closed() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let gateway =
+        limited(&fake, ServerLimits { max_connections: 2, ..ServerLimits::default() }).await;
+    let held = [gateway.connect().await, gateway.connect().await];
+    wait_for(&gateway, "tokenweir_connections 2\n").await;
+    let answer = String::from_utf8(gateway.raw(post(CHAT, ASK)).await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("x-gateway-error: overloaded") && answer.contains("retry-after: 1"));
+    wait_for(&gateway, "tokenweir_connections_refused_total{reason=\"full\"} 1\n").await;
+    drop(held);
+    wait_for(&gateway, "tokenweir_connections 0\n").await;
+    assert_eq!(status(&gateway.post(CHAT, "{}").await), 200);
+}
+
+#[tokio::test]
+async fn one_client_cannot_use_all_connections() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let limits = ServerLimits { max_connections_per_client: Some(1), ..ServerLimits::default() };
+    let gateway = limited(&fake, limits).await;
+    let _held = gateway.connect().await;
+    wait_for(&gateway, "tokenweir_connections 1\n").await;
+    let answer = String::from_utf8(gateway.raw(post(CHAT, ASK)).await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    assert!(answer.contains("x-gateway-error: client_busy"), "{answer}");
+    wait_for(&gateway, "tokenweir_connections_refused_total{reason=\"client_full\"} 1\n").await;
+}
+
+async fn wait_for(gateway: &Running, line: &str) {
+    while !gateway.admin("/metrics").await.contains(line) {
+        tokio::task::yield_now().await;
+    }
+}
+
+// === greedy ===
+
+#[tokio::test]
+async fn requests_over_the_limit_are_rejected_early_and_open_requests_finish() {
+    for (gate, status_wanted, reason) in [
+        (OverloadLimits { max_requests: Some(1), ..OverloadLimits::default() }, 503, "overloaded"),
+        (
+            OverloadLimits { max_requests_per_client: Some(1), ..OverloadLimits::default() },
+            429,
+            "client_busy",
+        ),
+        // Two connections and two requests.
+        (
+            OverloadLimits { max_descriptors: Some(3), ..OverloadLimits::default() },
+            503,
+            "overloaded",
+        ),
+    ] {
+        let fake = waiting_backend().await;
+        let gateway = start_with(&[fake.addr], Setup { gate, ..Setup::default() }).await;
+        let mut first = gateway.connect().await;
+        first.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+        let mut answer = vec![0; 64];
+        first.read_exact(&mut answer).await.unwrap();
+        // The response does not wait for the body.
+        let head = post(CHAT, &" ".repeat(100));
+        let refused = gateway.raw(&head[..head.len() - 100]).await;
+        assert_eq!(status(&refused), status_wanted, "{reason}");
+        let text = String::from_utf8(refused).unwrap();
+        assert!(text.contains(&format!("x-gateway-error: {reason}")), "{text}");
+        assert!(text.contains("retry-after: 1"), "{text}");
+        let health = "GET /health HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n";
+        assert_eq!(status(&gateway.raw(health).await), 200, "the health check is served");
+        assert_eq!(gateway.record().await.refusal, Some(reason));
+        fake.go();
+        first.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.ends_with(b"0\r\n\r\n"));
+        assert_eq!(gateway.record().await.outcome.as_str(), "ok");
+        assert_eq!(fake.seen().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn over_the_memory_limit_new_requests_are_rejected() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    // Any process uses more memory than that.
+    let limits = ServerLimits { max_memory_bytes: Some(1), ..ServerLimits::default() };
+    let gateway = limited(&fake, limits).await;
+    loop {
+        let answer = String::from_utf8(gateway.post(CHAT, "{}").await).unwrap();
+        gateway.record().await;
+        if answer.starts_with("HTTP/1.1 503 ") {
+            assert!(answer.contains("x-gateway-error: overloaded"), "{answer}");
+            break;
+        }
+    }
+    assert!(
+        gateway.admin("/livez").await.starts_with("HTTP/1.1 200"),
+        "the admin listener is served"
+    );
+}
+
+#[tokio::test]
+async fn all_request_bodies_share_a_memory_limit_and_return_their_memory() {
+    const LENGTH: usize = 1 << 20;
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let memory = Arc::new(BodyMemory::new(3 * LENGTH + LENGTH / 2));
+    let setup = Setup { body_memory: memory.clone(), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let body = format!("{{\"a\":\"{}\"}}", "x".repeat(LENGTH - 8));
+    let request = post(CHAT, &body).into_bytes();
+    let half = request.len() - LENGTH / 2;
+    let mut uploads = Vec::new();
+    for count in 1..=3 {
+        let mut stream = gateway.connect().await;
+        stream.write_all(&request[..half]).await.unwrap();
+        uploads.push(stream);
+        while memory.used_bytes() < count * LENGTH {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(
+            memory.used_bytes(),
+            count * LENGTH,
+            "memory for the declared length, and no more"
+        );
+    }
+    let refused = String::from_utf8(gateway.raw(&request).await).unwrap();
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    assert!(refused.contains("x-gateway-error: body_memory"), "{refused}");
+    assert!(refused.contains("retry-after: 1"), "{refused}");
+    assert_eq!(gateway.record().await.refusal, Some("body_memory"));
+    assert_eq!(status(&gateway.post(CHAT, "{}").await), 200, "a small body fits");
+    gateway.record().await;
+    let page = gateway.admin("/metrics").await;
+    assert!(
+        page.contains(&format!("\ntokenweir_request_body_memory_bytes {}\n", 3 * LENGTH)),
+        "{page}"
+    );
+    let mut first = uploads.remove(0);
+    first.write_all(&request[half..]).await.unwrap();
+    let mut answer = Vec::new();
+    first.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(status(&answer), 200);
+    drop(uploads);
+    while memory.used_bytes() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(status(&gateway.raw(&request).await), 200);
+}

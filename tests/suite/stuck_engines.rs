@@ -1,0 +1,77 @@
+//! Engines that accept requests and generate no output, although `/health` and `/metrics` respond.
+
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, stream_of,
+};
+use crate::support::test_gateway::{Running, post, start};
+use tokenweir_core::clock;
+use tokenweir_core::record::Outcome;
+use tokenweir_core::routing::PromptFingerprint;
+use tokio::io::AsyncReadExt;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+const CHAT: &str = "/v1/chat/completions";
+const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
+
+fn answer() -> Vec<u8> {
+    stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"])
+}
+
+/// Sends requests one after the other until one hangs at this backend.
+async fn hang(gateway: &Running, stuck: &ScriptedBackend) -> TcpStream {
+    loop {
+        let mut client = gateway.connect().await;
+        client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+        let is_answered = tokio::select! {
+            record = gateway.record() => record.outcome == Outcome::Ok,
+            () = async { while stuck.seen().is_empty() { tokio::task::yield_now().await } } => false,
+        };
+        if !is_answered {
+            return client;
+        }
+    }
+}
+
+/// Seconds by which a backend is overdue.
+fn overdue(gateway: &Running, backend: &str) -> f64 {
+    let backends = gateway.pool.backends();
+    let backend = backends.iter().find(|known| known.id.as_str() == backend).unwrap();
+    backend.load_estimator.candidate(&PromptFingerprint::default(), clock::now()).overdue
+}
+
+#[tokio::test]
+async fn a_stuck_backend_gets_no_further_requests_once_one_is_overdue() {
+    let stuck = ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(answer())]).await;
+    let well = ScriptedBackend::start(|_| vec![Step::Send(answer())]).await;
+    let gateway = start(&[stuck.addr, well.addr]).await;
+    let mut client = hang(&gateway, &stuck).await;
+    let name = stuck.addr.to_string();
+    while overdue(&gateway, &name) <= 0.0 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..20 {
+        gateway.post(CHAT, ASK).await;
+        let record = gateway.record().await;
+        assert_eq!(record.backend().unwrap().as_str(), well.addr.to_string());
+    }
+    assert_eq!(stuck.seen().len(), 1, "only the request that hangs");
+    let page = gateway.admin("/decisions").await;
+    assert!(page.contains(r#""reason":"avoids_overdue""#), "{page}");
+    stuck.go();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(gateway.record().await.outcome, Outcome::Ok);
+    assert!(overdue(&gateway, &name) <= 0.0, "the request makes progress");
+}
+
+#[tokio::test]
+async fn a_timeout_at_a_stuck_backend_is_not_attributed_to_the_prompt() {
+    let stuck = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
+    let gateway = start(&[stuck.addr]).await;
+    let client = hang(&gateway, &stuck).await;
+    drop(client);
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "headers"));
+    assert_eq!(record.condition.waiting, Some(0), "the condition is read when the request ends");
+}

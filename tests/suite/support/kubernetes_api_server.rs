@@ -1,0 +1,213 @@
+//! A scripted Kubernetes API server on a raw socket. Each request waits until the test answers it.
+
+use serde_json::{Value, json};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// The server.
+pub(crate) struct KubernetesApiServer {
+    /// Address of the server.
+    pub addr: SocketAddr,
+    requests: mpsc::UnboundedReceiver<Asked>,
+    accept_task: JoinHandle<()>,
+}
+
+/// A request that waits for a response. Dropping it closes the connection.
+pub(crate) struct Asked {
+    /// Path and query.
+    pub target: String,
+    stream: TcpStream,
+}
+
+/// An open watch stream. Dropping it closes the connection.
+pub(crate) struct Watch(TcpStream);
+
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+
+// === impl KubernetesApiServer ===
+
+impl KubernetesApiServer {
+    pub(crate) async fn start() -> Self {
+        Self::at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await
+    }
+
+    async fn at(addr: SocketAddr) -> Self {
+        let listener = TcpListener::bind(addr).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (sender, asked) = mpsc::unbounded_channel();
+        let accept_task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let sender = sender.clone();
+                tokio::spawn(async move { sender.send(Asked::read(stream).await).ok() });
+            }
+        });
+        Self { addr, requests: asked, accept_task }
+    }
+
+    /// Refuses connections until the next [`KubernetesApiServer::restart`].
+    pub(crate) async fn stop(&mut self) {
+        self.accept_task.abort();
+        let _ = (&mut self.accept_task).await;
+        while self.requests.try_recv().is_ok() {}
+    }
+
+    /// Listens again on the same port.
+    pub(crate) async fn restart(&mut self) {
+        *self = Self::at(self.addr).await;
+    }
+
+    /// Returns the next request.
+    pub(crate) async fn asked(&mut self) -> Asked {
+        let asked = tokio::time::timeout(WAIT_TIMEOUT, self.requests.recv()).await;
+        asked.expect("a request within the timeout").unwrap()
+    }
+
+    /// Answers the next request, which must be a list request, with these slices at a resource
+    /// version.
+    pub(crate) async fn list(&mut self, version: u64, slices: &[Value]) {
+        let asked = self.asked().await;
+        assert!(!asked.is_watch(), "{}", asked.target);
+        asked.answer(200, &listed(version, slices)).await;
+    }
+
+    /// Starts the response to the next request, which must be a watch from a resource version.
+    pub(crate) async fn watch(&mut self, version: u64) -> Watch {
+        let asked = self.asked().await;
+        assert!(asked.is_watch() && asked.version() == Some(version), "{}", asked.target);
+        asked.start_stream().await
+    }
+}
+
+impl Drop for KubernetesApiServer {
+    fn drop(&mut self) {
+        self.accept_task.abort();
+    }
+}
+
+/// The JSON of an `EndpointSliceList`.
+pub(crate) fn listed(version: u64, slices: &[Value]) -> Value {
+    json!({
+        "kind": "EndpointSliceList",
+        "apiVersion": "discovery.k8s.io/v1",
+        "metadata": { "resourceVersion": version.to_string() },
+        "items": slices,
+    })
+}
+
+/// The JSON of an `EndpointSlice` at a resource version, with one pod on a loopback port.
+/// `is_ready` of `None` means a terminating pod.
+pub(crate) fn slice(name: &str, version: u64, port: u16, is_ready: Option<bool>) -> Value {
+    let (ready, ends) = (is_ready.unwrap_or(false), is_ready.is_none());
+    json!({
+        "kind": "EndpointSlice",
+        "apiVersion": "discovery.k8s.io/v1",
+        "metadata": { "name": name, "namespace": "ai", "resourceVersion": version.to_string() },
+        "addressType": "IPv4",
+        "ports": [{ "name": "http", "port": port, "protocol": "TCP" }],
+        "endpoints": [{
+            "addresses": ["127.0.0.1"],
+            "conditions": { "ready": ready, "serving": ready || ends, "terminating": ends },
+            "targetRef": { "kind": "Pod", "name": format!("pod-{port}"), "namespace": "ai" },
+        }],
+    })
+}
+
+/// The JSON of a failure `Status`.
+pub(crate) fn status(code: u16, reason: &str) -> Value {
+    json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": format!("{reason}: it cannot"),
+        "reason": reason,
+        "code": code,
+    })
+}
+
+// === impl Asked ===
+
+impl Asked {
+    async fn read(mut stream: TcpStream) -> Self {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
+                break;
+            }
+        }
+        let head = String::from_utf8(head).unwrap();
+        let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        Self { target, stream }
+    }
+
+    pub(crate) fn is_watch(&self) -> bool {
+        self.query("watch").is_some_and(|value| value == "true")
+    }
+
+    /// The resource version from which a watch starts.
+    pub(crate) fn version(&self) -> Option<u64> {
+        self.query("resourceVersion")?.parse().ok()
+    }
+
+    /// A parameter of the query.
+    pub(crate) fn query(&self, name: &str) -> Option<&str> {
+        let (_, query) = self.target.split_once('?')?;
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// Responds with a status and a document, and closes the connection.
+    pub(crate) async fn answer(mut self, status: u16, document: &Value) {
+        let body = document.to_string();
+        let head = format!(
+            "HTTP/1.1 {status} .\r\ncontent-type: application/json\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n",
+            body.len()
+        );
+        let _ = self.stream.write_all(format!("{head}{body}").as_bytes()).await;
+    }
+
+    /// Starts a watch stream.
+    pub(crate) async fn start_stream(mut self) -> Watch {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
+                    connection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+        self.stream.write_all(head.as_bytes()).await.unwrap();
+        Watch(self.stream)
+    }
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// Sends an event in two chunks.
+    pub(crate) async fn tell(&mut self, kind: &str, object: &Value) {
+        let line = format!("{}\n", json!({ "type": kind, "object": object }));
+        let (first, second) = line.split_at(line.len() / 2);
+        self.send(first).await;
+        self.send(second).await;
+    }
+
+    /// Sends a bookmark event with only a resource version.
+    pub(crate) async fn send_bookmark(&mut self, version: u64) {
+        let metadata = json!({ "resourceVersion": version.to_string() });
+        let kind = json!({ "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1" });
+        let mut object = kind;
+        object["metadata"] = metadata;
+        self.tell("BOOKMARK", &object).await;
+    }
+
+    /// Sends one HTTP chunk.
+    pub(crate) async fn send(&mut self, text: &str) {
+        let chunk = format!("{:x}\r\n{text}\r\n", text.len());
+        self.0.write_all(chunk.as_bytes()).await.unwrap();
+    }
+
+    /// Ends the stream with the last chunk.
+    pub(crate) async fn end(mut self) {
+        let _ = self.0.write_all(b"0\r\n\r\n").await;
+    }
+}

@@ -1,0 +1,61 @@
+//! Serves a response through a gateway and returns its record or its bytes.
+
+use super::scripted_backend::{Kind, ScriptedBackend, Step};
+use super::test_gateway::{Setup, body, post, start_with};
+use serde_json::{Value, json};
+use tokenweir_core::openai::FinishReason;
+use tokenweir_core::record::RequestRecord;
+
+/// The record of a response with this body. Asserts that the body passes unchanged.
+pub(crate) async fn record_of_response(path: &str, media_type: &str, sent: &str) -> RequestRecord {
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ncontent-length: {}\r\n\r\n{sent}",
+        sent.len()
+    );
+    let fake = ScriptedBackend::answering(answer).await;
+    let setup = Setup { max_body: 64 << 20, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let answer = gateway.raw(request(path)).await;
+    assert!(body(&answer) == (sent.as_bytes().to_vec(), true), "the body passes unchanged");
+    gateway.record().await
+}
+
+/// The bytes that a client gets without having requested usage, if the gateway injects the usage
+/// request.
+pub(crate) async fn response_with_injected_usage(
+    kind: Kind,
+    path: &str,
+    sent: &'static str,
+) -> String {
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{sent}");
+    let script = move |_: &_| vec![Step::Send(answer.clone().into_bytes()), Step::Close];
+    let fake = ScriptedBackend::start_kind(kind, script).await;
+    let setup = Setup { injects_usage: true, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let answer = gateway.raw(request(path)).await;
+    String::from_utf8(body(&answer).0).unwrap()
+}
+
+/// A request for a path: a form for audio paths, JSON for all others.
+pub(crate) fn request(path: &str) -> String {
+    if !path.starts_with("/v1/audio/") {
+        return post(path, r#"{"model":"tiny","stream":true}"#);
+    }
+    let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\ntiny\r\n--b--\r\n";
+    post(path, form).replace("application/json", "multipart/form-data; boundary=b")
+}
+
+/// The fields of a record that tests compare. Tokens are `[input, output, cached, reasoning]`.
+pub(crate) fn facts(record: &RequestRecord) -> Value {
+    let observed = &record.observed;
+    let usage = &observed.usage;
+    let finish: Vec<_> =
+        observed.finish_reasons.iter().map(|reason| reason.map(FinishReason::as_str)).collect();
+    json!({
+        "outcome": record.outcome.as_str(),
+        "outputs": observed.output_events,
+        "finish": finish,
+        "tokens": [usage.input, usage.output, usage.cached, usage.reasoning],
+        "source": observed.usage_source.as_str(),
+    })
+}

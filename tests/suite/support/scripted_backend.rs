@@ -1,0 +1,397 @@
+//! A scripted backend on a raw socket, so that a test controls every byte, every pause and the way
+//! in which a connection ends. Its `/health`, `/metrics`, `/v1/models` and `/version` are those of
+//! a healthy vLLM or of another server.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+
+/// A step of the script after a request has been read.
+pub(crate) enum Step {
+    /// Writes bytes.
+    Send(Vec<u8>),
+    /// Waits for the test to call [`ScriptedBackend::go`].
+    Wait,
+    /// Yields to other tasks this many times.
+    YieldTurns(usize),
+    /// Waits until the gateway closes the connection, and notifies the test.
+    AwaitClose,
+    /// Closes the connection (FIN).
+    Close,
+    /// Resets the connection.
+    Reset,
+}
+
+/// The server software, as a backend reports it.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    owner: &'static str,
+    metrics: &'static str,
+}
+
+/// vLLM.
+pub(crate) const VLLM: Kind = Kind {
+    owner: "vllm",
+    metrics: "vllm:num_requests_running{engine=\"0\"} 1.0\n\
+              vllm:num_requests_waiting{engine=\"0\"} 0.0\n\
+              vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n",
+};
+/// SGLang.
+pub(crate) const SGLANG: Kind = Kind { owner: "sglang", metrics: "" };
+/// llama.cpp. The gateway sends it no parameters that it may not know.
+pub(crate) const LLAMA_CPP: Kind =
+    Kind { owner: "llamacpp", metrics: "llamacpp:requests_processing 1\n" };
+
+/// TensorRT-LLM. Its `/metrics` is JSON and not in Prometheus format.
+pub(crate) const TENSORRT_LLM: Kind =
+    Kind { owner: "tensorrt_llm", metrics: "[{\"iter\":7,\"numActiveRequests\":1}]" };
+
+/// The response to `/metrics`, instead of the page of the server software.
+pub(crate) enum Page {
+    /// These bytes, a complete response.
+    Whole(Vec<u8>),
+    /// These bytes. Then the connection closes.
+    Cut(Vec<u8>),
+    /// These bytes. Then no byte follows.
+    Drip(Vec<u8>),
+    /// These bytes, then lines without end.
+    Endless(Vec<u8>),
+}
+
+impl Page {
+    /// A complete response with this page.
+    pub(crate) fn of(page: &str) -> Self {
+        let length = page.len();
+        Self::Whole(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{page}").into())
+    }
+}
+
+/// A received request.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    /// The request line and headers, including the blank line.
+    pub head: String,
+    /// The body.
+    pub body: Vec<u8>,
+    /// Number of requests before it on the same connection.
+    pub earlier: usize,
+}
+
+/// A running scripted backend.
+pub(crate) struct ScriptedBackend {
+    /// Address of the backend.
+    pub addr: SocketAddr,
+    state: Arc<State>,
+    closes: tokio::sync::Mutex<mpsc::UnboundedReceiver<()>>,
+    accept_task: tokio::task::JoinHandle<()>,
+}
+
+type Script = Box<dyn Fn(&Seen) -> Vec<Step> + Send + Sync>;
+
+struct State {
+    kind: Kind,
+    models: Mutex<Vec<String>>,
+    models_status: Mutex<&'static str>,
+    models_requests: AtomicUsize,
+    script: Script,
+    received: Mutex<Vec<Seen>>,
+    gate: Semaphore,
+    closed: mpsc::UnboundedSender<()>,
+    is_healthy: AtomicBool,
+    inference_connections: AtomicUsize,
+    page: Mutex<Option<Arc<Page>>>,
+    /// Number of requests for `/health` and `/metrics`.
+    probe_counts: [AtomicUsize; 2],
+}
+
+impl ScriptedBackend {
+    /// Starts a vLLM that follows `script` for every inference request.
+    pub(crate) async fn start(script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> Self {
+        Self::start_kind(VLLM, script).await
+    }
+
+    /// Starts a backend with this server software.
+    pub(crate) async fn start_kind(
+        kind: Kind,
+        script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (closed, closes) = mpsc::unbounded_channel();
+        let state = Arc::new(State {
+            kind,
+            models: Mutex::new(vec!["tiny".into()]),
+            models_status: Mutex::new("200 OK"),
+            models_requests: AtomicUsize::new(0),
+            script: Box::new(script),
+            received: Mutex::default(),
+            gate: Semaphore::new(0),
+            closed,
+            is_healthy: AtomicBool::new(true),
+            inference_connections: AtomicUsize::new(0),
+            page: Mutex::default(),
+            probe_counts: Default::default(),
+        });
+        let accept_task = tokio::spawn({
+            let state = state.clone();
+            async move {
+                // Dropped with this task, so that a dropped backend closes all its connections.
+                let mut connections = tokio::task::JoinSet::new();
+                while let Ok((stream, _)) = listener.accept().await {
+                    stream.set_nodelay(true).unwrap();
+                    connections.spawn(serve(stream, state.clone()));
+                }
+            }
+        });
+        Self { addr, state, closes: tokio::sync::Mutex::new(closes), accept_task }
+    }
+
+    /// Starts a backend that answers every inference request with these bytes.
+    pub(crate) async fn answering(bytes: impl Into<Vec<u8>>) -> Self {
+        let bytes = bytes.into();
+        Self::start(move |_| vec![Step::Send(bytes.clone())]).await
+    }
+
+    /// Lets one [`Step::Wait`] pass.
+    pub(crate) fn go(&self) {
+        self.state.gate.add_permits(1);
+    }
+
+    /// Waits until an [`Step::AwaitClose`] has seen its connection close.
+    pub(crate) async fn closed(&self) {
+        self.closes.lock().await.recv().await.unwrap();
+    }
+
+    /// The inference requests so far.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.state.received.lock().unwrap().clone()
+    }
+
+    /// The inference requests since the last call.
+    pub(crate) fn take_received(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.state.received.lock().unwrap())
+    }
+
+    /// Sets whether `/health` answers 200.
+    pub(crate) fn set_healthy(&self, healthy: bool) {
+        self.state.is_healthy.store(healthy, Ordering::SeqCst);
+    }
+
+    /// Sets the models of `/v1/models`. `BASE:ADAPTER` is an adapter on a base model.
+    pub(crate) fn set_models(&self, models: &[&str]) {
+        *self.state.models.lock().unwrap() = models.iter().map(|id| (*id).into()).collect();
+    }
+
+    /// Sets the status of `/v1/models`.
+    pub(crate) fn set_models_status(&self, status: &'static str) {
+        *self.state.models_status.lock().unwrap() = status;
+    }
+
+    /// Number of requests for `/v1/models`.
+    pub(crate) fn models_asked(&self) -> usize {
+        self.state.models_requests.load(Ordering::SeqCst)
+    }
+
+    /// Sets the response to `/metrics`. `None` restores the page of the server software.
+    pub(crate) fn set_metrics(&self, page: Option<Page>) {
+        *self.state.page.lock().unwrap() = page.map(Arc::new);
+    }
+
+    /// Number of requests for `/health` and `/metrics`.
+    pub(crate) fn looks(&self) -> [usize; 2] {
+        [0, 1].map(|index| self.state.probe_counts[index].load(Ordering::SeqCst))
+    }
+
+    /// Number of connections that carried an inference request.
+    pub(crate) fn connections(&self) -> usize {
+        self.state.inference_connections.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for ScriptedBackend {
+    fn drop(&mut self) {
+        self.accept_task.abort();
+    }
+}
+
+async fn serve(mut stream: TcpStream, state: Arc<State>) {
+    let mut buffer = Vec::new();
+    let mut inference = 0;
+    while let Some(seen) = read_request(&mut stream, &mut buffer, inference).await {
+        let path = seen.head.split(' ').nth(1).unwrap_or("").to_owned();
+        for (probe_path, count) in ["/health", "/metrics"].iter().zip(&state.probe_counts) {
+            count.fetch_add(usize::from(path == *probe_path), Ordering::SeqCst);
+        }
+        let page = state.page.lock().unwrap().clone();
+        if let Some(page) = page.filter(|_| path == "/metrics") {
+            if send_page(&mut stream, &page).await {
+                continue;
+            }
+            return;
+        }
+        if let Some(answer) = built_in_response(&path, &state) {
+            if stream.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+            continue;
+        }
+        if inference == 0 {
+            state.inference_connections.fetch_add(1, Ordering::SeqCst);
+        }
+        inference += 1;
+        state.received.lock().unwrap().push(seen.clone());
+        for step in (state.script)(&seen) {
+            match step {
+                Step::Send(bytes) => {
+                    if stream.write_all(&bytes).await.is_err() {
+                        state.closed.send(()).unwrap();
+                        return;
+                    }
+                }
+                Step::YieldTurns(turns) => {
+                    for _ in 0..turns {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Step::Wait => state.gate.acquire().await.unwrap().forget(),
+                Step::AwaitClose => {
+                    let mut rest = [0; 64];
+                    while matches!(stream.read(&mut rest).await, Ok(1..)) {}
+                    state.closed.send(()).unwrap();
+                    return;
+                }
+                Step::Close => return,
+                Step::Reset => {
+                    stream.set_zero_linger().unwrap();
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Sends a page. Returns whether the connection stays open.
+async fn send_page(stream: &mut TcpStream, page: &Page) -> bool {
+    let (Page::Whole(bytes) | Page::Cut(bytes) | Page::Drip(bytes) | Page::Endless(bytes)) = page;
+    if stream.write_all(bytes).await.is_err() {
+        return false;
+    }
+    match page {
+        Page::Whole(_) => return true,
+        Page::Cut(_) => {}
+        Page::Drip(_) => while matches!(stream.read(&mut [0; 64]).await, Ok(1..)) {},
+        Page::Endless(_) => {
+            // Large chunks, so that the size limit is reached before the timeout.
+            let piece = b"vllm:endless 1\n".repeat(4_096);
+            while stream.write_all(&piece).await.is_ok() {}
+        }
+    }
+    false
+}
+
+async fn read_request(
+    stream: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+    earlier: usize,
+) -> Option<Seen> {
+    loop {
+        if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&buffer[..end + 4]).into_owned();
+            let length = head
+                .lines()
+                .find_map(|line| {
+                    line.to_ascii_lowercase().strip_prefix("content-length:").map(str::to_owned)
+                })
+                .map_or(0, |length| length.trim().parse::<usize>().unwrap());
+            if buffer.len() >= end + 4 + length {
+                let body = buffer[end + 4..end + 4 + length].to_vec();
+                buffer.drain(..end + 4 + length);
+                return Some(Seen { head, body, earlier });
+            }
+        }
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+fn built_in_response(path: &str, state: &State) -> Option<String> {
+    let Kind { owner, metrics } = state.kind;
+    let (status, body) = match path {
+        "/health" if state.is_healthy.load(Ordering::SeqCst) => ("200 OK", String::new()),
+        "/health" => ("503 Service Unavailable", String::new()),
+        "/version" => ("200 OK", r#"{"version":"0.32.0"}"#.into()),
+        "/v1/models" => {
+            state.models_requests.fetch_add(1, Ordering::SeqCst);
+            let models = state.models.lock().unwrap();
+            let models: Vec<_> = models.iter().map(|id| model(id, owner)).collect();
+            let status = *state.models_status.lock().unwrap();
+            (status, serde_json::json!({ "object": "list", "data": models }).to_string())
+        }
+        "/metrics" => ("200 OK", metrics.into()),
+        "/prometheus/metrics" if owner == "tensorrt_llm" => {
+            ("200 OK", include_str!("../../pages/tensorrt_llm.txt").into())
+        }
+        "/prometheus/metrics" => ("404 Not Found", String::new()),
+        _ => return None,
+    };
+    Some(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+}
+
+fn model(id: &str, owner: &str) -> serde_json::Value {
+    let (parent, id) = id.split_once(':').map_or((None, id), |(base, id)| (Some(base), id));
+    serde_json::json!({
+        "id": id, "object": "model", "created": std::process::id(), "owned_by": owner,
+        "root": format!("/models/{id}"), "parent": parent, "x-field": [1, 2],
+    })
+}
+
+/// A chunked event stream with these events, complete.
+pub(crate) fn stream_of(events: &[&str]) -> Vec<u8> {
+    [
+        event_stream_head(),
+        events.iter().flat_map(|event| chunk(event)).collect(),
+        b"0\r\n\r\n".to_vec(),
+    ]
+    .concat()
+}
+
+/// The headers of a chunked event stream.
+pub(crate) fn event_stream_head() -> Vec<u8> {
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
+      transfer-encoding: chunked\r\n\r\n"
+        .to_vec()
+}
+
+/// One event as one HTTP chunk.
+pub(crate) fn chunk(event: &str) -> Vec<u8> {
+    framed(&[&format!("data: {event}\n\n")])
+}
+
+/// Encodes pieces of a body as one HTTP chunk each, so that the gateway reads them separately.
+pub(crate) fn framed(pieces: &[&str]) -> Vec<u8> {
+    let frame = |piece: &&str| format!("{:x}\r\n{piece}\r\n", piece.len());
+    pieces.iter().filter(|piece| !piece.is_empty()).map(frame).collect::<String>().into_bytes()
+}
+
+/// A complete JSON response.
+pub(crate) fn json(status: &str, body: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+/// The role event of a chat stream.
+pub(crate) const ROLE: &str = r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
+/// A content event.
+pub(crate) const WORD: &str = r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}"#;
+/// The finish event.
+pub(crate) const FINISH: &str =
+    r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+/// The usage event.
+pub(crate) const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;

@@ -1,0 +1,57 @@
+//! A gateway in front of simulated backends.
+
+use super::test_gateway::{Running, Setup, start_with};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokenweir_core::dialect::EngineLoad;
+use tokenweir_sim::{SimulatedBackend, Simulator, SimulatorSettings};
+use tokio::task::JoinHandle;
+
+/// A gateway and its simulated backends.
+pub(crate) struct Fleet {
+    /// The gateway.
+    pub gateway: Running,
+    /// The simulated backends.
+    pub backends: Vec<Arc<SimulatedBackend>>,
+    /// Addresses of the backends.
+    pub backend_addrs: Vec<SocketAddr>,
+    serving: JoinHandle<()>,
+}
+
+impl Fleet {
+    pub(crate) async fn start(count: u16) -> Self {
+        Self::start_with(count, Setup::default()).await
+    }
+
+    /// Starts a fleet with gateway options.
+    pub(crate) async fn start_with(count: u16, setup: Setup) -> Self {
+        let settings = SimulatorSettings {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            replicas: count,
+            ..SimulatorSettings::default()
+        };
+        let sim = Simulator::bind(&settings).await.unwrap();
+        let backend_addrs = sim.addrs().to_vec();
+        let backends = (0..usize::from(count)).map(|index| sim.backend(index).unwrap()).collect();
+        let serving = tokio::spawn(sim.run(std::future::pending()));
+        let gateway = start_with(&backend_addrs, setup).await;
+        Self { gateway, backends, backend_addrs, serving }
+    }
+
+    /// Number of requests that the engines have aborted.
+    pub(crate) fn aborts(&self) -> u64 {
+        self.backends.iter().map(|backend| backend.stats().aborts).sum()
+    }
+
+    /// Number of prompt tokens that the engines have counted.
+    pub(crate) fn prompt_tokens(&self) -> u64 {
+        let load = |backend: &Arc<SimulatedBackend>| EngineLoad::read(backend.metrics().as_bytes());
+        self.backends.iter().filter_map(|backend| load(backend).prompt_tokens).sum::<f64>() as u64
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}

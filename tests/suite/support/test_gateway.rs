@@ -1,0 +1,492 @@
+//! A gateway inside the test process, on real sockets. The test receives its records.
+
+use arc_swap::ArcSwap;
+use http::HeaderName;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, UNIX_EPOCH};
+use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
+use tokenweir::backend::pool::BackendPool;
+use tokenweir::backend::routes::ModelConfig;
+use tokenweir::backend::{Backend, HealthCheckSupervisor, health_checker};
+use tokenweir::config;
+use tokenweir::proxy::access::AccessControl;
+use tokenweir::proxy::admission::{self, AdmissionController};
+use tokenweir::proxy::retry::{self, RetryController};
+use tokenweir::proxy::{BodyMemory, OverloadGuard, OverloadLimits, PayloadSampling, ProxyContext};
+use tokenweir::server::{self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerTls};
+use tokenweir::telemetry::Telemetry;
+use tokenweir::telemetry::buckets::BucketOverrides;
+use tokenweir::telemetry::decision_log::DecisionLog;
+use tokenweir::telemetry::metric::KnownLabelValues;
+use tokenweir::telemetry::metrics_push;
+use tokenweir::telemetry::payload_log;
+use tokenweir::telemetry::prometheus::Prometheus;
+use tokenweir::telemetry::quality::{self, QualityMonitor};
+use tokenweir::telemetry::recent_requests::RecentRequests;
+use tokenweir::telemetry::status::{RequestLogCounts, SpanCounts};
+use tokenweir::telemetry::trace_capture::{self, TraceCapture, TraceCaptureStats};
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::observe::{self, ExchangeRegistry, Sink};
+use tokenweir_core::record::{RequestRecord, SampleReason, TierResolver};
+use tokenweir_core::resilience;
+use tokenweir_core::routing::{Policy, PolicyKind};
+use tokenweir_core::slo::Objective;
+use tokenweir_core::trace_context::Propagation;
+use tokenweir_diagnose::LatestDiagnosis;
+use tokenweir_net::client::{self, HttpClient};
+use tokenweir_net::file_descriptors::FileDescriptorPool;
+use tokenweir_net::tls::OutboundTls;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+/// A running gateway.
+pub(crate) struct Running {
+    /// Address of the client listener.
+    pub addr: SocketAddr,
+    /// Address of the admin listener.
+    pub admin: SocketAddr,
+    /// The backend pool.
+    pub pool: Arc<BackendPool>,
+    records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
+    stop: Option<oneshot::Sender<()>>,
+    serving: Option<JoinHandle<DrainOutcome>>,
+    /// Statistics of the trace capture.
+    capture: Option<TraceCaptureStats>,
+    _capturing: std::sync::Mutex<Option<trace_capture::TraceCaptureGuard>>,
+    _sampling: std::sync::Mutex<Option<quality::QualityMonitorGuard>>,
+    _health_checks: HealthCheckSupervisor,
+}
+
+/// The options of a test's gateway.
+pub(crate) struct Setup {
+    /// Timeout for response headers.
+    pub header_timeout: Duration,
+    /// Maximum size of a request body.
+    pub max_body: usize,
+    /// The memory limit of all request bodies together.
+    pub body_memory: Arc<BodyMemory>,
+    /// Maximum pause within a request body.
+    pub body_idle: Duration,
+    /// Limits of the listeners.
+    pub limits: ServerLimits,
+    /// Overload limits.
+    pub gate: OverloadLimits,
+    /// The pool of file descriptors for backend connections.
+    pub descriptors: FileDescriptorPool,
+    /// TLS of both listeners.
+    pub tls: ServerTls,
+    /// TLS towards the backends. `None`: plain HTTP.
+    pub outbound: Option<Arc<OutboundTls>>,
+    /// Maximum time for open streams at shutdown.
+    pub drain: Duration,
+    /// The routing policy.
+    pub policy: Policy,
+    /// Model aliases.
+    pub models: Vec<ModelConfig>,
+    /// Maximum number of model names of backends that become label values.
+    pub max_models: usize,
+    /// Shadow policies.
+    pub shadow: Vec<PolicyKind>,
+    /// Size of the decision log.
+    pub decision_log_size: usize,
+    /// Propagation of the trace context.
+    pub propagation: Option<Propagation>,
+    /// Whether the gateway requests usage for clients that do not.
+    pub injects_usage: bool,
+    /// Share of streams with continuous usage.
+    pub continuous_usage: f64,
+    /// Settings of the response observation.
+    pub observation: observe::ObservationSettings,
+    /// Admission settings. `None`: no admission queue.
+    pub admission: Option<admission::AdmissionSettings>,
+    /// Access control of clients.
+    pub access: Arc<AccessControl>,
+    /// Access control of the admin listener.
+    pub guard: AdminAuthorizer,
+    /// How the tier of a request is determined.
+    pub tiers: TierResolver,
+    /// Label values that are known at the start.
+    pub known: KnownLabelValues,
+    /// Histogram buckets.
+    pub buckets: BucketOverrides,
+    /// The SLOs.
+    pub slos: Vec<Objective>,
+    /// Interval between scrapes of a backend.
+    pub scrape_interval: Duration,
+    /// Headers with the session id.
+    pub session_headers: Vec<HeaderName>,
+    /// Share of requests in the trace capture.
+    pub captured: f64,
+    /// File of the trace capture.
+    pub capture: Option<PathBuf>,
+    /// Retry settings.
+    pub retry: retry::RetrySettings,
+    /// Circuit breaker settings.
+    pub health: resilience::CircuitBreakerSettings,
+    /// Timeout for the first output.
+    pub first_output: Option<Duration>,
+    /// The current diagnosis.
+    pub diagnosis: Arc<LatestDiagnosis>,
+    /// Settings of the quality monitor.
+    pub quality: quality::QualitySettings,
+}
+
+struct RecordingSink(mpsc::UnboundedSender<RequestRecord>);
+
+impl Sink for RecordingSink {
+    fn judge(&self, record: &RequestRecord) -> Option<SampleReason> {
+        record.trace.as_ref().filter(|trace| trace.is_sampled).map(|_| SampleReason::Sampled)
+    }
+
+    fn finished(&self, record: &RequestRecord) {
+        // The test may have ended.
+        let _ = self.0.send(record.clone());
+    }
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            header_timeout: Duration::from_secs(20),
+            max_body: 1 << 20,
+            body_memory: Arc::default(),
+            body_idle: Duration::from_secs(30),
+            limits: ServerLimits {
+                head_timeout: Duration::from_secs(30),
+                ..ServerLimits::default()
+            },
+            gate: OverloadLimits::default(),
+            descriptors: FileDescriptorPool::default(),
+            tls: ServerTls::default(),
+            outbound: None,
+            drain: Duration::from_secs(5),
+            policy: Policy::default(),
+            models: Vec::new(),
+            max_models: config::MetricsConfig::default().max_models,
+            shadow: Vec::new(),
+            decision_log_size: 1_024,
+            propagation: None,
+            injects_usage: false,
+            continuous_usage: 0.0,
+            observation: observe::ObservationSettings::default(),
+            admission: Some(admission_settings(&config::AdmissionConfig::default())),
+            access: Arc::default(),
+            guard: AdminAuthorizer::default(),
+            tiers: TierResolver::default(),
+            known: KnownLabelValues::default(),
+            buckets: BucketOverrides::default(),
+            slos: Vec::new(),
+            scrape_interval: Duration::from_millis(20),
+            session_headers: Vec::new(),
+            captured: 0.0,
+            capture: None,
+            retry: retry::RetrySettings::default(),
+            health: resilience::CircuitBreakerSettings {
+                slow_start: Duration::ZERO,
+                ..Default::default()
+            },
+            first_output: None,
+            diagnosis: Arc::default(),
+            quality: quality::QualitySettings::default(),
+        }
+    }
+}
+
+/// The admission settings of a configuration.
+pub(crate) fn admission_settings(
+    configured: &config::AdmissionConfig,
+) -> admission::AdmissionSettings {
+    admission::AdmissionSettings {
+        thresholds: configured.marks(),
+        queue_capacity: configured.queue_capacity,
+        max_wait: configured.max_wait,
+        classes: configured.classes(),
+        tenant_header: configured.tenant_header.as_ref().map(|name| name.parse().unwrap()),
+    }
+}
+
+/// Starts a gateway in front of these backends and waits until every backend was scraped once.
+pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
+    start_with(backends, Setup::default()).await
+}
+
+/// Creates the backend pool. No backend has been scraped.
+fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
+    let backend = |addr: &SocketAddr| {
+        let scheme = if setup.outbound.is_some() { "https" } else { "http" };
+        let address = BackendAddress::parse(&format!("{scheme}://{addr}")).unwrap();
+        Backend::new(address.default_id(), address, None)
+            .with_usage_injection(setup.injects_usage)
+            .with_continuous_usage(setup.continuous_usage)
+            .with_circuit_breaker(setup.health)
+    };
+    let backends = backends.iter().map(backend).collect();
+    let pool = BackendPool::new(backends, &setup.models, setup.policy)
+        .with_panic_threshold(setup.health.panic_threshold)
+        .with_max_model_labels(setup.max_models);
+    Arc::new(pool.with_shadow_policies(&setup.shadow))
+}
+
+/// Creates the client for the backends.
+fn client(setup: &Setup) -> HttpClient {
+    let limits = client::HttpClientTimeouts {
+        connect: Duration::from_secs(2),
+        response_headers: setup.header_timeout,
+        first_output: setup.first_output,
+        idle_connection: Duration::from_secs(3),
+    };
+    let client = match &setup.outbound {
+        Some(outbound) => HttpClient::with_tls(limits, outbound.clone()),
+        None => HttpClient::new(limits),
+    };
+    client.with_descriptors(setup.descriptors.clone())
+}
+
+/// Starts a gateway with options.
+#[expect(clippy::too_many_lines, reason = "the list of all parts of a gateway")]
+pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
+    let pool = pool(backends, &setup);
+    let client = client(&setup);
+    let (sender, records) = mpsc::unbounded_channel();
+    let prometheus = Prometheus::new(setup.known, &setup.buckets, setup.slos);
+    let decisions = Arc::new(DecisionLog::new(setup.decision_log_size));
+    let capture = setup.capture.map(|file| TraceCapture::start(&file, 1 << 20).unwrap());
+    let (capture, capturing) = capture.unzip();
+    let counter = capture.as_ref().map(TraceCapture::counter);
+    let mut sinks: Vec<Arc<dyn Sink>> = vec![pool.clone(), decisions.clone(), setup.access.clone()];
+    sinks.extend(capture.map(|capture| Arc::new(capture) as Arc<dyn Sink>));
+    let recent = Arc::new(RecentRequests::new(std::time::Instant::now()));
+    sinks.extend([recent.clone() as Arc<dyn Sink>, Arc::new(RecordingSink(sender))]);
+    let texts = payload_log::PayloadLogSettings::default();
+    let (quality, sampling) = QualityMonitor::start(&setup.quality, &texts).unwrap().unzip();
+    sinks.extend(quality.clone().map(|quality| Arc::new(quality) as Arc<dyn Sink>));
+    let share = setup.quality.share();
+    let payload_sampling = PayloadSampling {
+        log_ratio: 0.0,
+        quality_ratio: share,
+        max_text_bytes: texts.excerpt_bytes(),
+    };
+    let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
+    let settings = health_checker::ScrapeSettings {
+        min_interval: setup.scrape_interval,
+        max_interval: setup.scrape_interval,
+        timeout: Duration::from_secs(1),
+        max_page: 1 << 20,
+    };
+    let health_checks =
+        server::start_health_checks(&pool, &client, settings, &telemetry, Duration::from_secs(10))
+            .await;
+    let admission = Arc::new(AdmissionController::new(pool.clone(), setup.admission));
+    let live = ExchangeRegistry::new(setup.observation, std::time::Instant::now());
+    let local = SocketAddr::from(([127, 0, 0, 1], 0));
+    let gate = Arc::new(OverloadGuard::new(setup.gate));
+    let limits = ServerLimits { drain_timeout: setup.drain, ..setup.limits };
+    let connections = ConnectionLimiter::new(&limits, gate.clone());
+    let counted = connections.clone();
+    let server = Server {
+        client_listener: server::bind_listener(local, "clients").unwrap(),
+        admin_listener: server::bind_listener(local, "operators").unwrap(),
+        gateway: Arc::new(ArcSwap::from_pointee(ProxyContext {
+            pool: pool.clone(),
+            access: setup.access.clone(),
+            admission: admission.clone(),
+            backend_client: client,
+            retry: RetryController::new(setup.retry),
+            first_output_timeout: setup.first_output,
+            sink: telemetry.clone(),
+            max_body_bytes: setup.max_body,
+            body_memory: setup.body_memory.clone(),
+            body_idle_timeout: setup.body_idle,
+            overload_guard: gate,
+            propagation: setup.propagation,
+            tiers: setup.tiers,
+            open_streams: live.clone(),
+            session_headers: setup.session_headers,
+            capture_ratio: setup.captured,
+            payload_sampling: (share > 0.0).then_some(payload_sampling),
+        })),
+        admin: Arc::new(Admin {
+            diagnosis: setup.diagnosis,
+            authorizer: setup.guard,
+            recent_requests: recent,
+            trace_ui_url: None,
+            pool: pool.clone(),
+            access: setup.access,
+            admission,
+            telemetry,
+            decisions,
+            open_streams: live,
+            body_memory: setup.body_memory,
+            draining: Arc::new(AtomicBool::new(false)),
+            span_counts: Box::new(SpanCounts::default),
+            capture_counter: counter.clone(),
+            log_counts: Arc::new(RequestLogCounts::default),
+            quality,
+            push_counter: metrics_push::MetricsPushStats::default(),
+            connection_stats: Box::new(move || counted.snapshot()),
+            credentials: setup.tls.credentials.clone(),
+            configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
+        }),
+        limits: Arc::new(ArcSwap::from_pointee(limits)),
+        connection_limiter: connections,
+        tls: setup.tls,
+    };
+    let (addr, admin) =
+        (server.client_listener.local_addr().unwrap(), server.admin_listener.local_addr().unwrap());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(server.run(async {
+        let _ = stopped.await;
+    }));
+    Running {
+        addr,
+        admin,
+        pool,
+        records: Mutex::new(records),
+        stop: Some(stop),
+        serving: Some(serving),
+        capture: counter,
+        _capturing: std::sync::Mutex::new(capturing),
+        _sampling: std::sync::Mutex::new(sampling.flatten()),
+        _health_checks: health_checks,
+    }
+}
+
+impl Running {
+    /// The record of the next request that ends.
+    pub(crate) async fn record(&self) -> RequestRecord {
+        self.records.lock().await.recv().await.expect("a request ends")
+    }
+
+    /// The records so far.
+    pub(crate) async fn take_records(&self) -> Vec<RequestRecord> {
+        let mut records = self.records.lock().await;
+        std::iter::from_fn(|| records.try_recv().ok()).collect()
+    }
+
+    /// Fails if there is a record that the test has not taken.
+    pub(crate) async fn assert_no_more_records(&self) {
+        assert!(self.records.lock().await.try_recv().is_err(), "exactly one record per request");
+    }
+
+    /// Waits until the trace capture has written this many lines.
+    pub(crate) async fn captured(&self, lines: u64) {
+        let counter = self.capture.as_ref().expect("a capture");
+        while counter.counts().written < lines {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Sends raw bytes and reads until the gateway closes the connection.
+    pub(crate) async fn raw(&self, request: impl AsRef<[u8]>) -> Vec<u8> {
+        let mut stream = self.connect().await;
+        stream.write_all(request.as_ref()).await.unwrap();
+        let mut answer = Vec::new();
+        // A cut connection can end in a reset. The bytes before it count.
+        let _ = stream.read_to_end(&mut answer).await;
+        answer
+    }
+
+    /// Connects to the client listener.
+    pub(crate) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.addr).await.unwrap()
+    }
+
+    /// Posts JSON on a new connection.
+    pub(crate) async fn post(&self, path: &str, body: &str) -> Vec<u8> {
+        self.raw(post(path, body)).await
+    }
+
+    /// Fetches a page of the admin listener as text.
+    pub(crate) async fn admin(&self, path: &str) -> String {
+        self.get_admin_page_as(path, "*/*").await
+    }
+
+    /// Fetches a page of the admin listener with an `accept` header.
+    pub(crate) async fn get_admin_page_as(&self, path: &str, accept: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin).await.unwrap();
+        let head = format!("host: localhost\r\naccept: {accept}\r\nconnection: close");
+        let request = format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).await.unwrap();
+        page
+    }
+
+    /// Stops the gateway and waits until it has drained.
+    pub(crate) async fn stop(&mut self) -> DrainOutcome {
+        self.begin_stop();
+        self.serving.take().unwrap().await.unwrap()
+    }
+
+    /// Starts the shutdown of the gateway.
+    pub(crate) fn begin_stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+}
+
+/// A JSON POST with `connection: close`.
+pub(crate) fn post(path: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Advances the clock of the gateway.
+pub(crate) async fn advance_time(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+/// Runs a future while the clock of the gateway is paused, independent of the speed of the machine.
+pub(crate) async fn with_paused_time<T>(future: impl Future<Output = T>) -> T {
+    // A paused clock jumps to the next timer when all tasks wait, except while a blocking task
+    // runs.
+    let (done, until_done) = std::sync::mpsc::channel::<()>();
+    let blocking = tokio::task::spawn_blocking(move || until_done.recv());
+    tokio::time::pause();
+    let result = future.await;
+    tokio::time::resume();
+    drop(done);
+    assert!(blocking.await.unwrap().is_err());
+    result
+}
+
+/// The status of a raw response.
+pub(crate) fn status(answer: &[u8]) -> u16 {
+    let head = String::from_utf8_lossy(answer);
+    head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+}
+
+/// The body of a raw response without chunked framing, and whether it is complete.
+pub(crate) fn body(answer: &[u8]) -> (Vec<u8>, bool) {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a head") + 4;
+    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+    let mut rest = &answer[end..];
+    if !head.contains("transfer-encoding: chunked") {
+        let length = head.split("content-length: ").nth(1);
+        let length = length.and_then(|rest| rest.split("\r\n").next()?.parse::<usize>().ok());
+        return (rest.to_vec(), length.is_none_or(|length| length == rest.len()));
+    }
+    let mut body = Vec::new();
+    while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {
+        let size = std::str::from_utf8(&rest[..line]).unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 {
+            return (body, true);
+        }
+        let data = &rest[line + 2..];
+        body.extend_from_slice(&data[..size.min(data.len())]);
+        rest = data.get(size + 2..).unwrap_or_default();
+    }
+    (body, false)
+}

@@ -1,0 +1,180 @@
+//! Terminations: how requests end and which party closed first, as in records.
+
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json, stream_of,
+};
+use crate::support::test_gateway::{Running, Setup, body, post, start, start_with};
+use std::time::Duration;
+use tokenweir::server::DrainOutcome;
+use tokenweir_core::record::{Outcome, RequestRecord, TerminationInitiator};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const CHAT: &str = "/v1/chat/completions";
+const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
+
+fn termination_of(record: &RequestRecord) -> (Outcome, &'static str, TerminationInitiator) {
+    (record.outcome, record.ending(), record.end.initiator())
+}
+
+async fn send(gateway: &Running) -> TcpStream {
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    client
+}
+
+async fn read_until(client: &mut TcpStream, wanted: &str) {
+    let mut answer = Vec::new();
+    while !String::from_utf8_lossy(&answer).contains(wanted) {
+        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "ended before {wanted}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_the_backend_ends_is_attributed_to_the_backend() {
+    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
+    let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
+    let no_finish = [ROLE, WORD, "[DONE]"];
+    let cases = [
+        (stream_of(&[ROLE, WORD, FINISH, "[DONE]"]), Outcome::Ok, "ok"),
+        (json("200 OK", r#"{"id":"c","choices":[]}"#), Outcome::Ok, "ok"),
+        (json("400 Bad Request", "{}"), Outcome::ClientError, "client_error"),
+        (json("503 Service Unavailable", "{}"), Outcome::UpstreamError, "upstream_status"),
+        (stream_of(&[ROLE, error, "[DONE]"]), Outcome::StreamError, "inband_error"),
+        (
+            stream_of(&[ROLE, &FINISH.replace("stop", "abort"), "[DONE]"]),
+            Outcome::Aborted,
+            "upstream_abort",
+        ),
+        (stream_of(&[ROLE, WORD]), Outcome::Truncated, "truncated_clean"),
+        (stream_of(&[ROLE, WORD, FINISH]), Outcome::Truncated, "truncated_clean"),
+        (stream_of(&no_finish), Outcome::Truncated, "truncated_clean"),
+        (begun, Outcome::Truncated, "truncated_cut"),
+    ];
+    for (answer, outcome, ending) in cases {
+        let name = String::from_utf8_lossy(&answer).into_owned();
+        let fake =
+            ScriptedBackend::start(move |_| vec![Step::Send(answer.clone()), Step::Close]).await;
+        let gateway = start(&[fake.addr]).await;
+        gateway.post(CHAT, ASK).await;
+        let record = gateway.record().await;
+        assert_eq!(
+            termination_of(&record),
+            (outcome, ending, TerminationInitiator::Backend),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_client_disconnect_is_attributed_to_the_client_and_does_not_cancel_a_complete_response() {
+    let whole = [ROLE, WORD, FINISH, "[DONE]"].iter().flat_map(|event| chunk(event));
+    let whole: Vec<u8> = event_stream_head().into_iter().chain(whole).collect();
+    let no_finish = [event_stream_head(), chunk(WORD), chunk("[DONE]")].concat();
+    let cases = [
+        (whole, "[DONE]", Outcome::Ok, "ok_client_left_after_end"),
+        (no_finish, "[DONE]", Outcome::Cancelled, "client_cancelled"),
+        ([event_stream_head(), chunk(WORD)].concat(), "Hi", Outcome::Cancelled, "client_cancelled"),
+    ];
+    for (begun, read, outcome, ending) in cases {
+        let fake =
+            ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose])
+                .await;
+        let gateway = start(&[fake.addr]).await;
+        let mut client = send(&gateway).await;
+        read_until(&mut client, read).await;
+        drop(client);
+        fake.closed().await;
+        assert_eq!(
+            termination_of(&gateway.record().await),
+            (outcome, ending, TerminationInitiator::Client)
+        );
+    }
+}
+
+#[tokio::test]
+async fn rejections_and_timeouts_are_attributed_to_the_gateway() {
+    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
+    let setup = Setup { header_timeout: Duration::from_millis(50), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    gateway.post(CHAT, ASK).await;
+    let timeout = (Outcome::Timeout, "timeout_headers", TerminationInitiator::Gateway);
+    assert_eq!(termination_of(&gateway.record().await), timeout);
+    gateway.post(CHAT, "not json").await;
+    let refused = (Outcome::ClientError, "client_error", TerminationInitiator::Gateway);
+    assert_eq!(termination_of(&gateway.record().await), refused);
+    fake.set_healthy(false);
+    while gateway.pool.is_ready() {
+        tokio::task::yield_now().await;
+    }
+    gateway.post(CHAT, ASK).await;
+    let rejected = (Outcome::Rejected, "gateway_reject", TerminationInitiator::Gateway);
+    assert_eq!(termination_of(&gateway.record().await), rejected);
+}
+
+#[tokio::test]
+async fn responses_aborted_by_the_drain_timeout_are_attributed_to_the_gateway() {
+    // One stream has begun, and one request waits for its response headers.
+    for begun in [[event_stream_head(), chunk(ROLE), chunk(WORD)].concat(), Vec::new()] {
+        let is_streaming = !begun.is_empty();
+        let fake =
+            ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose])
+                .await;
+        let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
+        let mut gateway = start_with(&[fake.addr], setup).await;
+        let mut client = send(&gateway).await;
+        if is_streaming {
+            read_until(&mut client, "Hi").await;
+        }
+        while fake.seen().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(gateway.stop().await, DrainOutcome::DeadlineExceeded);
+        fake.closed().await;
+        let record = gateway.record().await;
+        let shutdown = (Outcome::Shutdown, "gateway_shutdown", TerminationInitiator::Gateway);
+        assert_eq!(termination_of(&record), shutdown);
+        assert_eq!(record.error_type(), Some("shutdown"));
+        gateway.assert_no_more_records().await;
+    }
+}
+
+#[tokio::test]
+async fn a_complete_stream_at_the_drain_timeout_is_a_success() {
+    let whole = [ROLE, WORD, FINISH, "[DONE]"].iter().flat_map(|event| chunk(event));
+    let whole: Vec<u8> = event_stream_head().into_iter().chain(whole).collect();
+    let fake =
+        ScriptedBackend::start(move |_| vec![Step::Send(whole.clone()), Step::AwaitClose]).await;
+    let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
+    let mut gateway = start_with(&[fake.addr], setup).await;
+    let mut client = send(&gateway).await;
+    read_until(&mut client, "[DONE]").await;
+    assert_eq!(gateway.stop().await, DrainOutcome::DeadlineExceeded);
+    let mut rest = Vec::new();
+    let _ = client.read_to_end(&mut rest).await;
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "no invented end of the stream");
+    let record = gateway.record().await;
+    assert_eq!(termination_of(&record), (Outcome::Ok, "ok", TerminationInitiator::Gateway));
+}
+
+#[tokio::test]
+async fn bytes_before_a_truncation_reach_the_client_even_in_the_same_read() {
+    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
+    let fake = ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
+    let gateway = start(&[fake.addr]).await;
+    let (bytes, is_whole) = body(&gateway.post(CHAT, ASK).await);
+    let text = String::from_utf8(bytes).unwrap();
+    assert_eq!((text, is_whole), (format!("data: {ROLE}\n\ndata: {WORD}\n\n"), false));
+}
+
+#[tokio::test]
+async fn a_truncated_body_is_never_complete_for_the_client() {
+    let answer =
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{}";
+    let fake =
+        ScriptedBackend::start(move |_| vec![Step::Send(answer.to_vec()), Step::Close]).await;
+    let gateway = start(&[fake.addr]).await;
+    assert!(!body(&gateway.post(CHAT, ASK).await).1);
+    let cut = (Outcome::Truncated, "truncated_cut", TerminationInitiator::Backend);
+    assert_eq!(termination_of(&gateway.record().await), cut);
+}

@@ -1,0 +1,172 @@
+//! Trace capture: traffic through a gateway becomes a trace that can be replayed and contains no
+//! text.
+
+use crate::support::simulated_fleet::Fleet;
+use crate::support::test_gateway::{Setup, post};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tokenweir_lab::trace::{self, TraceRequest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const CHAT: &str = "/v1/chat/completions";
+/// A text in every client-chosen value that must not be in the file.
+const CANARY: &str = "canary-7f3a";
+
+/// A gateway in front of simulated backends that captures to this file.
+async fn capturing(file: &Path) -> Fleet {
+    let setup = Setup {
+        captured: 1.0,
+        capture: Some(file.to_owned()),
+        injects_usage: true,
+        session_headers: vec![http::HeaderName::from_static("x-session-id")],
+        ..Setup::default()
+    };
+    Fleet::start_with(2, setup).await
+}
+
+fn file(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join(format!("capture-{name}.jsonl"));
+    let _ = fs::remove_file(&file);
+    file
+}
+
+/// A chat request of a session with these messages and a response of `tokens` tokens.
+fn chat(session: &str, messages: &[String], tokens: u32) -> String {
+    let messages: Vec<Value> =
+        messages.iter().map(|text| json!({ "role": "user", "content": text })).collect();
+    let body = json!({
+        "model": "sim-model", "stream": true, "max_tokens": tokens, "ignore_eos": true,
+        "user": CANARY, "messages": messages,
+    });
+    post(CHAT, &body.to_string()).replacen(
+        "\r\n",
+        &format!(
+            "\r\nx-session-id: {CANARY}-{session}\r\nauthorization: Bearer {CANARY}\r\n\
+             x-api-key: {CANARY}\r\nuser-agent: {CANARY}\r\n"
+        ),
+        1,
+    )
+}
+
+/// The content of the capture when it has this many lines.
+async fn captured(
+    fleet: &Fleet,
+    file: &Path,
+    lines: u64,
+) -> (String, Vec<Value>, Vec<TraceRequest>) {
+    fleet.gateway.captured(lines).await;
+    let text = fs::read_to_string(file).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let jobs = trace::read(text.as_bytes()).unwrap();
+    (text, lines, jobs)
+}
+
+fn common(a: &TraceRequest, b: &TraceRequest) -> usize {
+    a.prompt.blocks.iter().zip(&b.prompt.blocks).take_while(|(a, b)| a == b).count()
+}
+
+/// Three turns of two conversations with responses of 11, 12, 13 and 21, 22, 23 tokens.
+async fn send_conversations(fleet: &Fleet) {
+    for turn in 1..=3 {
+        for (number, session) in [(1, "one"), (2, "two")] {
+            let texts: Vec<String> = (0..turn)
+                .map(|message_number| format!("{CANARY} {session} {message_number} ").repeat(100))
+                .collect();
+            fleet.gateway.raw(chat(session, &texts, number * 10 + turn)).await;
+            fleet.gateway.record().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_capture_has_the_token_counts_the_order_and_the_shared_prefixes_of_the_traffic() {
+    let file = file("round-trip");
+    let fleet = capturing(&file).await;
+    send_conversations(&fleet).await;
+    let (_, lines, jobs) = captured(&fleet, &file, 6).await;
+    let tokens: Vec<u32> = jobs.iter().map(|job| job.output_tokens).collect();
+    assert_eq!(tokens, [11, 21, 12, 22, 13, 23], "in the order of arrival");
+    let prompts: u32 = jobs.iter().map(|job| job.prompt_tokens).sum();
+    assert_eq!(u64::from(prompts), fleet.prompt_tokens(), "as counted by the engines");
+    for (earlier, later) in [(0, 2), (2, 4), (1, 3), (3, 5)] {
+        let (earlier, later) = (&jobs[earlier], &jobs[later]);
+        assert_eq!(common(earlier, later), earlier.prompt.blocks.len());
+        assert!(later.prompt.blocks.len() > earlier.prompt.blocks.len());
+        assert_eq!(earlier.session, later.session);
+    }
+    assert_eq!(common(&jobs[0], &jobs[1]), 0, "the conversations share no prefix");
+    assert!(jobs[0].session.is_some() && jobs[0].session != jobs[1].session);
+    for line in &lines {
+        assert_eq!(
+            (&line["input_source"], &line["output_source"]),
+            (&json!("exact"), &json!("exact"))
+        );
+        assert_eq!(
+            (&line["outcome"], &line["status"], &line["api"]),
+            (&json!("ok"), &json!(200), &json!("chat"))
+        );
+        assert!(line["ttft_ms"].as_f64().unwrap() <= line["e2e_ms"].as_f64().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_capture_contains_no_text_header_or_key() {
+    let file = file("canary");
+    let fleet = capturing(&file).await;
+    send_conversations(&fleet).await;
+    // An unknown model name is a client-chosen text too, and the request is a client error.
+    fleet.gateway.post(CHAT, &format!(r#"{{"model":"{CANARY}","messages":[]}}"#)).await;
+    fleet.gateway.record().await;
+    let (text, lines, _) = captured(&fleet, &file, 6).await;
+    assert_eq!(lines.len(), 6);
+    assert!(!text.contains("canary"), "{text}");
+    let numbers = ["hash_ids", "session", "timestamp", "ttft_ms", "e2e_ms", "block_bytes"];
+    let counts = ["input_length", "output_length", "input_bytes", "cached_tokens", "status"];
+    let words = ["input_source", "output_source", "model", "api", "backend", "outcome"];
+    for (name, _) in lines.iter().flat_map(|line| line.as_object().unwrap()) {
+        let is_known = numbers.iter().chain(&counts).chain(&words).any(|known| known == name);
+        assert!(is_known, "{name} is a new field: can it contain a client-chosen text?");
+    }
+}
+
+#[tokio::test]
+async fn a_capture_is_replayed_in_order_of_arrival_and_contains_disconnects() {
+    let file = file("order");
+    let fleet = capturing(&file).await;
+    let mut first = fleet.gateway.connect().await;
+    first.write_all(chat("one", &["go on".to_owned()], 2_000).as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while String::from_utf8_lossy(&answer).matches("data: ").count() < 4 {
+        first.read_buf(&mut answer).await.unwrap();
+    }
+    fleet.gateway.raw(chat("two", &["be brief".to_owned()], 3)).await;
+    fleet.gateway.record().await;
+    drop(first);
+    let disconnected = fleet.gateway.record().await;
+    let (_, lines, jobs) = captured(&fleet, &file, 2).await;
+    assert_eq!(lines[0]["output_length"], 3, "lines are in the order of the ends");
+    assert_eq!(jobs[1].output_tokens, 3, "requests are in the order of arrival");
+    assert_eq!(
+        (jobs[1].disconnect_after_tokens, lines[1]["outcome"].as_str()),
+        (None, Some("cancelled"))
+    );
+    assert_eq!(jobs[0].disconnect_after_tokens.map(u64::from), disconnected.output_tokens());
+    assert!(jobs[0].disconnect_after_tokens.is_some_and(|tokens| (1..2_000).contains(&tokens)));
+}
+
+#[tokio::test]
+async fn captured_lines_are_counted_and_without_capture_no_record_is_captured() {
+    let file = file("counted");
+    let fleet = capturing(&file).await;
+    send_conversations(&fleet).await;
+    fleet.gateway.captured(6).await;
+    let page = fleet.gateway.admin("/metrics").await;
+    assert!(page.contains("tokenweir_capture_records_total{result=\"written\"} 6\n"), "{page}");
+    assert!(page.contains("tokenweir_capture_records_total{result=\"dropped\"} 0\n"), "{page}");
+    let fleet = Fleet::start(1).await;
+    fleet.gateway.raw(chat("one", &["hello".to_owned()], 3)).await;
+    assert_eq!(fleet.gateway.record().await.captured, None);
+}
