@@ -1,35 +1,36 @@
 #!/usr/bin/env bash
-# Builds the program as it is shipped; its path is the last line of what is printed:
+# Builds the release program with profile-guided optimisation. The last line of output is its path:
 #
-#   packaging/release.sh [ARGUMENT OF CARGO...]      such as --features kubernetes
+#   packaging/release.sh [CARGO ARGUMENT...]      such as --features kubernetes
 #
-# It is built twice: once to see which ways requests take, under packaging/train.py, and once more
-# with what was seen, so that those ways lie close together. It needs `rustup component add
-# llvm-tools`, the linker lld, which is Rust's own on x86-64, and twice the time of
-# `cargo build --release`, which builds the same without all that.
+# It builds twice: first an instrumented program, which packaging/train.py runs to record a profile, and then
+# the final program with that profile. Requirements: `rustup component add llvm-tools`, and the linker lld,
+# which is Rust's default on x86-64. It takes twice the time of
+# `cargo build --profile dist --features jemalloc`, which builds the same program without a profile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 profdata=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
 if [ ! -x "$profdata" ]; then
-  echo "$profdata is not there: rustup component add llvm-tools" >&2
+  echo "$profdata is missing: run rustup component add llvm-tools" >&2
   exit 1
 fi
 target=$(cargo metadata --no-deps --format-version 1 --locked | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
-seen=$target/seen
-rm -rf "$seen"
-mkdir -p "$seen"
+profiles=$target/profiles
+rm -rf "$profiles"
+mkdir -p "$profiles"
 
-# With a target, build scripts and macros are built without these flags.
-build() { RUSTFLAGS="${RUSTFLAGS:-} $1" cargo build --release --locked --target "$host" --bin tokenweir --target-dir "$target/$2" "${@:3}"; }
+# With --target, cargo builds build scripts and macros without these flags.
+build() { RUSTFLAGS="${RUSTFLAGS:-} $1" cargo build --profile dist --features jemalloc --locked --target "$host" --bin tokenweir --target-dir "$target/$2" "${@:3}"; }
 
-build "-Cprofile-generate=$seen" seeing "$@"
-python3 packaging/train.py "$target/seeing/$host/release/tokenweir" "$seen"
-"$profdata" merge --output "$seen/gateway.profdata" "$seen/gateway"
-"$profdata" merge --output "$seen/all.profdata" "$seen/gateway" "$seen/others"
-# What a gateway runs lies together, too: the system reads a program by pages, and keeps what it read.
-"$profdata" show --covered "$seen/gateway.profdata" | sed 's/.*;//' >"$seen/order"
-together="-Clink-arg=-Wl,--symbol-ordering-file=$seen/order,--no-warn-symbol-ordering"
-build "-Cprofile-use=$seen/all.profdata $together" shipped "$@"
-ls "$target/shipped/$host/release/tokenweir"
+build "-Cprofile-generate=$profiles" instrumented "$@"
+python3 packaging/train.py "$target/instrumented/$host/dist/tokenweir" "$profiles"
+"$profdata" merge --output "$profiles/gateway.profdata" "$profiles/gateway"
+"$profdata" merge --output "$profiles/all.profdata" "$profiles/gateway" "$profiles/others"
+# Functions that the gateway runs are placed next to each other: the kernel loads a program by pages, and
+# every loaded page stays in memory.
+"$profdata" show --covered "$profiles/gateway.profdata" | sed 's/.*;//' >"$profiles/order"
+order="-Clink-arg=-Wl,--symbol-ordering-file=$profiles/order,--no-warn-symbol-ordering"
+build "-Cprofile-use=$profiles/all.profdata $order" shipped "$@"
+ls "$target/shipped/$host/dist/tokenweir"

@@ -1,8 +1,9 @@
-//! The binary: arguments in, exit code out.
+//! The `tokenweir` binary: parses the arguments and runs the command.
 
 use std::process::ExitCode;
 
-/// Streams are many and live long: jemalloc keeps them small and hands memory back.
+/// jemalloc has little fragmentation with many long streams, and returns memory to the kernel.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -10,7 +11,7 @@ fn main() -> ExitCode {
     match tokenweir::cli::parse(std::env::args_os()) {
         Ok(cli) => tokenweir::cli::run(cli),
         Err(error) => {
-            // `--help` and `--version` come this way too; a closed pipe is no failure of ours.
+            // `--help` and `--version` arrive here too. A closed output pipe is not an error.
             let _ = error.print();
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
         }
