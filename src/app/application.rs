@@ -300,7 +300,7 @@ impl Application {
             DrainOutcome::TaskFailed(task) => {
                 tracing::error!(
                     task = task.as_str(),
-                    "a required task of the gateway ended: shutting down"
+                    "a required task of the gateway ended: the gateway drained and exits now"
                 );
                 return Err(task);
             }

@@ -16,9 +16,10 @@ pub(crate) struct DescriptorBudget {
 }
 
 /// Min budget for internal use: standard streams, the runtime, both listeners, log and capture
-/// files, configuration files, collectors, and connections that are just accepted or closed.
+/// files, configuration files, OTLP collectors, and connections that are just accepted or closed.
 const MIN_INTERNAL_DESCRIPTORS: usize = 24;
-/// Max budget for internal use. Enough for the expected number of collectors and discovery sources.
+/// Max budget for internal use. Enough for connections to the expected number of OTLP collectors
+/// and discovery sources.
 const MAX_INTERNAL_DESCRIPTORS: usize = 128;
 /// Max budget for admin connections, and for rejected connections.
 const MAX_AUXILIARY_CONNECTIONS: usize = 64;

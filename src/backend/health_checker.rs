@@ -282,7 +282,12 @@ impl HealthChecker {
         });
         self.backend.declared_down.send_replace(true);
         if previous != Health::Down {
-            tracing::warn!(backend = %self.backend.id, reason, "backend is down: no new requests");
+            tracing::warn!(
+                backend = %self.backend.id,
+                reason,
+                "backend is down: it gets no new requests, and requests without a response may \
+                 fail over"
+            );
         }
     }
 

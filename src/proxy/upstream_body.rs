@@ -30,11 +30,11 @@ pub(super) struct UpstreamBody {
 /// The usage that the gateway requests and the client did not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UsageInjection {
-    /// No usage.
+    /// The gateway requests no usage.
     None,
-    /// The usage event at the end of a stream.
+    /// The gateway requests the usage event at the end of the stream.
     FinalEvent,
-    /// The usage event and continuous usage: counts with every event.
+    /// The gateway requests that event and continuous usage: counts with every event.
     EveryEvent,
 }
 

@@ -33,7 +33,8 @@ pub struct StatusSnapshot {
     /// Conditions that diagnosis detects on the backends.
     #[serde(skip)]
     pub diagnosis: Arc<Diagnosis>,
-    /// Memory of the candidate sampler, which selects candidates in a large pool, in bytes.
+    /// Current size of the candidate sampler in bytes. The sampler selects the candidates for a
+    /// request in a large pool.
     pub short_list_bytes: usize,
     /// Models that are label values of metrics.
     #[serde(skip)]

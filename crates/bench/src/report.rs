@@ -88,7 +88,7 @@ pub struct GeneratorReport {
     pub complaints: Vec<String>,
 }
 
-/// Rates per second of the run, and shares.
+/// Rates per second over the benchmark run, and the shares `goodput` and `cached`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RunRates {
     /// Requests served per second.

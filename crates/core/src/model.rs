@@ -28,7 +28,7 @@ pub struct ServedModel {
     stable_hash: u64,
 }
 
-/// An entry of `/v1/models`, as the backend sent it.
+/// An entry of `/v1/models` as JSON text: as the backend sent it, or with another `id`.
 #[derive(Debug, Clone)]
 pub struct ModelEntry(Arc<RawValue>);
 

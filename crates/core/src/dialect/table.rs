@@ -31,7 +31,7 @@ pub(super) struct MetricRow {
 pub(super) enum RowTarget {
     /// A field of the load.
     Number {
-        /// The source of the value in the line.
+        /// What the number is read from: the value of the metric line, or one of its labels.
         source: ValueSource,
         /// The aggregation over the series of several engines.
         fold: Aggregation,

@@ -56,8 +56,9 @@ impl HeadScanner {
         }
     }
 
-    /// Whether parsing can give a new result: the first part can be invalid from its first byte, a
-    /// head ends with an empty line, and one that is too long is rejected before its end.
+    /// Whether to parse the head now, because parsing can give a new result. True for the first
+    /// bytes of a head, which can already be invalid; if the new bytes complete an empty line,
+    /// which can be the end of the head; and if the head exceeds its limit and must be rejected.
     fn may_be_complete(&self, bytes: &Bytes, limits: HeadLimits) -> bool {
         let count = bytes.len().saturating_sub(self.searched_bytes);
         let has_new_information = self.searched_bytes == 0 || has_blank_line(bytes, count);

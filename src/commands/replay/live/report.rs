@@ -43,7 +43,7 @@ pub(super) struct LiveReplayReport {
     plan: ReplayPlan,
     seconds: f64,
     served: usize,
-    /// Served requests whose client disconnected, as the trace demands.
+    /// Served requests whose client disconnected before the end, as recorded in the trace.
     left: usize,
     failed: usize,
     failures: BTreeMap<Cow<'static, str>, usize>,

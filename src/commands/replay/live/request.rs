@@ -34,7 +34,7 @@ pub(super) struct ReplayedRequest {
 pub(super) struct ReplayedAnswer {
     /// Times from the due time on, and token counts.
     pub(super) served: ServedRequest,
-    /// Whether the client disconnected before the end, as the trace demands.
+    /// Whether the client disconnected before the end, as recorded in the trace.
     pub(super) is_client_disconnect: bool,
     /// Whether its usage reports cached tokens.
     pub(super) reports_cached_tokens: bool,
