@@ -19,7 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_doctor::configuration::{self, GatewaySettings};
-use tokenweir_doctor::facts::{BackendFacts, CollectorFacts, DoctorFacts, GatewayFacts, TargetKey};
+use tokenweir_doctor::facts::{
+    BackendFacts, CollectorFacts, DoctorFacts, GatewayFacts, GatherError, TargetKey,
+};
 use tokenweir_doctor::finding::{Finding, FindingSeverity};
 use tokenweir_doctor::gather::{self, GatewayAnswers, GatherOptions, GatherTarget};
 use tokenweir_doctor::{checks, report};
@@ -47,7 +49,15 @@ struct DoctorInputs {
     /// The configuration with the sources of its values, if there is one.
     loaded: Option<LoadedConfig>,
     backends: Vec<BackendConfig>,
-    gateway_answers: Option<GatewayAnswers>,
+    /// The running gateway, if one was named.
+    gateway: Option<RunningGateway>,
+}
+
+/// The answers of a running gateway, with its configuration parsed.
+struct RunningGateway {
+    facts: Result<GatewayFacts, GatherError>,
+    /// `None`: the gateway did not respond, or its configuration cannot be read.
+    config: Option<Config>,
 }
 
 pub(crate) async fn run(doctor: DoctorArgs) -> ExitCode {
@@ -89,11 +99,10 @@ fn exit_code(findings: &[Finding], fail_on: DoctorFailOn) -> ExitCode {
 
 async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError> {
     let named: Vec<BackendConfig> = doctor.backend.iter().cloned().map(BackendConfig::at).collect();
-    let (loaded, gateway_answers, known_backends) = match (&doctor.admin, &doctor.config) {
+    let (loaded, gateway, known_backends) = match (&doctor.admin, &doctor.config) {
         (Some(admin), _) => {
-            let answers = query_gateway(doctor, admin).await;
-            let backends = gateway_backends(&answers);
-            (None, Some(answers), backends)
+            let (gateway, backends) = query_gateway(doctor, admin).await;
+            (None, Some(gateway), backends)
         }
         (None, Some(file)) => {
             let loaded = Config::load(Some(file), Overrides::default())?;
@@ -113,26 +122,30 @@ async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError>
     };
     let selected: Vec<BackendConfig> = named.into_iter().map(with_settings).collect();
     let backends = if selected.is_empty() { known_backends } else { selected };
-    Ok(DoctorInputs { loaded, backends, gateway_answers })
+    Ok(DoctorInputs { loaded, backends, gateway })
 }
 
-async fn query_gateway(doctor: &DoctorArgs, admin: &BackendAddress) -> GatewayAnswers {
+/// The running gateway and its backends, with their settings from its configuration if it is known.
+async fn query_gateway(
+    doctor: &DoctorArgs,
+    admin: &BackendAddress,
+) -> (RunningGateway, Vec<BackendConfig>) {
     let options = gather_options(doctor, OutboundTls::with_native_roots(Alpn::Http1));
     let target =
         GatherTarget { id: "admin".into(), url: admin.clone(), key: key_from_env(ADMIN_TOKEN) };
-    gather::gateway(&target, &options).await
-}
-
-/// The backends of a gateway, with their settings from its configuration if it is known.
-fn gateway_backends(answers: &GatewayAnswers) -> Vec<BackendConfig> {
-    let config = answers.config.clone().and_then(|config| parse_shown_config(config).ok());
-    let configured = config.as_ref().map(|config| config.backends.as_slice());
-    let backends = answers.backends.iter().map(|(id, url)| {
-        let known = configured.unwrap_or_default().iter().find(|known| known.url == *url);
-        let unknown = || BackendConfig { name: Some(id.clone()), ..BackendConfig::at(url.clone()) };
-        known.cloned().unwrap_or_else(unknown)
+    let GatewayAnswers { gateway, config, backends } = gather::gateway(&target, &options).await;
+    let (config, config_problem) = match config.map(parse_shown_config).transpose() {
+        Ok(config) => (config, None),
+        Err(problem) => (None, Some(problem)),
+    };
+    let facts = gateway.map(|gateway| GatewayFacts { config_problem, ..gateway });
+    let configured = config.as_ref().map_or(&[][..], |config| config.backends.as_slice());
+    let backends = backends.into_iter().map(|(id, url)| {
+        let known = configured.iter().find(|known| known.url == url).cloned();
+        known.unwrap_or_else(|| BackendConfig { name: Some(id), ..BackendConfig::at(url) })
     });
-    backends.collect()
+    let backends = backends.collect();
+    (RunningGateway { facts, config }, backends)
 }
 
 async fn discover_backends(config: &Config) -> Vec<BackendConfig> {
@@ -145,19 +158,9 @@ async fn gather_facts(
     doctor: &DoctorArgs,
     inputs: DoctorInputs,
 ) -> Result<DoctorFacts, ApplicationError> {
-    let DoctorInputs { loaded, backends, gateway_answers } = inputs;
-    let (gateway, gateway_config) = match gateway_answers {
-        Some(answers) => (Some(answers.gateway), answers.config),
-        None => (None, None),
-    };
-    let (gateway_config, config_problem) = match gateway_config.map(parse_shown_config).transpose()
-    {
-        Ok(config) => (config, None),
-        Err(problem) => (None, Some(problem)),
-    };
-    let gateway =
-        gateway.map(|gateway| gateway.map(|gateway| GatewayFacts { config_problem, ..gateway }));
-    let config = loaded.as_ref().map(|loaded| loaded.config.clone()).or(gateway_config);
+    let DoctorInputs { loaded, backends, gateway } = inputs;
+    let (gateway, gateway_config) = gateway.map(|gateway| (gateway.facts, gateway.config)).unzip();
+    let config = loaded.as_ref().map(|loaded| loaded.config.clone()).or(gateway_config.flatten());
     let is_configured = config.is_some();
     let config = config.unwrap_or_default();
     let outbound = match outbound(&config, &backends) {
