@@ -9,11 +9,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::blocks::BlockPool;
+use super::cost_model::{BatchWork, CostModel};
 use super::sequence::Sequence;
 pub use super::sequence::{FinishedSequence, GeneratedToken, SequenceId, SequenceRequest};
 
 /// Size and speed of an engine. A size of zero counts as one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineSpec {
     /// Tokens in one KV block.
     pub block_size: u32,
@@ -31,26 +32,31 @@ pub struct EngineSpec {
     pub decode_sequence: Duration,
     /// Time added by each token of context that attention reads.
     pub kv_token: Duration,
+    /// Effects beyond the linear terms above.
+    pub cost_model: CostModel,
 }
 
 impl Default for EngineSpec {
-    /// A small model on a small GPU: 32,768 tokens of KV cache, 10,000 prefill tokens per second,
-    /// about 100 output tokens per second for one sequence and 3,500 in a full batch.
     fn default() -> Self {
-        Self {
-            block_size: 16,
-            blocks: 2048,
-            max_num_seqs: 64,
-            max_num_batched_tokens: 2048,
-            step_base: Duration::from_millis(10),
-            prefill_token: Duration::from_micros(100),
-            decode_sequence: Duration::from_micros(80),
-            kv_token: Duration::from_nanos(100),
-        }
+        Self::DEFAULT
     }
 }
 
 impl EngineSpec {
+    /// A small model on a small GPU: 32,768 tokens of KV cache, 10,000 prefill tokens per second,
+    /// about 100 output tokens per second for one sequence and 3,500 in a full batch.
+    pub const DEFAULT: Self = Self {
+        block_size: 16,
+        blocks: 2048,
+        max_num_seqs: 64,
+        max_num_batched_tokens: 2048,
+        step_base: Duration::from_millis(10),
+        prefill_token: Duration::from_micros(100),
+        decode_sequence: Duration::from_micros(80),
+        kv_token: Duration::from_nanos(100),
+        cost_model: CostModel::LINEAR,
+    };
+
     /// Maximum number of tokens of one sequence, prompt and output together.
     pub fn capacity(&self) -> u32 {
         self.blocks.saturating_mul(self.block_size)
@@ -112,11 +118,19 @@ pub struct Engine {
     running: Vec<Sequence>,
     waiting: VecDeque<Sequence>,
     totals: SimulatedEngineLoad,
+    /// For the random effects of the cost model.
+    random: fastrand::Rng,
 }
 
 impl Engine {
     /// Creates an idle engine with an empty cache.
     pub fn new(spec: EngineSpec) -> Self {
+        Self::with_seed(spec, 0)
+    }
+
+    /// Creates an idle engine with an empty cache. `seed`: for the random effects of the cost
+    /// model.
+    pub fn with_seed(spec: EngineSpec, seed: u64) -> Self {
         let spec = EngineSpec {
             block_size: spec.block_size.max(1),
             blocks: spec.blocks.max(1),
@@ -130,6 +144,7 @@ impl Engine {
             running: Vec::new(),
             waiting: VecDeque::new(),
             totals: SimulatedEngineLoad::default(),
+            random: fastrand::Rng::with_seed(seed),
         }
     }
 
@@ -148,6 +163,13 @@ impl Engine {
         }
         self.waiting.push_back(sequence);
         Ok(())
+    }
+
+    /// Number of prompt tokens of a request that the prefix cache holds now.
+    pub fn cached_tokens(&self, request: &SequenceRequest) -> u32 {
+        let reusable = request.prompt_tokens.saturating_sub(1) / self.spec.block_size;
+        let hashes = &request.block_hashes[..request.block_hashes.len().min(reusable as usize)];
+        self.pool.cached_prefix(hashes).len() as u32 * self.spec.block_size
     }
 
     /// Removes a sequence and frees its blocks at once. Returns false if the engine does not have
@@ -242,30 +264,34 @@ impl Engine {
 
     /// Executes the batch: computes its duration, its tokens and the finished sequences.
     fn execute(&mut self, now: Duration) -> EngineStep {
-        let (mut prefill_tokens, mut decoded_sequences, mut context) = (0, 0, 0);
+        let mut work = BatchWork::default();
         for sequence in &self.running {
-            context += sequence.computed;
+            work.context += sequence.computed;
             if sequence.is_decoding() {
-                decoded_sequences += u32::from(sequence.scheduled > 0);
+                work.decoded_sequences += u32::from(sequence.scheduled > 0);
             } else {
-                prefill_tokens += sequence.scheduled;
+                work.add_prefill(sequence.scheduled, sequence.computed);
             }
         }
-        let duration = self.spec.step_base
-            + self.spec.prefill_token * prefill_tokens
-            + self.spec.decode_sequence * decoded_sequences
-            + self.spec.kv_token * context;
+        let duration = CostModel::duration(&self.spec, &work, &mut self.random);
 
         let mut tokens = Vec::with_capacity(self.running.len());
         let mut finished = Vec::new();
-        let Self { running, pool, totals, .. } = self;
+        let Self { running, pool, totals, random, spec, .. } = self;
         running.retain_mut(|sequence| {
+            let is_decoding = sequence.is_decoding();
             let Some(token) = sequence.produce_token(now + duration) else { return true };
             totals.generation_tokens += 1;
             if token.nth == 1 {
                 totals.prompt_tokens += u64::from(token.prompt_tokens);
             }
             tokens.push(token);
+            let accepted = if is_decoding { spec.cost_model.accepted_drafts(random) } else { 0 };
+            for _ in 0..accepted {
+                let Some(token) = sequence.accept_draft(spec.block_size) else { break };
+                totals.generation_tokens += 1;
+                tokens.push(token);
+            }
             let done = sequence.finished();
             if done.is_some() {
                 pool.release(&mut sequence.blocks);
@@ -273,7 +299,13 @@ impl Engine {
             finished.extend(done);
             done.is_none()
         });
-        EngineStep { duration, tokens, finished, prefill_tokens, decoded_sequences }
+        EngineStep {
+            duration,
+            tokens,
+            finished,
+            prefill_tokens: work.prefill_tokens,
+            decoded_sequences: work.decoded_sequences,
+        }
     }
 }
 

@@ -19,6 +19,7 @@ fn engine(blocks: u32, batched: u32) -> Engine {
         prefill_token: MILLISECOND,
         decode_sequence: MILLISECOND * 2,
         kv_token: Duration::ZERO,
+        ..EngineSpec::DEFAULT
     })
 }
 

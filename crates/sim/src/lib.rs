@@ -3,6 +3,7 @@
 //! of a real vLLM server. They serve tests, load tests and trials of the gateway without a GPU.
 
 pub mod blocks;
+pub mod cost_model;
 pub mod engine;
 mod generation;
 pub mod metrics_page;

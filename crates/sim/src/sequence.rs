@@ -174,6 +174,25 @@ impl Sequence {
         })
     }
 
+    /// Produces one more token of this step, from an accepted draft of speculative decoding. `None`:
+    /// the output is complete, or the last block has no room. vLLM would allocate a block in that
+    /// case; the model accepts the draft in the next step instead.
+    pub(super) fn accept_draft(&mut self, block_size: u32) -> Option<GeneratedToken> {
+        let room = self.blocks.len() as u32 * block_size - self.computed;
+        if room == 0 || self.generated >= self.request.output_tokens {
+            return None;
+        }
+        self.computed += 1;
+        self.generated += 1;
+        Some(GeneratedToken {
+            id: self.id,
+            nth: self.generated,
+            gap: Duration::ZERO,
+            prompt_tokens: self.request.prompt_tokens,
+            cached_tokens: self.cached.unwrap_or(0),
+        })
+    }
+
     pub(super) fn finished(&self) -> Option<FinishedSequence> {
         (self.generated >= self.request.output_tokens).then_some(FinishedSequence {
             id: self.id,

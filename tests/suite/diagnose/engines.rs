@@ -146,16 +146,7 @@ const WARM_UP_STEPS: u64 = 84;
 const STEPS_PER_MINUTE: u64 = 60 / EVERY.as_secs();
 
 /// A cache of 6,400 tokens.
-const SMALL: EngineSpec = EngineSpec {
-    block_size: 16,
-    blocks: 400,
-    max_num_seqs: 64,
-    max_num_batched_tokens: 2_048,
-    step_base: Duration::from_millis(10),
-    prefill_token: Duration::from_micros(100),
-    decode_sequence: Duration::from_micros(80),
-    kv_token: Duration::from_nanos(100),
-};
+const SMALL: EngineSpec = EngineSpec { blocks: 400, ..EngineSpec::DEFAULT };
 const CHAT: Traffic = Traffic { rate: 1.5, prompt: (80, 160), output: (200, 400) };
 const LONG: Traffic = Traffic { rate: 0.4, prompt: (5_000, 9_000), output: (20, 40) };
 
