@@ -316,7 +316,7 @@ fn new_arc_swap<T>(value: T) -> Arc<ArcSwap<T>> {
 
 /// The pool, before the first health checks.
 fn build_pool(config: &Config, backends: Vec<Backend>) -> Arc<BackendPool> {
-    let pool = BackendPool::new(backends, &config.models, config.routing.policy());
+    let pool = BackendPool::new(backends, &config.models, config.routing.policy(&config.slos));
     let pool = pool.with_panic_threshold(config.circuit_breaker.panic_threshold);
     let pool = pool.with_max_model_labels(config.metrics.max_models);
     Arc::new(pool.with_shadow_policies(&config.routing.shadow))

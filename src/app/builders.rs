@@ -60,7 +60,7 @@ pub(crate) fn backends(
 pub(crate) fn selection(config: &Config) -> PoolSettings {
     PoolSettings {
         models: config.models.clone(),
-        policy: config.routing.policy(),
+        policy: config.routing.policy(&config.slos),
         shadow_policies: config.routing.shadow.clone(),
         panic_threshold: config.circuit_breaker.panic_threshold,
         max_model_labels: config.metrics.max_models,

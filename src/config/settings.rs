@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokenweir_core::admission::PriorityClasses;
 use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokenweir_core::routing::{Policy, PolicyKind, kv_aware};
+use tokenweir_core::slo::{LatencyMeasure, Objective};
 use tokenweir_core::units;
 
 /// Selection of a backend for each request.
@@ -243,9 +244,21 @@ pub struct TraceCaptureConfig {
 }
 
 impl RoutingConfig {
-    /// The policy with its settings.
-    pub const fn policy(&self) -> Policy {
-        Policy { kind: self.policy, kv_aware: self.kv_aware }
+    /// The policy with its settings and with the strictest objectives of `slos`.
+    pub fn policy(&self, slos: &[Objective]) -> Policy {
+        let strictest = |wanted: LatencyMeasure| {
+            let limits = slos.iter().flat_map(|slo| slo.definition.limits());
+            let seconds = limits
+                .filter(|(measure, _)| *measure == wanted)
+                .map(|(_, limit)| limit.as_secs_f64());
+            seconds.min_by(f64::total_cmp)
+        };
+        let mut kv_aware = self.kv_aware;
+        if let Some(ttft) = strictest(LatencyMeasure::Ttft) {
+            kv_aware.ttft_objective_seconds = ttft;
+        }
+        kv_aware.tpot_objective_seconds = strictest(LatencyMeasure::Tpot).unwrap_or(0.0);
+        Policy { kind: self.policy, kv_aware }
     }
 }
 

@@ -170,7 +170,9 @@ fn candidate_to_json(candidate: &PredictedCandidate<'_>, is_chosen: bool, has_co
     fields.insert("chosen".into(), is_chosen.into());
     fields.insert("predicted_ttft_seconds".into(), json!(round_significant(candidate.ttft)));
     if has_cost {
-        fields.insert("cost".into(), json!(round_significant(candidate.cost())));
+        fields.insert("cost".into(), json!(round_significant(candidate.cost)));
+        let terms = serde_json::to_value(candidate.terms).map_or(Value::Null, round_numbers);
+        fields.insert("cost_terms".into(), terms);
     }
     if let Ok(Value::Object(estimates)) = serde_json::to_value(candidate.candidate) {
         fields.extend(estimates.into_iter().map(|(name, value)| (name, round_numbers(value))));

@@ -337,7 +337,7 @@ mod tests {
     use tokenweir_lab::results::LatencyObjectives;
 
     fn report(seed: u64, requests: u64, factor: f64) -> BenchReport {
-        let objectives = LatencyObjectives { ttft: 1.0, tpot: 1.0 };
+        let objectives = LatencyObjectives::new(1.0, 1.0);
         let run = RunDescription {
             target: "http://a".to_owned(),
             model: "m".to_owned(),

@@ -282,7 +282,7 @@ mod tests {
         let read = |text: String| GatewayMetricsPage::read(text.as_bytes(), "m").unwrap();
         let (before, after) = (read(page(2, 0.3)), read(page(12, 2.3)));
         assert_eq!(after.first_outputs_since(&before), 20);
-        let mut tally = RunStatistics::new(LatencyObjectives { ttft: 1.0, tpot: 1.0 });
+        let mut tally = RunStatistics::new(LatencyObjectives::new(1.0, 1.0));
         tally.service_ttft.add(0.3);
         let row = &after.beside(&before, &tally).rows[0];
         assert_eq!((row.gateway.count, row.client.count), (20, 1));

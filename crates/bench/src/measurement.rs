@@ -69,6 +69,7 @@ impl RequestMeasurement {
             prompt: answer.input,
             cached: answer.cached.unwrap_or(0),
             output: answer.output,
+            ..ServedRequest::default()
         })
     }
 

@@ -116,7 +116,7 @@ impl LoadPlan {
                 block_bytes: BLOCK_TOKENS,
             },
             session: None,
-            disconnect_after_tokens: None,
+            ..TraceRequest::default()
         });
         if let Some(lengths) = self.scenario.prompt {
             job.prompt_tokens = lengths.draw(&mut self.lengths);

@@ -274,7 +274,7 @@ mod tests {
     }
 
     fn tally() -> RunStatistics {
-        RunStatistics::new(LatencyObjectives { ttft: 1.0, tpot: 0.2 })
+        RunStatistics::new(LatencyObjectives::new(1.0, 0.2))
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub fn default_engine_spec() -> EngineSpec {
         prefill_token: Duration::from_nanos(33_333),
         decode_sequence: Duration::from_micros(30),
         kv_token: Duration::from_nanos(40),
+        ..EngineSpec::DEFAULT
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Measurements of one served request.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ServedRequest {
     /// Time from arrival to the first token in seconds.
     pub ttft: f64,
@@ -15,6 +15,10 @@ pub struct ServedRequest {
     pub cached: u32,
     /// Output tokens.
     pub output: u32,
+    /// Predicted time to the first token in seconds. NaN: the router does not predict.
+    pub predicted_ttft: f64,
+    /// Time of arrival in seconds.
+    pub arrived_at: f64,
 }
 
 /// Raw results of a run.
@@ -41,6 +45,10 @@ pub struct LatencyObjectives {
     pub ttft: f64,
     /// Greatest time per output token after the first in seconds.
     pub tpot: f64,
+    /// Whether the two bounds hold for their sum only: the time to the last token is at most `ttft`
+    /// plus `tpot` for each token after the first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_end_to_end: bool,
 }
 
 /// Metrics of a run.
@@ -74,8 +82,17 @@ impl ServedRequest {
 }
 
 impl LatencyObjectives {
+    /// Bounds of the time to first token and of the time per output token, in seconds.
+    pub const fn new(ttft: f64, tpot: f64) -> Self {
+        Self { ttft, tpot, is_end_to_end: false }
+    }
+
     /// Whether a request met both bounds.
     pub fn is_met_by(&self, served: &ServedRequest) -> bool {
+        if self.is_end_to_end {
+            let later_tokens = f64::from(served.output.saturating_sub(1));
+            return served.ttft + served.decode <= self.ttft + self.tpot * later_tokens;
+        }
         served.ttft <= self.ttft && served.tpot() <= self.tpot
     }
 }

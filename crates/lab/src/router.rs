@@ -1,20 +1,28 @@
 //! Routers of an experiment: the policies of the gateway, and reimplementations of other routers
 //! for comparison.
 
-use super::reference_routers::{LlmDRouter, RadixTreeRouter};
+use super::reference_routers::{
+    DynamoRouter, LlmDRouter, RadixTreeRouter, RadixTreeVariant, TokenLoadRouter, TokenLoadRule,
+};
 use super::trace::TraceRequest;
 use std::str::FromStr;
-use tokenweir_core::routing::{Candidate, LoadReport, Policy, PolicyKind, RoutingRequest};
+use std::time::Duration;
+use tokenweir_core::routing::{
+    Candidate, LoadReport, Policy, PolicyKind, RoutingRequest, kv_aware,
+};
 
 /// Input of a routing decision.
-#[derive(Debug)]
 pub struct RoutingInput<'a> {
+    /// Number of the request in the trace.
+    pub number: usize,
     /// The request.
     pub job: &'a TraceRequest,
     /// Candidates, with the estimates of the gateway.
     pub candidates: &'a [Candidate],
     /// Last load report of each backend, by position.
     pub reports: &'a [LoadReport],
+    /// True number of prompt tokens in the prefix cache of a backend, by position.
+    pub cached_tokens: &'a dyn Fn(usize) -> u32,
     /// Sequence number, random seed and session of the decision.
     pub routing_request: RoutingRequest,
 }
@@ -24,10 +32,14 @@ pub struct RoutingInput<'a> {
 pub enum Router {
     /// A policy of the gateway.
     Shipped(Policy),
-    /// The endpoint picker of llm-d with its default scorers.
+    /// The endpoint picker of llm-d.
     LlmD(LlmDRouter),
-    /// The cache-aware policy with radix trees of the SGLang and vLLM routers.
+    /// The cache-aware policy with radix trees of the SGLang and vLLM routers and of `smg`.
     RadixTree(RadixTreeRouter),
+    /// The KV router of NVIDIA Dynamo.
+    Dynamo(DynamoRouter),
+    /// A router that counts the prompt tokens in flight.
+    TokenLoad(TokenLoadRouter),
 }
 
 /// Kind of a router.
@@ -35,17 +47,43 @@ pub enum Router {
 pub enum RouterKind {
     /// A policy of the gateway.
     Shipped(PolicyKind),
-    /// `llm_d`
+    /// `llm_d`: the default scorers.
     LlmD,
-    /// `radix_tree`
+    /// `llm_d_no_hit_lru`: the default scorers and `no-hit-lru`.
+    LlmDNoHitLru,
+    /// `radix_tree`: the SGLang and vLLM routers.
     RadixTree,
+    /// `smg`
+    Smg,
+    /// `dynamo`: with the true content of the caches.
+    Dynamo,
+    /// `dynamo_approximate`: with estimates from the prompts that were sent.
+    DynamoApproximate,
+    /// `llm_d_optimized`: the recommended scorers of 2026.
+    LlmDOptimized,
+    /// `lmetric`
+    LMetric,
+    /// `backlog_and_share`
+    BacklogAndShare,
 }
 
 impl RouterKind {
+    /// The reimplementations of other routers.
+    pub const REFERENCES: [Self; 9] = [
+        Self::LlmD,
+        Self::LlmDNoHitLru,
+        Self::RadixTree,
+        Self::Smg,
+        Self::Dynamo,
+        Self::DynamoApproximate,
+        Self::LlmDOptimized,
+        Self::LMetric,
+        Self::BacklogAndShare,
+    ];
+
     /// All kinds.
     pub fn all() -> Vec<Self> {
-        let shipped = PolicyKind::ALL.into_iter().map(Self::Shipped);
-        shipped.chain([Self::LlmD, Self::RadixTree]).collect()
+        PolicyKind::ALL.into_iter().map(Self::Shipped).chain(Self::REFERENCES).collect()
     }
 
     /// Name on the command line and in results.
@@ -53,20 +91,53 @@ impl RouterKind {
         match self {
             Self::Shipped(kind) => kind.name(),
             Self::LlmD => "llm_d",
+            Self::LlmDNoHitLru => "llm_d_no_hit_lru",
             Self::RadixTree => "radix_tree",
+            Self::Smg => "smg",
+            Self::Dynamo => "dynamo",
+            Self::DynamoApproximate => "dynamo_approximate",
+            Self::LlmDOptimized => "llm_d_optimized",
+            Self::LMetric => "lmetric",
+            Self::BacklogAndShare => "backlog_and_share",
+        }
+    }
+
+    /// Time between two scrapes of a backend. Routers with the default interval use the default of
+    /// their project: llm-d refreshes its metrics every 50 ms.
+    pub fn scrape_interval(self, interval: Duration) -> Duration {
+        let is_default = interval == DEFAULT_SCRAPE_INTERVAL;
+        match self {
+            Self::LlmD | Self::LlmDNoHitLru | Self::LlmDOptimized if is_default => {
+                LLM_D_SCRAPE_INTERVAL
+            }
+            _ => interval,
         }
     }
 
     /// A router without history, for a fleet of `backend_count` backends. `policy`: settings of the
     /// policies of the gateway.
     pub fn router(self, policy: &Policy, backend_count: usize) -> Router {
+        let radix_tree = |variant| Router::RadixTree(RadixTreeRouter::new(backend_count, variant));
+        let token_load = |rule| Router::TokenLoad(TokenLoadRouter::new(backend_count, rule));
         match self {
             Self::Shipped(kind) => Router::Shipped(Policy { kind, ..*policy }),
-            Self::LlmD => Router::LlmD(LlmDRouter::new(backend_count)),
-            Self::RadixTree => Router::RadixTree(RadixTreeRouter::new(backend_count)),
+            Self::LlmD => Router::LlmD(LlmDRouter::new(backend_count, false)),
+            Self::LlmDNoHitLru => Router::LlmD(LlmDRouter::new(backend_count, true)),
+            Self::RadixTree => radix_tree(RadixTreeVariant::VllmRouter),
+            Self::Smg => radix_tree(RadixTreeVariant::Smg),
+            Self::Dynamo => Router::Dynamo(DynamoRouter::new(backend_count, true)),
+            Self::DynamoApproximate => Router::Dynamo(DynamoRouter::new(backend_count, false)),
+            Self::LlmDOptimized => token_load(TokenLoadRule::LlmDOptimized),
+            Self::LMetric => token_load(TokenLoadRule::LMetric),
+            Self::BacklogAndShare => token_load(TokenLoadRule::BacklogAndShare),
         }
     }
 }
+
+/// Default scrape interval of the gateway.
+pub const DEFAULT_SCRAPE_INTERVAL: Duration = Duration::from_millis(100);
+/// Default refresh interval of the metrics of llm-d's endpoint picker.
+const LLM_D_SCRAPE_INTERVAL: Duration = Duration::from_millis(50);
 
 impl FromStr for RouterKind {
     type Err = String;
@@ -78,13 +149,46 @@ impl FromStr for RouterKind {
     }
 }
 
+impl RoutingInput<'_> {
+    /// A random one of the indexes with the lowest cost.
+    pub(crate) fn random_tie(&self, costs: &[f64]) -> usize {
+        let best = costs.iter().copied().fold(f64::INFINITY, f64::min);
+        let ties: Vec<usize> = (0..costs.len()).filter(|index| costs[*index] <= best).collect();
+        ties[(self.routing_request.seed % ties.len().max(1) as u64) as usize]
+    }
+
+    /// Index of the first candidate with the fewest requests in flight.
+    pub(crate) fn least_loaded(&self) -> usize {
+        let loads = self.candidates.iter().map(|candidate| candidate.in_flight);
+        loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(index, _)| index)
+    }
+
+    /// Number of blocks of this prompt that the cache of a backend can hold.
+    pub(crate) fn cache_blocks(&self, position: usize) -> usize {
+        let capacity = self.reports[position].capacity;
+        let blocks = |tokens: u64| (tokens as f64 / self.job.block_tokens()) as usize;
+        capacity.map_or(DEFAULT_INDEX_BLOCKS, blocks)
+    }
+}
+
+/// Assumed number of blocks of a cache whose capacity is not reported, as in llm-d.
+const DEFAULT_INDEX_BLOCKS: usize = 31_250;
+
 impl Router {
     /// The policy of the gateway, whose candidates may be sampled. `None`: another router, which
     /// needs all backends as candidates.
     pub const fn policy(&self) -> Option<PolicyKind> {
         match self {
             Self::Shipped(policy) => Some(policy.kind),
-            Self::LlmD(_) | Self::RadixTree(_) => None,
+            _ => None,
+        }
+    }
+
+    /// The predicted time to first output of a candidate in seconds. NaN: no prediction.
+    pub fn predicted_ttft(&self, candidate: &Candidate) -> f64 {
+        match self {
+            Self::Shipped(policy) => kv_aware::ttft(&policy.kv_aware, candidate, false),
+            _ => f64::NAN,
         }
     }
 
@@ -96,6 +200,26 @@ impl Router {
             }
             Self::LlmD(picker) => picker.route(view),
             Self::RadixTree(tree) => tree.route(view),
+            Self::Dynamo(router) => router.route(view),
+            Self::TokenLoad(router) => router.route(view),
+        }
+    }
+
+    /// A request has its first output.
+    pub fn on_first_output(&mut self, number: usize) {
+        match self {
+            Self::Dynamo(router) => router.on_first_output(number),
+            Self::TokenLoad(router) => router.on_first_output(number),
+            _ => {}
+        }
+    }
+
+    /// A request has ended.
+    pub fn on_end(&mut self, number: usize) {
+        match self {
+            Self::Dynamo(router) => router.on_end(number),
+            Self::TokenLoad(router) => router.on_first_output(number),
+            _ => {}
         }
     }
 }

@@ -5,7 +5,7 @@
 //! `tokenweir_sim`. All random numbers come from one seed, so a run can be repeated exactly.
 
 use super::results::{RunResults, ServedRequest};
-use super::router::{Router, RouterKind, RoutingInput};
+use super::router::{DEFAULT_SCRAPE_INTERVAL, Router, RouterKind, RoutingInput};
 use super::trace::TraceRequest;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,6 +31,12 @@ pub struct SimulationSetup {
     pub scrape: Duration,
     /// Number of gateways, which share no state. 0 counts as 1.
     pub gateways: usize,
+    /// Share of the responses that do not report their cached tokens, from 0 to 1.
+    pub without_cached_tokens: f64,
+    /// Share of the requests whose response is not a stream, from 0 to 1.
+    pub non_streaming: f64,
+    /// Position of a backend that joins the fleet later, and the time.
+    pub joins: Option<(usize, Duration)>,
     /// Position of a backend whose engine computes nothing during a period. It still accepts
     /// requests, and its metrics can be scraped.
     pub frozen: Option<(usize, Range<Duration>)>,
@@ -50,6 +56,9 @@ pub struct Simulation<'a> {
     now: Duration,
     engines: Vec<EngineState>,
     gateways: Vec<SimulatedGateway>,
+    scrape_interval: Duration,
+    /// By the number of the request in the trace: the request that the client sends after this one.
+    next_in_session: Vec<Option<usize>>,
     /// By the number of the request in the trace.
     in_flight: Vec<InFlightRequest>,
     rng: fastrand::Rng,
@@ -65,6 +74,8 @@ enum SimulationEvent {
     BatchDone(usize),
     /// A gateway scrapes a backend: gateway, backend.
     Scrape(usize, usize),
+    /// The API server of a backend passes a request to its engine.
+    Submit(usize),
 }
 
 /// An engine and its present batch.
@@ -75,6 +86,8 @@ struct EngineState {
     /// Load in the metrics of the engine, which do not change during a batch.
     reported_load: SimulatedEngineLoad,
     busy_time: Duration,
+    /// Time until which the API server is busy with earlier requests.
+    front_end_busy_until: Duration,
 }
 
 struct SimulatedGateway {
@@ -95,9 +108,28 @@ struct InFlightRequest {
     arrived_at: Duration,
     first_output_at: Duration,
     cached_tokens: u32,
+    /// Predicted time to first output in seconds. NaN: the router does not predict.
+    predicted_ttft: f64,
 }
 
 impl SimulationSetup {
+    /// A setup with one gateway, the default policy and a scrape interval of 100 ms.
+    pub fn new(specs: Vec<EngineSpec>, epoch: Instant) -> Self {
+        Self {
+            specs,
+            speed: 1.0,
+            spread: Duration::ZERO,
+            scrape: DEFAULT_SCRAPE_INTERVAL,
+            gateways: 1,
+            without_cached_tokens: 0.0,
+            non_streaming: 0.0,
+            joins: None,
+            frozen: None,
+            policy: Policy::default(),
+            epoch,
+        }
+    }
+
     /// Time at which a backend can start to compute a batch: now, or the end of its frozen period.
     fn compute_start(&self, backend: usize, now: Duration) -> Duration {
         match &self.frozen {
@@ -125,12 +157,13 @@ impl<'a> Simulation<'a> {
             router: kind.router(&setup.policy, backend_count),
             decision_count: 0,
         };
-        let engine = |spec: &EngineSpec| EngineState {
-            engine: Engine::new(*spec),
+        let engine = |(position, spec): (usize, &EngineSpec)| EngineState {
+            engine: Engine::with_seed(*spec, routing::mix(seed ^ position as u64)),
             spec: *spec,
             batch: None,
             reported_load: SimulatedEngineLoad::default(),
             busy_time: Duration::ZERO,
+            front_end_busy_until: Duration::ZERO,
         };
         let mut simulation = Self {
             setup,
@@ -138,7 +171,9 @@ impl<'a> Simulation<'a> {
             events: BinaryHeap::new(),
             event_count: 0,
             now: Duration::ZERO,
-            engines: setup.specs.iter().map(engine).collect(),
+            engines: setup.specs.iter().enumerate().map(engine).collect(),
+            scrape_interval: kind.scrape_interval(setup.scrape),
+            next_in_session: next_in_session(requests),
             gateways: (0..setup.gateways.max(1)).map(gateway).collect(),
             in_flight: vec![InFlightRequest::default(); requests.len()],
             rng: fastrand::Rng::with_seed(seed),
@@ -161,6 +196,7 @@ impl<'a> Simulation<'a> {
                 }
                 SimulationEvent::BatchDone(backend) => self.handle_batch_done(backend),
                 SimulationEvent::Scrape(gateway, backend) => self.scrape(gateway, backend),
+                SimulationEvent::Submit(number) => self.submit(number),
             }
         }
         self.results.requests = self.requests.len();
@@ -174,13 +210,16 @@ impl<'a> Simulation<'a> {
 
     fn schedule_initial_events(&mut self) {
         for (number, job) in self.requests.iter().enumerate() {
+            if job.after.is_some() {
+                continue;
+            }
             let delay = self.setup.spread.mul_f64(self.rng.f64());
             let arrival = (job.at + delay).div_f64(self.setup.speed);
             self.schedule(arrival, SimulationEvent::Arrival(number));
         }
         for gateway in 0..self.gateways.len() {
             for backend in 0..self.engines.len() {
-                let first = self.setup.scrape.mul_f64(self.rng.f64());
+                let first = self.scrape_interval.mul_f64(self.rng.f64());
                 self.schedule(first, SimulationEvent::Scrape(gateway, backend));
             }
         }
@@ -207,7 +246,10 @@ impl<'a> Simulation<'a> {
         let routing_request =
             RoutingRequest { sequence: *decision_count, seed, session: job.session };
         *decision_count += 1;
-        let all: Vec<usize> = (0..load_estimators.len()).collect();
+        let joined = |position: &usize| {
+            self.setup.joins.is_none_or(|(late, at)| late != *position || self.now >= at)
+        };
+        let all: Vec<usize> = (0..load_estimators.len()).filter(joined).collect();
         let sample = router
             .policy()
             .and_then(|kind| candidate_sampler.sample(kind, &all, &job.prompt, &routing_request));
@@ -219,15 +261,23 @@ impl<'a> Simulation<'a> {
         };
         let mut candidates: Vec<Candidate> = positions.iter().map(candidate).collect();
         routing::impute_missing_estimates(&mut candidates);
+        let cached_tokens = |position: usize| {
+            let EngineState { engine, spec, .. } = &self.engines[position];
+            engine.cached_tokens(&job.request(spec.block_size))
+        };
         let choice = router.route(&RoutingInput {
+            number,
             job,
             candidates: &candidates,
             reports: reported_loads,
+            cached_tokens: &cached_tokens,
             routing_request,
         });
         let backend = candidates[choice].position;
+        let predicted_ttft = router.predicted_ttft(&candidates[choice]);
+        let is_stream = self.rng.f64() >= self.setup.non_streaming;
         let reservation =
-            load_estimators[backend].reserve(&candidates[choice], &job.prompt, true, now);
+            load_estimators[backend].reserve(&candidates[choice], &job.prompt, is_stream, now);
         candidate_sampler.sent(&job.prompt, backend);
         self.gateways[gateway].update_load_hint(backend, now);
         self.results.placements.push((self.now.as_secs_f64(), backend));
@@ -236,8 +286,25 @@ impl<'a> Simulation<'a> {
             backend,
             reservation: Some(reservation),
             arrived_at: self.now,
+            predicted_ttft,
             ..InFlightRequest::default()
         };
+        let state = &mut self.engines[backend];
+        let model = &state.spec.cost_model;
+        let front_end_seconds =
+            model.front_end_seconds + model.tokenize_seconds * f64::from(job.prompt_tokens);
+        if front_end_seconds <= 0.0 {
+            self.submit(number);
+            return;
+        }
+        let submit_at =
+            state.front_end_busy_until.max(self.now) + Duration::from_secs_f64(front_end_seconds);
+        state.front_end_busy_until = submit_at;
+        self.schedule(submit_at, SimulationEvent::Submit(number));
+    }
+
+    fn submit(&mut self, number: usize) {
+        let (job, backend) = (&self.requests[number], self.in_flight[number].backend);
         let state = &mut self.engines[backend];
         let request = job.request(state.spec.block_size);
         if state.engine.submit(SequenceId(number as u64), request, self.now).is_err() {
@@ -291,14 +358,22 @@ impl<'a> Simulation<'a> {
         request.first_output_at = self.now;
         request.cached_tokens = cached_tokens;
         let (gateway, now) = (&self.gateways[request.gateway], self.setup.epoch + self.now);
-        if let Some(reservation) = &mut request.reservation {
+        let is_stream = request.reservation.is_some_and(|reservation| reservation.is_stream());
+        if let Some(reservation) = request.reservation.as_mut().filter(|_| is_stream) {
             gateway.load_estimators[request.backend].first_output(reservation, now);
             gateway.update_load_hint(request.backend, now);
         }
+        let router = &mut self.gateways[self.in_flight[number].gateway].router;
+        router.on_first_output(number);
     }
 
     /// Ends a request with a number of output tokens. `None`: the engine rejected it.
     fn end(&mut self, number: usize, output: Option<u32>) {
+        let reports_cached_tokens = self.rng.f64() >= self.setup.without_cached_tokens;
+        if let Some(next) = self.next_in_session[number] {
+            let think_time = self.requests[next].at;
+            self.schedule(self.now + think_time, SimulationEvent::Arrival(next));
+        }
         let (job, request) = (&self.requests[number], &mut self.in_flight[number]);
         let Some(mut reservation) = request.reservation.take() else { return };
         let (gateway, now) = (&self.gateways[request.gateway], self.setup.epoch + self.now);
@@ -308,7 +383,7 @@ impl<'a> Simulation<'a> {
                 &mut reservation,
                 &TokenCounts {
                     prompt: Some(job.prompt_tokens.into()),
-                    cached: Some(request.cached_tokens.into()),
+                    cached: reports_cached_tokens.then_some(request.cached_tokens.into()),
                     output: Some(output.into()),
                 },
             );
@@ -318,10 +393,14 @@ impl<'a> Simulation<'a> {
                 prompt: job.prompt_tokens,
                 cached: request.cached_tokens,
                 output,
+                predicted_ttft: request.predicted_ttft,
+                arrived_at: request.arrived_at.as_secs_f64(),
             });
         }
         estimator.release(reservation, now);
         gateway.update_load_hint(request.backend, now);
+        let router = &mut self.gateways[request.gateway].router;
+        router.on_end(number);
     }
 
     fn scrape(&mut self, gateway: usize, backend: usize) {
@@ -342,10 +421,21 @@ impl<'a> Simulation<'a> {
         // Scrapes end with the last arrival, so that the simulation ends.
         let is_over = self.arrived_requests == self.requests.len();
         if !is_over {
-            let next = self.now + self.setup.scrape;
+            let next = self.now + self.scrape_interval;
             self.schedule(next, SimulationEvent::Scrape(gateway, backend));
         }
     }
+}
+
+/// By the number of a request: the request that the client sends after its end.
+fn next_in_session(requests: &[TraceRequest]) -> Vec<Option<usize>> {
+    let mut next = vec![None; requests.len()];
+    for (number, request) in requests.iter().enumerate() {
+        if let Some(previous) = request.after {
+            next[previous] = Some(number);
+        }
+    }
+    next
 }
 
 impl SimulatedGateway {

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 use tokenweir_core::clock;
-use tokenweir_core::routing::{Policy, PolicyKind, PromptFingerprint};
+use tokenweir_core::routing::{PolicyKind, PromptFingerprint};
 
 const TRACE: &str = "../../tests/traces/conversation.jsonl";
 
@@ -23,20 +23,15 @@ fn jobs() -> Vec<TraceRequest> {
 fn setup(group: &str, speed: f64) -> SimulationSetup {
     let group: EngineGroup = group.parse().unwrap();
     SimulationSetup {
-        frozen: None,
-        specs: vec![group.spec; group.count],
         speed,
         spread: Duration::from_secs(3),
-        scrape: Duration::from_millis(100),
-        gateways: 1,
-        policy: Policy::default(),
-        epoch: clock::now(),
+        ..SimulationSetup::new(vec![group.spec; group.count], clock::now())
     }
 }
 
 const KV_AWARE: RouterKind = RouterKind::Shipped(PolicyKind::KvAware);
 const ROUND_ROBIN: RouterKind = RouterKind::Shipped(PolicyKind::RoundRobin);
-const OBJECTIVES: LatencyObjectives = LatencyObjectives { ttft: 2.0, tpot: 0.1 };
+const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
 
 fn figures(
     setup: &SimulationSetup,
@@ -139,7 +134,7 @@ fn short_request(at: Duration, output_tokens: u32) -> TraceRequest {
         output_tokens,
         prompt: PromptFingerprint { bytes: 120, ..PromptFingerprint::default() },
         session: None,
-        disconnect_after_tokens: None,
+        ..TraceRequest::default()
     }
 }
 

@@ -11,7 +11,7 @@ use tokenweir_sim::engine::SequenceRequest;
 use tokenweir_sim::text::mix;
 
 /// One request of a trace.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct TraceRequest {
     /// Arrival time since the first request of the trace.
     pub at: Duration,
@@ -25,6 +25,12 @@ pub struct TraceRequest {
     pub session: Option<u64>,
     /// Number of output tokens after which the client disconnected.
     pub disconnect_after_tokens: Option<u32>,
+    /// Hashes of the blocks after those of the prompt, if the next request of a session repeats the
+    /// output of this one. The gateway does not see them.
+    pub output_blocks: Box<[u64]>,
+    /// Index of the request before this one in a closed-loop session. The client sends this request
+    /// `at` after the end of that one.
+    pub after: Option<usize>,
 }
 
 /// An error in reading a trace.
@@ -114,6 +120,7 @@ impl TraceLine {
             },
             session: self.session,
             disconnect_after_tokens: self.left_after,
+            ..TraceRequest::default()
         }
     }
 }
@@ -131,10 +138,15 @@ impl TraceRequest {
         let hash = |index: u32| {
             // The block of the trace that contains the last token of the block of the engine.
             let last = f64::from((index + 1) * block_size - 1);
-            let block = self.prompt.blocks.get((last / block_tokens) as usize)?;
+            let mut blocks = self.prompt.blocks.iter().chain(&self.output_blocks);
+            let block = blocks.nth((last / block_tokens) as usize)?;
             Some(mix(*block, u64::from(index)))
         };
-        let full_blocks = self.prompt_tokens / block_size;
+        let known_tokens = match self.output_blocks.is_empty() {
+            true => self.prompt_tokens,
+            false => self.prompt_tokens + self.output_tokens,
+        };
+        let full_blocks = known_tokens / block_size;
         SequenceRequest {
             prompt_tokens: self.prompt_tokens,
             block_hashes: (0..full_blocks).map_while(hash).collect(),

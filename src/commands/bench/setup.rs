@@ -106,10 +106,10 @@ impl BenchSetup {
             scenario,
             seed: load.seed,
             salt,
-            objectives: LatencyObjectives {
-                ttft: bench.shown.ttft.as_secs_f64(),
-                tpot: bench.shown.tpot.as_secs_f64(),
-            },
+            objectives: LatencyObjectives::new(
+                bench.shown.ttft.as_secs_f64(),
+                bench.shown.tpot.as_secs_f64(),
+            ),
             max_lag: bench.shown.max_lag.as_secs_f64(),
         };
         let synthesis = synthesis(salt);

@@ -13,8 +13,17 @@ use tokenweir_lab::router::RouterKind;
 #[command(after_help = HELP)]
 pub struct ReplayArgs {
     /// The trace: a trace capture of the gateway, or Mooncake's format.
-    pub trace: PathBuf,
-    /// Policies, and two other routers for comparison. [default: all]
+    #[arg(required_unless_present = "tournament")]
+    pub trace: Option<PathBuf>,
+    /// Run N generated setups instead of a trace, and print the regret of each policy.
+    #[arg(long, value_name = "N", env = "TOKENWEIR_REPLAY_TOURNAMENT")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(conflicts_with_all = [
+        "trace", "replicas", "speed", "target_goodput", "ttft", "tpot", "scrape", "jitter",
+        "gateways", "max_requests", "target",
+    ])]
+    pub tournament: Option<u64>,
+    /// Policies, and other routers for comparison. [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', env = "TOKENWEIR_REPLAY_POLICY")]
     pub policy: Vec<RouterKind>,
     /// Group of equal backends; can be given several times. Example: 4:prefill=40000,kv=600000.
@@ -105,9 +114,13 @@ pub struct RealTimeArgs {
 }
 
 const HELP: &str = "\
-Values of --policy: kv_aware, round_robin, random, least_requests, p2c, prefix_affinity, session,
-llm_d (the default scorers of llm-d's endpoint picker) and radix_tree (the cache-aware policy of the
-SGLang and vLLM routers).
+Values of --policy: kv_aware, round_robin, random, least_requests, p2c, prefix_affinity, session;
+llm_d (default scorers of llm-d's endpoint picker), llm_d_no_hit_lru (with that scorer),
+llm_d_optimized (its recommended scorers), radix_tree (the cache-aware policy of the SGLang and vLLM
+routers), smg (that of its successor), dynamo and dynamo_approximate (NVIDIA Dynamo's KV router with
+true and with estimated cache contents), lmetric, and backlog_and_share.
+
+With --tournament, --seeds is the seed from which the setups are drawn.
 
 Keys of --replicas: prefill (tokens/s), kv (tokens), seqs, batch (tokens), step (ms) and block
 (tokens). The defaults describe a model of 8 billion parameters on a GPU of 80 GB: 30,000 tokens/s,
@@ -130,6 +143,11 @@ fn share(text: &str) -> Result<f64, &'static str> {
 }
 
 impl ReplayArgs {
+    /// Path of the trace for messages.
+    pub fn trace_name(&self) -> String {
+        self.trace.as_ref().map_or_else(String::new, |path| path.display().to_string())
+    }
+
     /// The simulation parameters of each backend, in order.
     pub fn specs(&self) -> Vec<engine_groups::EngineSpec> {
         let group_specs = |group: &EngineGroup| vec![group.spec; group.count];

@@ -3,3 +3,4 @@
 pub(crate) mod args;
 mod live;
 pub(crate) mod run;
+mod tournament;

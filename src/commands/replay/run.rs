@@ -2,12 +2,14 @@
 
 use super::args::ReplayArgs;
 use super::live as real;
+use super::tournament;
 use crate::commands::progress::ProgressLine;
 use crate::commands::{block_on, failed, wrong};
 use crate::config::{Config, Overrides};
 use serde::Serialize;
 use std::fs::File;
 use std::io::BufReader;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokenweir_core::clock;
@@ -37,6 +39,9 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
     if let Some(target) = &replay.real.target {
         return block_on(real::run(replay, target));
     }
+    if let Some(cells) = replay.tournament {
+        return tournament::run(replay, cells);
+    }
     let loaded = match Config::load(replay.config.as_deref(), Overrides::default()) {
         Ok(loaded) => loaded,
         Err(error) => return wrong(&error),
@@ -46,12 +51,9 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         Err(error) => return failed(&error),
     };
     let mut experiment = Experiment {
-        setup: build_setup(replay, &jobs, loaded.config.routing.policy()),
+        setup: build_setup(replay, &jobs, loaded.config.routing.policy(&loaded.config.slos)),
         jobs: &jobs,
-        objectives: LatencyObjectives {
-            ttft: replay.ttft.as_secs_f64(),
-            tpot: replay.tpot.as_secs_f64(),
-        },
+        objectives: LatencyObjectives::new(replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64()),
         seeds: replay.seeds,
     };
     if let Some(goodput) = replay.target_goodput {
@@ -66,7 +68,7 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
     drop(progress);
     print_report(
         &ReplayReport {
-            trace: replay.trace.display().to_string(),
+            trace: replay.trace_name(),
             requests: jobs.len(),
             replicas: experiment.setup.specs.len(),
             speed: experiment.setup.speed,
@@ -80,7 +82,8 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
 
 /// Reads the requests of the trace, at most `--max-requests`.
 pub(crate) fn jobs(replay: &ReplayArgs) -> Result<Vec<TraceRequest>, TraceError> {
-    let mut jobs = trace::read(BufReader::new(File::open(&replay.trace)?))?;
+    let path = replay.trace.as_deref().unwrap_or(Path::new("-"));
+    let mut jobs = trace::read(BufReader::new(File::open(path)?))?;
     jobs.truncate(replay.max_requests.unwrap_or(usize::MAX));
     Ok(jobs)
 }
@@ -92,16 +95,18 @@ pub(crate) fn spread(replay: &ReplayArgs, jobs: &[TraceRequest]) -> Duration {
     replay.jitter.unwrap_or_else(default)
 }
 
+/// The setup. The policy knows the objectives of the goodput, as a gateway knows its `slos`.
 fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> SimulationSetup {
+    let mut policy = policy;
+    policy.kv_aware.ttft_objective_seconds = replay.ttft.as_secs_f64();
+    policy.kv_aware.tpot_objective_seconds = replay.tpot.as_secs_f64();
     SimulationSetup {
-        frozen: None,
-        specs: replay.specs(),
         speed: replay.speed,
         spread: spread(replay, jobs),
         scrape: replay.scrape,
         gateways: replay.gateways.into(),
         policy,
-        epoch: clock::now(),
+        ..SimulationSetup::new(replay.specs(), clock::now())
     }
 }
 
@@ -114,7 +119,7 @@ fn print_report(report: &ReplayReport<'_>, as_json: bool) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let LatencyObjectives { ttft, tpot } = report.objectives;
+    let LatencyObjectives { ttft, tpot, .. } = report.objectives;
     println!(
         "{} requests over {} backends, {:.2} times as fast as recorded, {} seeds",
         report.requests, report.replicas, report.speed, report.seeds
@@ -122,7 +127,7 @@ fn print_report(report: &ReplayReport<'_>, as_json: bool) -> ExitCode {
     println!("goodput: share with TTFT ≤ {ttft} s and TPOT ≤ {} ms", tpot * 1e3);
     println!();
     println!(
-        "{:<16} {:>14} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9} {:>9}",
+        "{:<18} {:>14} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9} {:>9}",
         "policy",
         "goodput",
         "TTFT p50",
@@ -136,7 +141,7 @@ fn print_report(report: &ReplayReport<'_>, as_json: bool) -> ExitCode {
     );
     for PolicyOutcome { policy, mean, goodput_spread, .. } in report.outcomes {
         println!(
-            "{policy:<16} {:>6.1} ± {:>3.1} % {:>7.2} s {:>7.2} s {:>6.1} ms {:>6.1} ms {:>9.0} \
+            "{policy:<18} {:>6.1} ± {:>3.1} % {:>7.2} s {:>7.2} s {:>6.1} ms {:>6.1} ms {:>9.0} \
              {:>5.1} % {:>9.1} {:>9.3}",
             mean.goodput * 1e2,
             goodput_spread * 1e2,

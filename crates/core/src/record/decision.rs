@@ -5,7 +5,8 @@
 //! readers compute the predictions from it again. It is shared, never copied.
 
 use super::{BackendCondition, BackendId, RequestRecord, UsageSource};
-use crate::routing::{Candidate, Policy, PolicyChoice, RoutingContext, kv_aware};
+use crate::routing::kv_aware::CostTerms;
+use crate::routing::{Candidate, Policy, PolicyChoice, RoutingContext};
 use std::sync::Arc;
 
 /// The recorded result of a routing policy, with its input.
@@ -35,6 +36,10 @@ pub struct PredictedCandidate<'a> {
     pub candidate: &'a Candidate,
     /// Predicted time from sending the request to the first output, in seconds.
     pub ttft: f64,
+    /// The value that `kv_aware` compares: the sum of the terms per unit of weight.
+    pub cost: f64,
+    /// The terms of the cost in seconds.
+    pub terms: CostTerms,
 }
 
 /// The choice of a shadow policy: one that is evaluated but does not route.
@@ -117,7 +122,7 @@ impl RoutingDecision {
     pub fn ranked_candidates(&self) -> Vec<PredictedCandidate<'_>> {
         let candidates = self.routing_context.candidates().iter();
         let mut ranked: Vec<_> = candidates.map(|candidate| self.predict(candidate)).collect();
-        ranked.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
+        ranked.sort_by(|a, b| a.cost.total_cmp(&b.cost));
         ranked
     }
 
@@ -126,6 +131,8 @@ impl RoutingDecision {
             backend: &self.backend_ids[candidate.position],
             candidate,
             ttft: self.routing_context.ttft(candidate),
+            cost: self.routing_context.cost(candidate),
+            terms: self.routing_context.cost_terms(candidate),
         }
     }
 }
@@ -133,11 +140,6 @@ impl RoutingDecision {
 // === impl PredictedCandidate, ShadowDecision ===
 
 impl PredictedCandidate<'_> {
-    /// The value that `kv_aware` compares: predicted TTFT per unit of weight.
-    pub fn cost(&self) -> f64 {
-        kv_aware::per_weight(self.ttft, self.candidate)
-    }
-
     /// Whether both are the same backend.
     pub const fn is_same_backend(&self, other: &Self) -> bool {
         self.candidate.position == other.candidate.position

@@ -75,7 +75,7 @@ fn a_weight_changes_what_is_compared_and_not_the_time_that_is_predicted() {
     let decision = decide(&Policy::default(), &[], &fleet, 0);
     let [heavy, light] = decision.ranked_candidates()[..] else { panic!("two are recorded") };
     assert!((light.ttft - heavy.ttft).abs() < 1e-9);
-    assert!((light.cost() - 4.0 * heavy.cost()).abs() < 1e-9);
+    assert!((light.cost - 4.0 * heavy.cost).abs() < 1e-9);
     assert_eq!((heavy.backend, light.backend), (&backend_id(1), &backend_id(0)));
 }
 

@@ -16,7 +16,7 @@ use crate::headers::X_REQUEST_ID;
 use crate::histogram::OutputGapHistogram;
 use crate::openai::Usage;
 use crate::routing::{
-    Candidate, Policy, PrefillCost, ReportedLoad, RoutingContext, RoutingRequest,
+    Candidate, DecodeCost, Policy, PrefillCost, ReportedLoad, RoutingContext, RoutingRequest,
 };
 use http::{HeaderMap, HeaderValue};
 use std::net::Ipv4Addr;
@@ -179,9 +179,12 @@ pub fn believed() -> Candidate {
         key: 1,
         prompt: 12.0,
         cached: 6.0,
+        cached_blocks: 0,
         output: 100.0,
         backlog: 400.0,
         prefill: PrefillCost::default(),
+        evidence: 50.0,
+        decode: DecodeCost::default(),
         is_tried: true,
         is_told: true,
         rested: 1.0,

@@ -1,29 +1,48 @@
 //! Policy `kv_aware`: picks the candidate with the least predicted time to first token (TTFT) per
-//! unit of weight.
+//! unit of weight, with a charge for the delay of other requests.
 //!
 //! ```text
-//! ttft     = base + max(backlog × per_token, slot_wait)
-//!          + work × (1 + interference × running) × per_token
+//! ttft   = base + queue + uncached × per_token + adapter_seconds + overdue
+//! queue  = max(backlog × per_token, slot_wait)
+//!
+//! cost   = base + queue + work × per_token × (1 + charge) × crowding
 //!          + pressure × k ÷ (1 − k) + adapter_seconds + overdue
-//! work     = prompt − cached × reuse             prompt tokens to compute
-//! reuse    = (1 − k) ÷ (1 − cache_reuse_threshold), from 0 to 1
-//! k        = kv_usage + (prompt − cached + output) ÷ capacity
+//! work   = prompt − cached × reuse              prompt tokens to compute
+//! reuse  = (1 − k) ÷ (1 − cache_reuse_threshold), from 0 to 1
+//! k      = kv_usage + (prompt − cached + output) ÷ capacity
+//! charge = min(charge_base + charge_per_waiting × waiting requests per backend, charge_max)
+//! crowding = (1 + running) ÷ (1 + mean of running over the candidates)
 //! ```
 //!
 //! - `base` and `per_token` are learned from the first outputs of the backend, so a slower backend
-//!   gets fewer requests.
+//!   gets fewer requests. A learned difference between backends needs evidence, see
+//!   [`impute_missing_estimates`](super::impute_missing_estimates).
+//! - `charge`: the request waits for its own prefill, and so do the requests behind it. In an M/M/1
+//!   queue, their number is the number of requests in the queue. A prompt that is computed at a
+//!   second backend also evicts blocks there, therefore the charge of an idle fleet is not 0.
+//! - `crowding`: the streams that run at a backend stand still for a part of each prefill. It is
+//!   relative to the fleet, so prefill does not outweigh the queue where all backends run many
+//!   requests.
 //! - `k` is the KV cache usage with this request. In a full cache the engine makes requests wait
 //!   or preempts them, and it computes a preempted request twice. The pressure therefore grows
 //!   without bound, and a prefix in an almost full cache counts for nothing: it may be evicted.
-//! - `interference`: the streams that run at a backend stand still for a part of each prefill.
 //! - `slot_wait`: an engine runs a limited number of sequences at once. Once that number is
 //!   learned, this is the time until one of them ends.
 //! - `adapter_seconds` counts if the backend has not loaded the LoRA adapter of the request.
 //! - `overdue`: time for which the oldest request without output has waited beyond its own
 //!   prediction. The cause also delays the requests behind it. No other term detects a frozen
 //!   engine.
+//!
+//! # Objectives
+//!
+//! A candidate is late if its `ttft` exceeds the objective, or if its time per output token exceeds
+//! the objective by a margin. Candidates in time come before late candidates. If the `ttft` of all
+//! candidates is late, the fleet is overloaded: whichever policy makes all requests equally late
+//! meets no objective at all. Then the candidate with the greatest lateness wins. The request is late
+//! anyway, and there it delays only requests that are late as well; the other backends recover. No
+//! backend gets later than [`MAX_LATENESS`] in this way.
 
-use super::{Candidate, PolicyChoice, PrefillCost, RoutingRequest, lowest, session};
+use super::{Candidate, PolicyChoice, RoutingRequest, lowest, session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -31,11 +50,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KvAwareSettings {
-    /// Seconds added to the predicted TTFT of a backend whose KV cache is half full. At a usage of
-    /// k, `pressure` × k ÷ (1 − k) seconds are added.
+    /// Seconds added to the cost of a backend whose KV cache is half full. At a usage of k,
+    /// `pressure` × k ÷ (1 − k) seconds are added.
     pub pressure: f64,
-    /// Relative increase of the prefill time for each request that runs in the engine.
-    pub interference: f64,
+    /// Charge for prefill in an idle fleet: 1 counts each second of it twice.
+    pub charge_base: f64,
+    /// Increase of the charge for each waiting request per backend.
+    pub charge_per_waiting: f64,
+    /// Upper limit of the charge.
+    pub charge_max: f64,
     /// KV cache usage, from 0 to 1, above which a cached prefix counts less. The part that counts
     /// falls linearly and is 0 at a usage of 1.
     pub cache_reuse_threshold: f64,
@@ -46,17 +69,27 @@ pub struct KvAwareSettings {
     pub adapter_seconds: f64,
     /// Age in seconds at which the last scraped load counts for half in predictions.
     pub horizon_seconds: f64,
+    /// Predicted TTFT in seconds above which a backend counts as late, if `slos` has no objective of
+    /// `ttft`. Requests prefer backends that are not late. 0: no backend is late.
+    pub ttft_objective_seconds: f64,
+    /// Objective of the time per output token in seconds, from `slos`. 0: none.
+    #[serde(skip)]
+    pub tpot_objective_seconds: f64,
 }
 
 impl Default for KvAwareSettings {
     fn default() -> Self {
         Self {
-            pressure: 0.1,
-            interference: 0.02,
+            pressure: 0.2,
+            charge_base: 1.0,
+            charge_per_waiting: 1.5,
+            charge_max: 8.0,
             cache_reuse_threshold: 0.9,
             session: 0.5,
             adapter_seconds: 1.0,
             horizon_seconds: 5.0,
+            ttft_objective_seconds: 0.0,
+            tpot_objective_seconds: 0.0,
         }
     }
 }
@@ -66,8 +99,37 @@ const MAX_PRESSURE_USAGE: f64 = 0.98;
 /// Slope of the pressure above [`MAX_PRESSURE_USAGE`]. It is multiplied by
 /// [`KvAwareSettings::pressure`], like the rest of the pressure.
 const OVERFULL_PRESSURE_SLOPE: f64 = 60.0;
-/// Costs within this relative and absolute (seconds) tolerance of the lowest cost are ties.
-const TIE_TOLERANCE: (f64, f64) = (0.01, 0.001);
+/// Costs within this relative and absolute (seconds) tolerance of the lowest cost are ties:
+/// predictions are not more accurate.
+const TIE_TOLERANCE: (f64, f64) = (0.05, 0.005);
+/// Multiple of the TTFT without a queue up to which no request is late. A long prompt on a slow
+/// engine would otherwise always be late, and all its kind would be sent to one backend.
+const MIN_SLOWDOWN: f64 = 4.0;
+/// The time per output token varies while a request runs, therefore the prediction must be below the
+/// objective by this factor.
+const TPOT_MARGIN: f64 = 1.15;
+/// Greatest lateness of a backend that gets further late requests.
+pub const MAX_LATENESS: f64 = 30.0;
+/// Cost added to a late candidate: more seconds than any other cost.
+const LATE_PENALTY_SECONDS: f64 = 1e9;
+
+/// Means over the candidates of a decision.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct FleetLoad {
+    waiting: f64,
+    running: f64,
+}
+
+/// A candidate as the policy evaluates it.
+#[derive(Debug, Clone, Copy)]
+struct Evaluation {
+    /// See [`cost`].
+    cost: f64,
+    /// Predicted TTFT ÷ objective.
+    ttft_lateness: f64,
+    /// Predicted time per output token with margin ÷ objective.
+    tpot_lateness: f64,
+}
 
 pub(super) fn pick(
     settings: &KvAwareSettings,
@@ -75,34 +137,98 @@ pub(super) fn pick(
     request: &RoutingRequest,
 ) -> PolicyChoice {
     let session_index = home(candidates, request);
-    let cost = |(index, candidate)| cost(settings, candidate, session_index == Some(index));
-    let costs: Vec<f64> = candidates.iter().enumerate().map(cost).collect();
-    let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
+    let fleet = FleetLoad::new(candidates);
+    let ttft_limit = ttft_limit(settings, candidates);
+    let evaluations: Vec<Evaluation> = candidates
+        .iter()
+        .enumerate()
+        .map(|(index, candidate)| {
+            let is_session_candidate = session_index == Some(index);
+            let tpot = TPOT_MARGIN * candidate.decode.seconds(candidate.running + 1.0);
+            Evaluation {
+                cost: cost(settings, candidate, is_session_candidate, &fleet),
+                ttft_lateness: ttft(settings, candidate, is_session_candidate) / ttft_limit,
+                tpot_lateness: tpot / limit(settings.tpot_objective_seconds),
+            }
+        })
+        .collect();
+    if evaluations.iter().all(|evaluation| evaluation.ttft_lateness > 1.0) {
+        return pick_latest(&evaluations);
+    }
+    let late = late_penalty(&evaluations);
+    let costs = evaluations.iter().map(|evaluation| {
+        if evaluation.is_late() { evaluation.cost + late } else { evaluation.cost }
+    });
+    let least = costs.clone().fold(f64::INFINITY, f64::min);
     let slack = TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1;
     // Ties take turns, except that a session stays at its backend.
-    let unmoved = session_index.filter(|index| costs[*index] <= least + slack);
-    let index = unmoved
-        .unwrap_or_else(|| lowest(candidates, &costs.iter().copied(), slack, request.sequence));
-    let is_avoiding = is_avoiding(candidates, &costs, index);
-    let reason =
-        if is_avoiding { "avoids_overdue" } else { reason(candidates, index, session_index) };
-    PolicyChoice { index, reason }
+    let is_tie =
+        |index: &usize| costs.clone().nth(*index).is_some_and(|cost| cost <= least + slack);
+    let index = session_index
+        .filter(is_tie)
+        .unwrap_or_else(|| lowest(candidates, &costs, slack, request.sequence));
+    PolicyChoice { index, reason: reason(candidates, &evaluations, index, session_index) }
 }
 
-/// Whether the choice avoids an overdue candidate: the candidate with the least cost apart from
-/// overdue delays was not chosen, and it is overdue for longer than the chosen candidate.
-fn is_avoiding(candidates: &[Candidate], costs: &[f64], chosen: usize) -> bool {
-    if candidates.iter().all(|candidate| candidate.overdue <= 0.0) {
-        return false;
-    }
-    let cost = |index: usize| {
-        let candidate = &candidates[index];
-        costs[index] - per_weight(candidate.overdue, candidate)
+/// All candidates are late: picks the latest up to [`MAX_LATENESS`], else the one that is least late.
+fn pick_latest(evaluations: &[Evaluation]) -> PolicyChoice {
+    let rank = |evaluation: &Evaluation| {
+        let lateness = evaluation.ttft_lateness;
+        if lateness <= MAX_LATENESS { -lateness } else { lateness }
     };
-    let least = (0..candidates.len()).min_by(|a, b| cost(*a).total_cmp(&cost(*b)));
-    least.is_some_and(|least| {
-        candidates[least].overdue > candidates[chosen].overdue && cost(least) <= cost(chosen)
-    })
+    let ranks = evaluations.iter().map(rank).enumerate();
+    let first = ranks.min_by(|a, b| a.1.total_cmp(&b.1));
+    PolicyChoice { index: first.map_or(0, |(index, _)| index), reason: "all_late" }
+}
+
+/// Cost added to late candidates: 0 if none or all are late.
+fn late_penalty(evaluations: &[Evaluation]) -> f64 {
+    let is_mixed =
+        evaluations.iter().any(Evaluation::is_late) && !evaluations.iter().all(Evaluation::is_late);
+    if is_mixed { LATE_PENALTY_SECONDS } else { 0.0 }
+}
+
+/// Predicted TTFT above which a candidate is late for this request.
+fn ttft_limit(settings: &KvAwareSettings, candidates: &[Candidate]) -> f64 {
+    let without_queue = |candidate: &Candidate| {
+        candidate.prefill.seconds((candidate.prompt - candidate.cached).max(0.0))
+    };
+    let least = candidates.iter().map(without_queue).fold(f64::INFINITY, f64::min);
+    limit(settings.ttft_objective_seconds).max(MIN_SLOWDOWN * least)
+}
+
+/// An objective as a limit: infinity for 0.
+fn limit(objective: f64) -> f64 {
+    if objective > 0.0 { objective } else { f64::INFINITY }
+}
+
+// === impl FleetLoad ===
+
+impl FleetLoad {
+    /// The means over these candidates.
+    pub fn new(candidates: &[Candidate]) -> Self {
+        let count = candidates.len().max(1) as f64;
+        let sums = candidates.iter().fold([0.0; 2], |[waiting, running], candidate| {
+            [waiting + candidate.waiting, running + candidate.running]
+        });
+        Self { waiting: sums[0] / count, running: sums[1] / count }
+    }
+
+    /// Factor by which each second of prefill at a candidate counts, except the first: the delay of
+    /// other requests.
+    fn work_factor(&self, settings: &KvAwareSettings, candidate: &Candidate) -> f64 {
+        let charge = settings.charge_base + settings.charge_per_waiting * self.waiting;
+        let crowding = (1.0 + candidate.running) / (1.0 + self.running);
+        (1.0 + charge.min(settings.charge_max)) * crowding - 1.0
+    }
+}
+
+// === impl Evaluation ===
+
+impl Evaluation {
+    fn is_late(&self) -> bool {
+        self.ttft_lateness > 1.0 || self.tpot_lateness > 1.0
+    }
 }
 
 /// Index of the candidate to which the session of a request is hashed. `None`: no session.
@@ -110,37 +236,96 @@ pub(super) fn home(candidates: &[Candidate], request: &RoutingRequest) -> Option
     request.session.and_then(|session| session::highest_scored(candidates, session, |_| true))
 }
 
-/// The cost that the policy compares: predicted TTFT in seconds per unit of weight.
-/// `is_session_candidate`: the session of the request is hashed to this candidate.
-pub fn cost(settings: &KvAwareSettings, candidate: &Candidate, is_session_candidate: bool) -> f64 {
-    per_weight(ttft(settings, candidate, is_session_candidate), candidate)
+/// The terms of a cost in seconds: see the [module documentation](self).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct CostTerms {
+    /// First output of an empty prompt.
+    pub base: f64,
+    /// Prompts that the engine computes before this one, or the wait for a slot.
+    pub queue: f64,
+    /// The prompt tokens of this request that are not cached.
+    pub prefill: f64,
+    /// Delay of other requests by `prefill`. Negative at a backend that runs far fewer requests than
+    /// the others.
+    pub charge: f64,
+    /// Use of the KV cache.
+    pub pressure: f64,
+    /// Loading of the LoRA adapter.
+    pub adapter: f64,
+    /// Delay of the requests without output beyond their predictions.
+    pub overdue: f64,
 }
 
-/// Divides `seconds` by the weight of a candidate.
-pub fn per_weight(seconds: f64, candidate: &Candidate) -> f64 {
-    if candidate.weight > 1 { seconds / f64::from(candidate.weight) } else { seconds }
-}
-
-/// Predicted TTFT of a candidate in seconds, see the [module documentation](self).
-/// `is_session_candidate`: the session of the request is hashed to this candidate.
-pub fn ttft(settings: &KvAwareSettings, candidate: &Candidate, is_session_candidate: bool) -> f64 {
-    let session_cached =
-        if is_session_candidate { settings.session * candidate.prompt } else { 0.0 };
-    let cached = candidate.cached.max(session_cached);
+/// The terms of the cost of a candidate. `is_session_candidate`: the session of the request is hashed
+/// to this candidate. `fleet`: load of all candidates of the decision.
+pub fn terms(
+    settings: &KvAwareSettings,
+    candidate: &Candidate,
+    is_session_candidate: bool,
+    fleet: &FleetLoad,
+) -> CostTerms {
+    let cached = cached(settings, candidate, is_session_candidate);
     let new_tokens = candidate.prompt - cached + candidate.output;
     let k = match (candidate.kv_usage, candidate.capacity) {
         (Some(usage), Some(capacity)) => usage + new_tokens / capacity as f64,
         (usage, _) => usage.unwrap_or(0.0),
     };
     let reuse = ((1.0 - k) / (1.0 - settings.cache_reuse_threshold).max(0.001)).clamp(0.0, 1.0);
-    let work = candidate.prompt - cached * reuse;
-    let PrefillCost { base, per_token } = candidate.prefill;
-    // The engine computes the prompts of the backlog while this request waits for a slot.
-    let backlog = candidate.backlog * per_token;
-    let queue = if candidate.slot_wait > backlog { candidate.slot_wait } else { backlog };
-    let work = work * (1.0 + settings.interference * candidate.running) * per_token;
-    let adapter = if candidate.has_adapter { 0.0 } else { settings.adapter_seconds };
-    base + queue + work + settings.pressure * pressure(k) + adapter + candidate.overdue
+    let prefill = (candidate.prompt - cached * reuse) * candidate.prefill.per_token;
+    CostTerms {
+        base: candidate.prefill.base,
+        queue: queue(candidate),
+        prefill,
+        charge: prefill * fleet.work_factor(settings, candidate),
+        pressure: settings.pressure * pressure(k),
+        adapter: adapter(settings, candidate),
+        overdue: candidate.overdue,
+    }
+}
+
+/// The cost that the policy compares, in seconds per unit of weight: the sum of the [`terms`].
+pub fn cost(
+    settings: &KvAwareSettings,
+    candidate: &Candidate,
+    is_session_candidate: bool,
+    fleet: &FleetLoad,
+) -> f64 {
+    let terms = terms(settings, candidate, is_session_candidate, fleet);
+    let CostTerms { base, queue, prefill, charge, pressure, adapter, overdue } = terms;
+    per_weight(base + queue + prefill + charge + pressure + adapter + overdue, candidate)
+}
+
+/// Predicted TTFT of a candidate in seconds: see the [module documentation](self).
+/// `is_session_candidate`: the session of the request is hashed to this candidate.
+pub fn ttft(settings: &KvAwareSettings, candidate: &Candidate, is_session_candidate: bool) -> f64 {
+    let uncached = candidate.prompt - cached(settings, candidate, is_session_candidate);
+    candidate.prefill.base
+        + queue(candidate)
+        + uncached * candidate.prefill.per_token
+        + adapter(settings, candidate)
+        + candidate.overdue
+}
+
+/// Seconds until the engine begins with the prompt. The engine computes the prompts of the backlog
+/// while the request waits for a slot.
+fn queue(candidate: &Candidate) -> f64 {
+    let backlog = candidate.backlog * candidate.prefill.per_token;
+    if candidate.slot_wait > backlog { candidate.slot_wait } else { backlog }
+}
+
+fn adapter(settings: &KvAwareSettings, candidate: &Candidate) -> f64 {
+    if candidate.has_adapter { 0.0 } else { settings.adapter_seconds }
+}
+
+fn cached(settings: &KvAwareSettings, candidate: &Candidate, is_session_candidate: bool) -> f64 {
+    let session_cached =
+        if is_session_candidate { settings.session * candidate.prompt } else { 0.0 };
+    candidate.cached.max(session_cached)
+}
+
+/// Divides `seconds` by the weight of a candidate.
+pub fn per_weight(seconds: f64, candidate: &Candidate) -> f64 {
+    if candidate.weight > 1 { seconds / f64::from(candidate.weight) } else { seconds }
 }
 
 /// k ÷ (1 − k), which is 1 for a cache that is half full; linear above [`MAX_PRESSURE_USAGE`].
@@ -149,26 +334,62 @@ fn pressure(k: f64) -> f64 {
     usage / (1.0 - usage) + OVERFULL_PRESSURE_SLOPE * (k - MAX_PRESSURE_USAGE).max(0.0)
 }
 
-fn reason(candidates: &[Candidate], index: usize, session_index: Option<usize>) -> &'static str {
-    let chosen = &candidates[index];
-    let most = candidates.iter().map(|candidate| candidate.cached).fold(0.0, f64::max);
-    let least = candidates.iter().map(|candidate| candidate.cached).fold(f64::INFINITY, f64::min);
+/// Why a candidate was chosen.
+fn reason(
+    candidates: &[Candidate],
+    evaluations: &[Evaluation],
+    chosen: usize,
+    session_index: Option<usize>,
+) -> &'static str {
+    if is_avoiding_overdue(candidates, evaluations, chosen) {
+        return "avoids_overdue";
+    }
+    let cheaper_late = |evaluation: &Evaluation| {
+        evaluation.is_late() && evaluation.cost < evaluations[chosen].cost
+    };
+    if !evaluations[chosen].is_late() && evaluations.iter().any(cheaper_late) {
+        return "avoids_late";
+    }
+    let blocks = |candidate: &Candidate| candidate.cached_blocks;
+    let most = candidates.iter().map(blocks).max().unwrap_or(0);
+    let least = candidates.iter().map(blocks).min().unwrap_or(0);
     // A prefix that all candidates have cached, such as a system prompt, did not decide.
-    if most > least && chosen.cached >= most {
+    if most > least && blocks(&candidates[chosen]) >= most {
         "cached_prefix"
     } else if most > least {
         "prefix_too_busy"
     } else {
         match session_index {
-            Some(session_index) if session_index == index => "session",
+            Some(session_index) if session_index == chosen => "session",
             Some(_) => "session_too_busy",
             None => "lowest_ttft",
         }
     }
 }
 
+/// Whether the choice avoids an overdue candidate: the candidate with the least cost apart from
+/// overdue delays was not chosen, and it is overdue for longer than the chosen candidate.
+fn is_avoiding_overdue(
+    candidates: &[Candidate],
+    evaluations: &[Evaluation],
+    chosen: usize,
+) -> bool {
+    if candidates.iter().all(|candidate| candidate.overdue <= 0.0) {
+        return false;
+    }
+    let cost = |index: usize| {
+        let candidate = &candidates[index];
+        evaluations[index].cost - per_weight(candidate.overdue, candidate)
+    };
+    let least = (0..candidates.len()).min_by(|a, b| cost(*a).total_cmp(&cost(*b)));
+    least.is_some_and(|least| {
+        candidates[least].overdue > candidates[chosen].overdue && cost(least) <= cost(chosen)
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::PrefillCost;
     use super::super::tests::idle_candidate;
     use super::*;
 
@@ -179,7 +400,8 @@ mod tests {
     #[test]
     fn a_short_queue_can_outweigh_a_cached_prefix() {
         let idle = idle_candidate();
-        let warm = Candidate { cached: 500.0, backlog: 20_000.0, ..idle_candidate() };
+        let warm =
+            Candidate { cached: 500.0, cached_blocks: 4, backlog: 20_000.0, ..idle_candidate() };
         assert_eq!(choose(&[warm, idle]), PolicyChoice { index: 1, reason: "prefix_too_busy" });
         let warm = Candidate { backlog: 400.0, ..warm };
         assert_eq!(choose(&[warm, idle]), PolicyChoice { index: 0, reason: "cached_prefix" });
@@ -205,6 +427,7 @@ mod tests {
                 &KvAwareSettings::default(),
                 &Candidate { kv_usage: Some(usage), ..idle_candidate() },
                 false,
+                &FleetLoad::default(),
             )
         };
         let costs: Vec<f64> = (0..=30).map(|n| at(f64::from(n) / 20.0)).collect();
@@ -215,7 +438,8 @@ mod tests {
 
     #[test]
     fn a_cached_prefix_does_not_count_in_a_full_cache() {
-        let hot = Candidate { cached: 900.0, kv_usage: Some(0.99), ..idle_candidate() };
+        let hot =
+            Candidate { cached: 900.0, cached_blocks: 7, kv_usage: Some(0.99), ..idle_candidate() };
         assert_eq!(
             choose(&[hot, idle_candidate()]),
             PolicyChoice { index: 1, reason: "prefix_too_busy" }
@@ -278,9 +502,58 @@ mod tests {
     }
 
     #[test]
+    fn late_backends_come_after_those_in_time() {
+        let settings =
+            KvAwareSettings { ttft_objective_seconds: 2.0, ..KvAwareSettings::default() };
+        let pick = |fleet: &[Candidate]| pick(&settings, fleet, &RoutingRequest::default());
+        // The cached prefix saves more than the wait costs, but the wait is too long.
+        let warm = Candidate {
+            prompt: 30_000.0,
+            cached: 29_000.0,
+            cached_blocks: 200,
+            backlog: 25_000.0,
+            ..idle_candidate()
+        };
+        let cold = Candidate { cached: 12_000.0, cached_blocks: 90, backlog: 0.0, ..warm };
+        assert_eq!(choose(&[warm, cold]).reason, "cached_prefix");
+        assert_eq!(pick(&[warm, cold]), PolicyChoice { index: 1, reason: "avoids_late" });
+    }
+
+    #[test]
+    fn in_an_overloaded_fleet_the_latest_backend_gets_the_request_up_to_a_limit() {
+        let settings =
+            KvAwareSettings { ttft_objective_seconds: 2.0, ..KvAwareSettings::default() };
+        let late = |backlog| Candidate { backlog, ..idle_candidate() };
+        let pick = |fleet: &[Candidate]| pick(&settings, fleet, &RoutingRequest::default());
+        let fleet = [late(30_000.0), late(90_000.0), late(25_000.0)];
+        assert_eq!(pick(&fleet), PolicyChoice { index: 1, reason: "all_late" });
+        let hopeless = late(MAX_LATENESS * 2.0 * 1e4 + 1.0);
+        assert_eq!(pick(&[fleet[0], hopeless, fleet[2]]).index, 0);
+        assert_eq!(pick(&[late(0.0), hopeless]), PolicyChoice { index: 0, reason: "lowest_ttft" });
+    }
+
+    #[test]
+    fn a_long_prompt_on_a_slow_engine_is_not_late_without_a_queue() {
+        let settings =
+            KvAwareSettings { ttft_objective_seconds: 0.5, ..KvAwareSettings::default() };
+        let long = Candidate { prompt: 20_000.0, ..idle_candidate() };
+        let fleet = [long, Candidate { backlog: 1_000.0, ..long }];
+        assert_eq!(pick(&settings, &fleet, &RoutingRequest::default()).index, 0);
+    }
+
+    #[test]
+    fn recomputation_costs_more_the_more_requests_wait_in_the_fleet() {
+        let warm = Candidate { cached: 900.0, backlog: 2_500.0, ..idle_candidate() };
+        let calm = [warm, idle_candidate()];
+        assert_eq!(choose(&calm).index, 1);
+        let busy = calm.map(|candidate| Candidate { waiting: 4.0, ..candidate });
+        assert_eq!(choose(&busy).index, 0);
+    }
+
+    #[test]
     fn queues_still_count_while_all_backends_are_overdue() {
         let overdue = Candidate { overdue: 3.0, ..idle_candidate() };
-        let busy = Candidate { overdue: 2.9, backlog: 10_000.0, ..idle_candidate() };
+        let busy = Candidate { overdue: 2.0, backlog: 20_000.0, ..idle_candidate() };
         assert_eq!(choose(&[overdue, busy]).index, 0);
         assert_eq!(choose(&[overdue, Candidate { backlog: 0.0, ..busy }]).index, 1);
     }
@@ -290,7 +563,8 @@ mod tests {
         let full = Candidate { slot_wait: 0.5, ..idle_candidate() };
         assert_eq!(choose(&[full, idle_candidate()]).index, 1);
         let both = Candidate { backlog: 5_000.0, ..full };
-        let cost = |candidate| cost(&KvAwareSettings::default(), &candidate, false);
+        let cost =
+            |candidate| cost(&KvAwareSettings::default(), &candidate, false, &FleetLoad::default());
         assert!((cost(both) - cost(full)).abs() < 1e-9, "5,000 tokens take half a second too");
     }
 

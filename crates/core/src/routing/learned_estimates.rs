@@ -1,8 +1,8 @@
 //! Estimates that are learned from the responses of one backend: prefill cost, tokens per byte,
 //! output length, response time, and how long its prefix cache retains what was sent.
 
+use super::linear_cost::{DecodeCost, LinearFit, PrefillCost};
 use super::load_report::AtomicF64;
-use super::prefill_cost::{PrefillCost, PrefillFit};
 use super::reservation::TokenCounts;
 use std::sync::{Mutex, PoisonError};
 
@@ -13,13 +13,17 @@ use std::sync::{Mutex, PoisonError};
 pub struct LearnedEstimates {
     prefill_base: AtomicF64,
     prefill_per_token: AtomicF64,
+    prefill_evidence: AtomicF64,
+    decode_base: AtomicF64,
+    decode_per_request: AtomicF64,
     ttft: AtomicF64,
     tokens_per_byte: AtomicF64,
     uncached_prompt_tokens: AtomicF64,
     output_tokens: AtomicF64,
     cache_retention: AtomicF64,
     response_seconds: AtomicF64,
-    prefill_fit: Mutex<PrefillFit>,
+    prefill_fit: Mutex<LinearFit>,
+    decode_fit: Mutex<LinearFit>,
 }
 
 /// Weight of one observation in a moving average.
@@ -30,6 +34,13 @@ const DEFAULT_TOKENS_PER_BYTE: f64 = 0.25;
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
 /// Bounds of the tokens per byte.
 const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
+/// Difference between reported and predicted cached tokens, as a share of the prompt, below which the
+/// prediction counts as right.
+const RETENTION_DEAD_BAND: f64 = 0.1;
+/// Relative change of the retention if the prediction was wrong by the whole prompt.
+const RETENTION_STEP: f64 = 0.02;
+/// Relative growth of a retention below 1 after a right prediction.
+const RETENTION_RECOVERY: f64 = 0.01;
 /// Bounds of the cache retention. It can exceed 1, because requests of other clients may refresh
 /// blocks that this gateway sent.
 const CACHE_RETENTION_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=1.5;
@@ -40,13 +51,17 @@ impl Default for LearnedEstimates {
         Self {
             prefill_base: AtomicF64::new(prefill.base),
             prefill_per_token: AtomicF64::new(prefill.per_token),
+            prefill_evidence: AtomicF64::new(0.0),
+            decode_base: AtomicF64::new(0.0),
+            decode_per_request: AtomicF64::new(0.0),
             ttft: AtomicF64::new(f64::NAN),
             tokens_per_byte: AtomicF64::new(f64::NAN),
             uncached_prompt_tokens: AtomicF64::new(f64::NAN),
             output_tokens: AtomicF64::new(f64::NAN),
             cache_retention: AtomicF64::new(1.0),
             response_seconds: AtomicF64::new(f64::NAN),
-            prefill_fit: Mutex::default(),
+            prefill_fit: Mutex::new(LinearFit::prefill()),
+            decode_fit: Mutex::new(LinearFit::decode()),
         }
     }
 }
@@ -55,6 +70,16 @@ impl LearnedEstimates {
     /// Cost of prefill. Before the first output: the default.
     pub fn prefill(&self) -> PrefillCost {
         PrefillCost { base: self.prefill_base.get(), per_token: self.prefill_per_token.get() }
+    }
+
+    /// Number of observations on which the prefill cost rests, at most about 50.
+    pub fn prefill_evidence(&self) -> f64 {
+        self.prefill_evidence.get()
+    }
+
+    /// Cost of decode. Zero before the first response with a known number of output tokens.
+    pub fn decode(&self) -> DecodeCost {
+        DecodeCost { base: self.decode_base.get(), per_request: self.decode_per_request.get() }
     }
 
     /// Moving average of the time to first output in seconds. `None`: no output yet.
@@ -105,9 +130,19 @@ impl LearnedEstimates {
         update_ema(&self.ttft, seconds);
         let Some(work) = work else { return };
         let mut prefill_fit = self.prefill_fit.lock().unwrap_or_else(PoisonError::into_inner);
-        let cost = prefill_fit.on_first_output(work, seconds);
-        self.prefill_base.set(cost.base);
-        self.prefill_per_token.set(cost.per_token);
+        let line = prefill_fit.observe(work, seconds);
+        self.prefill_base.set(line.base);
+        self.prefill_per_token.set(line.slope);
+        self.prefill_evidence.set(prefill_fit.weight());
+    }
+
+    /// The output of a stream took `seconds_per_token` per token after the first, while about
+    /// `running` requests ran.
+    pub(super) fn on_decode(&self, running: f64, seconds_per_token: f64) {
+        let mut decode_fit = self.decode_fit.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = decode_fit.observe(running, seconds_per_token);
+        self.decode_base.set(line.base);
+        self.decode_per_request.set(line.slope);
     }
 
     /// A response has reported its usage. `prompt_bytes`: length of the prompt. `predicted_cached`:
@@ -129,18 +164,25 @@ impl LearnedEstimates {
         }
     }
 
-    /// Compares the cached tokens of a prompt with the prediction, and corrects the retention: down
-    /// by up to 25 % if the cache had much less than predicted, else up by 2 %.
+    /// Compares the cached tokens of a prompt with the prediction, and corrects the retention by at
+    /// most 2 % in either direction. A fast correction would follow single evictions, and the table
+    /// would then forget blocks that the engine still has.
     fn adjust_cache_retention(&self, predicted_cached: f64, cached: f64, prompt: f64) {
-        let missing = (predicted_cached - cached) / prompt;
-        let factor = if missing > 0.1 {
-            1.0 - 0.25 * missing
-        } else if missing < -0.1 || predicted_cached > 0.0 {
-            1.02
-        } else {
+        let excess = (cached - predicted_cached) / prompt;
+        if predicted_cached <= 0.0 && excess < RETENTION_DEAD_BAND {
             return;
+        }
+        let step = if excess.abs() < RETENTION_DEAD_BAND {
+            RETENTION_RECOVERY
+        } else {
+            RETENTION_STEP * excess.clamp(-1.0, 1.0)
         };
-        let retention = self.cache_retention.get() * factor;
+        let retention = self.cache_retention.get();
+        let retention = if step == RETENTION_RECOVERY && retention >= 1.0 {
+            retention
+        } else {
+            retention * (1.0 + step)
+        };
         self.cache_retention
             .set(retention.clamp(*CACHE_RETENTION_RANGE.start(), *CACHE_RETENTION_RANGE.end()));
     }

@@ -134,7 +134,7 @@ fn a_backend_without_a_prefix_cache_is_detected_by_its_usage() {
     let estimator = estimator(now);
     estimator.on_report(&report(0.1, 0.0, 0.0), &estimator.local_load(), now);
     let long = prompt(51_200, 1);
-    for seed in 0..30 {
+    for seed in 0..120 {
         let mut reservation = send(&estimator, &long, now);
         let no_cache_hit = TokenCounts { prompt: Some(51_200), cached: Some(0), output: Some(10) };
         estimator.answered(&mut reservation, &no_cache_hit);

@@ -132,7 +132,8 @@ impl LoadEstimator {
         let tokens_per_byte = self.learned_estimates.tokens_per_byte();
         let tokens = prompt.bytes as f64 * tokens_per_byte;
         let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
-        let cached = (self.matched(prompt, block_tokens) as f64 * block_tokens).min(tokens);
+        let cached_blocks = self.matched(prompt, block_tokens);
+        let cached = (cached_blocks as f64 * block_tokens).min(tokens);
         let certainty = self.certainty_at(now);
         let external = self.last_report.external_requests(certainty);
         let waiting = self.last_report.waiting(&local_load, certainty);
@@ -148,9 +149,12 @@ impl LoadEstimator {
             key: 0,
             prompt: tokens,
             cached,
+            cached_blocks,
             output: self.learned_estimates.output_tokens(),
             backlog,
             prefill,
+            evidence: self.learned_estimates.prefill_evidence(),
+            decode: self.learned_estimates.decode(),
             is_tried: self.learned_estimates.ttft().is_some(),
             is_told: self.learned_estimates.has_usage(),
             rested: (now - self.last_sent_at.get()).max(0.0),
@@ -182,10 +186,15 @@ impl LoadEstimator {
             cached: candidate.cached as u64,
             work: candidate.backlog + uncached as f64,
             bytes: prompt.bytes,
+            block_tokens: f64::from(prompt.block_bytes) * candidate.prompt
+                / prompt.bytes.max(1) as f64,
+            running: candidate.running,
+            output: 0,
             sent: now,
             began: None,
             ticket: self.expect_output(candidate, is_stream, since_epoch),
             waits_for_slot: candidate.slot_wait > 0.0,
+            is_stream,
             is_pending: is_stream,
         };
         self.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -226,6 +235,12 @@ impl LoadEstimator {
                 self.pending_outputs.on_output(id);
             }
         }
+        if let Some(output) = counts.output {
+            reservation.output = output;
+            if let Some(prefix_table) = self.prefix_table.get() {
+                prefix_table.advance((output as f64 / reservation.block_tokens.max(1.0)) as u32);
+            }
+        }
         self.learned_estimates.on_usage(reservation.bytes, reservation.cached, counts);
     }
 
@@ -236,7 +251,15 @@ impl LoadEstimator {
             self.pending_outputs.remove(id);
         }
         if let Some(began) = reservation.began {
-            self.learned_estimates.on_end(now.saturating_duration_since(began).as_secs_f64());
+            let seconds = now.saturating_duration_since(began).as_secs_f64();
+            self.learned_estimates.on_end(seconds);
+            if reservation.is_stream && reservation.output > 1 {
+                let now_running = f64::from(self.in_flight.load(Ordering::Relaxed))
+                    + self.last_report.external_requests(1.0);
+                let running = f64::midpoint(reservation.running, now_running);
+                let seconds_per_token = seconds / (reservation.output - 1) as f64;
+                self.learned_estimates.on_decode(running, seconds_per_token);
+            }
         }
         self.ended_requests.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
@@ -362,10 +385,10 @@ impl LoadEstimator {
     }
 
     /// Number of leading blocks of a prompt that are probably cached.
-    fn matched(&self, prompt: &PromptFingerprint, block_tokens: f64) -> usize {
+    fn matched(&self, prompt: &PromptFingerprint, block_tokens: f64) -> u32 {
         let Some(prefix_table) = self.prefix_table.get() else { return 0 };
         let retained = self.blocks(block_tokens) * self.learned_estimates.retention();
-        prefix_table.matched(&prompt.blocks, retained as usize)
+        prefix_table.matched(&prompt.blocks, retained as usize) as u32
     }
 
     /// Number of blocks of `block_tokens` tokens that the KV cache can hold.

@@ -11,12 +11,12 @@ mod candidate_sampler;
 pub mod kv_aware;
 mod learned_estimates;
 mod least_requests;
+mod linear_cost;
 mod load_estimator;
 mod load_hint;
 mod load_report;
 mod p2c;
 mod pending_outputs;
-mod prefill_cost;
 mod prefix_affinity;
 mod prefix_hints;
 pub mod prefix_table;
@@ -31,9 +31,9 @@ mod slot_estimator;
 
 pub use candidate_sampler::CandidateSampler;
 pub use learned_estimates::LearnedEstimates;
+pub use linear_cost::{DecodeCost, PrefillCost};
 pub use load_estimator::LoadEstimator;
 pub use load_report::{LoadReport, ReportedLoad};
-pub use prefill_cost::PrefillCost;
 pub use prompt_fingerprint::PromptFingerprint;
 pub use reservation::{LocalLoad, Reservation, TokenCounts};
 pub use routing_context::RoutingContext;
@@ -61,12 +61,18 @@ pub struct Candidate {
     pub prompt: f64,
     /// Prompt tokens that are probably in the prefix cache of the backend.
     pub cached: f64,
+    /// Leading blocks of the prompt that are probably in the prefix cache of the backend.
+    pub cached_blocks: u32,
     /// Expected output tokens.
     pub output: f64,
     /// Prompt tokens that the engine has to compute before those of this request.
     pub backlog: f64,
     /// Cost of prefill.
     pub prefill: PrefillCost,
+    /// Number of observations on which `prefill` rests, at most about 50.
+    pub evidence: f64,
+    /// Cost of decode.
+    pub decode: DecodeCost,
     /// Whether `prefill` was learned from a first output of this backend.
     pub is_tried: bool,
     /// Whether `prompt` and `output` rest on token usage that this backend reported.
@@ -96,24 +102,68 @@ pub struct Candidate {
     pub overdue: f64,
 }
 
-/// Replaces the default estimates of candidates without observations by values from the other
-/// candidates. With the defaults, a new backend could get no request, or all requests until its
-/// first output.
+/// Moves estimates with little evidence to those of the other candidates.
+///
+/// - A prefill cost moves to the mean of all candidates, weighted by evidence. A learned difference
+///   between backends needs evidence: the first output of a backend is often slow, because the
+///   engine compiles or loads something.
+/// - A candidate without any observation gets the prefill cost of the fastest candidate. With the
+///   default cost, a new backend could get no request, or all requests until its first output.
+/// - Token counts and decode costs without an observation become the mean of the others.
 pub fn impute_missing_estimates(candidates: &mut [Candidate]) {
-    impute_prefill_costs(candidates);
+    shrink_prefill_costs(candidates);
     impute_token_counts(candidates);
+    impute_decode_costs(candidates);
 }
 
-/// Gives candidates without a learned prefill cost the cost of the fastest candidate that has one.
-fn impute_prefill_costs(candidates: &mut [Candidate]) {
-    let calibrated = candidates.iter().filter(|candidate| candidate.is_tried);
-    let fastest = calibrated.map(|candidate| candidate.prefill).min_by(|a, b| {
-        let seconds = |cost: &PrefillCost| cost.seconds(REFERENCE_PROMPT_TOKENS);
-        seconds(a).total_cmp(&seconds(b))
-    });
-    let Some(cost) = fastest else { return };
-    for uncalibrated in candidates.iter_mut().filter(|candidate| !candidate.is_tried) {
-        uncalibrated.prefill = cost;
+fn shrink_prefill_costs(candidates: &mut [Candidate]) {
+    let evidence: f64 = candidates.iter().map(|candidate| candidate.evidence).sum();
+    if evidence <= 0.0 {
+        return;
+    }
+    let mean = |read: fn(&PrefillCost) -> f64| {
+        let weighted = |candidate: &Candidate| candidate.evidence * read(&candidate.prefill);
+        candidates.iter().map(weighted).sum::<f64>() / evidence
+    };
+    let fleet =
+        PrefillCost { base: mean(|cost| cost.base), per_token: mean(|cost| cost.per_token) };
+    for candidate in candidates.iter_mut().filter(|candidate| candidate.evidence > 0.0) {
+        let squared = candidate.evidence * candidate.evidence;
+        let own = squared / (squared + HALF_EVIDENCE * HALF_EVIDENCE);
+        let blend = |own_value: f64, mean: f64| own * own_value + (1.0 - own) * mean;
+        candidate.prefill = PrefillCost {
+            base: blend(candidate.prefill.base, fleet.base),
+            per_token: blend(candidate.prefill.per_token, fleet.per_token),
+        };
+    }
+    let seconds = |candidate: &&Candidate| candidate.prefill.seconds(REFERENCE_PROMPT_TOKENS);
+    let observed = candidates.iter().filter(|candidate| candidate.evidence > 0.0);
+    let fastest = observed.min_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+    let Some(cost) = fastest.map(|candidate| candidate.prefill) else { return };
+    for candidate in candidates.iter_mut().filter(|candidate| candidate.evidence <= 0.0) {
+        candidate.prefill = cost;
+    }
+}
+
+/// Prompt length in tokens at which the prefill costs of candidates are compared.
+const REFERENCE_PROMPT_TOKENS: f64 = 1_000.0;
+/// Number of observations at which the own cost and the mean of the fleet count equally.
+const HALF_EVIDENCE: f64 = 4.0;
+
+/// Gives candidates without a decode cost the mean of those with one.
+fn impute_decode_costs(candidates: &mut [Candidate]) {
+    let known =
+        || candidates.iter().map(|candidate| candidate.decode).filter(|cost| cost.base > 0.0);
+    let count = known().count() as f64;
+    if count == 0.0 {
+        return;
+    }
+    let mean = DecodeCost {
+        base: known().map(|cost| cost.base).sum::<f64>() / count,
+        per_request: known().map(|cost| cost.per_request).sum::<f64>() / count,
+    };
+    for candidate in candidates.iter_mut().filter(|candidate| candidate.decode.base <= 0.0) {
+        candidate.decode = mean;
     }
 }
 
@@ -132,9 +182,6 @@ fn impute_token_counts(candidates: &mut [Candidate]) {
         }
     }
 }
-
-/// Prompt length in tokens at which the prefill costs of candidates are compared.
-const REFERENCE_PROMPT_TOKENS: f64 = 1_000.0;
 
 /// The input of a policy besides the candidates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -259,6 +306,8 @@ pub const REASONS: &[&str] = &[
     "cached_prefix",
     "prefix_too_busy",
     "avoids_overdue",
+    "avoids_late",
+    "all_late",
     "session",
     "session_too_busy",
     "turn",

@@ -31,6 +31,12 @@ pub struct Reservation {
     pub(super) work: f64,
     /// Length of the prompt in bytes.
     pub(super) bytes: u64,
+    /// Estimated tokens in a block of the prompt.
+    pub(super) block_tokens: f64,
+    /// Estimated requests that ran at the backend when the request was sent.
+    pub(super) running: f64,
+    /// Generated tokens that the response reported. 0: not reported.
+    pub(super) output: u64,
     pub(super) sent: Instant,
     /// Start of the output. For a non-streaming request, whose first output is not observed: the
     /// time at which it was sent.
@@ -39,6 +45,8 @@ pub struct Reservation {
     pub(super) ticket: Option<PendingOutputId>,
     /// Whether the request was predicted to wait for a slot of the engine.
     pub(super) waits_for_slot: bool,
+    /// Whether the response is a stream, whose first output is observed.
+    pub(super) is_stream: bool,
     /// Whether the request counts in [`LocalLoad::pending`].
     pub(super) is_pending: bool,
 }
@@ -52,4 +60,11 @@ pub struct TokenCounts {
     pub cached: Option<u64>,
     /// Generated tokens.
     pub output: Option<u64>,
+}
+
+impl Reservation {
+    /// Whether the first output of the response is observed.
+    pub fn is_stream(&self) -> bool {
+        self.is_stream
+    }
 }

@@ -1,6 +1,7 @@
 //! One routing decision: a policy, its input, and the predicted TTFT of each candidate. The TTFT
 //! is predicted under every policy, also under those that do not use it.
 
+use super::kv_aware::{CostTerms, FleetLoad};
 use super::{Candidate, Policy, PolicyChoice, PolicyKind, RoutingRequest, kv_aware};
 
 /// A policy and its input.
@@ -12,6 +13,8 @@ pub struct RoutingContext {
     /// Fleet position of the session's backend. `None`: the request has no session, or the policy
     /// has no session affinity.
     session_position: Option<usize>,
+    /// Load of all candidates, before some are removed.
+    fleet_load: FleetLoad,
 }
 
 impl RoutingContext {
@@ -20,7 +23,8 @@ impl RoutingContext {
         let has_affinity = matches!(policy.kind, PolicyKind::KvAware | PolicyKind::Session);
         let session_index = has_affinity.then(|| kv_aware::home(&candidates, &request)).flatten();
         let session_position = session_index.map(|index| candidates[index].position);
-        Self { policy, candidates, request, session_position }
+        let fleet_load = FleetLoad::new(&candidates);
+        Self { policy, candidates, request, session_position, fleet_load }
     }
 
     /// The policy that decides.
@@ -45,13 +49,23 @@ impl RoutingContext {
 
     /// Predicted TTFT of a candidate in seconds, see [`kv_aware::ttft`].
     pub fn ttft(&self, candidate: &Candidate) -> f64 {
-        let is_session_candidate = self.session_position == Some(candidate.position);
-        kv_aware::ttft(&self.policy.kv_aware, candidate, is_session_candidate)
+        kv_aware::ttft(&self.policy.kv_aware, candidate, self.is_session_candidate(candidate))
     }
 
-    /// The cost that `kv_aware` compares: predicted TTFT per unit of weight.
-    fn cost(&self, candidate: &Candidate) -> f64 {
-        kv_aware::per_weight(self.ttft(candidate), candidate)
+    /// The terms of the cost that `kv_aware` compares.
+    pub fn cost_terms(&self, candidate: &Candidate) -> CostTerms {
+        let is_session_candidate = self.is_session_candidate(candidate);
+        kv_aware::terms(&self.policy.kv_aware, candidate, is_session_candidate, &self.fleet_load)
+    }
+
+    /// The cost that `kv_aware` compares.
+    pub fn cost(&self, candidate: &Candidate) -> f64 {
+        let is_session_candidate = self.is_session_candidate(candidate);
+        kv_aware::cost(&self.policy.kv_aware, candidate, is_session_candidate, &self.fleet_load)
+    }
+
+    fn is_session_candidate(&self, candidate: &Candidate) -> bool {
+        self.session_position == Some(candidate.position)
     }
 
     /// Keeps the candidate at `index` and the cheapest others, `limit` candidates in all. Returns

@@ -15,9 +15,12 @@ pub(super) fn idle_candidate() -> Candidate {
         key: 1,
         prompt: 1_000.0,
         cached: 0.0,
+        cached_blocks: 0,
         output: 100.0,
         backlog: 0.0,
         prefill: PrefillCost::default(),
+        evidence: 0.0,
+        decode: DecodeCost::default(),
         is_tried: true,
         is_told: true,
         rested: 1.0,
@@ -157,15 +160,28 @@ fn a_name_in_the_configuration_is_the_name_in_metrics() {
 fn an_uncalibrated_candidate_gets_the_prefill_cost_of_the_fastest() {
     let cost = |base| PrefillCost { base, per_token: 1e-5 };
     let mut fleet = [
-        Candidate { prefill: cost(0.01), in_flight: 3, backlog: 3_000.0, ..idle_candidate() },
-        Candidate { prefill: cost(0.5), ..idle_candidate() },
+        Candidate { prefill: cost(0.01), backlog: 3_000.0, evidence: 50.0, ..idle_candidate() },
+        Candidate { prefill: cost(0.5), evidence: 50.0, ..idle_candidate() },
         Candidate { is_tried: false, ..idle_candidate() },
     ];
     let policy = Policy::default();
     assert_eq!(policy.pick(&fleet, &RoutingRequest::default()).unwrap().index, 0);
     impute_missing_estimates(&mut fleet);
     assert_eq!(policy.pick(&fleet, &RoutingRequest::default()).unwrap().index, 2);
-    assert_eq!((fleet[1].prefill, fleet[2].prefill), (cost(0.5), cost(0.01)));
+    assert_eq!(fleet[2].prefill, fleet[0].prefill);
+}
+
+#[test]
+fn a_learned_difference_between_backends_needs_evidence() {
+    let cost = |base| PrefillCost { base, per_token: 1e-5 };
+    let usual = Candidate { prefill: cost(0.05), evidence: 40.0, ..idle_candidate() };
+    let base_with = |evidence| {
+        let mut fleet = [usual, Candidate { prefill: cost(1.0), evidence, ..usual }];
+        impute_missing_estimates(&mut fleet);
+        fleet[1].prefill.base
+    };
+    assert!(base_with(1.0) < 0.15, "the first output of a backend is often slow");
+    assert!(base_with(50.0) > 0.95);
 }
 
 /// Routes non-streaming requests to backends that respond at once, and counts them per backend.

@@ -3,9 +3,10 @@
 //!
 //! The queue score is relative to the shortest and the longest queue. The KV cache score is the
 //! free share of the cache. The prefix score is the share of the prompt that was sent to the
-//! backend before. The prefix index of a backend holds as many tokens as its KV cache. The limit of
-//! 256 blocks per prompt of the original is left out, because its blocks are shorter than those of
-//! a trace.
+//! backend before. The prefix index of a backend holds as many tokens as its KV cache.
+//!
+//! The scorer `no-hit-lru`, with weight 2, is optional: a prompt that no backend has cached prefers
+//! the backend that was sent such a prompt the longest time ago.
 
 use super::prefix_index::PrefixIndex;
 use crate::router::RoutingInput;
@@ -15,38 +16,66 @@ use crate::router::RoutingInput;
 pub struct LlmDRouter {
     /// By position of the backend.
     prefix_indexes: Vec<PrefixIndex>,
+    /// By position: number of the last prompt without a cached prefix that was sent to the backend.
+    /// 0: none. `None`: the scorer is not used.
+    last_misses: Option<Vec<u64>>,
+    miss_count: u64,
 }
 
-/// Weights of queue, KV cache usage and prefix.
-const SCORER_WEIGHTS: [f64; 3] = [2.0, 2.0, 3.0];
-/// Capacity of a prefix index in blocks, if the capacity of the KV cache is not reported.
-const DEFAULT_INDEX_BLOCKS: usize = 31_250;
+/// Weights of queue, KV cache usage, prefix and `no-hit-lru`.
+const SCORER_WEIGHTS: [f64; 4] = [2.0, 2.0, 3.0, 2.0];
+/// Score of `no-hit-lru` for a prompt with a cached prefix.
+const NEUTRAL_SCORE: f64 = 0.5;
 
 impl LlmDRouter {
     /// A picker that has sent no request yet.
-    pub(crate) fn new(backends: usize) -> Self {
-        Self { prefix_indexes: (0..backends).map(|_| PrefixIndex::default()).collect() }
+    pub(crate) fn new(backends: usize, has_no_hit_lru: bool) -> Self {
+        Self {
+            prefix_indexes: (0..backends).map(|_| PrefixIndex::default()).collect(),
+            last_misses: has_no_hit_lru.then(|| vec![0; backends]),
+            miss_count: 0,
+        }
     }
 
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
         let blocks = &view.job.prompt.blocks;
-        let queues = || view.reports.iter().map(|report| report.waiting);
+        let position = |index: usize| view.candidates[index].position;
+        let queues =
+            || view.candidates.iter().map(|candidate| view.reports[candidate.position].waiting);
         let (least, most) = (queues().fold(f64::INFINITY, f64::min), queues().fold(0.0, f64::max));
+        let matched: Vec<usize> = view
+            .candidates
+            .iter()
+            .map(|candidate| self.prefix_indexes[candidate.position].matched(blocks))
+            .collect();
+        let is_miss = matched.iter().all(|matched| *matched == 0);
         let score = |index: usize| {
-            let report = &view.reports[index];
+            let report = &view.reports[position(index)];
             let queue = if most > least { (most - report.waiting) / (most - least) } else { 1.0 };
-            let prefix =
-                self.prefix_indexes[index].matched(blocks) as f64 / blocks.len().max(1) as f64;
-            let parts = [queue, 1.0 - report.kv_usage.unwrap_or(0.0), prefix];
-            parts.iter().zip(SCORER_WEIGHTS).map(|(part, weight)| part * weight).sum::<f64>()
+            let prefix = matched[index] as f64 / blocks.len().max(1) as f64;
+            let no_hit = self.no_hit_score(position(index), is_miss);
+            let parts = [queue, 1.0 - report.kv_usage.unwrap_or(0.0), prefix, no_hit];
+            -parts.iter().zip(SCORER_WEIGHTS).map(|(part, weight)| part * weight).sum::<f64>()
         };
-        let scores: Vec<f64> = (0..self.prefix_indexes.len()).map(score).collect();
-        let best = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let ties: Vec<usize> = (0..scores.len()).filter(|index| scores[*index] >= best).collect();
-        let chosen = ties[(view.routing_request.seed % ties.len().max(1) as u64) as usize];
-        let capacity = view.reports[chosen].capacity;
-        let capacity = capacity.map(|tokens| (tokens as f64 / view.job.block_tokens()) as usize);
-        self.prefix_indexes[chosen].send(blocks, capacity.unwrap_or(DEFAULT_INDEX_BLOCKS));
+        let costs: Vec<f64> = (0..matched.len()).map(score).collect();
+        let chosen = view.random_tie(&costs);
+        let cache_blocks = view.cache_blocks(position(chosen));
+        self.prefix_indexes[position(chosen)].send(blocks, cache_blocks);
+        if let Some(last_misses) = self.last_misses.as_mut().filter(|_| is_miss) {
+            self.miss_count += 1;
+            last_misses[position(chosen)] = self.miss_count;
+        }
         chosen
+    }
+
+    /// Rank among all backends by the time of the last miss: 1 for the oldest, 0 for the newest.
+    fn no_hit_score(&self, position: usize, is_miss: bool) -> f64 {
+        let Some(last_misses) = &self.last_misses else { return 0.0 };
+        if !is_miss {
+            return NEUTRAL_SCORE;
+        }
+        let own = last_misses[position];
+        let older = last_misses.iter().filter(|last| **last < own).count();
+        1.0 - older as f64 / (last_misses.len() - 1).max(1) as f64
     }
 }

@@ -1,10 +1,17 @@
-//! The cache-aware policy of the SGLang and vLLM routers, with a radix tree of the prompts sent to
-//! each backend.
+//! Cache-aware policies with a tree of the prompts sent to each backend.
 //!
-//! While the loads are balanced, a prompt goes to the backend with the longest matching prefix if
-//! the match exceeds a threshold, else to the backend with the smallest tree. While they are not,
-//! it goes to the backend with the fewest requests. The defaults are those of the vLLM router. Here
-//! a tree is represented by the set of the hashes of its paths, because prompts consist of blocks.
+//! `radix_tree` is the policy of the SGLang and vLLM routers (vllm-project/router
+//! `src/policies/cache_aware.rs`, September 2026, defaults of its command line). While the loads are
+//! balanced, a prompt goes to the backend with the longest matching prefix if the match exceeds a
+//! threshold, else to the backend with the smallest tree. While they are not, it goes to the backend
+//! with the fewest requests.
+//!
+//! `smg` is the policy of the gateway that succeeded them (smg f8daa883, August 2026, defaults of its
+//! Rust structs). The test of the balance concerns the chosen backend only, and a prompt without a
+//! match goes to the backend with the fewest requests.
+//!
+//! Here a tree is represented by the set of the hashes of its paths, because prompts consist of
+//! blocks. The eviction by time is left out.
 
 use super::prefix_index::PrefixIndex;
 use crate::router::RoutingInput;
@@ -12,53 +19,83 @@ use crate::router::RoutingInput;
 /// State of the router.
 #[derive(Debug)]
 pub struct RadixTreeRouter {
+    variant: RadixTreeVariant,
     /// By position of the backend.
     trees: Vec<PrefixIndex>,
 }
 
-/// Share of a prompt that must match.
-const PREFIX_MATCH_THRESHOLD: f64 = 0.3;
-/// The loads are unbalanced if they differ by more than this number of requests, and …
-const IMBALANCE_MIN_DIFFERENCE: u32 = 64;
-/// … the greatest load is more than this multiple of the least load.
-const IMBALANCE_MIN_RATIO: f64 = 1.5;
+/// Which project the router is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RadixTreeVariant {
+    /// `radix_tree`
+    VllmRouter,
+    /// `smg`
+    Smg,
+}
+
+/// Share of a prompt that must match, number of requests by which loads may differ, and their
+/// ratio.
+const VLLM_ROUTER_THRESHOLDS: (f64, f64, f64) = (0.3, 64.0, 1.5);
+const SMG_THRESHOLDS: (f64, f64, f64) = (0.5, 32.0, 1.1);
 /// Capacity of a tree: 67,108,864 characters, at four characters per token.
 const MAX_TREE_TOKENS: f64 = 67_108_864.0 / 4.0;
 
 impl RadixTreeRouter {
     /// A router that has sent no request yet.
-    pub(crate) fn new(backends: usize) -> Self {
-        Self { trees: (0..backends).map(|_| PrefixIndex::default()).collect() }
+    pub(crate) fn new(backends: usize, variant: RadixTreeVariant) -> Self {
+        Self { variant, trees: (0..backends).map(|_| PrefixIndex::default()).collect() }
     }
 
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
-        let loads = || view.candidates.iter().map(|candidate| candidate.in_flight);
-        let (least, most) = (loads().min().unwrap_or(0), loads().max().unwrap_or(0));
-        let is_unbalanced = most - least > IMBALANCE_MIN_DIFFERENCE
-            && f64::from(most) > IMBALANCE_MIN_RATIO * f64::from(least);
-        let blocks = &view.job.prompt.blocks;
-        let chosen = if is_unbalanced {
-            loads().position(|load| load == least).unwrap_or(0)
-        } else {
-            self.pick_by_prefix(blocks)
+        let chosen = match self.variant {
+            RadixTreeVariant::VllmRouter => self.route_as_vllm_router(view),
+            RadixTreeVariant::Smg => self.route_as_smg(view),
         };
-        self.trees[chosen].send(blocks, (MAX_TREE_TOKENS / view.job.block_tokens()) as usize);
+        let tree = &mut self.trees[view.candidates[chosen].position];
+        tree.send(&view.job.prompt.blocks, (MAX_TREE_TOKENS / view.job.block_tokens()) as usize);
         chosen
     }
 
-    fn pick_by_prefix(&self, blocks: &[u64]) -> usize {
-        let matched = self.trees.iter().map(|tree| tree.matched(blocks)).enumerate();
-        let best = matched.max_by_key(|(index, matched)| (*matched, usize::MAX - index));
-        match best {
-            Some((index, matched))
-                if matched as f64 > PREFIX_MATCH_THRESHOLD * blocks.len() as f64 =>
-            {
-                index
-            }
-            _ => {
-                let smallest = self.trees.iter().enumerate().min_by_key(|(_, tree)| tree.len());
-                smallest.map_or(0, |(index, _)| index)
-            }
+    fn route_as_vllm_router(&self, view: &RoutingInput<'_>) -> usize {
+        let (match_share, difference, ratio) = VLLM_ROUTER_THRESHOLDS;
+        let loads = || view.candidates.iter().map(|candidate| f64::from(candidate.in_flight));
+        let (least, most) = (loads().fold(f64::INFINITY, f64::min), loads().fold(0.0, f64::max));
+        if most - least > difference && most > ratio * least {
+            return view.least_loaded();
         }
+        let longest = self.longest_matches(view, match_share).first().copied();
+        longest.unwrap_or_else(|| self.smallest_tree(view))
+    }
+
+    fn route_as_smg(&self, view: &RoutingInput<'_>) -> usize {
+        let (match_share, difference, ratio) = SMG_THRESHOLDS;
+        let load = |index: usize| f64::from(view.candidates[index].in_flight);
+        let count = view.candidates.len();
+        let mean = (0..count).map(load).sum::<f64>() / count as f64;
+        let matches = self.longest_matches(view, match_share);
+        let selected = matches.into_iter().min_by(|a, b| load(*a).total_cmp(&load(*b)));
+        let is_busy =
+            |index: &usize| load(*index) > mean * ratio && load(*index) > mean + difference;
+        selected.filter(|index| !is_busy(index)).unwrap_or_else(|| view.least_loaded())
+    }
+
+    /// The candidates with the longest match, if that exceeds a share of the prompt.
+    fn longest_matches(&self, view: &RoutingInput<'_>, share: f64) -> Vec<usize> {
+        let blocks = &view.job.prompt.blocks;
+        let matched: Vec<usize> = view
+            .candidates
+            .iter()
+            .map(|candidate| self.trees[candidate.position].matched(blocks))
+            .collect();
+        let longest = matched.iter().copied().max().unwrap_or(0);
+        if longest as f64 <= share * blocks.len() as f64 {
+            return Vec::new();
+        }
+        (0..matched.len()).filter(|index| matched[*index] == longest).collect()
+    }
+
+    fn smallest_tree(&self, view: &RoutingInput<'_>) -> usize {
+        let sizes = view.candidates.iter().map(|candidate| self.trees[candidate.position].len());
+        sizes.enumerate().min_by_key(|(_, size)| *size).map_or(0, |(index, _)| index)
     }
 }

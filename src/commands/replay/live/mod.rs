@@ -61,15 +61,12 @@ pub(super) async fn run(replay: &ReplayArgs, target: &BackendAddress) -> ExitCod
     let schedule = build_schedule(&jobs, replay.speed, jitter, replay.real.duration);
     let synthesis = PromptSynthesizer::new(&jobs, replay.real.bytes_per_token, replay.real.salt);
     let plan = ReplayPlan {
-        trace: replay.trace.display().to_string(),
+        trace: replay.trace_name(),
         target: target.to_string(),
         model: model.clone(),
         requests: schedule.len(),
         speed: replay.speed,
-        objectives: LatencyObjectives {
-            ttft: replay.ttft.as_secs_f64(),
-            tpot: replay.tpot.as_secs_f64(),
-        },
+        objectives: LatencyObjectives::new(replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64()),
     };
     let shape = RequestShape::Completions;
     let sender = BenchRequestSender { asker, model, shape, timeout: units::duration::MAX_DURATION };

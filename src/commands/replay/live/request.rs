@@ -89,8 +89,14 @@ impl RequestSender {
             ..
         } = answer;
         let ttft = begun + ttft;
-        let served =
-            ServedRequest { ttft, decode, prompt: input, cached: cached.unwrap_or(0), output };
+        let served = ServedRequest {
+            ttft,
+            decode,
+            prompt: input,
+            cached: cached.unwrap_or(0),
+            output,
+            ..ServedRequest::default()
+        };
         Ok(ReplayedAnswer {
             served,
             is_client_disconnect: has_left,

@@ -1,0 +1,234 @@
+//! Costs of an engine as linear functions, learned by least squares with exponential forgetting.
+//!
+//! ```text
+//! seconds to first output  = base + tokens to compute × seconds per token
+//! seconds per output token = base + running requests × seconds per running request
+//! ```
+//!
+//! The tokens are the uncached prompt tokens of the request plus the backlog before it. Everything
+//! else that slows the backend down, such as concurrent decoding or a full KV cache, raises the
+//! learned price of a token. A backend that reports no load although it is busy is detected by
+//! this price.
+
+use serde::Serialize;
+
+/// Cost of prefill: a line over the number of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PrefillCost {
+    /// Seconds to a first output without tokens to compute.
+    pub base: f64,
+    /// Seconds per token to compute.
+    pub per_token: f64,
+}
+
+/// Cost of decode: a line over the number of running requests.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct DecodeCost {
+    /// Seconds per output token of a request that runs alone.
+    pub base: f64,
+    /// Seconds per output token that each running request adds.
+    pub per_request: f64,
+}
+
+/// Weighted sums of a least-squares fit, and the line that was last fitted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LinearFit {
+    line: Line,
+    /// Each fit includes two points of the previous line: at 0 and at this value. Without them,
+    /// observations at one value would leave the slope undefined.
+    anchor: f64,
+    /// Bounds of the slope.
+    slopes: (f64, f64),
+    weight: f64,
+    x: f64,
+    y: f64,
+    x_squared: f64,
+    x_y: f64,
+}
+
+/// A line: `base + x × slope`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Line {
+    pub(super) base: f64,
+    pub(super) slope: f64,
+}
+
+impl Default for PrefillCost {
+    /// 10,000 tokens per second after 50 ms: an average GPU. Used until the first output.
+    fn default() -> Self {
+        Self { base: 0.05, per_token: 1e-4 }
+    }
+}
+
+impl PrefillCost {
+    /// Predicted seconds to a first output if `tokens` have to be computed.
+    pub fn seconds(&self, tokens: f64) -> f64 {
+        self.base + tokens * self.per_token
+    }
+}
+
+impl Default for DecodeCost {
+    /// No cost: before the first observation, output counts for nothing.
+    fn default() -> Self {
+        Self { base: 0.0, per_request: 0.0 }
+    }
+}
+
+impl DecodeCost {
+    /// Predicted seconds per output token if `running` requests run.
+    pub fn seconds(&self, running: f64) -> f64 {
+        self.base + running * self.per_request
+    }
+}
+
+impl Line {
+    fn at(&self, x: f64) -> f64 {
+        self.base + x * self.slope
+    }
+
+    /// This line, scaled so that it passes through a point.
+    fn scaled_through(&self, x: f64, y: f64, slopes: (f64, f64)) -> Self {
+        let factor = y / self.at(x);
+        Self { base: self.base * factor, slope: (self.slope * factor).clamp(slopes.0, slopes.1) }
+    }
+}
+
+/// Factor by which each new observation reduces the weight of the earlier ones. About the last 50
+/// observations count.
+const DECAY_FACTOR: f64 = 0.98;
+/// An observation counts as at most this multiple of its prediction, so that one outlier does not
+/// exclude a backend from traffic. A sustained slowdown is still learned: the next observations are
+/// limited relative to the new prediction.
+const MAX_OUTLIER_FACTOR: f64 = 4.0;
+/// Anchor of the prefill cost in tokens, and bounds of the seconds per token.
+const PREFILL_ANCHOR_TOKENS: f64 = 20_000.0;
+const SECONDS_PER_TOKEN_RANGE: (f64, f64) = (1e-8, 1.0);
+/// Anchor of the decode cost in running requests, and bounds of the seconds per request.
+const DECODE_ANCHOR_REQUESTS: f64 = 64.0;
+const SECONDS_PER_REQUEST_RANGE: (f64, f64) = (1e-7, 0.1);
+/// Decode cost on which the first observation is scaled: 10 ms per token, 1 % more per request.
+const INITIAL_DECODE_LINE: Line = Line { base: 0.01, slope: 1e-4 };
+
+// === impl LinearFit ===
+
+impl LinearFit {
+    /// A fit of a [`PrefillCost`] without observations.
+    pub(super) fn prefill() -> Self {
+        let PrefillCost { base, per_token } = PrefillCost::default();
+        Self::new(Line { base, slope: per_token }, PREFILL_ANCHOR_TOKENS, SECONDS_PER_TOKEN_RANGE)
+    }
+
+    /// A fit of a [`DecodeCost`] without observations.
+    pub(super) fn decode() -> Self {
+        Self::new(INITIAL_DECODE_LINE, DECODE_ANCHOR_REQUESTS, SECONDS_PER_REQUEST_RANGE)
+    }
+
+    fn new(line: Line, anchor: f64, slopes: (f64, f64)) -> Self {
+        Self { line, anchor, slopes, weight: 0.0, x: 0.0, y: 0.0, x_squared: 0.0, x_y: 0.0 }
+    }
+
+    /// Number of observations that count, at most about 50.
+    pub(super) fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// Adds an observation and returns the new line.
+    pub(super) fn observe(&mut self, x: f64, y: f64) -> Line {
+        let x = x.max(0.0);
+        let y = y.clamp(0.0, MAX_OUTLIER_FACTOR * self.line.at(x));
+        if self.weight == 0.0 {
+            self.line = self.line.scaled_through(x, y, self.slopes);
+        }
+        for sum in [&mut self.weight, &mut self.x, &mut self.y, &mut self.x_squared, &mut self.x_y]
+        {
+            *sum *= DECAY_FACTOR;
+        }
+        self.add_observation(1.0, x, y);
+        self.line = self.fit();
+        self.line
+    }
+
+    fn add_observation(&mut self, weight: f64, x: f64, y: f64) {
+        self.weight += weight;
+        self.x += weight * x;
+        self.y += weight * y;
+        self.x_squared += weight * x * x;
+        self.x_y += weight * x * y;
+    }
+
+    /// The least-squares line through the observations and through two points of the previous line.
+    fn fit(&self) -> Line {
+        let mut sums = *self;
+        sums.add_observation(0.5, 0.0, self.line.at(0.0));
+        sums.add_observation(0.5, self.anchor, self.line.at(self.anchor));
+        let (mean_x, mean_y) = (sums.x / sums.weight, sums.y / sums.weight);
+        let variance = sums.x_squared / sums.weight - mean_x * mean_x;
+        let covariance = sums.x_y / sums.weight - mean_x * mean_y;
+        // A steeper line through the mean would have a negative base.
+        let max_slope = mean_y / mean_x;
+        let slope = (covariance / variance).min(max_slope).clamp(self.slopes.0, self.slopes.1);
+        Line { base: (mean_y - slope * mean_x).max(0.0), slope }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn fitted_to(observations: impl IntoIterator<Item = (f64, f64)>) -> PrefillCost {
+        let mut fit = LinearFit::prefill();
+        observations.into_iter().fold(PrefillCost::default(), |_, (tokens, seconds)| {
+            let Line { base, slope } = fit.observe(tokens, seconds);
+            PrefillCost { base, per_token: slope }
+        })
+    }
+
+    #[test]
+    fn base_and_seconds_per_token_are_learned() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let line = fitted_to((0..200).map(|_| {
+            let tokens = random.f64() * 30_000.0;
+            (tokens, (0.2 + tokens / 40_000.0) * (0.9 + 0.2 * random.f64()))
+        }));
+        assert!((line.base - 0.2).abs() < 0.05, "{line:?}");
+        assert!((line.per_token * 40_000.0 - 1.0).abs() < 0.1, "{line:?}");
+    }
+
+    #[test]
+    fn one_outlier_has_a_bounded_effect_and_a_slowdown_is_learned() {
+        let steady = (0..100).map(|n| (f64::from(n) * 100.0, 0.05 + f64::from(n) * 0.01));
+        let before = fitted_to(steady.clone());
+        let after = fitted_to(steady.clone().chain([(5_000.0, 600.0)]));
+        assert!(after.seconds(5_000.0) < 1.5 * before.seconds(5_000.0), "{before:?} {after:?}");
+        let slow = (0..100).map(|n| (f64::from(n) * 100.0, 0.5 + f64::from(n) * 0.1));
+        let slowed = fitted_to(steady.chain(slow));
+        assert!(slowed.seconds(5_000.0) > 4.0, "{slowed:?}");
+    }
+
+    #[test]
+    fn equal_prompts_are_predicted_correctly() {
+        let line = fitted_to((0..100).map(|_| (1_000.0, 0.3)));
+        assert!((line.seconds(1_000.0) - 0.3).abs() < 0.03, "{line:?}");
+    }
+
+    #[test]
+    fn one_observation_predicts_the_same_time_as_many() {
+        for seconds in [0.005, 0.06, 0.2] {
+            let [once, often] = [1, 100].map(|count| fitted_to(vec![(100.0, seconds); count]));
+            let [once, often] = [once, often].map(|line| line.seconds(100.0));
+            assert!((once / often - 1.0).abs() < 0.02, "{once} {often}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_fitted_line_is_always_finite_and_never_falls(
+            observations in proptest::collection::vec((-1e9..1e12_f64, -1e3..1e9_f64), 0..50),
+        ) {
+            let line = fitted_to(observations);
+            prop_assert!(line.base.is_finite() && line.base >= 0.0);
+            prop_assert!(line.per_token.is_finite() && line.per_token > 0.0);
+        }
+    }
+}

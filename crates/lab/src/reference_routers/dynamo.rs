@@ -1,0 +1,99 @@
+//! The KV router of NVIDIA Dynamo with its default cost: the prompt tokens that a worker still has to
+//! compute, plus its active decode blocks, in blocks. The lowest cost wins; ties are broken at
+//! random (temperature 0).
+//!
+//! ```text
+//! cost = (active prefill tokens + prompt tokens − overlap) ÷ block tokens + active blocks
+//! ```
+//!
+//! The router counts its own requests only. A prompt is active prefill until its first output. The
+//! overlap is exact (from KV events) or estimated from the prompts that were sent. The queue of the
+//! original, which holds requests back while all workers are busy, is left out.
+
+use super::prefix_index::PrefixIndex;
+use crate::router::RoutingInput;
+use std::collections::HashMap;
+
+/// State of the router.
+#[derive(Debug)]
+pub struct DynamoRouter {
+    /// Whether the overlap is the true content of the caches.
+    is_exact: bool,
+    /// By position of the backend.
+    workers: Vec<WorkerLoad>,
+    /// By number of the request.
+    active: HashMap<usize, ActiveRequest>,
+}
+
+#[derive(Debug, Default)]
+struct WorkerLoad {
+    prefill_tokens: f64,
+    blocks: f64,
+    sent: PrefixIndex,
+}
+
+#[derive(Debug)]
+struct ActiveRequest {
+    worker: usize,
+    prefill_tokens: f64,
+    blocks: f64,
+}
+
+/// Tokens per block in the cost.
+const BLOCK_TOKENS: f64 = 16.0;
+
+impl DynamoRouter {
+    /// A router that has sent no request yet.
+    pub(crate) fn new(backends: usize, is_exact: bool) -> Self {
+        let workers = (0..backends).map(|_| WorkerLoad::default()).collect();
+        Self { is_exact, workers, active: HashMap::new() }
+    }
+
+    pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
+        let prompt = f64::from(view.job.prompt_tokens);
+        let overlap = |position: usize| {
+            let tokens = if self.is_exact {
+                f64::from((view.cached_tokens)(position))
+            } else {
+                let matched = self.workers[position].sent.matched(&view.job.prompt.blocks);
+                matched as f64 * view.job.block_tokens()
+            };
+            tokens.min(prompt)
+        };
+        let work: Vec<f64> =
+            view.candidates.iter().map(|candidate| prompt - overlap(candidate.position)).collect();
+        let cost = |index: usize| {
+            let worker = &self.workers[view.candidates[index].position];
+            let blocks = worker.blocks + prompt / BLOCK_TOKENS;
+            (worker.prefill_tokens + work[index]) / BLOCK_TOKENS + blocks
+        };
+        let costs: Vec<f64> = (0..work.len()).map(cost).collect();
+        let index = view.random_tie(&costs);
+        let position = view.candidates[index].position;
+        let worker = &mut self.workers[position];
+        worker.sent.send(&view.job.prompt.blocks, view.cache_blocks(position));
+        let active = ActiveRequest {
+            worker: position,
+            prefill_tokens: work[index],
+            blocks: prompt / BLOCK_TOKENS,
+        };
+        worker.prefill_tokens += active.prefill_tokens;
+        worker.blocks += active.blocks;
+        self.active.insert(view.number, active);
+        index
+    }
+
+    pub(crate) fn on_first_output(&mut self, number: usize) {
+        if let Some(active) = self.active.get_mut(&number) {
+            let prefill_tokens = std::mem::take(&mut active.prefill_tokens);
+            self.workers[active.worker].prefill_tokens -= prefill_tokens;
+        }
+    }
+
+    pub(crate) fn on_end(&mut self, number: usize) {
+        self.on_first_output(number);
+        if let Some(active) = self.active.remove(&number) {
+            self.workers[active.worker].blocks -= active.blocks;
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Routers that count the prompt tokens in flight at each backend, with an index of what was sent.
+
+use super::prefix_index::PrefixIndex;
+use crate::router::RoutingInput;
+use std::collections::HashMap;
+
+/// State of the router.
+#[derive(Debug)]
+pub struct TokenLoadRouter {
+    rule: TokenLoadRule,
+    /// By position of the backend.
+    sent: Vec<PrefixIndex>,
+    /// By position: uncached prompt tokens of the requests without output.
+    backlogs: Vec<f64>,
+    /// By number of the request: position and uncached tokens.
+    pending: HashMap<usize, (usize, f64)>,
+}
+
+/// The rule of the router. The lowest cost wins; ties are broken at random.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenLoadRule {
+    /// llm-d's "optimized baseline" (llm-d `guides/optimized-baseline`, July 2026): among the
+    /// backends that have at least 80 % of the prompt, the fewest tokens in flight. All backends
+    /// count if that would cost more than 18 s at 15,928 tokens per second.
+    LlmDOptimized,
+    /// LMetric (arXiv 2603.15202): tokens in flight with this prompt × (requests in flight + 1).
+    LMetric,
+    /// A rule that no router ships: 2 × tokens in flight ÷ 65,536 − 1.5 × share that is cached.
+    BacklogAndShare,
+}
+
+/// Share of the prompt from which on llm-d stays at a backend.
+const AFFINITY_SHARE: f64 = 0.8;
+/// Tokens in flight by which a backend with the prefix may exceed the others.
+const AFFINITY_PENALTY_TOKENS: f64 = 18.0 * 15_928.0;
+/// Tokens in flight that count as a full backlog in `backlog_and_share`, and its weights.
+const FULL_BACKLOG_TOKENS: f64 = 65_536.0;
+const BACKLOG_AND_SHARE_WEIGHTS: [f64; 2] = [2.0, 1.5];
+
+impl TokenLoadRouter {
+    /// A router that has sent no request yet.
+    pub(crate) fn new(backends: usize, rule: TokenLoadRule) -> Self {
+        Self {
+            rule,
+            sent: (0..backends).map(|_| PrefixIndex::default()).collect(),
+            backlogs: vec![0.0; backends],
+            pending: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
+        let blocks = &view.job.prompt.blocks;
+        let shares: Vec<f64> = view
+            .candidates
+            .iter()
+            .map(|candidate| {
+                let matched = self.sent[candidate.position].matched(blocks);
+                matched as f64 / blocks.len().max(1) as f64
+            })
+            .collect();
+        let index = view.random_tie(&self.costs(view, &shares));
+        let position = view.candidates[index].position;
+        let uncached = (1.0 - shares[index]) * f64::from(view.job.prompt_tokens);
+        self.backlogs[position] += uncached;
+        self.pending.insert(view.number, (position, uncached));
+        self.sent[position].send(blocks, view.cache_blocks(position));
+        index
+    }
+
+    fn costs(&self, view: &RoutingInput<'_>, shares: &[f64]) -> Vec<f64> {
+        let backlog = |index: usize| self.backlogs[view.candidates[index].position];
+        let indexes = 0..shares.len();
+        match self.rule {
+            TokenLoadRule::BacklogAndShare => {
+                let [load, share] = BACKLOG_AND_SHARE_WEIGHTS;
+                indexes
+                    .map(|index| {
+                        load * backlog(index) / FULL_BACKLOG_TOKENS - share * shares[index]
+                    })
+                    .collect()
+            }
+            TokenLoadRule::LMetric => indexes
+                .map(|index| {
+                    let uncached = (1.0 - shares[index]) * f64::from(view.job.prompt_tokens);
+                    let batch = f64::from(view.candidates[index].in_flight + 1);
+                    (backlog(index) + uncached) * batch
+                })
+                .collect(),
+            TokenLoadRule::LlmDOptimized => {
+                let least = |is_sticky: bool| {
+                    indexes
+                        .clone()
+                        .filter(|index| (shares[*index] >= AFFINITY_SHARE) == is_sticky)
+                        .map(backlog)
+                        .fold(f64::INFINITY, f64::min)
+                };
+                let has_sticky = least(true).is_finite()
+                    && least(true) - least(false) <= AFFINITY_PENALTY_TOKENS;
+                let cost = |index: usize| {
+                    let is_excluded = has_sticky && shares[index] < AFFINITY_SHARE;
+                    if is_excluded { f64::INFINITY } else { backlog(index) }
+                };
+                indexes.clone().map(cost).collect()
+            }
+        }
+    }
+
+    pub(crate) fn on_first_output(&mut self, number: usize) {
+        if let Some((position, uncached)) = self.pending.remove(&number) {
+            self.backlogs[position] -= uncached;
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! A tournament of routers: many generated setups ("cells"), each run with every router.
+//!
+//! The cells are drawn at random from a seed, so that no setup was chosen because of its result. The
+//! regret of a router in a cell is the goodput of the best router of that cell minus its own.
+
+use super::engine_presets::EnginePreset;
+use super::results::{LatencyObjectives, RunResults};
+use super::router::RouterKind;
+use super::simulation::{Simulation, SimulationSetup};
+use super::trace::TraceRequest;
+use super::workload::{ArrivalProcess, TrafficShape, Workload};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use tokenweir_core::routing::{self, Policy, PolicyKind};
+use tokenweir_sim::engine::EngineSpec;
+
+/// The fleet of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FleetKind {
+    /// Equal backends.
+    Equal,
+    /// Half of the backends have half of the speed.
+    TwoSpeeds,
+    /// Each cache has a sixth of the size.
+    SmallCaches,
+    /// Half of the caches have a sixth of the size.
+    UnequalCaches,
+    /// One backend takes three times as long as the others.
+    OneSlow,
+    /// One backend joins after a third of the time, with an empty cache.
+    OneJoins,
+    /// At most 24 sequences run at once.
+    FewSlots,
+}
+
+/// The latency objectives of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ObjectiveKind {
+    /// Time to first token.
+    Ttft,
+    /// Time per output token.
+    Tpot,
+    /// Both.
+    Both,
+    /// Time to last token.
+    EndToEnd,
+}
+
+/// One setup of the tournament.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cell {
+    /// Number of the cell, from which everything else is drawn.
+    pub number: u64,
+    /// Content of the requests.
+    pub shape: TrafficShape,
+    /// Arrivals of the requests.
+    pub arrivals: ArrivalProcess,
+    /// Engines.
+    pub engine: EnginePreset,
+    /// Fleet.
+    pub fleet: FleetKind,
+    /// Number of backends.
+    pub backends: usize,
+    /// Arrival rate as a share of the capacity.
+    pub load: f64,
+    /// Objectives.
+    pub objective: ObjectiveKind,
+    /// Objectives as a multiple of the latency without load.
+    pub slack: f64,
+    /// Scrape interval in seconds.
+    pub scrape: f64,
+    /// Whether the gateway knows the objective of the time to first token.
+    pub knows_objective: bool,
+    /// Share of the responses without cached tokens.
+    pub without_cached_tokens: f64,
+    /// Share of the requests whose response is not a stream.
+    pub non_streaming: f64,
+}
+
+/// The result of one router in a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RouterScore {
+    /// Share of the requests that met the objectives.
+    pub goodput: f64,
+    /// Median of predicted ÷ true time to first token of streams. NaN: the router does not predict.
+    pub prediction_ratio: f64,
+    /// Share of prompt tokens from a prefix cache.
+    pub cached: f64,
+    /// 99th percentile of the time to first token in seconds.
+    pub ttft_p99: f64,
+}
+
+/// The results of all routers in a cell.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CellResult {
+    /// The cell.
+    pub cell: Cell,
+    /// Arrivals per second.
+    pub rate: f64,
+    /// By name of the router.
+    pub scores: BTreeMap<&'static str, RouterScore>,
+}
+
+const FLEETS: [FleetKind; 7] = [
+    FleetKind::Equal,
+    FleetKind::TwoSpeeds,
+    FleetKind::SmallCaches,
+    FleetKind::UnequalCaches,
+    FleetKind::OneSlow,
+    FleetKind::OneJoins,
+    FleetKind::FewSlots,
+];
+const OBJECTIVES: [ObjectiveKind; 4] =
+    [ObjectiveKind::Ttft, ObjectiveKind::Tpot, ObjectiveKind::Both, ObjectiveKind::EndToEnd];
+const FLEET_SIZES: [usize; 4] = [2, 4, 8, 16];
+const LOADS: [f64; 7] = [0.3, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5];
+const SLACKS: [f64; 3] = [2.0, 4.0, 8.0];
+const SCRAPE_SECONDS: [f64; 5] = [0.1, 0.1, 0.1, 1.0, 5.0];
+/// Number of requests of a cell: this number, plus a number per backend.
+const REQUESTS: (usize, usize) = (400, 150);
+/// Share of the requests after which the throughput of a saturated fleet is measured.
+const CAPACITY_SHARE: f64 = 0.7;
+/// Factor of the speed at which all sessions begin almost at once.
+const SATURATION_SPEED: f64 = 1e4;
+/// Sequences per backend at which the objective of the time per output token is based.
+const REFERENCE_SEQUENCES: u32 = 32;
+
+impl Cell {
+    /// Draws a cell.
+    pub fn draw(seed: u64, number: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(routing::mix(seed ^ number << 20));
+        fn one_of<T: Copy>(random: &mut fastrand::Rng, values: &[T]) -> T {
+            values[random.usize(..values.len())]
+        }
+        Self {
+            number,
+            shape: one_of(&mut random, &TrafficShape::ALL),
+            arrivals: one_of(&mut random, &ArrivalProcess::ALL),
+            engine: one_of(&mut random, &EnginePreset::ALL),
+            fleet: one_of(&mut random, &FLEETS),
+            backends: one_of(&mut random, &FLEET_SIZES),
+            load: one_of(&mut random, &LOADS),
+            objective: one_of(&mut random, &OBJECTIVES),
+            slack: one_of(&mut random, &SLACKS),
+            scrape: one_of(&mut random, &SCRAPE_SECONDS),
+            knows_objective: random.bool(),
+            without_cached_tokens: one_of(&mut random, &[0.0, 0.0, 0.0, 1.0]),
+            non_streaming: one_of(&mut random, &[0.0, 0.0, 0.0, 0.3]),
+        }
+    }
+
+    /// Runs the cell with routers.
+    pub fn run(&self, kinds: &[RouterKind], policy: &Policy, epoch: Instant) -> CellResult {
+        let workload = Workload {
+            shape: self.shape,
+            arrivals: self.arrivals,
+            requests: REQUESTS.0 + REQUESTS.1 * self.backends,
+        };
+        let requests = workload.generate(self.number);
+        let mut setup = SimulationSetup::new(self.specs(), epoch);
+        setup.scrape = Duration::from_secs_f64(self.scrape);
+        setup.without_cached_tokens = self.without_cached_tokens;
+        setup.non_streaming = self.non_streaming;
+        setup.policy = *policy;
+        let rate = self.load * capacity(&setup, &requests);
+        // The generator makes one request per second on average.
+        setup.speed = rate;
+        if self.fleet == FleetKind::OneJoins {
+            let third = Duration::from_secs_f64(requests.len() as f64 / rate / 3.0);
+            setup.joins = Some((self.backends - 1, third));
+        }
+        let objectives = self.objectives(&requests);
+        if self.knows_objective {
+            setup.policy.kv_aware.ttft_objective_seconds =
+                if objectives.ttft.is_finite() { objectives.ttft } else { 0.0 };
+            setup.policy.kv_aware.tpot_objective_seconds =
+                if objectives.tpot.is_finite() { objectives.tpot } else { 0.0 };
+        }
+        let score = |kind: &RouterKind| {
+            let results = Simulation::new(&setup, &requests, *kind, self.number).run(|_| {});
+            (kind.name(), RouterScore::new(&results, &objectives))
+        };
+        CellResult { cell: self.clone(), rate, scores: kinds.iter().map(score).collect() }
+    }
+
+    fn specs(&self) -> Vec<EngineSpec> {
+        let spec = |position: usize| {
+            let mut spec = self.engine.spec();
+            let is_odd = position % 2 == 1;
+            match self.fleet {
+                FleetKind::TwoSpeeds if is_odd => spec = slowed(spec, 2.0),
+                FleetKind::OneSlow if position == 0 => spec = slowed(spec, 3.0),
+                FleetKind::SmallCaches => spec.blocks /= 6,
+                FleetKind::UnequalCaches if is_odd => spec.blocks /= 6,
+                FleetKind::FewSlots => spec.max_num_seqs = 24,
+                _ => {}
+            }
+            spec
+        };
+        (0..self.backends).map(spec).collect()
+    }
+
+    /// The bounds: a multiple of the latency of a long prompt on an idle engine, and of the time
+    /// per output token in a batch of [`REFERENCE_SEQUENCES`].
+    fn objectives(&self, requests: &[TraceRequest]) -> LatencyObjectives {
+        let spec = self.engine.spec();
+        let mut prompts: Vec<u32> = requests.iter().map(|request| request.prompt_tokens).collect();
+        prompts.sort_unstable();
+        let long = prompts[prompts.len() * 9 / 10];
+        let prefill = (spec.prefill_token * long).as_secs_f64();
+        let pairs = f64::from(long).powi(2) / 2.0;
+        let ttft =
+            spec.step_base.as_secs_f64() + prefill + spec.cost_model.attention_pair_seconds * pairs;
+        let tpot = spec.step_base
+            + spec.decode_sequence * REFERENCE_SEQUENCES
+            + spec.kv_token * (REFERENCE_SEQUENCES * 1_000);
+        let ttft = (ttft * self.slack).max(0.2);
+        let tpot = tpot.as_secs_f64() * self.slack;
+        match self.objective {
+            ObjectiveKind::Ttft => LatencyObjectives::new(ttft, f64::INFINITY),
+            ObjectiveKind::Tpot => LatencyObjectives::new(f64::INFINITY, tpot),
+            ObjectiveKind::Both => LatencyObjectives::new(ttft, tpot),
+            ObjectiveKind::EndToEnd => {
+                LatencyObjectives { is_end_to_end: true, ..LatencyObjectives::new(ttft, tpot) }
+            }
+        }
+    }
+}
+
+fn slowed(spec: EngineSpec, factor: f64) -> EngineSpec {
+    EngineSpec {
+        step_base: spec.step_base.mul_f64(factor),
+        prefill_token: spec.prefill_token.mul_f64(factor),
+        decode_sequence: spec.decode_sequence.mul_f64(factor),
+        kv_token: spec.kv_token.mul_f64(factor),
+        ..spec
+    }
+}
+
+/// Requests per second that a saturated fleet ends: all sessions begin at once and are routed to
+/// the backend with the fewest requests.
+fn capacity(setup: &SimulationSetup, requests: &[TraceRequest]) -> f64 {
+    let setup = SimulationSetup { speed: SATURATION_SPEED, joins: None, ..setup.clone() };
+    let kind = RouterKind::Shipped(PolicyKind::LeastRequests);
+    let results = Simulation::new(&setup, requests, kind, 1).run(|_| {});
+    let mut ends: Vec<f64> = results
+        .served
+        .iter()
+        .map(|served| served.arrived_at + served.ttft + served.decode)
+        .collect();
+    ends.sort_by(f64::total_cmp);
+    let count = (CAPACITY_SHARE * ends.len() as f64) as usize;
+    count as f64 / ends.get(count.saturating_sub(1)).copied().unwrap_or(1.0).max(1e-3)
+}
+
+impl RouterScore {
+    fn new(results: &RunResults, objectives: &LatencyObjectives) -> Self {
+        let metrics = results.figures(objectives);
+        let mut ratios: Vec<f64> = results
+            .served
+            .iter()
+            .map(|served| served.predicted_ttft / served.ttft)
+            .filter(|ratio| ratio.is_finite())
+            .collect();
+        ratios.sort_by(f64::total_cmp);
+        Self {
+            goodput: metrics.goodput,
+            prediction_ratio: ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN),
+            cached: metrics.cached,
+            ttft_p99: metrics.ttft_p99,
+        }
+    }
+}
+
+/// Runs cells on all cores. `on_result` is called with each result, on any thread.
+pub fn run(
+    cells: &[Cell],
+    kinds: &[RouterKind],
+    policy: &Policy,
+    epoch: Instant,
+    on_result: &(dyn Fn(&CellResult) + Sync),
+) -> Vec<CellResult> {
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::with_capacity(cells.len()));
+    let work = || {
+        while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let result = cell.run(kinds, policy, epoch);
+            on_result(&result);
+            results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+        }
+    };
+    thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..threads.min(cells.len()) {
+            scope.spawn(work);
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|result| result.cell.number);
+    results
+}
+
+/// The regrets of one router over all cells, in points of goodput.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Standing {
+    /// Name of the router.
+    pub router: &'static str,
+    /// Mean goodput, from 0 to 1.
+    pub goodput: f64,
+    /// Mean regret.
+    pub regret: f64,
+    /// Share of the cells with a regret of at most one point.
+    pub within_one: f64,
+    /// Share of the cells with a regret of at most three points.
+    pub within_three: f64,
+    /// Greatest regret.
+    pub worst: f64,
+}
+
+impl CellResult {
+    /// Regret of a router in points. `None`: the router did not run.
+    pub fn regret(&self, router: &str) -> Option<f64> {
+        let best = self.scores.values().map(|score| score.goodput).fold(0.0, f64::max);
+        Some((best - self.scores.get(router)?.goodput) * 100.0)
+    }
+
+    /// The best router.
+    pub fn best(&self) -> Option<&'static str> {
+        let by_goodput = |a: &RouterScore, b: &RouterScore| a.goodput.total_cmp(&b.goodput);
+        let best = self.scores.iter().max_by(|a, b| by_goodput(a.1, b.1));
+        best.map(|(name, _)| *name)
+    }
+}
+
+/// The standings of the routers, the best mean goodput first.
+pub fn standings(results: &[CellResult], kinds: &[RouterKind]) -> Vec<Standing> {
+    let mut standings: Vec<Standing> =
+        kinds.iter().map(|kind| Standing::new(results, kind.name())).collect();
+    standings.sort_by(|a, b| b.goodput.total_cmp(&a.goodput));
+    standings
+}
+
+impl Standing {
+    fn new(results: &[CellResult], router: &'static str) -> Self {
+        let regrets: Vec<f64> = results.iter().filter_map(|result| result.regret(router)).collect();
+        let count = regrets.len().max(1) as f64;
+        let within =
+            |points: f64| regrets.iter().filter(|regret| **regret <= points).count() as f64 / count;
+        let goodputs = results.iter().filter_map(|result| Some(result.scores.get(router)?.goodput));
+        Self {
+            router,
+            goodput: goodputs.sum::<f64>() / count,
+            regret: regrets.iter().sum::<f64>() / count,
+            within_one: within(1.0),
+            within_three: within(3.0),
+            worst: regrets.iter().copied().fold(0.0, f64::max),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_core::clock;
+
+    #[test]
+    fn equal_seeds_give_equal_cells_and_results() {
+        let cell = Cell { backends: 2, ..Cell::draw(7, 3) };
+        assert_eq!(cell, Cell { backends: 2, ..Cell::draw(7, 3) });
+        let kinds = [RouterKind::Shipped(PolicyKind::RoundRobin), RouterKind::LMetric];
+        let run = || cell.run(&kinds, &Policy::default(), clock::now());
+        let (first, second) = (run(), run());
+        assert_eq!(first.rate.to_bits(), second.rate.to_bits());
+        for (name, score) in &first.scores {
+            assert_eq!(score.goodput.to_bits(), second.scores[name].goodput.to_bits());
+        }
+    }
+
+    #[test]
+    fn the_best_router_has_no_regret_and_the_others_have_the_difference() {
+        let score = |goodput| RouterScore {
+            goodput,
+            prediction_ratio: f64::NAN,
+            cached: 0.0,
+            ttft_p99: 0.0,
+        };
+        let result = CellResult {
+            cell: Cell::draw(1, 1),
+            rate: 1.0,
+            scores: BTreeMap::from([("round_robin", score(0.90)), ("lmetric", score(0.95))]),
+        };
+        assert_eq!(result.best(), Some("lmetric"));
+        let kinds = [RouterKind::Shipped(PolicyKind::RoundRobin), RouterKind::LMetric];
+        let standings = standings(&[result], &kinds);
+        assert_eq!((standings[0].router, standings[1].router), ("lmetric", "round_robin"));
+        assert!((standings[1].regret - 5.0).abs() < 1e-9 && standings[0].regret < 1e-9);
+        assert!(standings[1].within_three < 0.5 && standings[0].within_one > 0.5);
+    }
+}

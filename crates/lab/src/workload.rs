@@ -1,0 +1,385 @@
+//! Generates traffic with known properties: lengths of prompts and outputs, shared prefixes, arrivals
+//! and closed-loop sessions. Equal seeds give equal traffic.
+//!
+//! The parameters are those of published traces where such a trace exists; see
+//! `docs/benchmarks/routing.md`.
+
+use super::trace::TraceRequest;
+use serde::Serialize;
+use std::time::Duration;
+use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_sim::cost_model::standard_normal;
+use tokenweir_sim::text::mix;
+
+/// The content of the requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrafficShape {
+    /// Independent questions with answers of medium length.
+    Chat,
+    /// Short prompts, long answers: reasoning.
+    Reasoning,
+    /// Long prompts, very short answers, nothing shared: code completion.
+    Completion,
+    /// One of some dozens of system prompts before each question.
+    SystemPrompts,
+    /// Conversations: each turn repeats the history. The user thinks between turns.
+    Conversation,
+    /// Coding agents: long tool descriptions, many turns, short pauses for tools.
+    Agents,
+    /// A few of many documents before each question; some documents are popular.
+    Retrieval,
+    /// Half of the sessions are agents, the others are independent questions.
+    Mixed,
+}
+
+/// The arrival times of sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArrivalProcess {
+    /// Exponential gaps.
+    Poisson,
+    /// Gamma gaps with a coefficient of variation of 3.
+    Bursty,
+    /// Exponential gaps with a rate that swings by 70 %, one period over the whole trace.
+    Daily,
+}
+
+/// A kind of traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workload {
+    /// Content.
+    pub shape: TrafficShape,
+    /// Arrivals.
+    pub arrivals: ArrivalProcess,
+    /// Number of requests.
+    pub requests: usize,
+}
+
+impl TrafficShape {
+    /// All shapes.
+    pub const ALL: [Self; 8] = [
+        Self::Chat,
+        Self::Reasoning,
+        Self::Completion,
+        Self::SystemPrompts,
+        Self::Conversation,
+        Self::Agents,
+        Self::Retrieval,
+        Self::Mixed,
+    ];
+}
+
+impl ArrivalProcess {
+    /// All processes.
+    pub const ALL: [Self; 3] = [Self::Poisson, Self::Bursty, Self::Daily];
+}
+
+/// Size of a prompt block in bytes, as in the gateway.
+const BLOCK_BYTES: u32 = 512;
+/// Mean bytes per token of English text. Each session has its own value around this one.
+const BYTES_PER_TOKEN: f64 = 4.2;
+/// Standard deviation of the logarithm of the bytes per token among sessions.
+const BYTES_PER_TOKEN_SIGMA: f64 = 0.15;
+/// Greatest number of tokens of a prompt.
+const PROMPT_TOKENS_MAX: f64 = 60_000.0;
+/// Coefficient of variation of the gaps of bursty arrivals.
+const BURST_VARIATION: f64 = 3.0;
+/// Relative swing of the rate of daily arrivals.
+const DAILY_SWING: f64 = 0.7;
+
+/// Text of known identity. Equal identities with equal lengths are equal texts.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    id: u64,
+    tokens: f64,
+}
+
+struct Generator {
+    random: fastrand::Rng,
+    workload: Workload,
+    requests: Vec<TraceRequest>,
+    next_id: u64,
+}
+
+impl Workload {
+    /// Generates the requests. The mean time between the starts of sessions is one second per mean
+    /// number of requests of a session, so about one request arrives per second at speed 1.
+    pub fn generate(&self, seed: u64) -> Vec<TraceRequest> {
+        let mut generator = Generator {
+            random: fastrand::Rng::with_seed(seed),
+            workload: *self,
+            requests: Vec::with_capacity(self.requests),
+            next_id: mix(seed, 1) | 1 << 63,
+        };
+        generator.run();
+        let mut requests = generator.requests;
+        requests.truncate(self.requests);
+        requests
+    }
+}
+
+impl Generator {
+    fn run(&mut self) {
+        let mut at = 0.0;
+        while self.requests.len() < self.workload.requests {
+            let before = self.requests.len();
+            self.session(self.workload.shape, Duration::from_secs_f64(at));
+            let count = (self.requests.len() - before) as f64;
+            at += self.gap(at) * count;
+        }
+    }
+
+    /// Time to the next session, with a mean of 1.
+    fn gap(&mut self, at: f64) -> f64 {
+        let exponential = -(1.0 - self.random.f64()).ln();
+        match self.workload.arrivals {
+            ArrivalProcess::Poisson => exponential,
+            ArrivalProcess::Daily => {
+                let phase = std::f64::consts::TAU * at / self.workload.requests as f64;
+                exponential / (1.0 - DAILY_SWING * phase.cos())
+            }
+            ArrivalProcess::Bursty => self.gamma(BURST_VARIATION.powi(-2)),
+        }
+    }
+
+    /// A gamma variate with this shape, below 1, and a mean of 1 (Ahrens and Dieter 1974).
+    fn gamma(&mut self, shape: f64) -> f64 {
+        let bound = 1.0 + shape / std::f64::consts::E;
+        loop {
+            let point = bound * self.random.f64();
+            let exponential = -(1.0 - self.random.f64()).ln();
+            let (value, is_accepted) = if point <= 1.0 {
+                let value = point.powf(shape.recip());
+                (value, exponential >= value)
+            } else {
+                let value = -((bound - point) / shape).ln();
+                (value, exponential >= (1.0 - shape) * value.ln())
+            };
+            if is_accepted {
+                return value / shape;
+            }
+        }
+    }
+
+    fn lognormal(&mut self, median: f64, sigma: f64) -> f64 {
+        (median * (sigma * standard_normal(&mut self.random)).exp()).clamp(1.0, PROMPT_TOKENS_MAX)
+    }
+
+    /// Index below `count`, by Zipf's law with an exponent of about 1.
+    fn popular(&mut self, count: u32) -> u64 {
+        let total = f64::from(count + 1).ln();
+        ((self.random.f64() * total).exp() - 1.0) as u64
+    }
+
+    fn new_segment(&mut self, tokens: f64) -> Segment {
+        self.next_id = mix(self.next_id, 3);
+        Segment { id: self.next_id, tokens }
+    }
+
+    /// A text that several sessions share. Its length depends on its identity only.
+    fn shared_segment(kind: u64, index: u64, median: f64, sigma: f64) -> Segment {
+        let id = mix(kind, index);
+        let mut random = fastrand::Rng::with_seed(id);
+        Segment { id, tokens: (median * (sigma * standard_normal(&mut random)).exp()).round() }
+    }
+
+    /// Adds the requests of one session that starts at a time.
+    fn session(&mut self, shape: TrafficShape, at: Duration) {
+        let bytes_per_token =
+            BYTES_PER_TOKEN * (BYTES_PER_TOKEN_SIGMA * standard_normal(&mut self.random)).exp();
+        // All texts with a common prefix have the same bytes per token.
+        let shared_ratio = BYTES_PER_TOKEN;
+        match shape {
+            TrafficShape::Chat => self.single(at, (1_020.0, 1.0), (129.0, 0.86), bytes_per_token),
+            TrafficShape::Reasoning => {
+                self.single(at, (208.0, 1.2), (792.0, 0.97), bytes_per_token)
+            }
+            TrafficShape::Completion => {
+                self.single(at, (1_469.0, 1.0), (13.0, 0.85), bytes_per_token);
+            }
+            TrafficShape::SystemPrompts => {
+                let system = Self::shared_segment(11, self.popular(60), 2_500.0, 0.7);
+                let question = self.lognormal(200.0, 0.8);
+                let question = self.new_segment(question);
+                let output = self.lognormal(150.0, 0.8);
+                self.push(&[system, question], output, at, None, shared_ratio);
+            }
+            TrafficShape::Retrieval => {
+                let mut segments = vec![Self::shared_segment(12, 0, 400.0, 0.0)];
+                for _ in 0..self.random.u64(2..=5) {
+                    segments.push(Self::shared_segment(13, self.popular(3_000), 900.0, 0.4));
+                }
+                let question = self.lognormal(60.0, 0.6);
+                segments.push(self.new_segment(question));
+                let output = self.lognormal(200.0, 0.6);
+                self.push(&segments, output, at, None, shared_ratio);
+            }
+            TrafficShape::Conversation => {
+                let system = Self::shared_segment(14, self.popular(8), 300.0, 0.5);
+                let turns = self.turns(5.0, 30);
+                self.turn_taking(at, system, turns, (250.0, 1.3), (200.0, 0.8), (12.0, 0.8));
+            }
+            TrafficShape::Agents => {
+                let system = Self::shared_segment(15, self.popular(12), 6_000.0, 0.5);
+                let turns = self.turns(12.0, 50);
+                self.turn_taking(at, system, turns, (700.0, 1.0), (90.0, 0.9), (3.0, 1.2));
+            }
+            TrafficShape::Mixed => {
+                let part =
+                    if self.random.bool() { TrafficShape::Agents } else { TrafficShape::Chat };
+                self.session(part, at);
+            }
+        }
+    }
+
+    /// A geometric number of turns.
+    fn turns(&mut self, mean: f64, max: usize) -> usize {
+        let continues = 1.0 - mean.recip();
+        (1..max).take_while(|_| self.random.f64() < continues).count() + 1
+    }
+
+    fn single(
+        &mut self,
+        at: Duration,
+        (prompt, prompt_sigma): (f64, f64),
+        (output, output_sigma): (f64, f64),
+        bytes_per_token: f64,
+    ) {
+        let prompt = self.lognormal(prompt, prompt_sigma);
+        let prompt = self.new_segment(prompt);
+        let output = self.lognormal(output, output_sigma);
+        self.push(&[prompt], output, at, None, bytes_per_token);
+    }
+
+    /// A session whose turns repeat the history, each sent some time after the end of the previous
+    /// one. Pairs are the median and the sigma of a lognormal distribution.
+    fn turn_taking(
+        &mut self,
+        at: Duration,
+        system: Segment,
+        turns: usize,
+        (input, input_sigma): (f64, f64),
+        (output, output_sigma): (f64, f64),
+        (pause, pause_sigma): (f64, f64),
+    ) {
+        let mut history = vec![system];
+        let mut previous = None;
+        for turn in 0..turns {
+            let tokens = self.lognormal(input, input_sigma);
+            history.push(self.new_segment(tokens));
+            if history.iter().map(|segment| segment.tokens).sum::<f64>() > PROMPT_TOKENS_MAX {
+                return;
+            }
+            let output = self.lognormal(output, output_sigma).round();
+            let pause = pause * (pause_sigma * standard_normal(&mut self.random)).exp();
+            let sent = if turn == 0 { at } else { Duration::from_secs_f64(pause) };
+            let answer = self.push(&history, output, sent, previous, BYTES_PER_TOKEN);
+            history.push(answer);
+            previous = Some(self.requests.len() - 1);
+        }
+    }
+
+    /// Adds a request and returns the segment of its output.
+    fn push(
+        &mut self,
+        prompt: &[Segment],
+        output_tokens: f64,
+        at: Duration,
+        after: Option<usize>,
+        bytes_per_token: f64,
+    ) -> Segment {
+        let answer = self.new_segment(output_tokens.round());
+        let prompt_tokens: f64 = prompt.iter().map(|segment| segment.tokens.round()).sum();
+        let bytes = (prompt_tokens * bytes_per_token) as u64;
+        let mut segments = prompt.to_vec();
+        segments.push(answer);
+        let blocks = block_hashes(&segments, bytes_per_token);
+        let prompt_blocks = (bytes / u64::from(BLOCK_BYTES)) as usize;
+        let (prompt_blocks, output_blocks) = blocks.split_at(prompt_blocks.min(blocks.len()));
+        self.requests.push(TraceRequest {
+            at,
+            prompt_tokens: prompt_tokens.max(1.0) as u32,
+            output_tokens: output_tokens.round().max(1.0) as u32,
+            prompt: PromptFingerprint {
+                bytes,
+                blocks: prompt_blocks.into(),
+                block_bytes: BLOCK_BYTES,
+            },
+            output_blocks: output_blocks.into(),
+            after,
+            ..TraceRequest::default()
+        });
+        answer
+    }
+}
+
+/// Hashes of the full blocks of a text: each of the block and all text before it.
+fn block_hashes(segments: &[Segment], bytes_per_token: f64) -> Vec<u64> {
+    let (mut hash, mut end, mut blocks) = (0, 0.0, Vec::new());
+    for segment in segments {
+        hash = mix(hash, segment.id);
+        end += segment.tokens.round() * bytes_per_token;
+        while (blocks.len() + 1) as f64 * f64::from(BLOCK_BYTES) <= end {
+            blocks.push(mix(hash, blocks.len() as u64));
+        }
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generate(shape: TrafficShape) -> Vec<TraceRequest> {
+        Workload { shape, arrivals: ArrivalProcess::Poisson, requests: 2_000 }.generate(1)
+    }
+
+    fn common_blocks(a: &TraceRequest, b: &TraceRequest) -> usize {
+        let pairs = a.prompt.blocks.iter().zip(&b.prompt.blocks);
+        pairs.take_while(|(a, b)| a == b).count()
+    }
+
+    #[test]
+    fn a_turn_repeats_the_prompt_and_the_output_of_the_turn_before_it() {
+        let requests = generate(TrafficShape::Conversation);
+        let turns = requests.iter().filter_map(|next| Some((next, &requests[next.after?])));
+        let mut count = 0;
+        for (next, previous) in turns {
+            let text = || previous.prompt.blocks.iter().chain(&previous.output_blocks);
+            let repeated = text().zip(&next.prompt.blocks).take_while(|(a, b)| a == b).count();
+            assert_eq!(repeated, text().count());
+            count += 1;
+        }
+        assert!(count > 1_000, "{count}");
+    }
+
+    #[test]
+    fn requests_share_prefixes_only_in_shapes_with_shared_texts() {
+        for shape in TrafficShape::ALL {
+            let requests = generate(shape);
+            let shared =
+                requests.windows(50).filter(|window| common_blocks(&window[0], &window[49]) > 0);
+            let is_shared = shared.count() > 0;
+            let expected = !matches!(
+                shape,
+                TrafficShape::Chat | TrafficShape::Reasoning | TrafficShape::Completion
+            );
+            assert_eq!(is_shared, expected, "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn about_one_request_arrives_per_second() {
+        for arrivals in ArrivalProcess::ALL {
+            let workload = Workload { shape: TrafficShape::Chat, arrivals, requests: 20_000 };
+            let last = workload.generate(1).last().unwrap().at.as_secs_f64();
+            assert!((16_000.0..26_000.0).contains(&last), "{arrivals:?}: {last}");
+        }
+    }
+
+    #[test]
+    fn equal_seeds_generate_equal_traffic() {
+        assert_eq!(generate(TrafficShape::Mixed), generate(TrafficShape::Mixed));
+    }
+}

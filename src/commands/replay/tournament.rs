@@ -1,0 +1,90 @@
+//! Runs the tournament of routers and prints the standings.
+
+use super::args::ReplayArgs;
+use crate::commands::progress::ProgressLine;
+use crate::commands::{failed, wrong};
+use crate::config::{Config, Overrides};
+use serde::Serialize;
+use std::process::ExitCode;
+use tokenweir_core::clock;
+use tokenweir_core::routing::PolicyKind;
+use tokenweir_lab::router::RouterKind;
+use tokenweir_lab::tournament::{self, Cell, CellResult, Standing};
+
+/// The document of `--json`.
+#[derive(Debug, Serialize)]
+struct TournamentReport<'a> {
+    seed: u64,
+    standings: &'a [Standing],
+    cells: &'a [CellResult],
+}
+
+/// Number of cells with the greatest regret of `kv_aware` in the output.
+const WORST_CELLS: usize = 10;
+/// The policy whose worst cells are printed.
+const OWN_POLICY: RouterKind = RouterKind::Shipped(PolicyKind::KvAware);
+
+pub(super) fn run(replay: &ReplayArgs, cells: u64) -> ExitCode {
+    let loaded = match Config::load(replay.config.as_deref(), Overrides::default()) {
+        Ok(loaded) => loaded,
+        Err(error) => return wrong(&error),
+    };
+    let policy = loaded.config.routing.policy(&loaded.config.slos);
+    let kinds = if replay.policy.is_empty() { RouterKind::all() } else { replay.policy.clone() };
+    let cells: Vec<Cell> = (0..cells).map(|number| Cell::draw(replay.seeds, number)).collect();
+    let progress = ProgressLine::new("setups", Some(cells.len()));
+    let results = tournament::run(&cells, &kinds, &policy, clock::now(), &|_| progress.step());
+    drop(progress);
+    let standings = tournament::standings(&results, &kinds);
+    if replay.json {
+        let report =
+            TournamentReport { seed: replay.seeds, standings: &standings, cells: &results };
+        return print_json(&report);
+    }
+    print_standings(&results, &standings);
+    ExitCode::SUCCESS
+}
+
+#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+fn print_json(report: &TournamentReport<'_>) -> ExitCode {
+    match serde_json::to_string_pretty(report) {
+        Ok(json) => println!("{json}"),
+        Err(error) => return failed(&error),
+    }
+    ExitCode::SUCCESS
+}
+
+#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+fn print_standings(results: &[CellResult], standings: &[Standing]) {
+    println!(
+        "{} setups; regret in points of goodput against the best policy of a setup",
+        results.len()
+    );
+    println!();
+    println!(
+        "{:<18} {:>8} {:>8} {:>10} {:>10} {:>8}",
+        "policy", "goodput", "regret", "within 1", "within 3", "worst"
+    );
+    for standing in standings {
+        println!(
+            "{:<18} {:>6.1} % {:>8.2} {:>8.1} % {:>8.1} % {:>8.1}",
+            standing.router,
+            standing.goodput * 1e2,
+            standing.regret,
+            standing.within_one * 1e2,
+            standing.within_three * 1e2,
+            standing.worst,
+        );
+    }
+    let mut worst: Vec<(f64, &CellResult)> = results
+        .iter()
+        .filter_map(|result| Some((result.regret(OWN_POLICY.name())?, result)))
+        .collect();
+    worst.sort_by(|a, b| b.0.total_cmp(&a.0));
+    println!();
+    println!("greatest regrets of {}", OWN_POLICY.name());
+    for (regret, result) in worst.iter().take(WORST_CELLS) {
+        let cell = serde_json::to_string(&result.cell).unwrap_or_default();
+        println!("{regret:>5.1} {:<18} {cell}", result.best().unwrap_or_default());
+    }
+}
