@@ -2,8 +2,10 @@
 //!
 //! Streams have no role event. Each prompt of a request with several prompts has its own choices.
 
-use super::{OutputKind, ResponseField, ResponseSchema, common_response};
+use super::common_response;
+use super::schema::{ResponseField, ResponseSchema};
 use crate::json::PathTable;
+use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {

@@ -3,8 +3,10 @@
 //!
 //! Reasoning has two names: `reasoning` in vLLM, and the older `reasoning_content`.
 
-use super::{OutputKind, ResponseField, ResponseSchema, common_response};
+use super::common_response;
+use super::schema::{ResponseField, ResponseSchema};
 use crate::json::PathTable;
+use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {

@@ -1,6 +1,6 @@
 //! Builds the error event that the gateway appends to a stream that breaks off.
 
-use super::Api;
+use crate::openai::Api;
 use bytes::Bytes;
 use serde_json::json;
 

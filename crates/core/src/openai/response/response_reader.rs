@@ -5,9 +5,9 @@ use super::delta_builder::DeltaBuilder;
 use super::event_template::EventTemplate;
 use super::phrase_matcher::PhraseMatcher;
 use super::response_summary::ResponseSummary;
-use super::responses::{REFUSAL_EVENT_TYPE, TEXT_EVENT_TYPES};
-use super::{Api, Delta, ResponseSchema, TextExcerpt, Usage};
 use crate::json::{JsonScanner, JsonValue};
+use crate::openai::shapes::{self, REFUSAL_EVENT_TYPE, ResponseSchema, TEXT_EVENT_TYPES};
+use crate::openai::{Api, Delta, TextExcerpt, Usage};
 use std::sync::Arc;
 
 /// The parser of one response, streamed or complete.
@@ -44,7 +44,7 @@ impl ResponseReader {
     /// A parser for one response of `api`.
     pub fn new(api: Api) -> Self {
         Self {
-            schema: api.shape(),
+            schema: shapes::response_schema(api),
             scanner: JsonScanner::default(),
             event_state: EventState::MatchingDone(0),
             delta_builder: DeltaBuilder::default(),
@@ -231,11 +231,5 @@ impl ResponseReader {
             return Delta { malformed: true, ..Delta::default() };
         }
         self.delta_builder.end(&mut self.summary, self.schema.input_leaves_out_cache)
-    }
-}
-
-impl std::fmt::Debug for ResponseSchema {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ResponseSchema").finish_non_exhaustive()
     }
 }

@@ -7,7 +7,8 @@
 //! responses, the names in KV events. The names come from the request models of vLLM 0.32, SGLang
 //! and TensorRT-LLM.
 
-use super::{Api, Splice};
+use super::Splice;
+use crate::openai::Api;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::{BitOr, Range};

@@ -2,7 +2,7 @@
 //! embeddings, scores, reranking, pooling. Of these responses only ids, usage, times and errors are
 //! read.
 
-use super::{ResponseField, ResponseSchema};
+use super::schema::{ResponseField, ResponseSchema};
 use crate::json::PathTable;
 use std::sync::LazyLock;
 

@@ -3,8 +3,9 @@
 //! Events have types, and streams have no `[DONE]`. A failure is an `error` event and a clean end
 //! of the stream. The `output_tokens` of `message_start` are a placeholder, so they are not read.
 
-use super::{OutputKind, ResponseField, ResponseSchema};
+use super::schema::{ResponseField, ResponseSchema};
 use crate::json::PathTable;
+use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {

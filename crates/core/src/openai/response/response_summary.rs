@@ -1,8 +1,8 @@
 //! The state of a response that spans its events: ids, choices, captured text and phrase matches.
 
 use super::phrase_matcher::{MatchState, PhraseMatcher};
-use super::{FinishReason, TextExcerpt};
 use crate::json::JsonValue;
+use crate::openai::{FinishReason, TextExcerpt};
 use std::sync::Arc;
 
 /// The state of a response over the events so far.

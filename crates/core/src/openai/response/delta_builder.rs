@@ -1,8 +1,9 @@
 //! Builds the [`Delta`] of one event from the fields that the JSON scanner reports.
 
 use super::response_summary::ResponseSummary;
-use super::{Delta, EngineTimes, FinishReason, InBandError, OutputKind, ResponseField, Usage};
 use crate::json::JsonValue;
+use crate::openai::shapes::ResponseField;
+use crate::openai::{Delta, EngineTimes, FinishReason, InBandError, OutputKind, Usage};
 
 /// The state of the event that is being parsed.
 #[derive(Debug, Default)]

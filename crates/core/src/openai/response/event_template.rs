@@ -4,8 +4,8 @@
 //! Most events of a stream equal the one before except for one string. Such an event has the same
 //! [`Delta`], and two byte comparisons detect it.
 
-use super::Delta;
 use crate::json::is_string_content;
+use crate::openai::Delta;
 use std::ops::Range;
 
 /// The event with which later events are compared: the last one that was parsed, if it contains

@@ -4,8 +4,9 @@
 //! output. The `status` field decides how the response ended, not the event type: vLLM names the
 //! last event `response.completed` even if the response is incomplete.
 
-use super::{OutputKind, ResponseField, ResponseSchema};
+use super::schema::{ResponseField, ResponseSchema};
 use crate::json::PathTable;
+use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
@@ -22,10 +23,11 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
 });
 
 /// Types of the events that carry answer text.
-pub(super) const TEXT_EVENT_TYPES: [&str; 2] = ["response.output_text.delta", REFUSAL_EVENT_TYPE];
+pub(in crate::openai) const TEXT_EVENT_TYPES: [&str; 2] =
+    ["response.output_text.delta", REFUSAL_EVENT_TYPE];
 
 /// Type of the events that carry text of a model refusal.
-pub(super) const REFUSAL_EVENT_TYPE: &str = "response.refusal.delta";
+pub(in crate::openai) const REFUSAL_EVENT_TYPE: &str = "response.refusal.delta";
 
 fn output_type(event: &str) -> Option<OutputKind> {
     let item = event.strip_prefix("response.")?.strip_suffix(".delta")?;

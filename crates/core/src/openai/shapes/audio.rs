@@ -4,8 +4,10 @@
 //! long recording. OpenAI streams typed events. A complete response has one `text`, and its usage
 //! may count seconds instead of tokens.
 
-use super::{OutputKind, ResponseField, ResponseSchema, common_response};
+use super::common_response;
+use super::schema::{ResponseField, ResponseSchema};
 use crate::json::PathTable;
+use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
