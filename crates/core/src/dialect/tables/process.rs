@@ -1,7 +1,7 @@
 //! The `process_*` metrics that Prometheus client libraries export for any process. Only the start
 //! time is read: it shows a restart even if the backend had not counted anything before.
 
-use super::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
 
 pub(super) static DIALECT: MetricsDialect = MetricsDialect::new(None, "process", ROWS);
 

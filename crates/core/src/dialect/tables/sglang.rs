@@ -3,8 +3,8 @@
 //! One rank of each data-parallel group exports metrics, so series are summed. With
 //! `--enable-metrics-for-all-schedulers` every rank exports them, and the sums are too high.
 
-use super::EngineKind;
-use super::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+use crate::dialect::EngineKind;
+use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
 
 pub(super) static DIALECT: MetricsDialect =
     MetricsDialect::new(Some(EngineKind::Sglang), "sglang", ROWS);

@@ -1,8 +1,8 @@
 //! The metrics of vLLM from 0.6 to 0.33, with its Python or Rust front end. Counters of both end in
 //! `_total`.
 
-use super::EngineKind;
-use super::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+use crate::dialect::EngineKind;
+use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
 
 pub(super) static DIALECT: MetricsDialect =
     MetricsDialect::new(Some(EngineKind::Vllm), "vllm", ROWS);

@@ -1,8 +1,8 @@
 //! The metrics of Hugging Face's text-generation-inference. It does not report KV cache usage, and
 //! its gauges appear with the first request.
 
-use super::EngineKind;
-use super::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+use crate::dialect::EngineKind;
+use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
 
 pub(super) static DIALECT: MetricsDialect = MetricsDialect::new(Some(EngineKind::Tgi), "tgi", ROWS);
 

@@ -1,7 +1,7 @@
 //! The metrics of TensorRT-LLM's `trtllm-serve`. Their path is `/prometheus/metrics`.
 
-use super::EngineKind;
-use super::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+use crate::dialect::EngineKind;
+use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
 
 pub(super) static DIALECT: MetricsDialect =
     MetricsDialect::new(Some(EngineKind::TensorRtLlm), "trtllm", ROWS);

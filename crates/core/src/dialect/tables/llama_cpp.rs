@@ -1,8 +1,8 @@
 //! The metrics of the llama.cpp server with `--metrics`. Builds since the unified KV cache do not
 //! report its usage.
 
-use super::EngineKind;
-use super::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+use crate::dialect::EngineKind;
+use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
 
 pub(super) static DIALECT: MetricsDialect =
     MetricsDialect::new(Some(EngineKind::LlamaCpp), "llamacpp", ROWS);
