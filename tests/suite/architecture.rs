@@ -59,7 +59,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
 const KNOWN: &[&str] = &[
     "tokenweir/",
     "bench/",
-    "core/",
+    "core/routing/",
     "diagnose/",
     "doctor/",
     "lab/",

@@ -4,7 +4,8 @@
 //! This is determined when the request has ended, because the queue of a burst does not exist yet
 //! when its requests are routed.
 
-use super::{RequestPhase, RequestPhases, RequestRecord, UsageSource};
+use super::phases::{RequestPhase, RequestPhases};
+use crate::record::{RequestRecord, Timings, UsageSource};
 use std::time::Duration;
 
 /// The parts of the wait for the first output.
@@ -24,8 +25,6 @@ pub(super) struct FirstOutputWait {
 const PREFILL_TOLERANCE_FACTOR: f64 = 3.0;
 /// An unexplained wait up to this duration does not count as an unresponsive backend.
 const MIN_UNRESPONSIVE_WAIT: Duration = Duration::from_secs(1);
-
-// === impl FirstWait ===
 
 impl FirstOutputWait {
     /// Determines the parts for a request that has ended.
@@ -62,6 +61,25 @@ impl FirstOutputWait {
             "engine_queue"
         } else {
             "prefill"
+        }
+    }
+}
+
+impl RequestRecord {
+    /// The phase in which the request ended. A backend sends the head of a stream before it
+    /// computes anything, so after the head the phase is what the request waited for.
+    pub fn phase(&self) -> &'static str {
+        let timings = &self.timings;
+        match timings {
+            Timings { terminal: Some(_), .. } => "done",
+            Timings { first_output: Some(_), .. } => "decode",
+            Timings { headers: Some(_), .. } => {
+                FirstOutputWait::from_record(self, &RequestPhases::from_record(self)).phase()
+            }
+            Timings { sent: Some(_), .. } => "headers",
+            Timings { queued: Some(_), dequeued: None, .. } => "queued",
+            Timings { received: Some(_), .. } => "routing",
+            _ => "upload",
         }
     }
 }

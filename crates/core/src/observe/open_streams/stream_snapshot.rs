@@ -68,7 +68,7 @@ pub struct OpenStreamsSnapshot {
 
 impl StreamInfo {
     /// The identity of the stream that answers the request of `record`.
-    pub(super) fn from_record(record: &RequestRecord) -> Self {
+    pub(in crate::observe) fn from_record(record: &RequestRecord) -> Self {
         Self {
             request_id: record.request_id.clone(),
             model: record.model.clone(),

@@ -1,6 +1,6 @@
 //! The identity that the API key of a request proves.
 
-use super::ModelLabel;
+use crate::record::ModelLabel;
 use std::sync::Arc;
 
 /// A tenant and the key that was used, by their names.

@@ -1,6 +1,6 @@
 //! Attempts to serve a request on a backend.
 
-use super::BackendId;
+use crate::record::BackendId;
 use std::sync::Arc;
 use std::time::Instant;
 

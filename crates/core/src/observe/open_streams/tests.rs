@@ -3,11 +3,12 @@
 use super::*;
 use crate::clock;
 use crate::headers::{RequestId, X_REQUEST_ID};
-use crate::observe::StreamPhase;
-use crate::record::{BackendId, ModelLabel};
+use crate::record::{BackendCondition, BackendId, ModelLabel, RecentEngineTimes};
 use http::{HeaderMap, HeaderValue};
-use std::task::Wake;
-use std::task::Waker;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
 
 const MIN_GAP: Duration = Duration::from_millis(100);
 const ABORT_AFTER: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// The filter of one stream. Report the blocks of a frame first, then forward the frame.
 #[derive(Debug, Default)]
-pub(super) struct UsageEventFilter {
+pub(in crate::observe) struct UsageEventFilter {
     state: FilterState,
     /// The beginning of a block that is not complete.
     held: BytesMut,
@@ -43,7 +43,7 @@ const MAX_HELD_BYTES: usize = 64 << 10;
 impl UsageEventFilter {
     /// Records that a block ends at offset `end` of the current frame. Returns whether it is
     /// removed.
-    pub(super) fn on_block(&mut self, end: usize, is_usage_event: bool) -> bool {
+    pub(in crate::observe) fn on_block(&mut self, end: usize, is_usage_event: bool) -> bool {
         let start = std::mem::replace(&mut self.boundary, end);
         match self.state {
             FilterState::Searching if is_usage_event => {
@@ -58,17 +58,17 @@ impl UsageEventFilter {
     }
 
     /// Whether the current block would be removed if it were the usage event.
-    pub(super) fn is_searching(&self) -> bool {
+    pub(in crate::observe) fn is_searching(&self) -> bool {
         self.state == FilterState::Searching
     }
 
     /// Stops searching: the usage event will not come, or the client receives usage anyway.
-    pub(super) fn stop_searching(&mut self) {
+    pub(in crate::observe) fn stop_searching(&mut self) {
         self.state = FilterState::Done;
     }
 
     /// The bytes to forward once all blocks of `frame` have been reported. They can be empty.
-    pub(super) fn forward(&mut self, frame: Bytes) -> Bytes {
+    pub(in crate::observe) fn forward(&mut self, frame: Bytes) -> Bytes {
         if frame.is_empty() {
             return frame;
         }
@@ -112,7 +112,7 @@ impl UsageEventFilter {
     }
 
     /// The bytes that are held back when the stream ends.
-    pub(super) fn flush(&mut self) -> Bytes {
+    pub(in crate::observe) fn flush(&mut self) -> Bytes {
         std::mem::take(&mut self.held).freeze()
     }
 

@@ -1,7 +1,7 @@
 //! Activity of one response stream: the time of its last output, and whether it waits for its
 //! backend or its client. The stream stores atomics that a periodic sweep over all streams reads.
 
-use super::exchange_registry::BackendMonitor;
+use super::backend_monitor::BackendMonitor;
 use super::stream_policy::StreamPolicy;
 use super::stream_snapshot::{StreamInfo, StreamPhase};
 use crate::record::Stall;

@@ -1,4 +1,4 @@
-//! The prompt of a captured request, as hashes without text.
+//! The content of a request that is retained: its prompt as hashes, and its text for consumers.
 
 /// A prompt as block hashes, and the hash of the session that it belongs to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,4 +13,20 @@ pub struct CapturedPrompt {
     /// Hash of the session. `None`: the request has no session. It must not leave the process
     /// unchanged either.
     pub session_hash: Option<u64>,
+}
+
+/// The consumers that the text of a request is retained for. Each of them samples independently.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PayloadConsumers {
+    /// The payload log.
+    pub log: bool,
+    /// The quality monitors.
+    pub quality: bool,
+}
+
+impl PayloadConsumers {
+    /// Whether any consumer wants the text.
+    pub const fn has_any(self) -> bool {
+        self.log || self.quality
+    }
 }

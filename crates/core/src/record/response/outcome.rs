@@ -1,9 +1,6 @@
 //! Classifications of how a request ended and how accurate its record is. Each is a closed set with
 //! one name per value in metrics, logs and spans.
 
-use super::ObservedResponse;
-use crate::openai::Usage;
-
 /// The outcome of a request. An exchange that is dropped was cancelled by its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -188,22 +185,6 @@ impl UsageSource {
     /// All sources.
     pub const ALL: [Self; 4] = [Self::Exact, Self::Continuous, Self::Estimated, Self::Missing];
 
-    /// The accuracy of the output token count of a response.
-    pub fn from_observed(observed: &ObservedResponse) -> Self {
-        let Usage { input, output, .. } = observed.usage;
-        // A count before a failure is not the final one.
-        let is_final = observed.is_complete && observed.error.is_none();
-        match observed.output_events {
-            _ if output.is_some() && is_final => Self::Exact,
-            _ if output.is_some() => Self::Continuous,
-            1.. if observed.uncounted_events == 0 => Self::Continuous,
-            1.. => Self::Estimated,
-            // Embeddings and similar responses have no output to count.
-            0 if input.is_some() && is_final => Self::Exact,
-            0 => Self::Missing,
-        }
-    }
-
     /// The name in metrics, logs and spans.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -230,7 +211,7 @@ impl UsageEventOutcome {
     }
 }
 
-/// The values of [`RequestRecord::ending`](super::RequestRecord::ending).
+/// The values of [`RequestRecord::ending`](crate::record::RequestRecord::ending).
 pub const TERMINATION_REASONS: &[&str] = &[
     "ok",
     "ok_client_left_after_end",
@@ -250,7 +231,10 @@ pub const TERMINATION_REASONS: &[&str] = &[
 ];
 
 /// The termination reason: the outcome, and how the response ended where that adds information.
-pub(super) fn termination_reason(outcome: Outcome, termination: Termination) -> &'static str {
+pub(in crate::record) fn termination_reason(
+    outcome: Outcome,
+    termination: Termination,
+) -> &'static str {
     match (outcome, termination) {
         (Outcome::Ok, Termination::ClientDisconnected | Termination::WriteTimeout) => {
             "ok_client_left_after_end"

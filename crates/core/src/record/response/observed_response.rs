@@ -1,10 +1,11 @@
 //! The observations of a response.
 
-use super::{Stall, UninspectedReason, UsageEventOutcome, UsageSource};
+use super::outcome::{UninspectedReason, UsageEventOutcome, UsageSource};
 use crate::histogram::{
     BucketBounds, BucketLayout, ChunkTokensHistogram, OutputGap, OutputGapHistogram, TokenCount,
 };
 use crate::openai::{EngineTimes, FinishReason, InBandError, TextExcerpt, Usage};
+use crate::record::Stall;
 use std::time::Duration;
 
 /// The observations of one response.
@@ -90,6 +91,22 @@ impl ObservedResponse {
         self.inter_token_latency =
             OutputGapHistogram::with_bounds(buckets.inter_token_latency.clone());
         self.chunk_tokens = ChunkTokensHistogram::with_bounds(buckets.chunk_tokens.clone());
+    }
+
+    /// The accuracy of the output token count.
+    pub fn token_count_source(&self) -> UsageSource {
+        let Usage { input, output, .. } = self.usage;
+        // A count before a failure is not the final one.
+        let is_final = self.is_complete && self.error.is_none();
+        match self.output_events {
+            _ if output.is_some() && is_final => UsageSource::Exact,
+            _ if output.is_some() => UsageSource::Continuous,
+            1.. if self.uncounted_events == 0 => UsageSource::Continuous,
+            1.. => UsageSource::Estimated,
+            // Embeddings and similar responses have no output to count.
+            0 if input.is_some() && is_final => UsageSource::Exact,
+            0 => UsageSource::Missing,
+        }
     }
 
     /// Counts each output event without a token count as `tokens_per_event` tokens. Has an effect

@@ -1,7 +1,7 @@
 //! The phases of a request's time. The gateway measures some of them. For the others the engine
 //! reports its times in the response, or they are estimated from those of its recent requests.
 
-use super::{RecentEngineTimes, RequestRecord};
+use crate::record::{RecentEngineTimes, RequestRecord};
 use std::time::Duration;
 
 /// A phase of a request.

@@ -1,7 +1,7 @@
 //! The tier of a request: one of the configured names, from a header or from the client's API key.
 //! It is a label value, so its values are bounded.
 
-use super::ModelLabel;
+use crate::record::ModelLabel;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::Arc;

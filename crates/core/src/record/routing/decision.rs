@@ -4,7 +4,8 @@
 //! A decision is made for every request, so it must be cheap. It stores the input of the policy;
 //! readers compute the predictions from it again. It is shared, never copied.
 
-use super::{BackendCondition, BackendId, RequestRecord, UsageSource};
+use super::backend_condition::BackendCondition;
+use crate::record::BackendId;
 use crate::routing::{Candidate, Policy, PolicyChoice, RoutingContext, kv_aware};
 use std::sync::Arc;
 
@@ -163,32 +164,3 @@ impl ShadowDecision {
         })
     }
 }
-
-// === impl RequestRecord ===
-
-impl RequestRecord {
-    /// The candidate that the request was routed to, as it was at the decision.
-    pub fn selected_candidate(&self) -> Option<PredictedCandidate<'_>> {
-        Some(self.decision.as_ref()?.selected())
-    }
-
-    /// Actual and predicted time to first token from sending the request, in seconds.
-    pub fn actual_and_predicted_ttft(&self) -> Option<(f64, f64)> {
-        let actual = self.upstream_ttft()?.as_secs_f64();
-        let predicted = self.selected_candidate()?.ttft;
-        predicted.is_finite().then_some((actual, predicted))
-    }
-
-    /// Cached prompt tokens: the engine's count and the prediction. `None` if the engine did not
-    /// report a count.
-    pub fn reported_and_predicted_cached_tokens(&self) -> Option<(u64, f64)> {
-        let is_exact = self.observed.usage_source == UsageSource::Exact;
-        let reported = self.observed.usage.cached.filter(|_| is_exact)?;
-        let predicted = self.selected_candidate()?.candidate.cached;
-        predicted.is_finite().then_some((reported, predicted))
-    }
-}
-
-#[cfg(test)]
-#[path = "decision_tests.rs"]
-mod tests;

@@ -1,8 +1,10 @@
 //! Tests of recorded routing decisions.
 
-use super::super::fixtures::{believed, streamed};
 use super::*;
-use crate::routing::{PolicyKind, RoutingRequest};
+use crate::record::BackendId;
+use crate::record::fixtures::{believed, streamed};
+use crate::routing::{Candidate, Policy, PolicyChoice, PolicyKind, RoutingContext, RoutingRequest};
+use std::sync::Arc;
 
 fn backend_id(index: usize) -> BackendId {
     BackendId::new(&format!("vllm-{index}"))

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 /// Splits the data of an event into its usage and the rest. Most events of a stream differ only in
 /// text and usage, so a reader that gets them without the usage need not parse them in full.
 #[derive(Debug, Default)]
-pub(super) struct UsageSplitter {
+pub(in crate::observe) struct UsageSplitter {
     /// The data without the member.
     rest: Vec<u8>,
 }
@@ -27,7 +27,7 @@ impl UsageSplitter {
     /// Splits the data of an event. Returns the rest of the data and the usage, or `None` if the
     /// event must be parsed as it is: it is incomplete, has several choices, or lacks the counts of
     /// input or output tokens.
-    pub(super) fn split(&mut self, data: &[u8]) -> Option<(&[u8], Usage)> {
+    pub(in crate::observe) fn split(&mut self, data: &[u8]) -> Option<(&[u8], Usage)> {
         let (member, usage) = parse_usage_member(data)?;
         let is_single = CHOICE_FINDER.find_iter(data).take(2).count() == 1;
         if !is_single || usage.input.is_none() || usage.output.is_none() {

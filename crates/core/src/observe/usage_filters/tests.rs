@@ -1,9 +1,10 @@
 //! Tests of the continuous usage filter with recorded and generated streams, at every split.
 
-use super::*;
+use super::continuous_usage_filter::MAX_HELD_BYTES;
 use crate::observe::ResponseObserver;
 use crate::openai::Api;
 use crate::record::{ObservedResponse, Timings, UsageEventOutcome};
+use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Deserializer, Value, json};
 use std::path::Path;

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 
 /// The filter of one stream. Report the blocks of a frame first, then forward the frame.
 #[derive(Debug, Default)]
-pub(super) struct ContinuousUsageFilter {
+pub(in crate::observe) struct ContinuousUsageFilter {
     /// The beginning of a block that is not complete.
     held: BytesMut,
     /// The blocks that end in the current frame: the offset of their end, and their edit.
@@ -30,7 +30,7 @@ pub(super) struct ContinuousUsageFilter {
 
 /// The action of the filter on a block: an event or a comment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BlockEdit {
+pub(in crate::observe) enum BlockEdit {
     /// Forwards it.
     Pass,
     /// Removes its `usage` member.
@@ -41,11 +41,11 @@ pub(super) enum BlockEdit {
 
 /// Longest block that is held back, in bytes. Events with token ids or logprobs can be longer; the
 /// gateway does not request continuous usage for requests that ask for those.
-const MAX_HELD_BYTES: usize = 64 << 10;
+pub(super) const MAX_HELD_BYTES: usize = 64 << 10;
 
 impl BlockEdit {
     /// The edit of an event that is the usage event, or has usage beside output.
-    pub(super) fn for_event(is_usage_event: bool, has_usage: bool) -> Self {
+    pub(in crate::observe) fn for_event(is_usage_event: bool, has_usage: bool) -> Self {
         match (is_usage_event, has_usage) {
             (true, _) => Self::Event,
             (false, true) => Self::Member,
@@ -57,7 +57,7 @@ impl BlockEdit {
 impl ContinuousUsageFilter {
     /// Records that a block ends at offset `end` of the current frame. Returns whether it is
     /// removed as the usage event.
-    pub(super) fn on_block(&mut self, end: usize, edit: BlockEdit) -> bool {
+    pub(in crate::observe) fn on_block(&mut self, end: usize, edit: BlockEdit) -> bool {
         let is_long = std::mem::take(&mut self.is_long);
         self.has_failed |= is_long && edit != BlockEdit::Pass;
         let edit = if is_long || self.is_over { BlockEdit::Pass } else { edit };
@@ -67,12 +67,12 @@ impl ContinuousUsageFilter {
     }
 
     /// Whether the client received usage that it did not request.
-    pub(super) fn has_failed(&self) -> bool {
+    pub(in crate::observe) fn has_failed(&self) -> bool {
         self.has_failed
     }
 
     /// The bytes to forward once all blocks of `frame` have been reported. They can be empty.
-    pub(super) fn forward(&mut self, frame: Bytes) -> Bytes {
+    pub(in crate::observe) fn forward(&mut self, frame: Bytes) -> Bytes {
         if frame.is_empty() {
             return frame;
         }
@@ -99,7 +99,7 @@ impl ContinuousUsageFilter {
     }
 
     /// The bytes that are held back when the stream ends.
-    pub(super) fn flush(&mut self) -> Bytes {
+    pub(in crate::observe) fn flush(&mut self) -> Bytes {
         std::mem::take(&mut self.held).freeze()
     }
 
@@ -163,7 +163,3 @@ impl ContinuousUsageFilter {
         self.out.extend_from_slice(&block[removed.end..]);
     }
 }
-
-#[cfg(test)]
-#[path = "cut_tests.rs"]
-mod tests;

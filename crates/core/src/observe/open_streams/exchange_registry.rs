@@ -4,13 +4,12 @@
 //! ([`StreamActivity`]). A periodic sweep over all streams detects stalls while they last; a stream
 //! pays one atomic store per frame.
 
+use super::backend_monitor::BackendMonitor;
 use super::stream_activity::StreamActivity;
 use super::stream_policy::{StreamPolicy, StreamRules};
 use super::stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo};
 use crate::openai::PhraseMatcher;
-use crate::record::{
-    BackendCondition, ObservedResponse, RecentEngineTimes, ResponseBuckets, SlowLimits,
-};
+use crate::record::{ResponseBuckets, SlowLimits};
 use crate::units;
 use arc_swap::ArcSwap;
 use schemars::JsonSchema;
@@ -19,28 +18,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// The backend of an exchange: where its observers report to and read from.
-pub trait BackendMonitor: Send + Sync + 'static {
-    /// The load and state that the backend last reported.
-    fn condition(&self, now: Instant) -> BackendCondition;
-    /// Mean queue and prefill times of the requests that its engine finished recently.
-    fn recent_times(&self) -> RecentEngineTimes;
-    /// Records the time between two outputs of a stream.
-    fn on_gap(&self, gap: Duration);
-    /// The p99 of its recent output gaps, in seconds. `None`: too few samples.
-    fn usual_gap(&self) -> Option<f64>;
-    /// Records that one of its streams stalled (`true`), or that a stall ended (`false`).
-    fn on_stall(&self, is_stalled: bool);
-    /// Records the first output of a response: the prefill of its prompt is done.
-    fn on_first_output(&self, _now: Instant) {}
-    /// Mean tokens per output event of its streams, learned from exact counts. 1.0 before that.
-    fn tokens_per_event(&self) -> f64 {
-        1.0
-    }
-    /// Records the observations of a response that has ended.
-    fn on_answer(&self, _observed: &ObservedResponse) {}
-}
 
 /// When a silence between two outputs is a stall, and how long it may last.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -281,6 +258,3 @@ impl Drop for StreamEntry {
         self.activity.on_end(self.registry.epoch);
     }
 }
-
-#[cfg(test)]
-mod tests;
