@@ -60,7 +60,6 @@ const KNOWN: &[&str] = &[
     "tokenweir/",
     "bench/",
     "core/routing/",
-    "diagnose/",
     "doctor/",
     "lab/",
     "net/",

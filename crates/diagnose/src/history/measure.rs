@@ -1,12 +1,12 @@
 //! The measures of a window, one row each: name, unit and computation. Rules judge these values,
 //! evidence shows them, and baselines are kept for them.
 
-use super::history::StepWindow;
 use super::step::StepSignal;
+use super::window::StepWindow;
 
 /// A measure of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WindowMeasure {
+pub(crate) enum WindowMeasure {
     KvUsage,
     KvUsageP90,
     Waiting,
@@ -29,25 +29,25 @@ pub(super) enum WindowMeasure {
 }
 
 /// The definition of a measure.
-pub(super) struct MeasureDefinition {
+pub(crate) struct MeasureDefinition {
     /// The measure.
-    pub(super) measure: WindowMeasure,
+    pub(crate) measure: WindowMeasure,
     /// The name in evidence.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// The unit.
-    pub(super) unit: &'static str,
+    pub(crate) unit: &'static str,
     compute: fn(&StepWindow<'_>) -> Option<f64>,
 }
 
 /// Number of measures.
-pub(super) const COUNT: usize = WindowMeasure::ReusablePrompt as usize + 1;
+pub(crate) const COUNT: usize = WindowMeasure::ReusablePrompt as usize + 1;
 /// Minimum number of observations for a mean.
 const MIN_OBSERVATIONS: f64 = 5.0;
 /// Minimum number of tokens for a ratio of tokens.
 const MIN_TOKENS: f64 = 1_000.0;
 
 /// All measures, in the order of the enumeration.
-pub(super) const MEASURES: [MeasureDefinition; COUNT] = [
+pub(crate) const MEASURES: [MeasureDefinition; COUNT] = [
     MeasureDefinition::new(WindowMeasure::KvUsage, "kv_usage", "ratio", |window| {
         window.mean(StepSignal::KvUsage)
     }),
@@ -136,8 +136,15 @@ fn front_end_lag(window: &StepWindow<'_>) -> Option<f64> {
 
 impl WindowMeasure {
     /// The definition.
-    pub(super) fn row(self) -> &'static MeasureDefinition {
+    pub(crate) fn row(self) -> &'static MeasureDefinition {
         &MEASURES[self as usize]
+    }
+}
+
+impl StepWindow<'_> {
+    /// The value of a measure in the window.
+    pub(crate) fn get(&self, measure: WindowMeasure) -> Option<f64> {
+        measure.row().value_in(self)
     }
 }
 
@@ -154,7 +161,7 @@ impl MeasureDefinition {
     }
 
     /// The value in a window. `None`: its signals are unknown, or there are too few observations.
-    pub(super) fn value_in(&self, window: &StepWindow<'_>) -> Option<f64> {
+    pub(crate) fn value_in(&self, window: &StepWindow<'_>) -> Option<f64> {
         (self.compute)(window)
     }
 }

@@ -2,10 +2,10 @@
 //! of the last hour by the minute.
 
 use super::measure::{self, MEASURES, WindowMeasure};
-use super::sample::DiagnosisSample;
-use super::statistics::{RobustBaseline, quantile};
-use super::step::{HistoryStep, StepSignal};
-use super::{EVERY, LONG_WINDOW};
+use super::sample::{DiagnosisSample, EVERY};
+use super::statistics::RobustBaseline;
+use super::step::HistoryStep;
+use super::window::{LONG_WINDOW, StepWindow};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokenweir_core::dialect::EngineLoad;
@@ -27,16 +27,6 @@ pub struct BackendHistory {
 /// The value of each measure in one minute. NaN: unknown.
 type MinuteMeasures = [f32; measure::COUNT];
 
-/// A range of steps that ends with the newest one.
-#[derive(Clone, Copy)]
-pub(super) struct StepWindow<'a> {
-    steps: &'a VecDeque<HistoryStep>,
-    start: usize,
-}
-
-/// A function that reads a value from a step.
-pub(super) type StepValueFn = fn(&HistoryStep) -> Option<f64>;
-
 /// Number of steps in the history.
 const MAX_STEPS: usize = (LONG_WINDOW.as_secs() / EVERY.as_secs()) as usize;
 const MINUTE: Duration = Duration::from_mins(1);
@@ -44,8 +34,6 @@ const MINUTE: Duration = Duration::from_mins(1);
 const MAX_MINUTES: usize = 60;
 /// Minimum number of minutes for a baseline.
 const MIN_BASELINE_MINUTES: usize = 5;
-
-// === impl History ===
 
 impl BackendHistory {
     /// An empty history.
@@ -114,33 +102,33 @@ impl BackendHistory {
     }
 
     /// The steps of the last `span`.
-    pub(super) fn window(&self, span: Duration) -> StepWindow<'_> {
+    pub(crate) fn window(&self, span: Duration) -> StepWindow<'_> {
         let now = self.steps.back().map(|step| step.at);
         let is_old = |step: &&HistoryStep| {
             now.is_some_and(|now| now.saturating_duration_since(step.at) >= span)
         };
-        StepWindow { steps: &self.steps, start: self.steps.iter().take_while(is_old).count() }
+        StepWindow::starting_at(&self.steps, self.steps.iter().take_while(is_old).count())
     }
 
     /// The baseline of a measure. `None`: fewer than five minutes of data.
-    pub(super) fn baseline(&self, measure: WindowMeasure) -> Option<RobustBaseline> {
+    pub(crate) fn baseline(&self, measure: WindowMeasure) -> Option<RobustBaseline> {
         self.baselines[measure as usize]
     }
 
     /// Whether the backend was up in the last sample.
-    pub(super) fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         self.last_sample.is_some_and(|last| last.is_up)
     }
 
     /// Whether the process restarted less than `span` ago.
-    pub(super) fn has_restarted_within(&self, span: Duration) -> bool {
+    pub(crate) fn has_restarted_within(&self, span: Duration) -> bool {
         let now = self.steps.back().map(|step| step.at);
         let age = |then| Some(now?.saturating_duration_since(then));
         self.restarted_at.and_then(age).is_some_and(|age| age < span)
     }
 
     /// The load of the last page, for values that do not change.
-    pub(super) fn page(&self) -> Option<&EngineLoad> {
+    pub(crate) fn page(&self) -> Option<&EngineLoad> {
         self.last_sample.as_ref()?.page.as_ref()
     }
 }
@@ -151,123 +139,10 @@ impl Default for BackendHistory {
     }
 }
 
-// === impl Window ===
-
-impl StepWindow<'_> {
-    /// The value of a measure in the window.
-    pub(super) fn get(&self, measure: WindowMeasure) -> Option<f64> {
-        measure.row().value_in(self)
-    }
-
-    /// Number of steps.
-    pub(super) fn len(&self) -> usize {
-        self.steps.len() - self.start
-    }
-
-    /// Length in seconds.
-    pub(super) fn seconds(&self) -> f64 {
-        self.len() as f64 * EVERY.as_secs_f64()
-    }
-
-    /// The known values of a signal.
-    pub(super) fn values(&self, signal: StepSignal) -> impl Iterator<Item = f64> {
-        self.steps.range(self.start..).filter_map(move |step| step.get(signal))
-    }
-
-    /// The value of the newest step.
-    pub(super) fn latest(&self, signal: StepSignal) -> Option<f64> {
-        self.steps.back()?.get(signal)
-    }
-
-    /// The known values of a signal in steps in which neither the engine nor the gateway has a
-    /// request there.
-    pub(super) fn idle_values(&self, signal: StepSignal) -> impl Iterator<Item = f64> {
-        let is_zero =
-            |step: &HistoryStep, signal| step.get(signal).is_some_and(|value| value < 0.5);
-        let is_idle = move |step: &&HistoryStep| {
-            is_zero(step, StepSignal::Running)
-                && is_zero(step, StepSignal::Waiting)
-                && step.get(StepSignal::InFlight).is_none_or(|value| value < 0.5)
-        };
-        self.steps.range(self.start..).filter(is_idle).filter_map(move |step| step.get(signal))
-    }
-
-    /// Requests in the engine minus the gateway's own requests there, by step.
-    pub(super) fn foreign_requests(&self) -> impl Iterator<Item = f64> {
-        self.steps.range(self.start..).filter_map(|step| {
-            let in_engine = step.get(StepSignal::Running)? + step.get(StepSignal::Waiting)?;
-            Some(in_engine - step.get(StepSignal::InFlight)?)
-        })
-    }
-
-    /// Two values of each step that has both.
-    pub(super) fn pairs(&self, first: StepValueFn, second: StepValueFn) -> Vec<(f64, f64)> {
-        let steps = self.steps.range(self.start..);
-        steps.filter_map(|step| Some((first(step)?, second(step)?))).collect()
-    }
-
-    /// Whether at least half of the steps have a value of the signal.
-    pub(super) fn has_signal(&self, signal: StepSignal) -> bool {
-        self.len() > 0 && self.values(signal).count() * 2 >= self.len()
-    }
-
-    /// The sum. `None`: no value is known.
-    pub(super) fn sum(&self, signal: StepSignal) -> Option<f64> {
-        let mut values = self.values(signal).peekable();
-        values.peek().is_some().then(|| values.sum())
-    }
-
-    /// The mean. `None`: no value is known.
-    pub(super) fn mean(&self, signal: StepSignal) -> Option<f64> {
-        let count = self.values(signal).count();
-        Some(self.sum(signal)? / count as f64)
-    }
-
-    /// The maximum. `None`: no value is known.
-    pub(super) fn max(&self, signal: StepSignal) -> Option<f64> {
-        self.values(signal).max_by(f64::total_cmp)
-    }
-
-    /// A quantile, from 0 to 1. `None`: no value is known.
-    pub(super) fn quantile(&self, signal: StepSignal, q: f64) -> Option<f64> {
-        quantile(&mut self.values(signal).collect::<Vec<_>>(), q)
-    }
-
-    /// The share of known values of a signal that are at least `least`; 0 if none is known.
-    pub(super) fn share(&self, signal: StepSignal, least: f64) -> f64 {
-        fraction_at_least(self.values(signal), least)
-    }
-
-    /// The share of known values of `point` that are at least `least`; 0 if none is known.
-    pub(super) fn point_fraction_at_least(&self, point: StepValueFn, least: f64) -> f64 {
-        fraction_at_least(self.steps.range(self.start..).filter_map(point), least)
-    }
-
-    /// Growth per second.
-    pub(super) fn rate(&self, signal: StepSignal) -> Option<f64> {
-        let elapsed = self.sum(StepSignal::Elapsed).filter(|elapsed| *elapsed > 0.0)?;
-        Some(self.sum(signal)? / elapsed)
-    }
-
-    /// The ratio of two sums. `None`: the second sum is less than `least`.
-    pub(super) fn ratio(&self, part: StepSignal, whole: StepSignal, least: f64) -> Option<f64> {
-        let whole = self.sum(whole).filter(|whole| *whole >= least && *whole > 0.0)?;
-        Some(self.sum(part)? / whole)
-    }
-}
-
-fn fraction_at_least(values: impl Iterator<Item = f64>, least: f64) -> f64 {
-    let (mut count, mut matching) = (0_u32, 0_u32);
-    for value in values {
-        count += 1;
-        matching += u32::from(value >= least);
-    }
-    f64::from(matching) / f64::from(count.max(1))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::sample::test_instant;
+    use super::super::step::StepSignal;
     use super::*;
 
     fn sample_at(start: Instant, seconds: u64, tokens: f64) -> DiagnosisSample {

@@ -5,16 +5,16 @@ const MAD_TO_STANDARD_DEVIATION: f64 = 1.4826;
 
 /// The baseline of a measure: its usual value and spread.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct RobustBaseline {
+pub(crate) struct RobustBaseline {
     /// The median.
-    pub(super) median: f64,
+    pub(crate) median: f64,
     /// 1.4826 times the median absolute deviation; equals the standard deviation for normal values.
-    pub(super) deviation: f64,
+    pub(crate) deviation: f64,
 }
 
 impl RobustBaseline {
     /// The baseline of these values. `None`: fewer than `least` values.
-    pub(super) fn from_values(values: impl Iterator<Item = f64>, least: usize) -> Option<Self> {
+    pub(crate) fn from_values(values: impl Iterator<Item = f64>, least: usize) -> Option<Self> {
         let mut values: Vec<f64> = values.collect();
         if values.len() < least {
             return None;
@@ -28,14 +28,14 @@ impl RobustBaseline {
 
     /// The z-score: (value − median) ÷ deviation. The deviation is at least 1 % of the median,
     /// because a constant value is not known more exactly than that.
-    pub(super) fn z(&self, value: f64) -> f64 {
+    pub(crate) fn z(&self, value: f64) -> f64 {
         let min_deviation = (self.median.abs() / 100.0).max(f64::MIN_POSITIVE);
         (value - self.median) / self.deviation.max(min_deviation)
     }
 }
 
 /// The `q` quantile by nearest rank. Sorts `values`. `None`: no values.
-pub(super) fn quantile(values: &mut [f64], q: f64) -> Option<f64> {
+pub(crate) fn quantile(values: &mut [f64], q: f64) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let last = values.len().checked_sub(1)?;
     values.get((q * last as f64).round() as usize).copied()
@@ -43,7 +43,7 @@ pub(super) fn quantile(values: &mut [f64], q: f64) -> Option<f64> {
 
 /// Spearman's rank correlation; ties share their mean rank. `None`: fewer than `least` pairs, or
 /// one side is constant.
-pub(super) fn rank_correlation(pairs: &[(f64, f64)], least: usize) -> Option<f64> {
+pub(crate) fn rank_correlation(pairs: &[(f64, f64)], least: usize) -> Option<f64> {
     if pairs.len() < least {
         return None;
     }

@@ -7,7 +7,7 @@ use tokenweir_core::dialect::EngineLoad;
 
 /// A value of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StepSignal {
+pub(crate) enum StepSignal {
     /// Share of the KV cache that requests occupy.
     KvUsage,
     /// Requests that wait in the engine.
@@ -38,7 +38,7 @@ pub(super) enum StepSignal {
     GapP99,
     /// Requests that wait in the gateway.
     GatewayQueue,
-    /// The fields of [`super::Counts`].
+    /// The fields of [`BackendRequestCounts`](super::sample::BackendRequestCounts).
     FirstOutputs,
     FirstOutputSeconds,
     SlowFirstOutputs,
@@ -58,8 +58,8 @@ const SIGNAL_COUNT: usize = StepSignal::LongestPrompt as usize + 1;
 
 /// One row of values. NaN: unknown.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct HistoryStep {
-    pub(super) at: Instant,
+pub(crate) struct HistoryStep {
+    pub(crate) at: Instant,
     values: [f32; SIGNAL_COUNT],
 }
 
@@ -85,7 +85,7 @@ const LOAD_COUNTERS: [LoadCounter; 11] = [
 impl StepSignal {
     /// The source of the value: a signal of the metrics page by its name in `/status`, or `gateway`
     /// for values that only a gateway has.
-    pub(super) const fn source(self) -> &'static str {
+    pub(crate) const fn source(self) -> &'static str {
         match self {
             Self::KvUsage => "kv_usage",
             Self::Waiting | Self::Running | Self::Elapsed => "queue",
@@ -104,7 +104,7 @@ impl StepSignal {
 
 impl HistoryStep {
     /// The step from the previous sample `before` to `sample`.
-    pub(super) fn new(sample: &DiagnosisSample, before: Option<&DiagnosisSample>) -> Self {
+    pub(crate) fn new(sample: &DiagnosisSample, before: Option<&DiagnosisSample>) -> Self {
         let mut step = Self { at: sample.at, values: [f32::NAN; SIGNAL_COUNT] };
         if let Some(page) = &sample.page {
             step.set(StepSignal::KvUsage, page.kv_usage);
@@ -122,7 +122,7 @@ impl HistoryStep {
     }
 
     /// The value of a signal. `None`: unknown.
-    pub(super) fn get(&self, signal: StepSignal) -> Option<f64> {
+    pub(crate) fn get(&self, signal: StepSignal) -> Option<f64> {
         let value = self.values[signal as usize];
         (!value.is_nan()).then_some(f64::from(value))
     }

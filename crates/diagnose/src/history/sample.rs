@@ -1,8 +1,13 @@
 //! One sample of a backend: the load of its metrics page, and what the gateway observed since the
 //! previous sample.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokenweir_core::dialect::EngineLoad;
+
+/// Interval between two samples.
+pub const EVERY: Duration = Duration::from_secs(5);
+/// A TTFT above this, in seconds, is too long without a baseline.
+pub const SLOW_START: f64 = 2.0;
 
 /// One sample of a backend.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +46,7 @@ pub struct BackendRequestCounts {
     pub first_outputs: u64,
     /// Sum of their times since the request was sent to the backend.
     pub first_output_seconds: f64,
-    /// First outputs that took longer than [`super::SLOW_START`] seconds.
+    /// First outputs that took longer than [`SLOW_START`] seconds.
     pub slow_first_outputs: u64,
     /// Requests that ended.
     pub finished: u64,
@@ -65,7 +70,7 @@ pub struct BackendRequestCounts {
 
 /// An instant for tests.
 #[cfg(test)]
-pub(super) fn test_instant() -> Instant {
+pub(crate) fn test_instant() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "tests only need an arbitrary instant")]
     Instant::now()
 }
