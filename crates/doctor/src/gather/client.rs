@@ -10,8 +10,8 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
+use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
-use tokenweir_net::connection::BackendBody;
 use tokenweir_net::idle_pool::IdlePool;
 
 /// Maximum size of a response body, in bytes.

@@ -1,8 +1,12 @@
 //! Accepts TLS connections on the client listener and the admin listener.
 
+use super::certificate;
+use super::error::TlsError;
 use super::file_backed::{BuiltConfig, FileBacked, Reloadable};
 use super::pem::PemFile;
-use super::{Alpn, MaybeTlsStream, TlsError, TlsServerSettings, certificate, crypto_provider};
+use super::provider::{Alpn, crypto_provider};
+use super::settings::TlsServerSettings;
+use super::stream::MaybeTlsStream;
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 use std::io;

@@ -1,8 +1,11 @@
 //! TLS settings of outbound connections: trusted certificate authorities and client certificate.
 
+use super::certificate;
+use super::error::TlsError;
 use super::file_backed::{BuiltConfig, FileBacked, Reloadable};
 use super::pem::PemFile;
-use super::{Alpn, TlsClientSettings, TlsError, certificate, crypto_provider};
+use super::provider::{Alpn, crypto_provider};
+use super::settings::TlsClientSettings;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::{Arc, OnceLock};

@@ -1,6 +1,6 @@
 //! Reads certificates and keys from PEM files.
 
-use super::TlsError;
+use super::error::TlsError;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

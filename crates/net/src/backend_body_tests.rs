@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::file_descriptors::FileDescriptorPool;
+use crate::tls::MaybeTlsStream;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 
