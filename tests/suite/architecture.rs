@@ -65,7 +65,6 @@ const KNOWN: &[&str] = &[
     "core/routing/",
     "doctor/",
     "lab/",
-    "operations/",
     "sim/",
     "top/",
     "tune/",

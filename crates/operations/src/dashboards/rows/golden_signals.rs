@@ -1,9 +1,9 @@
 //! The row of golden signals: whether clients are served well.
 
-use super::grid::DashboardRow;
-use super::panel::{Panel, Thresholds};
-use super::query::{filtered_metric, gauge_by, quantile, rate, share, total_rate};
 use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::{filtered_metric, gauge_by, quantile, rate, share, total_rate};
 
 /// Outcomes that are failures of backends.
 pub(super) const FAILED_OUTCOMES: &str =

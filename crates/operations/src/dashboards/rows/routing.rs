@@ -1,9 +1,9 @@
 //! The row of routing: decisions, and the accuracy of predictions.
 
-use super::grid::DashboardRow;
-use super::panel::{Panel, Thresholds};
-use super::query::{filtered_metric, gauge_by, quantile, quantile_by, rate_by};
 use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::{filtered_metric, gauge_by, quantile, quantile_by, rate_by};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {

@@ -1,9 +1,9 @@
 //! The row of latency: distributions, and the phases of the time.
 
-use super::grid::DashboardRow;
-use super::panel::{Panel, Thresholds};
-use super::query::{mean_by, quantile, quantile_by};
 use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::{mean_by, quantile, quantile_by};
 
 const TTFT_METRIC: &str = "gen_ai_server_time_to_first_token_seconds";
 const DURATION_METRIC: &str = "gen_ai_server_request_duration_seconds";

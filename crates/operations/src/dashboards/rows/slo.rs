@@ -1,9 +1,9 @@
 //! The row of objectives: the share of good requests and the remaining error budget.
 
-use super::grid::DashboardRow;
-use super::panel::{Panel, Thresholds};
-use super::query::rate_by;
 use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::rate_by;
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {

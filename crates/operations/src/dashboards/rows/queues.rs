@@ -1,9 +1,9 @@
 //! The row of queues and scheduling: waiting requests and waiting times.
 
-use super::grid::DashboardRow;
-use super::panel::{Panel, Thresholds};
-use super::query::{filtered_metric, gauge_by, mean_by, quantile, rate_by};
 use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::{filtered_metric, gauge_by, mean_by, quantile, rate_by};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {

@@ -1,10 +1,10 @@
 //! The row of system health: requests, their outcomes and their tokens.
 
 use super::golden_signals::FAILED_OUTCOMES;
-use super::grid::DashboardRow;
-use super::panel::{Panel, Thresholds};
-use super::query::{filtered_metric, gauge_by, rate_by};
 use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::{filtered_metric, gauge_by, rate_by};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {

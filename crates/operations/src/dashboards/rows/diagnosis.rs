@@ -1,9 +1,9 @@
 //! The row of the diagnosis: verdicts and undetermined rules over time.
 
-use super::grid::DashboardRow;
-use super::panel::Panel;
-use super::query::gauge_by;
 use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::Panel;
+use crate::dashboards::query::gauge_by;
 
 const DIAGNOSIS_METRIC: &str = "tokenweir_diagnosis_active";
 
@@ -40,7 +40,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
 }
 
 /// The row of the diagnosis for one backend: all rules with their states.
-pub(super) fn build_backend_row(metrics: &MetricCatalogue) -> DashboardRow {
+pub(in crate::dashboards) fn build_backend_row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
         title: "Diagnosis",
         panels: vec![

@@ -1,9 +1,9 @@
 //! The row about the gateway itself: its overhead, its resources, and what it rejects or drops.
 
-use super::grid::DashboardRow;
-use super::panel::{Panel, Thresholds};
-use super::query::{quantile, quantile_by, rate_by};
 use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::{quantile, quantile_by, rate_by};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {

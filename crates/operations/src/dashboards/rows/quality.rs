@@ -1,9 +1,9 @@
 //! The row of quality: changes of responses. Empty without `quality.enabled`.
 
-use super::grid::DashboardRow;
-use super::panel::{Panel, Thresholds};
-use super::query::{mean_of_gateways, rate_by};
 use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::{mean_of_gateways, rate_by};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     let mean = |name, window| mean_of_gateways(metrics, "gen_ai_request_model", name, window);
