@@ -1,6 +1,6 @@
 //! An HTTP client for one server, based on the gateway's own client. It reads complete responses.
 
-use super::{GatherOptions, GatherTarget};
+use super::target::{GatherOptions, GatherTarget};
 use crate::facts::{GatherError, GatherResult, GatheredResponse, TargetKey};
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName};
