@@ -1,8 +1,8 @@
 //! Renders a report as text for a terminal.
 
-use super::gateway_metrics::{BucketedSummary, GatewayComparison};
-use super::histogram::LatencySummary;
-use super::report::{BenchReport, RunDescription, RunTermination};
+use crate::gateway_metrics::{BucketedSummary, GatewayComparison};
+use crate::histogram::LatencySummary;
+use crate::report::{BenchReport, RunDescription, RunTermination};
 use std::fmt::Write;
 
 /// The rows of the latency table.
@@ -40,7 +40,7 @@ pub(super) fn failures(report: &BenchReport) -> String {
 }
 
 /// Formats milliseconds with three significant digits.
-pub(super) fn millis(seconds: f64) -> String {
+pub(crate) fn millis(seconds: f64) -> String {
     match seconds * 1e3 {
         small if small < 10.0 => format!("{small:.2}"),
         middle if middle < 1_000.0 => format!("{middle:.1}"),

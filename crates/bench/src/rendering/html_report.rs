@@ -1,8 +1,9 @@
 //! Renders a report as a self-contained HTML page, without scripts, fonts or other fetched content.
 
 use super::plot::{HorizontalAxis, PlotSeries, plot};
-use super::report::{BenchReport, CURVE_QUANTILES, RunDescription};
 use super::text_report::{self, millis};
+use crate::report::{BenchReport, CURVE_QUANTILES, RunDescription};
+use crate::statistics::TimelineSlot;
 use std::fmt::Write;
 
 const STYLE: &str = "\
@@ -133,7 +134,7 @@ fn render_plots(report: &BenchReport) -> [String; 5] {
     let dots = samples.iter().step_by(every);
     let dots = dots.filter_map(|sample| Some((sample.at, sample.ttft? * 1e3))).collect();
     let course = &report.course;
-    let over_time = |of: fn(&super::statistics::TimelineSlot) -> f64| -> Vec<(f64, f64)> {
+    let over_time = |of: fn(&TimelineSlot) -> f64| -> Vec<(f64, f64)> {
         let slots = course.slots.iter().zip(0_u32..);
         slots.map(|(slot, at)| (f64::from(at) * course.width, of(slot) / course.width)).collect()
     };
