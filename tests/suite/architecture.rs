@@ -59,7 +59,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
 
 /// Files that may still import each other, by the beginning of their paths: `CRATE/FILE`.
 /// `tokenweir` is the gateway.
-const KNOWN: &[&str] = &["tokenweir/", "core/routing/", "lab/", "sim/"];
+const KNOWN: &[&str] = &["tokenweir/", "core/routing/", "lab/"];
 
 fn repository_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -3,7 +3,10 @@
 
 use bytes::BytesMut;
 
-use super::{ChoiceChunk, EventContext, SimulatedResponse, WireFormat, data, openai};
+use super::openai;
+use crate::wire::simulated_response::SimulatedResponse;
+use crate::wire::template::data;
+use crate::wire::wire_format::{ChoiceChunk, EventContext, WireFormat};
 
 const EVENT_PREFIX: &str =
     r#"{"id":$id,"object":"chat.completion.chunk","created":$created,"model":$model,"choices":["#;

@@ -3,8 +3,10 @@
 
 use bytes::BytesMut;
 
-use super::{ChoiceChunk, EventContext, SimulatedResponse, WireFormat, fill, quoted, typed};
 use crate::text::SimulatedFinishReason;
+use crate::wire::simulated_response::SimulatedResponse;
+use crate::wire::template::{fill, quoted, typed};
+use crate::wire::wire_format::{ChoiceChunk, EventContext, WireFormat};
 
 const MESSAGE_START: &str = r#"{"type":"message_start","message":{"id":$id,"type":"message","role":"assistant","content":[],"model":$model,"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":$input,"output_tokens":0}}}"#;
 const BLOCK_START: &str =

@@ -1,8 +1,8 @@
 //! vLLM's own request metrics: histograms and finish reasons, computed from the steps of the
 //! engine. As in vLLM, aborted requests are not counted.
 
-use super::engine::{EngineStep, FinishedSequence};
-use super::text::SimulatedFinishReason;
+use crate::engine::{EngineStep, FinishedSequence};
+use crate::text::SimulatedFinishReason;
 
 const FIRST_TOKEN_BOUNDS: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,

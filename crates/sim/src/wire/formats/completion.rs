@@ -3,7 +3,10 @@
 
 use bytes::BytesMut;
 
-use super::{ChoiceChunk, EventContext, SimulatedResponse, WireFormat, data, openai};
+use super::openai;
+use crate::wire::simulated_response::SimulatedResponse;
+use crate::wire::template::{data, quoted};
+use crate::wire::wire_format::{ChoiceChunk, EventContext, WireFormat};
 
 const EVENT_PREFIX: &str =
     r#"{"id":$id,"object":"text_completion","created":$created,"model":$model,"choices":["#;
@@ -30,9 +33,7 @@ impl WireFormat for CompletionFormat {
         let usage = openai::continuous(CONTINUOUS_USAGE, place.reply, part.tokens);
         let (finish, fingerprint) = match part.finish {
             None => ("null".to_owned(), ("fingerprint", "")),
-            Some(finish) => {
-                (super::quoted(finish.reason()), openai::finish_fingerprint(place.reply))
-            }
+            Some(finish) => (quoted(finish.reason()), openai::finish_fingerprint(place.reply)),
         };
         let values = [
             ("head", place.head),

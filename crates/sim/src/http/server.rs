@@ -3,29 +3,20 @@
 //! differs from vLLM: hyper writes chunk sizes in upper case.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
-use http_body::{Body, Frame};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::generation::Generation;
 use super::routes;
-use super::simulated_backend::SimulatedBackend;
-use super::wire::{EventWriter, NextEvent};
-
-/// Allocation size of the event buffer.
-const EVENT_BUFFER_BYTES: usize = 4096;
+use crate::simulated_backend::SimulatedBackend;
 
 /// Accepts connections without end. Dropping the future closes them all, as killing the server
 /// would.
-pub(super) async fn serve(listener: TcpListener, backend: Arc<SimulatedBackend>) {
+pub(crate) async fn serve(listener: TcpListener, backend: Arc<SimulatedBackend>) {
     let mut connections = JoinSet::new();
     loop {
         if let Ok((stream, _)) = listener.accept().await {
@@ -48,41 +39,4 @@ async fn serve_connection(stream: TcpStream, backend: Arc<SimulatedBackend>) {
     // An error means a disconnected client or a protocol error. Dropping the response aborts its
     // sequences.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
-}
-
-/// The body of a stream. Each event is one frame and one HTTP chunk.
-pub(super) struct EventStream {
-    events: EventWriter,
-    generation: Generation,
-    buffer: BytesMut,
-}
-
-impl EventStream {
-    pub(super) fn new(events: EventWriter, generation: Generation) -> Self {
-        Self { events, generation, buffer: BytesMut::new() }
-    }
-}
-
-impl Body for EventStream {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Self { events, generation, buffer } = &mut *self;
-        if buffer.capacity() < EVENT_BUFFER_BYTES / 4 {
-            buffer.reserve(EVENT_BUFFER_BYTES);
-        }
-        match events.next(generation.progress(context), buffer) {
-            NextEvent::Event => {
-                let event = buffer.split().freeze();
-                generation.count_bytes(event.len());
-                Poll::Ready(Some(Ok(Frame::data(event))))
-            }
-            NextEvent::Wait => Poll::Pending,
-            NextEvent::End => Poll::Ready(None),
-        }
-    }
 }

@@ -4,8 +4,8 @@
 
 use std::fmt::Write;
 
-use super::engine::{EngineSpec, SimulatedEngineLoad};
-use super::telemetry::{EngineTelemetry, PrometheusHistogram};
+use super::engine_telemetry::{EngineTelemetry, PrometheusHistogram};
+use crate::engine::{EngineSpec, SimulatedEngineLoad};
 
 /// The metric names of a vLLM version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]

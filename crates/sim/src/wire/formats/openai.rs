@@ -2,7 +2,12 @@
 
 use bytes::BytesMut;
 
-use super::{EventContext, SYSTEM_FINGERPRINT, SimulatedResponse, data, fill, filled, quoted};
+use crate::wire::simulated_response::SimulatedResponse;
+use crate::wire::template::{data, fill, filled, quoted};
+use crate::wire::wire_format::EventContext;
+
+/// The `system_fingerprint` of vLLM 0.32.0.
+const SYSTEM_FINGERPRINT: &str = "vllm-0.32.0-f0a48782";
 
 /// The common prefix of every chunk.
 pub(super) fn head(template: &str, reply: &SimulatedResponse) -> String {

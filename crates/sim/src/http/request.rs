@@ -5,8 +5,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::text::{SimulatedFinishReason, SimulatedOutput, SimulatedPrompt, mix};
-use super::wire::{GenerationApi, VllmError};
+use crate::settings::ModelLimits;
+use crate::text::{SimulatedFinishReason, SimulatedOutput, SimulatedPrompt, mix};
+use crate::wire::{GenerationApi, VllmError};
 
 /// vLLM's default limit of choices per prompt.
 const MAX_CHOICES: i64 = 16384;
@@ -95,13 +96,6 @@ impl GenerationWork {
     pub(super) fn prompt_tokens(&self) -> u32 {
         self.prompts.iter().map(SimulatedPrompt::token_count).sum()
     }
-}
-
-/// The models and limits of the backend.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ModelLimits<'a> {
-    pub(super) models: &'a [String],
-    pub(super) max_model_len: u32,
 }
 
 impl InferenceRequestBody {

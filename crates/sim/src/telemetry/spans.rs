@@ -3,7 +3,7 @@
 //! time scale, the span has the real duration of the request, and its attributes are in simulated
 //! seconds, like the metrics.
 
-use super::engine::FinishedSequence;
+use crate::engine::FinishedSequence;
 use opentelemetry::trace::{
     SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
 };
@@ -19,26 +19,26 @@ use tokenweir_core::trace_context::TraceParent;
 
 /// The span exporter. If its queue is full, it drops spans and does not block.
 #[derive(Debug)]
-pub(super) struct RequestSpanExporter {
+pub(crate) struct RequestSpanExporter {
     processor: BatchSpanProcessor,
     scope: InstrumentationScope,
 }
 
 /// Span data of a request, without its times.
 #[derive(Debug, Clone)]
-pub(super) struct RequestSpan {
+pub(crate) struct RequestSpan {
     /// The span of the client. Without it, the trace begins here.
-    pub(super) parent: Option<TraceParent>,
-    pub(super) request_id: String,
-    pub(super) prompt_tokens: u32,
-    pub(super) output_tokens: u32,
-    pub(super) max_tokens: u32,
+    pub(crate) parent: Option<TraceParent>,
+    pub(crate) request_id: String,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) output_tokens: u32,
+    pub(crate) max_tokens: u32,
 }
 
 impl RequestSpanExporter {
     /// Starts the export with gRPC to the URL of a collector, which need not be reachable yet. Must
     /// be called in a Tokio runtime.
-    pub(super) fn start(endpoint: &str) -> Result<Self, ExporterBuildError> {
+    pub(crate) fn start(endpoint: &str) -> Result<Self, ExporterBuildError> {
         let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build()?;
         let mut processor = BatchSpanProcessor::builder(exporter).build();
         processor.set_resource(&Resource::builder().with_service_name("vllm").build());
@@ -48,7 +48,7 @@ impl RequestSpanExporter {
 
     /// Exports the span of a request that has just finished. `ids` are the trace id, used if the
     /// client sent no trace id, and the span id.
-    pub(super) fn finished(
+    pub(crate) fn finished(
         &self,
         call: &RequestSpan,
         times: &FinishedSequence,
@@ -113,8 +113,8 @@ fn attributes(call: &RequestSpan, times: &FinishedSequence) -> Vec<KeyValue> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::engine::SequenceId;
     use super::*;
+    use crate::engine::SequenceId;
 
     #[tokio::test]
     async fn a_span_is_a_child_of_the_client_span_and_has_the_real_duration() {

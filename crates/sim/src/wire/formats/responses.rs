@@ -3,8 +3,10 @@
 
 use bytes::BytesMut;
 
-use super::{ChoiceChunk, EventContext, SimulatedResponse, WireFormat, filled, quoted, typed};
 use crate::text::SimulatedFinishReason;
+use crate::wire::simulated_response::SimulatedResponse;
+use crate::wire::template::{filled, quoted, typed};
+use crate::wire::wire_format::{ChoiceChunk, EventContext, WireFormat};
 
 const RESPONSE: &str = r#"{"id":$id,"created_at":$created,"incomplete_details":$incomplete,"instructions":null,"metadata":null,"model":$model,"object":"response","output":[$output],"parallel_tool_calls":true,"temperature":$temperature,"tool_choice":"none","tools":[],"top_p":$top_p,"background":false,"max_output_tokens":$most,"max_tool_calls":null,"previous_response_id":null,"prompt":null,"reasoning":null,"service_tier":"auto","status":"$status","text":null,"top_logprobs":null,"truncation":"disabled","usage":$usage,"user":null,"presence_penalty":0.0,"frequency_penalty":0.0,"kv_transfer_params":null,"ec_transfer_params":null,"input_messages":null,"output_messages":null}"#;
 const USAGE: &str = r#"{"input_tokens":$input,"input_tokens_details":{"cached_tokens":$cached,"cache_write_tokens":0,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":$output,"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":$total}"#;

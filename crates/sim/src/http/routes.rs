@@ -9,14 +9,14 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::Incoming;
 
-use super::engine;
-use super::generation::Generation;
+use super::event_stream::EventStream;
 use super::request::{GenerationWork, InferenceRequestBody};
-use super::server::EventStream;
-use super::simulated_backend::SimulatedBackend;
-use super::spans::RequestSpan;
-use super::text::{SimulatedFinishReason, SimulatedOutput, SimulatedPrompt};
-use super::wire::{EventWriter, GenerationApi, SimulatedResponse, VllmError, documents};
+use crate::engine;
+use crate::generation::Generation;
+use crate::simulated_backend::SimulatedBackend;
+use crate::telemetry::RequestSpan;
+use crate::text::{SimulatedFinishReason, SimulatedOutput, SimulatedPrompt};
+use crate::wire::{EventWriter, GenerationApi, SimulatedResponse, VllmError, documents};
 use tokenweir_core::clock;
 use tokenweir_core::trace_context::TraceParent;
 
@@ -213,8 +213,7 @@ fn submit(
         };
         (request, answer.finish)
     });
-    backend
-        .submit(requests, request_span)
+    Generation::submit(backend, requests, request_span)
         .map_err(|error| VllmError::bad_value(&error.to_string(), None))
 }
 
