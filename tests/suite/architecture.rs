@@ -1,5 +1,5 @@
 //! Imports point to lower layers and form no cycle, every module has a description, and no file
-//! grows too long.
+//! and no folder grows too long.
 
 use crate::support::import_graph::ImportGraph;
 use std::collections::BTreeMap;
@@ -57,8 +57,11 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     ),
 ];
 
-/// Files that may still import each other, by the beginning of their paths: `CRATE/FILE`.
-/// `tokenweir` is the gateway.
+/// Maximum number of source files in a folder, without those in its folders.
+const MAX_FILES: usize = 12;
+
+/// Files that may still import each other or fill a folder, by the beginning of their paths:
+/// `CRATE/FILE`. `tokenweir` is the gateway.
 const KNOWN: &[&str] = &["tokenweir/", "core/routing/", "lab/"];
 
 fn repository_root() -> &'static Path {
@@ -98,6 +101,10 @@ fn folders() -> BTreeMap<String, PathBuf> {
 /// The sources of all crates, by crate.
 fn crates() -> BTreeMap<String, Vec<(String, String)>> {
     folders().into_iter().map(|(name, folder)| (name, sources(&folder))).collect()
+}
+
+fn is_known(path: &str) -> bool {
+    KNOWN.iter().any(|known| path.starts_with(known))
 }
 
 /// The module of a file: its first directory, or its own name.
@@ -151,10 +158,23 @@ fn no_file_imports_itself_through_other_files() {
     for (name, folder) in folders() {
         let read = |file: &Path| fs::read_to_string(folder.join(file)).ok();
         for cycle in ImportGraph::of_crate(&read).cycles() {
-            let is_known = cycle.iter().all(|import| {
-                KNOWN.iter().any(|known| format!("{name}/{import}").starts_with(known))
-            });
-            assert!(is_known, "files of {name} import each other:\n{}", cycle.join("\n"));
+            let is_permitted = cycle.iter().all(|import| is_known(&format!("{name}/{import}")));
+            assert!(is_permitted, "files of {name} import each other:\n{}", cycle.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn a_folder_has_a_limited_number_of_files() {
+    for (name, sources) in crates() {
+        let mut counts = BTreeMap::new();
+        for (file, _) in &sources {
+            let folder = Path::new(&name).join(file).parent().unwrap().display().to_string();
+            *counts.entry(folder).or_insert(0) += 1;
+        }
+        for (folder, count) in counts {
+            let is_permitted = count <= MAX_FILES || is_known(&format!("{folder}/"));
+            assert!(is_permitted, "{folder} has {count} files; group them in folders");
         }
     }
 }

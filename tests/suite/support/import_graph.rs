@@ -167,6 +167,7 @@ impl ImportGraph {
 /// Reads one tree of a `use` declaration and returns the tokens after it.
 fn read_use<'a>(mut tokens: Tokens<'a>, mut path: Vec<String>, module: &mut Module) -> Tokens<'a> {
     loop {
+        assert_ne!(tokens[0], "*", "{} imports all names of {}", module.file, path.join("::"));
         match tokens[0].as_str() {
             "::" => tokens = &tokens[1..],
             "{" => {
@@ -182,7 +183,6 @@ fn read_use<'a>(mut tokens: Tokens<'a>, mut path: Vec<String>, module: &mut Modu
                 path.push(name.to_owned());
                 tokens = &tokens[1..];
             }
-            "*" => panic!("{} imports all names of {}", module.file, path.join("::")),
             _ => break,
         }
     }

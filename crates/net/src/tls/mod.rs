@@ -9,7 +9,6 @@
 //! Credentials                      reloads all of them every 10 s, and on request
 //! ```
 
-mod certificate;
 mod error;
 mod provider;
 mod settings;

@@ -1,6 +1,6 @@
 //! Generates the reference of the configuration keys from the JSON Schema.
 
-use super::markdown::cell;
+use super::cell;
 use schemars::Schema;
 use serde_json::{Map, Value};
 use std::fmt::Write;

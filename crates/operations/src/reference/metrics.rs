@@ -1,6 +1,6 @@
 //! Generates the reference of the metrics from the catalogue.
 
-use super::markdown::cell;
+use super::cell;
 use crate::catalogue::{MetricCatalogue, MetricDescription, MetricType};
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,10 +1,10 @@
 //! Generates the references of the configuration and of the metrics, from the configuration types
 //! and the catalogue of metrics.
 
-mod markdown;
+pub(super) mod configuration;
+pub(super) mod metrics;
 
-mod configuration;
-mod metrics;
-
-pub(super) use configuration::print as configuration;
-pub(super) use metrics::print as metrics;
+/// A text as a cell of a Markdown table.
+fn cell(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
