@@ -9,8 +9,8 @@ use tokenweir_core::clock;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::headers::{self, UpstreamHeaders};
 use tokenweir_core::record::{Attempt, RequestRecord};
+use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{ConnectionSource, HttpClient, SendError};
-use tokenweir_net::connection::BackendBody;
 
 /// Sends the request to one backend and waits for the response head.
 ///

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::observe::{Exchange, PrefetchedBody};
 use tokenweir_core::resilience::FailureKind;
-use tokenweir_net::connection::BackendBody;
+use tokenweir_net::backend_body::BackendBody;
 
 /// Most bytes of a response that are buffered. A longer beginning counts as output.
 const MAX_BUFFERED_BYTES: usize = 64 << 10;

@@ -64,8 +64,8 @@ use tokenweir_core::observe::{
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::{RequestOptions, TierResolver};
 use tokenweir_core::trace_context::Propagation;
+use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::HttpClient;
-use tokenweir_net::connection::BackendBody;
 
 /// The parts of the gateway that serve a request.
 pub struct ProxyContext {

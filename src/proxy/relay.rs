@@ -19,8 +19,8 @@ use tokenweir_core::observe::{Exchange, PrefetchedBody};
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
 use tokenweir_core::resilience::{FailoverPolicy, FailureKind};
+use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::SendError;
-use tokenweir_net::connection::BackendBody;
 use tokenweir_net::resource_exhaustion;
 
 /// A request that is ready to be sent.

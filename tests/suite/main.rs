@@ -68,6 +68,7 @@ mod support {
     pub(crate) mod certificates;
     pub(crate) mod fault_injection_proxy;
     pub(crate) mod http2_client;
+    pub(crate) mod import_graph;
     #[cfg(feature = "kubernetes")]
     pub(crate) mod kubernetes_api_server;
     pub(crate) mod mortal;

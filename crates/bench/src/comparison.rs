@@ -3,6 +3,7 @@
 //! resampled in blocks of neighbours, because the latencies of neighbours depend on each other, and
 //! the difference of the runs is computed for each resample.
 
+use super::rendering::millis;
 use super::report::BenchReport;
 use super::samples::RequestSample;
 use serde::Serialize;
@@ -197,7 +198,7 @@ impl Comparison {
         )?;
         for row in &self.rows {
             let shown = |value: f64| match row.unit {
-                "s" => format!("{} ms", super::text_report::millis(value)),
+                "s" => format!("{} ms", millis(value)),
                 "share" => format!("{:.1} %", value * 1e2),
                 _ => format!("{value:.1}"),
             };

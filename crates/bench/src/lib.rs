@@ -4,16 +4,20 @@
 //!
 //! All modules except [`sender`] are pure: times and randomness are arguments.
 
-pub mod comparison;
-pub mod gateway_metrics;
 pub mod histogram;
-mod html_report;
 pub mod measurement;
-pub mod plan;
-mod plot;
-pub mod report;
-pub mod samples;
 pub mod scenario;
+
+pub mod plan;
+pub mod samples;
 pub mod sender;
+
 pub mod statistics;
-mod text_report;
+
+pub mod gateway_metrics;
+
+pub mod report;
+
+mod rendering;
+
+pub mod comparison;

@@ -6,7 +6,6 @@ use super::histogram::{LatencyHistogram, LatencySummary};
 use super::samples::RequestSamples;
 use super::scenario::LoadScenario;
 use super::statistics::{RequestCounts, RunStatistics, RunTimeline, SlowRequest};
-use super::{html_report, text_report};
 use serde::{Deserialize, Serialize};
 use tokenweir_lab::results::LatencyObjectives;
 
@@ -191,16 +190,6 @@ impl BenchReport {
             samples: tally.samples.sorted(),
             run,
         }
-    }
-
-    /// Renders the report as text for a terminal.
-    pub fn text(&self) -> String {
-        text_report::text(self)
-    }
-
-    /// Renders the report as a self-contained HTML page.
-    pub fn html(&self) -> String {
-        html_report::render_html(self)
     }
 
     /// Whether the generator kept up and at least one request was served.

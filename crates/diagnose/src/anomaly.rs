@@ -2,44 +2,10 @@
 //! Both are hints for an investigation and no verdicts.
 
 use super::evaluation::{ANOMALY_Z_SCORE, Evaluation};
-use super::history::{StepValueFn, StepWindow};
-use super::measure::MEASURES;
-use super::statistics::rank_correlation;
-use super::step::{HistoryStep, StepSignal};
-use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-
-/// A value that is far from its usual value.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Anomaly {
-    /// The name of the backend.
-    pub backend: String,
-    /// The name of the measure.
-    pub measure: Cow<'static, str>,
-    /// The value in the last minute.
-    pub value: f64,
-    /// The unit.
-    pub unit: Cow<'static, str>,
-    /// The median of the last hour.
-    pub usual: f64,
-    /// (value − median) ÷ (1.4826 × median absolute deviation).
-    pub z: f64,
-}
-
-/// Two values that moved together in the last five minutes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CorrelatedPair {
-    /// The name of the backend.
-    pub backend: String,
-    /// The first value.
-    pub first: Cow<'static, str>,
-    /// The second value.
-    pub second: Cow<'static, str>,
-    /// Spearman's rank correlation.
-    pub correlation: f64,
-    /// Number of steps with both values.
-    pub moments: usize,
-}
+use super::history::{
+    HistoryStep, MEASURES, StepSignal, StepValueFn, StepWindow, rank_correlation,
+};
+use super::verdict::{Anomaly, CorrelatedPair};
 
 /// Minimum ratio of an anomalous value to its usual value, or of the usual value to it.
 const MIN_CHANGE_FACTOR: f64 = 2.0;

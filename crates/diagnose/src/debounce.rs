@@ -44,8 +44,8 @@ impl VerdictDebounce {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::test_instant;
     use super::*;
+    use crate::history::test_instant;
 
     #[test]
     fn a_verdict_needs_two_of_three_results_and_clears_after_two_minutes() {

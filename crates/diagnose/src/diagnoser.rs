@@ -1,13 +1,11 @@
 //! The diagnoser: takes a sample of each backend at each evaluation, evaluates all rules, and
 //! reports the verdicts after debouncing.
 
-use super::LONG_WINDOW;
 use super::anomaly;
 use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleOutcome};
-use super::history::BackendHistory;
+use super::history::{BackendHistory, DiagnosisSample, LONG_WINDOW};
 use super::rules::{DiagnosisRule, RULES};
-use super::sample::DiagnosisSample;
 use super::verdict::{Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict};
 use std::time::Instant;
 use tokenweir_core::record::BackendId;

@@ -1,12 +1,11 @@
 //! The inputs of rules: the history of one backend and of the others, and the tests for harm to
 //! clients.
 
-use super::history::{BackendHistory, StepWindow};
-use super::measure::WindowMeasure;
-use super::statistics::RobustBaseline;
-use super::step::StepSignal;
+use super::history::{
+    BackendHistory, FAST, LONG_WINDOW, RobustBaseline, SLOW_START, StepSignal, StepWindow,
+    WindowMeasure,
+};
 use super::verdict::Evidence;
-use super::{FAST, LONG_WINDOW};
 
 /// One backend and the backends to compare it with.
 pub(super) struct Evaluation<'a> {
@@ -36,9 +35,7 @@ pub(super) struct RuleMatch {
     pub(super) remedy: Option<String>,
 }
 
-/// A TTFT above this, in seconds, is too long without a baseline.
-pub const SLOW_START: f64 = 2.0;
-/// Limit of the share of streams with such a TTFT.
+/// Limit of the share of streams with a TTFT above [`SLOW_START`].
 const SLOW_TTFT_RATIO: f64 = 0.05;
 /// A mean time between tokens from this on, in seconds, is too long without a baseline.
 const SLOW_INTER_TOKEN_SECONDS: f64 = 0.2;
@@ -65,9 +62,14 @@ impl<'a> Evaluation<'a> {
 
     /// The value of a measure in the short window, with its usual value.
     pub(super) fn evidence(&self, measure: WindowMeasure) -> Option<Evidence> {
-        let window = self.fast();
-        let usual = self.baseline(measure).map(|usual| usual.median);
-        Some(Evidence::new(measure, window.get(measure)?, usual, window.seconds()))
+        let (window, row) = (self.fast(), measure.row());
+        Some(Evidence {
+            measure: row.name.into(),
+            value: window.get(measure)?,
+            unit: row.unit.into(),
+            usual: self.baseline(measure).map(|usual| usual.median),
+            window_seconds: window.seconds(),
+        })
     }
 
     /// The evidence of several measures, without the unknown ones.

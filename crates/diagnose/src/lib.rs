@@ -12,37 +12,28 @@
 //! A rule requires harm to clients, not only high utilisation. A rule whose data is missing is
 //! reported as undetermined. Time is always an argument, so no module reads a clock.
 
-mod anomaly;
-mod debounce;
-mod diagnoser;
-mod evaluation;
 mod history;
-mod latest_diagnosis;
-mod measure;
-mod request_counters;
-mod rules;
-mod sample;
-mod statistics;
-mod step;
 mod verdict;
 
-pub use anomaly::{Anomaly, CorrelatedPair};
+mod debounce;
+mod evaluation;
+mod latest_diagnosis;
+mod request_counters;
+
+mod anomaly;
+mod rules;
+
+mod diagnoser;
+
 pub use diagnoser::Diagnoser;
-pub use evaluation::SLOW_START;
-pub use history::BackendHistory;
+pub use history::{
+    BackendHistory, BackendRequestCounts, DiagnosisSample, EVERY, FAST, GatewayObservations,
+    LONG_WINDOW, SLOW_START,
+};
 pub use latest_diagnosis::LatestDiagnosis;
 pub use request_counters::BackendRequestCounters;
 pub use rules::{DiagnosisRule, RULES, safe_max_num_seqs};
-pub use sample::{BackendRequestCounts, DiagnosisSample, GatewayObservations};
 pub use verdict::{
-    Confidence, DiagnosedBackend, Diagnosis, Evidence, UndeterminedRule, Verdict, VerdictSeverity,
+    Anomaly, Confidence, CorrelatedPair, DiagnosedBackend, Diagnosis, Evidence, UndeterminedRule,
+    Verdict, VerdictSeverity,
 };
-
-use std::time::Duration;
-
-/// Interval between two samples.
-pub const EVERY: Duration = Duration::from_secs(5);
-/// The window in which a condition must hold.
-pub const FAST: Duration = Duration::from_mins(1);
-/// The window for lengths of sequences and for correlated pairs.
-pub const LONG_WINDOW: Duration = Duration::from_mins(5);

@@ -1,8 +1,7 @@
 //! Counters of the gateway's requests by backend, which the diagnosis reads and resets. They are
 //! atomic, so that the end of a request never waits.
 
-use super::evaluation::SLOW_START;
-use super::sample::BackendRequestCounts;
+use super::history::{BackendRequestCounts, SLOW_START};
 use arc_swap::ArcSwap;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,8 +1,6 @@
 //! The result of a diagnosis: verdicts with their evidence, remedies and disproofs, and the rules
 //! that could not be determined. These types are the JSON document of `/diagnose`.
 
-use super::anomaly::{Anomaly, CorrelatedPair};
-use super::measure::WindowMeasure;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -95,6 +93,38 @@ pub enum Confidence {
     High,
 }
 
+/// A value that is far from its usual value.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Anomaly {
+    /// The name of the backend.
+    pub backend: String,
+    /// The name of the measure.
+    pub measure: Cow<'static, str>,
+    /// The value in the last minute.
+    pub value: f64,
+    /// The unit.
+    pub unit: Cow<'static, str>,
+    /// The median of the last hour.
+    pub usual: f64,
+    /// (value − median) ÷ (1.4826 × median absolute deviation).
+    pub z: f64,
+}
+
+/// Two values that moved together in the last five minutes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CorrelatedPair {
+    /// The name of the backend.
+    pub backend: String,
+    /// The first value.
+    pub first: Cow<'static, str>,
+    /// The second value.
+    pub second: Cow<'static, str>,
+    /// Spearman's rank correlation.
+    pub correlation: f64,
+    /// Number of steps with both values.
+    pub moments: usize,
+}
+
 /// The diagnosis of all backends at one time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Diagnosis {
@@ -108,22 +138,6 @@ pub struct Diagnosis {
     pub pairs: Vec<CorrelatedPair>,
     /// The diagnosed backends.
     pub backends: Vec<DiagnosedBackend>,
-}
-
-// === impl Evidence ===
-
-impl Evidence {
-    /// Evidence from the value of a measure in a window.
-    pub(super) fn new(
-        measure: WindowMeasure,
-        value: f64,
-        usual: Option<f64>,
-        window_seconds: f64,
-    ) -> Self {
-        let row = measure.row();
-        let (measure, unit) = (row.name.into(), row.unit.into());
-        Self { measure, value, unit, usual, window_seconds }
-    }
 }
 
 // === impl Severity ===

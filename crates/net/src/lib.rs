@@ -4,9 +4,16 @@ pub mod supervise;
 
 pub mod tls;
 
-pub mod client;
-pub mod connection;
 pub mod file_descriptors;
-pub mod idle_pool;
-pub mod page_fetcher;
 pub mod resource_exhaustion;
+mod send_error;
+
+pub mod connection;
+
+pub mod idle_pool;
+
+pub mod backend_body;
+
+pub mod client;
+
+pub mod page_fetcher;

@@ -121,8 +121,8 @@ impl Artifact {
             Self::Collector => Ok(COLLECTOR_CONFIG.to_owned()),
             Self::Runbooks => Ok(runbooks::print()),
             Self::Schema => Ok(format!("{:#}\n", schema.as_value())),
-            Self::ConfigurationReference => Ok(reference::configuration(schema)),
-            Self::MetricsReference => Ok(reference::metrics(metrics)),
+            Self::ConfigurationReference => Ok(reference::configuration::print(schema)),
+            Self::MetricsReference => Ok(reference::metrics::print(metrics)),
         }
     }
 }

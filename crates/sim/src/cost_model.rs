@@ -1,11 +1,10 @@
-//! Time of one batch: the linear model of [`EngineSpec`], and effects that a linear model lacks.
+//! Effects on the time of a batch that a linear model lacks.
 //!
 //! A policy that was developed on linear engines must also hold on engines with these effects.
 
-use super::engine::EngineSpec;
 use std::time::Duration;
 
-/// Effects beyond the linear terms of [`EngineSpec`]. The default has none of them.
+/// Effects beyond the linear terms of an engine. The default has none of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CostModel {
     /// Whether a step takes the longer of compute time (prefill) and memory time (weights and KV
@@ -71,25 +70,25 @@ impl CostModel {
         tokenize_seconds: 0.0,
     };
 
-    /// Time of a batch.
-    pub(super) fn duration(
-        spec: &EngineSpec,
-        work: &BatchWork,
+    /// Number of sequences for which a decode step takes time.
+    pub(super) fn padded(&self, sequences: u32) -> u32 {
+        if self.has_batch_buckets { graph_size(sequences) } else { sequences }
+    }
+
+    /// Time of attention over the context of prompt tokens.
+    pub(super) fn attention(&self, work: &BatchWork) -> Duration {
+        Duration::from_secs_f64(self.attention_pair_seconds * work.attention_pairs)
+    }
+
+    /// Time of a step whose parts take these times.
+    pub(super) fn combine(
+        &self,
+        compute: Duration,
+        memory: Duration,
         random: &mut fastrand::Rng,
     ) -> Duration {
-        let model = &spec.cost_model;
-        let decoded = if model.has_batch_buckets {
-            graph_size(work.decoded_sequences)
-        } else {
-            work.decoded_sequences
-        };
-        let prefill = spec.prefill_token * work.prefill_tokens;
-        let attention =
-            Duration::from_secs_f64(model.attention_pair_seconds * work.attention_pairs);
-        let memory = spec.step_base + spec.decode_sequence * decoded + spec.kv_token * work.context;
-        let compute = prefill + attention;
-        let time = if model.is_roofline { memory.max(compute) } else { memory + compute };
-        time.mul_f64(model.random_factor(random))
+        let time = if self.is_roofline { memory.max(compute) } else { memory + compute };
+        time.mul_f64(self.random_factor(random))
     }
 
     /// Number of drafts that one sequence accepts in one step.
@@ -129,11 +128,12 @@ fn graph_size(sequences: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::engine_spec::EngineSpec;
     use super::*;
 
     fn duration(cost_model: CostModel, work: &BatchWork) -> f64 {
         let spec = EngineSpec { cost_model, ..EngineSpec::DEFAULT };
-        CostModel::duration(&spec, work, &mut fastrand::Rng::with_seed(1)).as_secs_f64()
+        spec.step_duration(work, &mut fastrand::Rng::with_seed(1)).as_secs_f64()
     }
 
     #[test]

@@ -9,59 +9,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::blocks::BlockPool;
-use super::cost_model::{BatchWork, CostModel};
+use super::cost_model::BatchWork;
+pub use super::engine_spec::EngineSpec;
 use super::sequence::Sequence;
 pub use super::sequence::{FinishedSequence, GeneratedToken, SequenceId, SequenceRequest};
-
-/// Size and speed of an engine. A size of zero counts as one.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct EngineSpec {
-    /// Tokens in one KV block.
-    pub block_size: u32,
-    /// Number of KV blocks.
-    pub blocks: u32,
-    /// Maximum number of sequences in a batch.
-    pub max_num_seqs: u32,
-    /// Maximum number of tokens computed in one step, prefill and decode together.
-    pub max_num_batched_tokens: u32,
-    /// Fixed time of a step, without any token.
-    pub step_base: Duration,
-    /// Time added by each prompt token that is not in the cache.
-    pub prefill_token: Duration,
-    /// Time added by each sequence that decodes.
-    pub decode_sequence: Duration,
-    /// Time added by each token of context that attention reads.
-    pub kv_token: Duration,
-    /// Effects beyond the linear terms above.
-    pub cost_model: CostModel,
-}
-
-impl Default for EngineSpec {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
-impl EngineSpec {
-    /// A small model on a small GPU: 32,768 tokens of KV cache, 10,000 prefill tokens per second,
-    /// about 100 output tokens per second for one sequence and 3,500 in a full batch.
-    pub const DEFAULT: Self = Self {
-        block_size: 16,
-        blocks: 2048,
-        max_num_seqs: 64,
-        max_num_batched_tokens: 2048,
-        step_base: Duration::from_millis(10),
-        prefill_token: Duration::from_micros(100),
-        decode_sequence: Duration::from_micros(80),
-        kv_token: Duration::from_nanos(100),
-        cost_model: CostModel::LINEAR,
-    };
-
-    /// Maximum number of tokens of one sequence, prompt and output together.
-    pub fn capacity(&self) -> u32 {
-        self.blocks.saturating_mul(self.block_size)
-    }
-}
 
 /// The result of one batch. The tokens exist `duration` after the start of the step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -273,7 +224,7 @@ impl Engine {
                 work.add_prefill(sequence.scheduled, sequence.computed);
             }
         }
-        let duration = CostModel::duration(&self.spec, &work, &mut self.random);
+        let duration = self.spec.step_duration(&work, &mut self.random);
 
         let mut tokens = Vec::with_capacity(self.running.len());
         let mut finished = Vec::new();

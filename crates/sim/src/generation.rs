@@ -4,49 +4,14 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
-use futures_util::task::AtomicWaker;
-
-use super::engine::SequenceId;
+use super::engine::{SequenceId, SequenceRequest, SequenceTooLong};
+use super::generation_progress::GenerationProgress;
 use super::simulated_backend::SimulatedBackend;
+use super::telemetry::RequestSpan;
+use super::text::SimulatedFinishReason;
 use super::wire::TokenProgress;
-
-/// Number of tokens produced by each sequence of one request. The engine loop writes it and the
-/// connection reads it, so a slow client does not make the engine queue tokens.
-#[derive(Debug)]
-pub(super) struct GenerationProgress {
-    produced_tokens: Box<[AtomicU32]>,
-    cached_tokens: AtomicU32,
-    waker: AtomicWaker,
-}
-
-impl GenerationProgress {
-    pub(super) fn new(choices: usize) -> Arc<Self> {
-        let produced_tokens = (0..choices).map(|_| AtomicU32::new(0)).collect();
-        Arc::new(Self { produced_tokens, cached_tokens: 0.into(), waker: AtomicWaker::new() })
-    }
-
-    /// Sets the number of tokens of a choice and wakes the connection.
-    pub(super) fn advance(&self, choice: usize, tokens: u32, cached_tokens: u32) {
-        if choice == 0 {
-            self.cached_tokens.store(cached_tokens, Ordering::Relaxed);
-        }
-        self.produced_tokens[choice].store(tokens, Ordering::Release);
-        self.waker.wake();
-    }
-}
-
-impl TokenProgress for GenerationProgress {
-    fn produced(&self, choice: usize) -> u32 {
-        self.produced_tokens[choice].load(Ordering::Acquire)
-    }
-
-    fn cached_tokens(&self) -> u32 {
-        self.cached_tokens.load(Ordering::Relaxed)
-    }
-}
 
 /// The sequences of one request.
 #[derive(Debug)]
@@ -57,12 +22,14 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    pub(super) fn new(
-        backend: Arc<SimulatedBackend>,
-        sequence_ids: Vec<SequenceId>,
-        progress: Arc<GenerationProgress>,
-    ) -> Self {
-        Self { backend, sequence_ids, progress }
+    /// Submits the sequences of one request to the engine of a backend.
+    pub(super) fn submit(
+        backend: &Arc<SimulatedBackend>,
+        requests: impl IntoIterator<Item = (SequenceRequest, SimulatedFinishReason)>,
+        span: Option<RequestSpan>,
+    ) -> Result<Self, SequenceTooLong> {
+        let (sequence_ids, progress) = backend.submit(requests, span)?;
+        Ok(Self { backend: Arc::clone(backend), sequence_ids, progress })
     }
 
     /// Returns the progress and registers the task, which is woken at the next token.

@@ -4,19 +4,23 @@
 
 pub mod blocks;
 pub mod cost_model;
-pub mod engine;
-mod generation;
-pub mod metrics_page;
-mod request;
-mod routes;
+pub mod engine_spec;
 mod sequence;
-mod server;
-mod settings;
-mod simulated_backend;
-mod spans;
-pub mod telemetry;
 pub mod text;
+
+pub mod engine;
 pub mod wire;
+
+mod generation_progress;
+pub mod telemetry;
+
+mod settings;
+
+mod simulated_backend;
+
+mod generation;
+
+mod http;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -28,7 +32,7 @@ use tokio::task::JoinSet;
 
 pub use self::settings::{PositiveNumber, SimulatorSettings};
 pub use self::simulated_backend::{SimulatedBackend, SimulatedBackendStats};
-use self::spans::RequestSpanExporter;
+use self::telemetry::RequestSpanExporter;
 
 /// Backends whose ports are open. They answer no request before [`run`](Self::run).
 #[derive(Debug)]
@@ -110,7 +114,7 @@ impl Simulator {
         for (listener, backend) in self.listeners.into_iter().zip(self.backends) {
             let engine = Arc::clone(&backend);
             tasks.spawn(async move { engine.run().await });
-            tasks.spawn(server::serve(listener, backend));
+            tasks.spawn(http::serve(listener, backend));
         }
         shutdown.await;
     }

@@ -6,8 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::engine::EngineSpec;
-use super::metrics_page::MetricNaming;
-use super::request::ModelLimits;
+use super::telemetry::MetricNaming;
 
 /// Number, addresses, size and speed of the simulated backends.
 #[derive(Debug, Clone, clap::Args)]
@@ -74,6 +73,13 @@ pub struct SimulatorSettings {
     /// URL of an OTLP/gRPC collector that receives one span per request, as from vLLM.
     #[arg(long, value_name = "URL", env = "TOKENWEIR_SIM_OTLP_TRACES_ENDPOINT")]
     pub otlp_traces_endpoint: Option<String>,
+}
+
+/// The models and limits of the backend.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ModelLimits<'a> {
+    pub(super) models: &'a [String],
+    pub(super) max_model_len: u32,
 }
 
 impl Default for SimulatorSettings {

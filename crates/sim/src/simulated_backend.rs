@@ -9,15 +9,15 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use serde::Serialize;
 use tokio::sync::Notify;
 
-use super::SimulatorSettings;
 use super::engine::{
     Engine, EngineSpec, EngineStep, SequenceId, SequenceRequest, SequenceTooLong,
     SimulatedEngineLoad,
 };
-use super::generation::{Generation, GenerationProgress};
-use super::metrics_page::{self, MetricsSource};
-use super::spans::{RequestSpan, RequestSpanExporter};
-use super::telemetry::EngineTelemetry;
+use super::generation_progress::GenerationProgress;
+use super::settings::SimulatorSettings;
+use super::telemetry::{
+    EngineTelemetry, MetricsSource, RequestSpan, RequestSpanExporter, render_metrics_page,
+};
 use super::text::SimulatedFinishReason;
 use tokenweir_core::clock;
 
@@ -33,7 +33,7 @@ pub struct SimulatedBackend {
     core: Mutex<SimulatedBackendState>,
     /// Notified when the engine has work.
     work: Notify,
-    /// Notified when a condition of [`Replica::until`] can have changed.
+    /// Notified when a condition of [`SimulatedBackend::until`] can have changed.
     changed: Notify,
     bytes: AtomicU64,
     spans: Option<Arc<RequestSpanExporter>>,
@@ -169,7 +169,7 @@ impl SimulatedBackend {
             load: &core.load,
             telemetry: &core.telemetry,
         };
-        metrics_page::render(&scene, self.settings.metrics_dialect)
+        render_metrics_page(&scene, self.settings.metrics_dialect)
     }
 
     pub(super) fn settings(&self) -> &SimulatorSettings {
@@ -191,10 +191,10 @@ impl SimulatedBackend {
 
     /// Adds the sequences of one request to the queue. If one does not fit, all are aborted.
     pub(super) fn submit(
-        self: &Arc<Self>,
+        &self,
         requests: impl IntoIterator<Item = (SequenceRequest, SimulatedFinishReason)>,
         mut call: Option<RequestSpan>,
-    ) -> Result<Generation, SequenceTooLong> {
+    ) -> Result<(Vec<SequenceId>, Arc<GenerationProgress>), SequenceTooLong> {
         let now = self.now();
         let requests: Vec<_> = requests.into_iter().collect();
         let counters = GenerationProgress::new(requests.len());
@@ -217,7 +217,7 @@ impl SimulatedBackend {
         drop(core);
         self.work.notify_one();
         self.changed.notify_waiters();
-        Ok(Generation::new(Arc::clone(self), ids, counters))
+        Ok((ids, counters))
     }
 
     /// Releases the sequences of a request. Sequences that still generate are aborted.

@@ -1,7 +1,7 @@
 //! The columns of the three panes, and the rows of a snapshot.
 
 use super::formatting::{count, number, percent, seconds, text};
-use super::state::Pane;
+use super::pane::Pane;
 use std::cmp::Ordering;
 use tokenweir_api::{BackendSummary, EndedRequest, GatewaySnapshot, StreamSummary};
 

@@ -2,7 +2,8 @@
 
 use super::columns::{CellTone, TableColumn, TableRow, columns};
 use super::formatting::{number, percent, seconds, span, text};
-use super::state::{InputMode, Pane, PaneView, TopState};
+use super::pane::Pane;
+use super::state::{InputMode, PaneView, TopState};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};

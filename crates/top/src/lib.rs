@@ -1,13 +1,18 @@
 //! The terminal view of `tokenweir top`. A [`TopState`] is updated by keys and by snapshots of the
 //! gateway, and a [`TopFrame`] draws it. This crate reads no clock, no keys and no sockets.
 
+mod formatting;
+mod pane;
+mod rates;
+
 mod columns;
 mod decision;
-mod formatting;
-mod frame;
-mod rates;
+
 mod state;
+
+mod frame;
 
 pub use decision::explanation;
 pub use frame::{FrameOptions, TopFrame};
-pub use state::{InputMode, KeyPress, Pane, TopState, UserAction};
+pub use pane::Pane;
+pub use state::{InputMode, KeyPress, TopState, UserAction};

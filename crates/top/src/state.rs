@@ -1,6 +1,7 @@
 //! The state of the terminal view, and its changes by keys and snapshots.
 
 use super::columns::{TableRow, columns, rows};
+use super::pane::Pane;
 use super::rates::TotalRates;
 use tokenweir_api::GatewaySnapshot;
 
@@ -18,18 +19,6 @@ pub struct TopState {
     /// A one-line message, such as the result of the last action.
     pub(super) notice: Option<String>,
     pub(super) is_paused: bool,
-}
-
-/// A pane of the view.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Pane {
-    /// The list of backends.
-    #[default]
-    Backends,
-    /// The list of open streams.
-    Streams,
-    /// The list of ended requests.
-    Ended,
 }
 
 /// The input mode, which determines the effect of keys.
@@ -121,27 +110,6 @@ const KEY_HELP: [&str; 11] = [
     "q            quit",
     "Esc          go back",
 ];
-
-// === impl Pane ===
-
-impl Pane {
-    /// All panes, in the order of the screen.
-    pub const ALL: [Self; 3] = [Self::Backends, Self::Streams, Self::Ended];
-
-    const fn index(self) -> usize {
-        match self {
-            Self::Backends => 0,
-            Self::Streams => 1,
-            Self::Ended => 2,
-        }
-    }
-
-    const fn after(self, steps: usize) -> Self {
-        Self::ALL[(self.index() + steps) % 3]
-    }
-}
-
-// === impl State ===
 
 impl TopState {
     /// A state without a snapshot. Backends are sorted by name, streams and requests by age.

@@ -1,8 +1,8 @@
 //! Derives the recommended settings from the calculation.
 
-use super::memory::{MemoryBudget, format_thousands};
+use super::memory::MemoryBudget;
 use super::model::ModelShape;
-use super::report::{Advice, TuneReport, TuneReportLine};
+use super::report::{Advice, TuneReport, TuneReportLine, format_thousands};
 use super::request::TuneRequest;
 use super::step_bounds::StepBounds;
 

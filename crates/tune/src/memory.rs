@@ -1,7 +1,7 @@
 //! Computes the GPU memory of a backend and the size of its KV cache.
 
 use super::model::{Attention, ModelShape};
-use super::report::TuneReportLine;
+use super::report::{TuneReportLine, format_thousands, gib};
 use super::request::TuneRequest;
 
 /// The memory of one GPU of a backend, in bytes, and its KV cache.
@@ -145,38 +145,5 @@ fn describe_weights(model: &ModelShape, request: &TuneRequest, tensor_parallel: 
             format_thousands(parameters.unwrap_or(0)),
             model.bytes
         ),
-    }
-}
-
-/// Formats bytes as GiB, MiB or bytes.
-pub(super) fn gib(bytes: f64) -> String {
-    match bytes.abs() {
-        small if small < 1024.0 * 1024.0 => format!("{} bytes", format_thousands(bytes as u64)),
-        middle if middle < 1e9 => format!("{:.1} MiB", bytes / f64::from(1 << 20)),
-        _ => format!("{:.2} GiB", bytes / f64::from(1 << 30)),
-    }
-}
-
-/// Formats a number with thousands separators.
-pub(super) fn format_thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_grouped_by_three() {
-        let shown = [0, 999, 1_000, 1_234_567].map(format_thousands);
-        assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
     }
 }

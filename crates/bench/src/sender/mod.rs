@@ -18,8 +18,8 @@ use tokenweir_core::observe::ResponseObserver;
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::{ObservedResponse, Timings};
 use tokenweir_lab::trace::TraceRequest;
+use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{HttpClient, SendError};
-use tokenweir_net::connection::BackendBody;
 use tokenweir_net::idle_pool::IdlePool;
 
 /// Sends requests to one server.

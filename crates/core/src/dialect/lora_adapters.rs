@@ -1,8 +1,7 @@
 //! The LoRA adapters of a backend, as hashes of their names. With hashes, an
 //! [`EngineLoad`](super::EngineLoad) stays small and is `Copy`.
 
-use super::metric_sample::MetricSample;
-use super::table::number;
+use super::metric_sample::{MetricSample, number};
 
 /// The adapters of the running and waiting requests of a backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

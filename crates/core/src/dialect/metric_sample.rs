@@ -1,6 +1,5 @@
 //! Parses a sample of the Prometheus text format behind its metric name: labels and value.
 
-use super::table;
 use memchr::{memchr, memchr2};
 
 /// The labels and the value of a sample.
@@ -27,7 +26,7 @@ impl<'a> MetricSample<'a> {
 
     /// The value, if it is a number.
     pub fn number(&self) -> Option<f64> {
-        table::number(self.value)
+        number(self.value)
     }
 
     /// The value of a label, without unescaping: the labels that are read have no escapes.
@@ -45,6 +44,11 @@ impl<'a> MetricSample<'a> {
         }
         None
     }
+}
+
+/// Parses a number of the Prometheus text format.
+pub(super) fn number(text: &[u8]) -> Option<f64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// The position of the brace that closes the labels. Braces inside label values are skipped.

@@ -4,8 +4,9 @@
 //! The rows of a line are found by its first eight bytes, without searching for the end of its
 //! name. Most lines are histogram buckets, and no more than these bytes is read of them.
 
-use super::metric_sample::MetricSample;
-use super::{EngineKind, EngineLoad};
+use super::engine_kind::EngineKind;
+use super::engine_load::EngineLoad;
+use super::metric_sample::{MetricSample, number};
 
 /// The metrics of one engine kind.
 pub(super) struct MetricsDialect {
@@ -190,11 +191,6 @@ impl ValueSource {
         };
         number.filter(|value| value.is_finite() && *value >= 0.0)
     }
-}
-
-/// Parses a number of the Prometheus text format.
-pub(super) fn number(text: &[u8]) -> Option<f64> {
-    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 // === impl Aggregation ===

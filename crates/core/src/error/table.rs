@@ -1,6 +1,6 @@
 //! Status, fault, error type and retry time of every [`GatewayError`].
 
-use super::{Fault, GatewayError, RateLimitKind};
+use super::gateway_error::{GatewayError, RateLimitKind};
 use http::StatusCode;
 
 /// Every value of the `reason` label, the `x-gateway-error` header and the span attribute.
@@ -38,6 +38,20 @@ pub const REASONS: &[&str] = &[
     "poison",
     "internal",
 ];
+
+/// The reasons of requests that were shed because all backends were full.
+pub const SHED_REASONS: &[&str] = &["saturated", "shed", "queue_timeout"];
+
+/// The party at fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The client: the request cannot succeed unchanged, or exceeds a limit of the client.
+    Client,
+    /// A backend failed.
+    Backend,
+    /// The gateway or all backends together: no capacity, or a defect.
+    Gateway,
+}
 
 /// One row of the error table.
 #[derive(Debug, Clone, Copy)]

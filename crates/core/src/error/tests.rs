@@ -1,7 +1,9 @@
 //! Tests of the error table: status, fault, reason, headers and message of every error.
 
 use super::*;
+use crate::openai::request_fields::RequestBodyError;
 use serde_json::Value;
+use std::time::Duration;
 
 #[test]
 fn a_long_name_list_is_truncated() {

@@ -1,6 +1,6 @@
 //! Decoding of message bodies from their framing.
 
-use super::{Http1ParseError, fields, parse_digits};
+use super::fields::{Http1ParseError, fields, parse_digits};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use memchr::memchr;

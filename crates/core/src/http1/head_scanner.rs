@@ -2,8 +2,9 @@
 //! empty lines before the head are dropped as they arrive, and the head is parsed only when it may
 //! be complete.
 
+use super::fields::Http1ParseError;
 use super::request_head::{HeadLimits, RequestHead, parse_request_head};
-use super::{Http1ParseError, has_blank_line};
+use super::response_head::has_blank_line;
 use bytes::{Buf, Bytes};
 
 /// Progress of the search for the end of a head on one connection.

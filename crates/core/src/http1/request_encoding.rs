@@ -1,6 +1,6 @@
 //! Encoding of request heads.
 
-use super::encode_header;
+use super::fields::encode_header;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{Method, request};

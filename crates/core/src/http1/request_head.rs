@@ -5,7 +5,7 @@
 //! request smuggling.
 
 use super::body_decoder::BodyDecoder;
-use super::{Http1ParseError, fields, is_keep_alive, parse_digits};
+use super::fields::{Http1ParseError, fields, is_keep_alive, parse_digits};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::uri::Uri;

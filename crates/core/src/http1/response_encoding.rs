@@ -1,6 +1,6 @@
 //! Encoding of response heads and chunks for clients.
 
-use super::{encode_header, parse_digits};
+use super::fields::{encode_header, parse_digits};
 use bytes::{BufMut, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use http::{Method, StatusCode, response};

@@ -1,7 +1,7 @@
 //! Parsing of backend response heads, and the framing of response bodies.
 
 use super::body_decoder::BodyDecoder;
-use super::{Http1ParseError, fields, is_keep_alive, parse_digits};
+use super::fields::{Http1ParseError, fields, is_keep_alive, parse_digits};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use httparse::Status;

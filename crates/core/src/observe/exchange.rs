@@ -3,13 +3,13 @@
 //! It ends with its response ([`Exchange::end`]), with an answer of the gateway itself
 //! ([`Exchange::refuse`]), or by being dropped, as hyper does when the client disconnects.
 
-use super::exchange_registry::{BackendMonitor, InFlightGuard, StreamEntry};
-use super::observer::MIN_WRITE_STALL;
+use super::observer::{MIN_WRITE_STALL, ResponseObserver};
+use super::open_streams::{
+    BackendMonitor, ExchangeRegistry, InFlightGuard, OnTruncation, ResponseAbortHandle,
+    StreamEntry, StreamInfo, StreamPolicy,
+};
 use super::outcome::outcome;
 use super::record_slot::RecordSlot;
-use super::{
-    ExchangeRegistry, OnTruncation, ResponseAbortHandle, ResponseObserver, StreamInfo, StreamPolicy,
-};
 use crate::clock;
 use crate::headers::media_type;
 use crate::openai::{Api, TextExcerpt};

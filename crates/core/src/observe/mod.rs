@@ -3,27 +3,26 @@
 //! [`ResponseObserver`] is a state machine without I/O: it turns response bytes and instants into
 //! milestones and counts. [`Exchange`] owns the record of one request and reports it once to the
 //! sinks. [`ObservedBody`] forwards the frames of a response body and passes each of them to its
-//! exchange. [`ExchangeRegistry`] lists the streams that are open, so that stalls are detected while they last.
+//! exchange. [`ExchangeRegistry`] lists the streams that are open, so that stalls are detected while
+//! they last.
 
-mod abort_registry;
 mod choice_timer;
-mod continuous_usage_filter;
-mod exchange;
-mod exchange_registry;
-mod observed_body;
-mod observer;
+mod open_streams;
 mod outcome;
 mod record_slot;
-mod stream_activity;
-mod stream_policy;
-mod stream_snapshot;
-mod usage_event_filter;
-mod usage_member;
+mod usage_filters;
 
-pub use abort_registry::{AbortRegistry, RegisteredAbortHandle, ResponseAbortHandle};
+mod observer;
+
+mod exchange;
+
+mod observed_body;
+
 pub use exchange::{Exchange, Sink};
-pub use exchange_registry::{BackendMonitor, ExchangeRegistry, ObservationSettings, StallLimits};
 pub use observed_body::{ObservedBody, ObservedBodyError, PrefetchedBody};
 pub use observer::ResponseObserver;
-pub use stream_policy::{OnTruncation, StreamPolicy, StreamRules};
-pub use stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo, StreamPhase};
+pub use open_streams::{
+    AbortRegistry, BackendMonitor, ExchangeRegistry, ObservationSettings, OnTruncation, OpenStream,
+    OpenStreamsSnapshot, RegisteredAbortHandle, ResponseAbortHandle, StallLimits, StreamInfo,
+    StreamPhase, StreamPolicy, StreamRules,
+};

@@ -3,15 +3,13 @@
 //! It can neither fail nor delay a stream. It forwards bytes that it cannot parse unchanged.
 
 use super::choice_timer::ChoiceTimer;
-use super::continuous_usage_filter::{BlockEdit, ContinuousUsageFilter};
-use super::usage_event_filter::UsageEventFilter;
-use super::usage_member::UsageSplitter;
+use super::usage_filters::{BlockEdit, ContinuousUsageFilter, UsageEventFilter, UsageSplitter};
 use crate::openai::{
     Api, Delta, FinishReason, OutputKind, PhraseMatcher, ResponseReader, TextExcerpt,
 };
 use crate::record::{
     ObservedResponse, RequestOptions, ResponseBuckets, Timings, UninspectedReason,
-    UsageEventOutcome, UsageSource,
+    UsageEventOutcome,
 };
 use crate::sse::{SseDecoder, SsePiece};
 use bytes::Bytes;
@@ -229,7 +227,7 @@ impl ResponseObserver {
             response_model: answer.model.clone(),
             has_refusal_phrase: answer.has_phrase,
             is_refusal: answer.is_refusal,
-            usage_source: UsageSource::from_observed(&self.observed),
+            usage_source: self.observed.token_count_source(),
             ..self.observed
         }
     }

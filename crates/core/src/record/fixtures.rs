@@ -7,19 +7,21 @@
 )]
 
 use super::{
-    Api, Arc, Attempt, BackendCondition, BackendId, Duration, FinishReason, Instant, IpAddr,
-    ModelLabel, ObservedResponse, Outcome, PayloadConsumers, RecentEngineTimes,
-    RequestHeadAttributes, RequestId, RequestOptions, RequestRecord, RoutingDecision, SampleReason,
-    SystemTime, Termination, Tier, Timings, TraceContext, UsageSource,
+    Attempt, BackendCondition, BackendId, ModelLabel, ObservedResponse, Outcome, PayloadConsumers,
+    RecentEngineTimes, RequestHeadAttributes, RequestOptions, RequestRecord, RoutingDecision,
+    SampleReason, Termination, Tier, Timings, UsageSource,
 };
-use crate::headers::X_REQUEST_ID;
+use crate::headers::{RequestId, X_REQUEST_ID};
 use crate::histogram::OutputGapHistogram;
-use crate::openai::Usage;
+use crate::openai::{Api, FinishReason, Usage};
 use crate::routing::{
     Candidate, DecodeCost, Policy, PrefillCost, ReportedLoad, RoutingContext, RoutingRequest,
 };
+use crate::trace_context::TraceContext;
 use http::{HeaderMap, HeaderValue};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 /// The span of the client.
 pub const PARENT: u64 = 0xb7ad_6b71_6920_3331;

@@ -1,8 +1,7 @@
 //! Extraction of B3 trace context, in its single-header and multi-header formats, which older
 //! service meshes send. Upstream, the gateway sends W3C trace context only, which engines support.
 
-use super::propagation::RemoteTraceContext;
-use super::{TraceParent, parse_hex};
+use super::trace_parent::{RemoteTraceContext, TraceParent, parse_hex};
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 

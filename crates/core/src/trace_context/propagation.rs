@@ -1,9 +1,10 @@
 //! Extraction of trace context from request headers: the accepted formats, the trust in the
 //! client's trace, and the baggage that is forwarded.
 
-use super::{
-    BAGGAGE, Sampler, TRACEPARENT, TRACESTATE, TraceContext, TraceParent, b3, list_headers,
-};
+use super::context::{BAGGAGE, TRACEPARENT, TRACESTATE, TraceContext};
+use super::sampler::Sampler;
+use super::trace_parent::{RemoteTraceContext, TraceParent};
+use super::{b3, list_headers};
 use crate::rate_limiter::GcraLimiter;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
@@ -52,15 +53,6 @@ pub struct PropagationFormats {
     pub b3: bool,
     /// `b3multi`: one B3 header per field.
     pub b3_multi: bool,
-}
-
-/// The trace context that a client sent.
-#[derive(Debug)]
-pub(super) struct RemoteTraceContext {
-    pub(super) parent: TraceParent,
-    /// The client's sampling decision. `None`: it leaves the decision to the gateway.
-    pub(super) sampling_decision: Option<bool>,
-    pub(super) trace_state: Option<Box<str>>,
 }
 
 impl Propagation {

@@ -1,11 +1,10 @@
 //! Rules about the KV cache: too small for the batch, too small for the queue, and prefixes that
 //! are computed again.
 
-use super::super::evaluation::{Evaluation, RuleMatch, RuleOutcome};
-use super::super::measure::WindowMeasure;
-use super::super::step::StepSignal;
-use super::super::verdict::VerdictSeverity;
-use super::DiagnosisRule;
+use super::rule::DiagnosisRule;
+use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use crate::history::{StepSignal, WindowMeasure};
+use crate::verdict::VerdictSeverity;
 use std::time::Duration;
 use tokenweir_core::dialect::EngineLoad;
 

@@ -1,12 +1,9 @@
 //! Rules that compare backends: one has no work, or much more than another, while requests wait.
 
-use super::super::FAST;
-use super::super::evaluation::{Evaluation, RuleMatch, RuleOutcome, queues};
-use super::super::history::BackendHistory;
-use super::super::measure::WindowMeasure;
-use super::super::step::{HistoryStep, StepSignal};
-use super::super::verdict::VerdictSeverity;
-use super::DiagnosisRule;
+use super::rule::DiagnosisRule;
+use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, queues};
+use crate::history::{BackendHistory, FAST, HistoryStep, StepSignal, WindowMeasure};
+use crate::verdict::VerdictSeverity;
 use std::time::Duration;
 
 /// A backend that restarted less than this ago is not compared: its cache is cold, and it gets

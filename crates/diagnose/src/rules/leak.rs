@@ -1,11 +1,9 @@
 //! The rule about requests that never end and KV blocks that are never freed.
 
-use super::super::EVERY;
-use super::super::evaluation::{Evaluation, RuleMatch, RuleOutcome};
-use super::super::measure::WindowMeasure;
-use super::super::step::StepSignal;
-use super::super::verdict::VerdictSeverity;
-use super::DiagnosisRule;
+use super::rule::DiagnosisRule;
+use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use crate::history::{EVERY, StepSignal, WindowMeasure};
+use crate::verdict::VerdictSeverity;
 use std::time::Duration;
 
 /// Minimum number of requests in the engine that no client of this gateway waits for.

@@ -3,35 +3,16 @@
 //!
 //! A rule requires harm to clients: a full cache alone is a cache that is well used.
 
+mod rule;
+
 mod cache;
 mod fleet;
 mod leak;
 mod prefill;
 mod request_flow;
 
-use super::evaluation::{Evaluation, RuleOutcome};
-use super::step::StepSignal;
-use super::verdict::VerdictSeverity;
 pub use cache::safe_max_num_seqs;
-
-/// A rule: one condition.
-pub struct DiagnosisRule {
-    /// The name: the label value, the name in JSON and the anchor of its documentation.
-    pub name: &'static str,
-    /// The severity.
-    pub severity: VerdictSeverity,
-    /// The meaning, in one sentence.
-    pub meaning: &'static str,
-    /// The remedy.
-    pub remedy: &'static str,
-    /// An observation that would disprove the condition.
-    pub disproof: &'static str,
-    /// Rules that explain this one: while one of them holds, this one is suppressed.
-    pub explained_by: &'static [&'static str],
-    /// The signals that the rule needs.
-    needs: &'static [StepSignal],
-    judge: fn(&Evaluation<'_>) -> RuleOutcome,
-}
+pub use rule::DiagnosisRule;
 
 /// All rules. A rule comes after the rules that explain it.
 pub const RULES: [DiagnosisRule; 12] = [
@@ -50,24 +31,9 @@ pub const RULES: [DiagnosisRule; 12] = [
 ];
 
 impl DiagnosisRule {
-    /// Evaluates the rule. The error is the list of missing data.
-    pub(super) fn judge(&self, case: &Evaluation<'_>) -> Result<RuleOutcome, Vec<&'static str>> {
-        let window = case.fast();
-        let is_missing = |signal: &&StepSignal| !window.has_signal(**signal);
-        let mut missing: Vec<&'static str> =
-            self.needs.iter().filter(is_missing).map(|signal| signal.source()).collect();
-        missing.dedup();
-        if missing.is_empty() { Ok((self.judge)(case)) } else { Err(missing) }
-    }
-
     /// Whether the rule reports that the metrics of a backend cannot be read.
-    pub(super) fn is_metrics_unreadable(&self) -> bool {
+    pub(crate) fn is_metrics_unreadable(&self) -> bool {
         self.name == request_flow::BLIND.name
-    }
-
-    /// Link to the documentation of the rule.
-    pub fn runbook(&self) -> String {
-        format!("docs/operate/diagnose.md#{}", self.name)
     }
 }
 

@@ -1,10 +1,9 @@
 //! Rules about prefill and decode, which share a batch, so that one of them can starve the other.
 
-use super::super::evaluation::{Evaluation, RuleMatch, RuleOutcome};
-use super::super::measure::WindowMeasure;
-use super::super::step::StepSignal;
-use super::super::verdict::VerdictSeverity;
-use super::DiagnosisRule;
+use super::rule::DiagnosisRule;
+use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use crate::history::{StepSignal, WindowMeasure};
+use crate::verdict::VerdictSeverity;
 
 /// A prompt of at least this many tokens takes many steps.
 const LONG_PROMPT_TOKENS: f64 = 8_000.0;

@@ -1,12 +1,10 @@
 //! Rules about the flow of requests: unreadable metrics, stalled streams, disconnecting clients,
 //! and time that is lost before the engine.
 
-use super::super::FAST;
-use super::super::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleOutcome};
-use super::super::measure::WindowMeasure;
-use super::super::step::StepSignal;
-use super::super::verdict::VerdictSeverity;
-use super::DiagnosisRule;
+use super::rule::DiagnosisRule;
+use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleOutcome};
+use crate::history::{FAST, StepSignal, WindowMeasure};
+use crate::verdict::VerdictSeverity;
 
 /// Minimum number of steps of the short window without a page.
 const MIN_MISSING_STEPS: f64 = 9.0;

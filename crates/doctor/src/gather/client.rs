@@ -1,6 +1,6 @@
 //! An HTTP client for one server, based on the gateway's own client. It reads complete responses.
 
-use super::{GatherOptions, GatherTarget};
+use super::target::{GatherOptions, GatherTarget};
 use crate::facts::{GatherError, GatherResult, GatheredResponse, TargetKey};
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName};
@@ -10,8 +10,8 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
+use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
-use tokenweir_net::connection::BackendBody;
 use tokenweir_net::idle_pool::IdlePool;
 
 /// Maximum size of a response body, in bytes.

@@ -3,13 +3,17 @@
 //! action, never with their own method. The one request that puts load on an engine is the probe,
 //! which is optional.
 
+mod target;
+
 mod client;
-mod gateway;
 mod idle;
+
+mod gateway;
 mod probe;
 
 pub use client::{ExtraHeader, ServerClient};
 pub use gateway::{GatewayAnswers, bare, gateway};
+pub use target::{GatherOptions, GatherTarget};
 
 use super::endpoints;
 use super::facts::{
@@ -17,36 +21,9 @@ use super::facts::{
 };
 use http::header::HeaderName;
 use http::{HeaderValue, Method};
-use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
 use tokenweir_core::dialect::{EngineLoad, PATHS};
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
-use tokenweir_net::tls::OutboundTls;
-
-/// A server to read from.
-#[derive(Debug, Clone)]
-pub struct GatherTarget {
-    /// The name of the backend.
-    pub id: String,
-    /// The URL.
-    pub url: BackendAddress,
-    /// The key.
-    pub key: TargetKey,
-}
-
-/// Options for gathering.
-#[derive(Debug, Clone)]
-pub struct GatherOptions {
-    /// The TLS settings.
-    pub outbound: Arc<OutboundTls>,
-    /// Time limit for each response.
-    pub timeout: Duration,
-    /// Time limit for the measurement of the idle timeout. Zero: no measurement.
-    pub idle: Duration,
-    /// Whether the probe request is sent, which puts load on an engine.
-    pub probe: bool,
-}
 
 /// A path that exists on no server.
 pub(super) const UNKNOWN_PATH: &str = "/tokenweir-doctor";

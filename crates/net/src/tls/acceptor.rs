@@ -1,8 +1,11 @@
 //! Accepts TLS connections on the client listener and the admin listener.
 
+use super::error::TlsError;
 use super::file_backed::{BuiltConfig, FileBacked, Reloadable};
-use super::pem::PemFile;
-use super::{Alpn, MaybeTlsStream, TlsError, TlsServerSettings, certificate, crypto_provider};
+use super::pem::{PemFile, earliest_expiry};
+use super::provider::{Alpn, crypto_provider};
+use super::settings::TlsServerSettings;
+use super::stream::MaybeTlsStream;
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 use std::io;
@@ -54,7 +57,7 @@ impl Acceptor {
 fn build_server_config(files: &[PemFile]) -> Result<BuiltConfig<ServerConfig>, TlsError> {
     let [cert, key, client_ca @ ..] = files else { return Err(TlsError::NoAuthorities) };
     let chain = cert.certificates()?;
-    let expires_at = certificate::earliest_expiry(&chain);
+    let expires_at = earliest_expiry(&chain);
     let builder = ServerConfig::builder_with_provider(crypto_provider())
         .with_safe_default_protocol_versions()?;
     let builder = match client_ca.first() {

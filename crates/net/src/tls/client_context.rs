@@ -1,8 +1,10 @@
 //! TLS settings of outbound connections: trusted certificate authorities and client certificate.
 
+use super::error::TlsError;
 use super::file_backed::{BuiltConfig, FileBacked, Reloadable};
-use super::pem::PemFile;
-use super::{Alpn, TlsClientSettings, TlsError, certificate, crypto_provider};
+use super::pem::{PemFile, earliest_expiry};
+use super::provider::{Alpn, crypto_provider};
+use super::settings::TlsClientSettings;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::{Arc, OnceLock};
@@ -82,7 +84,7 @@ fn build_client_config(
     let (mut config, expires_at) = match client_files {
         [cert, key] => {
             let chain = cert.certificates()?;
-            let expires_at = certificate::earliest_expiry(&chain);
+            let expires_at = earliest_expiry(&chain);
             let config = builder.with_client_auth_cert(chain, key.private_key()?);
             let to_error = |cause| TlsError::InvalidCertificate { path: cert.path(), cause };
             (config.map_err(to_error)?, expires_at)

@@ -1,8 +1,9 @@
 //! Reloads the certificates, keys and certificate authorities of the gateway when their files
 //! change: at an interval, because renewal tools only write files, and on request.
 
+use super::acceptor::Acceptor;
+use super::connector::OutboundTls;
 use super::file_backed::Reloadable;
-use super::{Acceptor, OutboundTls};
 use crate::supervise::{self, BackgroundTask};
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};

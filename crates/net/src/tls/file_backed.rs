@@ -4,7 +4,7 @@
 //! invalid, the previous value stays in use: a gateway with an old certificate can serve, and a
 //! gateway without a certificate cannot.
 
-use super::TlsError;
+use super::error::TlsError;
 use super::pem::PemFile;
 use arc_swap::ArcSwap;
 use std::path::PathBuf;

@@ -1,12 +1,15 @@
-//! Reads certificates and keys from PEM files.
+//! Reads certificates and keys from PEM files, and the expiry of certificates.
 
-use super::TlsError;
+use super::error::TlsError;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
 
 /// Path and content of a PEM file.
 #[derive(Clone, PartialEq, Eq)]
@@ -64,4 +67,14 @@ impl PemFile {
         }
         Ok(roots)
     }
+}
+
+/// The earliest expiry in a chain. Certificates that cannot be parsed are skipped. `None`: no
+/// expiry could be read.
+pub(super) fn earliest_expiry(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
+    let expiries = chain.iter().filter_map(|certificate| {
+        let certificate = Certificate::from_der(certificate).ok()?;
+        Some(certificate.tbs_certificate.validity.not_after.to_unix_duration())
+    });
+    expiries.min().map(|since_epoch: Duration| SystemTime::UNIX_EPOCH + since_epoch)
 }

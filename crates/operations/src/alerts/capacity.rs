@@ -1,6 +1,6 @@
 //! Alerts about capacity: full KV caches and queues.
 
-use super::{Alert, AlertSeverity, inhibit_everywhere, inhibit_for_same_backend};
+use super::alert::{Alert, AlertSeverity, inhibit_everywhere, inhibit_for_same_backend};
 
 const AREA: &str = "capacity";
 

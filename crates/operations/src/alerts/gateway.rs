@@ -1,6 +1,6 @@
 //! Alerts about the gateway itself.
 
-use super::{Alert, AlertSeverity};
+use super::alert::{Alert, AlertSeverity};
 
 const AREA: &str = "gateway";
 

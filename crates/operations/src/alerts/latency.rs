@@ -5,7 +5,7 @@
 //! degraded value is the baseline; a lasting degradation is covered by the alerts of the
 //! objectives.
 
-use super::{Alert, AlertSeverity};
+use super::alert::{Alert, AlertSeverity};
 
 const AREA: &str = "latency";
 

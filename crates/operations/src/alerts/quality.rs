@@ -5,7 +5,7 @@
 //! `quality.baseline_window`). A lasting change becomes the baseline, so that these alerts fire
 //! only for some hours after a change.
 
-use super::{Alert, AlertSeverity};
+use super::alert::{Alert, AlertSeverity};
 
 const AREA: &str = "quality";
 const DRIFT_METRIC: &str = "tokenweir_quality_output_drift_ratio";

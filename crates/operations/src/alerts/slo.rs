@@ -5,7 +5,7 @@
 //! of 1, the 30-day budget lasts 30 days. The long window shows that the burn matters, the short
 //! one that it continues.
 
-use super::{Alert, AlertInhibition, AlertSeverity};
+use super::alert::{Alert, AlertInhibition, AlertSeverity};
 use std::fmt::Write;
 
 const AREA: &str = "slo";

@@ -1,9 +1,9 @@
 //! The dashboard of one backend: its own metrics beside the measurements of the gateway.
 
-use super::diagnosis;
 use super::grid::{Dashboard, DashboardRow, DashboardVariable};
 use super::panel::{Panel, Thresholds};
 use super::query::{filtered_metric, mean_by, quantile, rate_by, total_rate};
+use super::rows;
 use crate::catalogue::MetricCatalogue;
 
 const TTFT_METRIC: &str = "gen_ai_server_time_to_first_token_seconds";
@@ -18,7 +18,7 @@ pub fn backend_dashboard(metrics: &MetricCatalogue) -> Dashboard {
         variables: vec![DashboardVariable::MODELS, DashboardVariable::BACKEND],
         rows: vec![
             build_current_row(metrics),
-            diagnosis::build_backend_row(metrics),
+            rows::build_backend_row(metrics),
             build_gateway_view_row(metrics),
             build_engine_view_row(metrics),
         ],

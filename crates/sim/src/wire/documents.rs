@@ -1,7 +1,7 @@
 //! Responses that are one short JSON document: models, tokenization, embeddings, server load,
 //! version.
 
-use super::quoted;
+use super::template::quoted;
 use crate::text::{SimulatedPrompt, mix};
 
 /// The simulated version of vLLM.

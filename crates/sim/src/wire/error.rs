@@ -1,6 +1,7 @@
 //! The errors of vLLM for rejected requests, in its four body formats.
 
-use super::{GenerationApi, quoted};
+use super::simulated_response::GenerationApi;
+use super::template::quoted;
 
 /// A rejected request: the HTTP status and the content of the error body.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,11 @@
 //! words differ.
 
 use super::recorded::*;
+use super::template::quoted;
 use super::*;
+use crate::text::{SimulatedFinishReason, SimulatedOutput};
+use bytes::BytesMut;
+use serde_json::Value;
 
 struct FixedProgress(u32);
 

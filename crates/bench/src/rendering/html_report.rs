@@ -1,0 +1,167 @@
+//! Renders a report as a self-contained HTML page, without scripts, fonts or other fetched content.
+
+use super::plot::{HorizontalAxis, PlotSeries, plot};
+use super::text_report::{self, millis};
+use crate::report::{BenchReport, CURVE_QUANTILES, RunDescription};
+use crate::statistics::TimelineSlot;
+use std::fmt::Write;
+
+const STYLE: &str = "\
+body{font:15px/1.5 system-ui,sans-serif;max-width:1180px;margin:2em auto;padding:0 1em;color:#222;background:#fff}\
+table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}\
+td:first-child,th:first-child,td.l{text-align:left}.bad{background:#fbe3e0;padding:.6em 1em}\
+.plots{display:flex;flex-wrap:wrap;gap:1em}svg{width:560px;max-width:100%}svg text{font-size:11px;fill:#555}\
+svg text.title{font-size:13px;fill:#222}svg text.up{text-anchor:end}svg text.across{text-anchor:middle}\
+svg text.name{text-anchor:end}.grid{stroke:#e4e4e4}.line{fill:none;stroke-width:1.8}\
+@media(prefers-color-scheme:dark){body{background:#16181b;color:#ddd}td,th{border-color:#333}\
+.bad{background:#52231d}.grid{stroke:#333}svg text{fill:#aaa}svg text.title{fill:#ddd}}";
+
+/// Maximum number of points in the plot of single requests.
+const MAX_PLOT_POINTS: usize = 1_000;
+
+pub(super) fn render_html(report: &BenchReport) -> String {
+    let run = &report.run;
+    let title = escape_html(&format!("{} against {}", run.scenario.name, run.target));
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\">\
+         <title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
+    );
+    // Writing to a string cannot fail.
+    let _ = write_page(report, run, &mut page);
+    page
+}
+
+fn write_page(report: &BenchReport, run: &RunDescription, to: &mut String) -> std::fmt::Result {
+    for complaint in &report.generator.complaints {
+        write!(to, "<p class=\"bad\"><b>Not valid:</b> {}</p>", escape_html(complaint))?;
+    }
+    if let Some(ending) = text_report::ending(report) {
+        write!(to, "<p class=\"bad\">{}</p>", escape_html(&ending))?;
+    }
+    write!(
+        to,
+        "<p>{} ({}), {}, for {:.1} s from {}. {}.</p>",
+        escape_html(&run.model),
+        run.api,
+        run.scenario.arrivals,
+        report.seconds,
+        escape_html(&run.started),
+        escape_html(&text_report::counts(report))
+    )?;
+    to.push_str("<table>");
+    for (name, value) in text_report::rates(report) {
+        write!(to, "<tr><td>{name}<td class=\"l\">{}", escape_html(&value))?;
+    }
+    to.push_str("</table>");
+    write_latencies(report, to)?;
+    to.push_str("<div class=\"plots\">");
+    for plot in render_plots(report) {
+        to.push_str(&plot);
+    }
+    to.push_str("</div>");
+    write_gateway(report, to)?;
+    write!(
+        to,
+        "<p>Generator: sent {} ms late at p50, {} at p99; woke {} late at p99. Seed {}, salt {}. \
+         tokenweir {}.</p></html>",
+        millis(report.generator.lag.p50),
+        millis(report.generator.lag.p99),
+        millis(report.generator.wakes.p99),
+        run.seed,
+        run.salt,
+        escape_html(&report.tokenweir)
+    )
+}
+
+fn write_latencies(report: &BenchReport, to: &mut String) -> std::fmt::Result {
+    to.push_str("<table><tr><th>ms<th><th>count<th>mean<th>p50<th>p90<th>p95<th>p99<th>max");
+    for (name, description, summary) in text_report::latencies(report) {
+        write!(to, "<tr><td>{name}<td class=\"l\">{description}<td>{}", summary.count)?;
+        for value in [summary.mean, summary.p50, summary.p90, summary.p95, summary.p99, summary.max]
+        {
+            write!(to, "<td>{}", if summary.count > 0 { millis(value) } else { "-".to_owned() })?;
+        }
+    }
+    to.push_str("</table>");
+    Ok(())
+}
+
+fn write_gateway(report: &BenchReport, to: &mut String) -> std::fmt::Result {
+    let Some(comparison) = &report.gateway else { return Ok(()) };
+    to.push_str(
+        "<h2>Client / gateway</h2><table><tr><th>ms, from sent<th>count<th>mean<th>p50<th>p99",
+    );
+    for row in &comparison.rows {
+        let (client, gateway) = (&row.client, &row.gateway);
+        write!(
+            to,
+            "<tr><td title=\"{}\">{}<td>{} / {}<td>{}<td>{}<td>{}",
+            escape_html(&row.metric),
+            escape_html(&row.quantity),
+            client.count,
+            gateway.count,
+            text_report::beside(Some(client.mean), Some(gateway.mean)),
+            text_report::beside(client.p50, gateway.p50),
+            text_report::beside(client.p99, gateway.p99)
+        )?;
+    }
+    let [client, gateway] = comparison.output_tokens;
+    write!(
+        to,
+        "</table><p>Output tokens: {client} / {gateway}. {}</p>",
+        text_report::shared(comparison)
+    )
+}
+
+fn render_plots(report: &BenchReport) -> [String; 5] {
+    let line = |name, points| PlotSeries { name, points, is_scattered: false };
+    // A quantile is left out if less than one value is above it.
+    let curve = |values: &[f64], count: u64| -> Vec<(f64, f64)> {
+        let known = CURVE_QUANTILES.iter().zip(values);
+        let known = known.filter(|(share, _)| (1.0 - **share) * count as f64 >= 1.0);
+        known.map(|(share, value)| (*share, value * 1e3)).collect()
+    };
+    let latencies = &report.latencies;
+    let requests = latencies.ttft.count;
+    let curves = &report.curves;
+    let ttft = [
+        line("intended", curve(&curves.ttft, requests)),
+        line("sent", curve(&curves.service_ttft, requests)),
+    ];
+    let samples = &report.samples.requests;
+    let every = samples.len().div_ceil(MAX_PLOT_POINTS).max(1);
+    let dots = samples.iter().step_by(every);
+    let dots = dots.filter_map(|sample| Some((sample.at, sample.ttft? * 1e3))).collect();
+    let course = &report.course;
+    let over_time = |of: fn(&TimelineSlot) -> f64| -> Vec<(f64, f64)> {
+        let slots = course.slots.iter().zip(0_u32..);
+        slots.map(|(slot, at)| (f64::from(at) * course.width, of(slot) / course.width)).collect()
+    };
+    let ended = [
+        line("served", over_time(|slot| slot.served)),
+        line("failed", over_time(|slot| slot.failed)),
+    ];
+    let dotted = PlotSeries { name: "each request", points: dots, is_scattered: true };
+    [
+        plot("TTFT by share of requests", "ms", HorizontalAxis::Shares, &ttft),
+        plot(
+            "TBT by share",
+            "ms",
+            HorizontalAxis::Shares,
+            &[line("", curve(&curves.tbt, latencies.tbt.count))],
+        ),
+        plot("TTFT over the run", "ms", HorizontalAxis::Time, &[dotted]),
+        plot(
+            "Output tokens",
+            "a second",
+            HorizontalAxis::Time,
+            &[line("", over_time(|slot| slot.tokens))],
+        ),
+        plot("Requests", "a second", HorizontalAxis::Time, &ended),
+    ]
+}
+
+fn escape_html(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,121 @@
+//! The parser of metrics pages.
+
+use super::engine_kind::EngineKind;
+use super::engine_load::EngineLoad;
+use super::lora_adapters::LoraAdapters;
+use super::metric_sample::MetricSample;
+use super::table::{MAX_ROWS, MetricsDialect, RowMatch, RowTarget, line_head};
+use super::tables::{DIALECT_COUNT, DIALECTS};
+use memchr::memchr_iter;
+
+/// The parser of one metrics page.
+struct PageParser {
+    load: EngineLoad,
+    /// The engine kind of the first value. Metrics of other kinds on the same page are ignored,
+    /// because they would set the same fields.
+    engine_kind: Option<EngineKind>,
+    /// The engine kind of the last metric with a known prefix.
+    last_prefix: Option<EngineKind>,
+    /// For each row of each dialect, the rank of the name that its value was read from.
+    ranks: [[u8; MAX_ROWS]; DIALECT_COUNT],
+    /// Timestamp of the adapters read so far, in seconds since the Unix epoch.
+    adapters_timestamp: f64,
+}
+
+impl EngineLoad {
+    /// Parses a page. Unknown lines are ignored.
+    pub fn read(page: &[u8]) -> Self {
+        let mut parser = PageParser {
+            load: Self::default(),
+            engine_kind: None,
+            last_prefix: None,
+            ranks: [[u8::MAX; MAX_ROWS]; DIALECT_COUNT],
+            adapters_timestamp: f64::NEG_INFINITY,
+        };
+        let mut start = 0;
+        for end in memchr_iter(b'\n', page) {
+            parser.parse_line(&page[start..end]);
+            start = end + 1;
+        }
+        parser.parse_line(&page[start..]);
+        parser.finish()
+    }
+}
+
+impl PageParser {
+    fn parse_line(&mut self, line: &[u8]) {
+        if line.first() == Some(&b'#') {
+            return;
+        }
+        // Ray prefixes every metric of its actors.
+        let line = line.strip_prefix(b"ray_").unwrap_or(line);
+        let Some(head) = line_head(line) else { return };
+        for (dialect, index) in DIALECTS.iter().zip(0..) {
+            if let Some(metric) = dialect.after_prefix(head, line) {
+                return self.parse_metric(dialect, index, metric);
+            }
+        }
+    }
+
+    fn parse_metric(&mut self, dialect: &MetricsDialect, index: usize, metric: &[u8]) {
+        let is_other_engine = |kind: EngineKind| Some(kind) != dialect.server;
+        if dialect.server.is_some() && self.engine_kind.is_some_and(is_other_engine) {
+            return;
+        }
+        self.last_prefix = dialect.server.or(self.last_prefix);
+        for row_match in dialect.find(metric) {
+            if self.store_value(dialect, index, &row_match) {
+                self.engine_kind = dialect.server.or(self.engine_kind);
+            }
+        }
+    }
+
+    /// Stores the value of a line. Whether the line has a valid value that is used.
+    fn store_value(
+        &mut self,
+        dialect: &MetricsDialect,
+        index: usize,
+        row_match: &RowMatch<'_>,
+    ) -> bool {
+        let rank = &mut self.ranks[index][row_match.row];
+        // The value was already read under a preferred name.
+        if row_match.rank > *rank {
+            return false;
+        }
+        let Some(sample) = MetricSample::parse(row_match.rest) else { return false };
+        match &dialect.rows[row_match.row].reads {
+            RowTarget::Number { source, fold, field } => {
+                let Some(value) = source.read(&sample) else { return false };
+                let field = field(&mut self.load);
+                let before = field.filter(|_| row_match.rank == *rank);
+                *field = Some(fold.combine(before, value));
+            }
+            RowTarget::Adapters => {
+                let timestamp = sample.number().filter(|time| *time >= self.adapters_timestamp);
+                let Some(timestamp) = timestamp else { return false };
+                self.adapters_timestamp = timestamp;
+                self.load.adapters = Some(LoraAdapters::read(&sample));
+            }
+        }
+        *rank = row_match.rank;
+        true
+    }
+
+    fn finish(self) -> EngineLoad {
+        let mut load = self.load;
+        load.server = self.engine_kind.or(self.last_prefix);
+        for dialect in DIALECTS {
+            for row in dialect.rows {
+                if let RowTarget::Number { field, .. } = row.reads {
+                    let field = field(&mut load);
+                    // A sum of finite numbers can overflow to infinity.
+                    *field = field.filter(|value| value.is_finite());
+                }
+            }
+        }
+        for usage in [&mut load.kv_usage, &mut load.min_kv_usage] {
+            *usage = usage.filter(|usage| (0.0..=1.0).contains(usage));
+        }
+        load
+    }
+}

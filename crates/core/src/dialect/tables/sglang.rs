@@ -1,0 +1,40 @@
+//! The metrics of SGLang with `--enable-metrics`.
+//!
+//! One rank of each data-parallel group exports metrics, so series are summed. With
+//! `--enable-metrics-for-all-schedulers` every rank exports them, and the sums are too high.
+
+use crate::dialect::EngineKind;
+use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+
+pub(super) static DIALECT: MetricsDialect =
+    MetricsDialect::new(Some(EngineKind::Sglang), "sglang", ROWS);
+
+const KV_USAGE: &[&str] = &["token_usage"];
+const RUNNING: &[&str] = &["num_running_reqs"];
+
+const ROWS: &[MetricRow] = &[
+    MetricRow::number(KV_USAGE, Aggregation::Max, ValueSource::Value, |load| &mut load.kv_usage),
+    MetricRow::number(KV_USAGE, Aggregation::Min, ValueSource::Value, |load| {
+        &mut load.min_kv_usage
+    }),
+    MetricRow::sum(RUNNING, |load| &mut load.running),
+    MetricRow::number(RUNNING, Aggregation::Count, ValueSource::Value, |load| &mut load.engines),
+    MetricRow::sum(&["num_queue_reqs"], |load| &mut load.waiting),
+    MetricRow::sum(&["num_retracted_requests_total"], |load| &mut load.preemptions),
+    MetricRow::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
+    MetricRow::sum(&["generation_tokens_total"], |load| &mut load.generation_tokens),
+    MetricRow::number(&["page_size"], Aggregation::Max, ValueSource::Value, |load| {
+        &mut load.block_size
+    }),
+    // Until SGLang 0.5.9, instead of the gauge.
+    MetricRow::number(
+        &["cache_config_info"],
+        Aggregation::Max,
+        ValueSource::Label("page_size"),
+        |load| &mut load.block_size,
+    ),
+    MetricRow::sum(&["num_pages"], |load| &mut load.blocks),
+    MetricRow::sum(&["max_total_num_tokens"], |load| &mut load.kv_tokens),
+    MetricRow::sum(&["queue_time_seconds_sum"], |load| &mut load.queue_seconds),
+    MetricRow::sum(&["queue_time_seconds_count"], |load| &mut load.queued),
+];

@@ -1,0 +1,19 @@
+//! The metrics of Hugging Face's text-generation-inference. It does not report KV cache usage, and
+//! its gauges appear with the first request.
+
+use crate::dialect::EngineKind;
+use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+
+pub(super) static DIALECT: MetricsDialect = MetricsDialect::new(Some(EngineKind::Tgi), "tgi", ROWS);
+
+const RUNNING: &[&str] = &["batch_current_size"];
+
+const ROWS: &[MetricRow] = &[
+    MetricRow::sum(RUNNING, |load| &mut load.running),
+    MetricRow::number(RUNNING, Aggregation::Count, ValueSource::Value, |load| &mut load.engines),
+    MetricRow::sum(&["queue_size"], |load| &mut load.waiting),
+    MetricRow::sum(&["request_input_length_sum"], |load| &mut load.prompt_tokens),
+    MetricRow::sum(&["request_generated_tokens_sum"], |load| &mut load.generation_tokens),
+    MetricRow::sum(&["request_queue_duration_sum"], |load| &mut load.queue_seconds),
+    MetricRow::sum(&["request_queue_duration_count"], |load| &mut load.queued),
+];

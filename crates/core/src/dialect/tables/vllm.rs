@@ -1,0 +1,68 @@
+//! The metrics of vLLM from 0.6 to 0.33, with its Python or Rust front end. Counters of both end in
+//! `_total`.
+
+use crate::dialect::EngineKind;
+use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+
+pub(super) static DIALECT: MetricsDialect =
+    MetricsDialect::new(Some(EngineKind::Vllm), "vllm", ROWS);
+
+/// The second name was exported until vLLM 0.10.
+const KV_USAGE: &[&str] = &["kv_cache_usage_perc", "gpu_cache_usage_perc"];
+const RUNNING: &[&str] = &["num_requests_running"];
+/// The second name is that of older versions.
+const INTER_TOKEN_SECONDS: &[&str] =
+    &["inter_token_latency_seconds_sum", "time_per_output_token_seconds_sum"];
+const INTER_TOKEN_SECONDS_COUNT: &[&str] =
+    &["inter_token_latency_seconds_count", "time_per_output_token_seconds_count"];
+/// The labels are the cache settings.
+const CACHE_CONFIG: &[&str] = &["cache_config_info"];
+
+const ROWS: &[MetricRow] = &[
+    MetricRow::number(KV_USAGE, Aggregation::Max, ValueSource::Value, |load| &mut load.kv_usage),
+    MetricRow::number(KV_USAGE, Aggregation::Min, ValueSource::Value, |load| {
+        &mut load.min_kv_usage
+    }),
+    MetricRow::sum(RUNNING, |load| &mut load.running),
+    MetricRow::number(RUNNING, Aggregation::Count, ValueSource::Value, |load| &mut load.engines),
+    MetricRow::sum(&["num_requests_waiting"], |load| &mut load.waiting),
+    MetricRow::number(
+        &["num_requests_waiting_by_reason"],
+        Aggregation::Sum,
+        ValueSource::ValueWithLabel("reason", "capacity"),
+        |load| &mut load.waiting_capacity,
+    ),
+    MetricRow::sum(&["num_preemptions_total"], |load| &mut load.preemptions),
+    MetricRow::sum(&["prefix_cache_queries_total", "gpu_prefix_cache_queries_total"], |load| {
+        &mut load.prefix_queries
+    }),
+    MetricRow::sum(&["prefix_cache_hits_total", "gpu_prefix_cache_hits_total"], |load| {
+        &mut load.prefix_hits
+    }),
+    MetricRow::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
+    MetricRow::sum(&["generation_tokens_total"], |load| &mut load.generation_tokens),
+    MetricRow::number(CACHE_CONFIG, Aggregation::Max, ValueSource::Label("block_size"), |load| {
+        &mut load.block_size
+    }),
+    MetricRow::number(
+        CACHE_CONFIG,
+        Aggregation::Sum,
+        ValueSource::Label("num_gpu_blocks"),
+        |load| &mut load.blocks,
+    ),
+    MetricRow::sum(&["request_queue_time_seconds_sum"], |load| &mut load.queue_seconds),
+    MetricRow::sum(&["request_queue_time_seconds_count"], |load| &mut load.queued),
+    MetricRow::sum(&["request_prefill_time_seconds_sum"], |load| &mut load.prefill_seconds),
+    MetricRow::sum(&["request_prefill_time_seconds_count"], |load| &mut load.prefilled),
+    MetricRow::sum(&["time_to_first_token_seconds_sum"], |load| &mut load.first_token_seconds),
+    MetricRow::sum(&["time_to_first_token_seconds_count"], |load| &mut load.first_tokens),
+    MetricRow::sum(INTER_TOKEN_SECONDS, |load| &mut load.gap_seconds),
+    MetricRow::sum(INTER_TOKEN_SECONDS_COUNT, |load| &mut load.gaps),
+    MetricRow::number(
+        &["engine_sleep_state"],
+        Aggregation::Min,
+        ValueSource::ValueWithLabel("sleep_state", "awake"),
+        |load| &mut load.awake,
+    ),
+    MetricRow::adapters(&["lora_requests_info"]),
+];

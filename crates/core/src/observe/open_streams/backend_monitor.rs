@@ -1,0 +1,26 @@
+//! The reports between an exchange and its backend.
+
+use crate::record::{BackendCondition, ObservedResponse, RecentEngineTimes};
+use std::time::{Duration, Instant};
+
+/// The backend of an exchange: where its observers report to and read from.
+pub trait BackendMonitor: Send + Sync + 'static {
+    /// The load and state that the backend last reported.
+    fn condition(&self, now: Instant) -> BackendCondition;
+    /// Mean queue and prefill times of the requests that its engine finished recently.
+    fn recent_times(&self) -> RecentEngineTimes;
+    /// Records the time between two outputs of a stream.
+    fn on_gap(&self, gap: Duration);
+    /// The p99 of its recent output gaps, in seconds. `None`: too few samples.
+    fn usual_gap(&self) -> Option<f64>;
+    /// Records that one of its streams stalled (`true`), or that a stall ended (`false`).
+    fn on_stall(&self, is_stalled: bool);
+    /// Records the first output of a response: the prefill of its prompt is done.
+    fn on_first_output(&self, _now: Instant) {}
+    /// Mean tokens per output event of its streams, learned from exact counts. 1.0 before that.
+    fn tokens_per_event(&self) -> f64 {
+        1.0
+    }
+    /// Records the observations of a response that has ended.
+    fn on_answer(&self, _observed: &ObservedResponse) {}
+}

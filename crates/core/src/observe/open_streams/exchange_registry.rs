@@ -1,0 +1,260 @@
+//! The exchanges and response streams that are open.
+//!
+//! Each stream stores the time of its last output, and whether it waits for its backend, in atomics
+//! ([`StreamActivity`]). A periodic sweep over all streams detects stalls while they last; a stream
+//! pays one atomic store per frame.
+
+use super::backend_monitor::BackendMonitor;
+use super::stream_activity::StreamActivity;
+use super::stream_policy::{StreamPolicy, StreamRules};
+use super::stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo};
+use crate::openai::PhraseMatcher;
+use crate::record::{ResponseBuckets, SlowLimits};
+use crate::units;
+use arc_swap::ArcSwap;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// When a silence between two outputs is a stall, and how long it may last.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StallLimits {
+    /// Multiple of the p99 of the backend's recent output gaps above which a silence is a stall.
+    pub p99_multiplier: f64,
+    /// Shortest silence that is a stall.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub min_gap: Duration,
+    /// Silence after which the gateway aborts a stream. `null`: never.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub abort_after: Option<Duration>,
+}
+
+/// Settings of exchanges and their observers.
+#[derive(Debug, Clone, Default)]
+pub struct ObservationSettings {
+    /// When an open stream is stalled.
+    pub stalls: StallLimits,
+    /// Keep-alive comments and the handling of truncated streams.
+    pub streams: StreamRules,
+    /// When a finished request was slow.
+    pub slow: SlowLimits,
+    /// Phrases that mark a response as a model refusal.
+    pub phrases: Option<Arc<PhraseMatcher>>,
+    /// Bucket bounds of latency and token histograms.
+    pub scales: ResponseBuckets,
+}
+
+/// The registry of all open exchanges.
+#[derive(Debug)]
+pub struct ExchangeRegistry {
+    settings: ArcSwap<ObservationSettings>,
+    epoch: Instant,
+    open: AtomicUsize,
+    /// The gateway aborts what is still open.
+    is_shutting_down: AtomicBool,
+    streams: Mutex<StreamTable>,
+}
+
+#[derive(Debug, Default)]
+struct StreamTable {
+    next_key: u64,
+    open: BTreeMap<u64, Arc<StreamActivity>>,
+}
+
+/// The entry of a stream among the open ones, until it is dropped.
+#[derive(Debug)]
+pub struct StreamEntry {
+    registry: Arc<ExchangeRegistry>,
+    key: u64,
+    activity: Arc<StreamActivity>,
+}
+
+/// Counts an exchange as open until it is dropped. Holds the settings at its start.
+#[derive(Debug)]
+pub struct InFlightGuard(Arc<ExchangeRegistry>, Arc<ObservationSettings>);
+
+impl Default for StallLimits {
+    /// Ten times the p99 of the gaps, but at least one second. No stream is aborted.
+    fn default() -> Self {
+        Self { p99_multiplier: 10.0, min_gap: Duration::from_secs(1), abort_after: None }
+    }
+}
+
+// === impl StallLimits ===
+
+impl StallLimits {
+    fn threshold(&self, backend: &dyn BackendMonitor) -> Duration {
+        let seconds = backend.usual_gap().map(|gap| gap * self.p99_multiplier);
+        let from_gaps = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        from_gaps.unwrap_or_default().max(self.min_gap)
+    }
+}
+
+// === impl Live ===
+
+impl ExchangeRegistry {
+    /// An empty registry. `epoch` is the origin of its times.
+    pub fn new(settings: ObservationSettings, epoch: Instant) -> Arc<Self> {
+        Arc::new(Self {
+            settings: ArcSwap::from_pointee(settings),
+            epoch,
+            open: AtomicUsize::new(0),
+            is_shutting_down: AtomicBool::new(false),
+            streams: Mutex::default(),
+        })
+    }
+
+    /// Replaces the settings. Exchanges that are open keep theirs, but for the stall limits, which
+    /// apply to all at once.
+    pub fn change(&self, settings: ObservationSettings) {
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// Number of open exchanges.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Registers an exchange.
+    pub fn enter(self: &Arc<Self>) -> InFlightGuard {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        InFlightGuard(self.clone(), self.settings.load_full())
+    }
+
+    /// From now on, a dropped exchange counts as aborted by the gateway, not by its client.
+    pub fn begin_shutdown(&self) {
+        self.is_shutting_down.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the gateway is aborting open exchanges.
+    pub fn is_cutting(&self) -> bool {
+        self.is_shutting_down.load(Ordering::Relaxed)
+    }
+
+    /// Checks every stream once. Reports new stalls to their backends and records, aborts streams
+    /// whose silence or wait for a first output is too long, and requests keep-alive comments.
+    pub fn sweep(&self, now: Instant) {
+        let limits = self.settings.load().stalls;
+        let activities: Vec<Arc<StreamActivity>> =
+            self.lock_streams().open.values().cloned().collect();
+        for activity in activities {
+            activity.check_keep_alive(now);
+            if activity.is_first_output_overdue(now) {
+                activity.cut();
+            }
+            let Some(silent_for) = activity.backend_silence(now) else { continue };
+            if silent_for >= limits.threshold(&*activity.backend) {
+                activity.stall(now);
+            }
+            let abort_after = activity.terms.idle.or(limits.abort_after);
+            if abort_after.is_some_and(|limit| silent_for >= limit) {
+                activity.cut();
+            }
+        }
+    }
+
+    /// The state of the streams at `now`: totals over all, and the `max_oldest` streams that have
+    /// been open longest.
+    pub fn snapshot(&self, max_oldest: usize, now: Instant) -> OpenStreamsSnapshot {
+        let cloned_entry = |(key, activity): (&u64, &Arc<StreamActivity>)| (*key, activity.clone());
+        let activities: Vec<(u64, Arc<StreamActivity>)> =
+            self.lock_streams().open.iter().map(cloned_entry).collect();
+        let mut snapshot =
+            OpenStreamsSnapshot { count: activities.len(), ..OpenStreamsSnapshot::default() };
+        for (sequence_number, activity) in activities {
+            let (phase, silent_for) = activity.phase(now);
+            let tokens = activity.tokens();
+            snapshot.tokens += tokens;
+            *snapshot.phases.entry(phase).or_default() += 1;
+            if snapshot.oldest.len() < max_oldest {
+                let subject = activity.subject.clone();
+                snapshot.oldest.push(OpenStream {
+                    number: sequence_number,
+                    subject,
+                    phase,
+                    tokens,
+                    since_last_output: silent_for,
+                });
+            }
+        }
+        snapshot
+    }
+
+    /// The origin of the registry's times: when the gateway started.
+    pub fn epoch(&self) -> Instant {
+        self.epoch
+    }
+
+    fn add_stream(
+        self: &Arc<Self>,
+        backend: Arc<dyn BackendMonitor>,
+        subject: StreamInfo,
+        terms: StreamPolicy,
+        now: Instant,
+    ) -> StreamEntry {
+        let activity = Arc::new(StreamActivity::new(backend, subject, terms, self.epoch, now));
+        let mut streams = self.lock_streams();
+        let key = streams.next_key;
+        streams.next_key += 1;
+        streams.open.insert(key, activity.clone());
+        StreamEntry { registry: self.clone(), key, activity }
+    }
+
+    fn lock_streams(&self) -> std::sync::MutexGuard<'_, StreamTable> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Presence ===
+
+impl InFlightGuard {
+    /// Registers the response stream of `backend`.
+    pub fn stream(
+        &self,
+        backend: Arc<dyn BackendMonitor>,
+        subject: StreamInfo,
+        terms: StreamPolicy,
+        now: Instant,
+    ) -> StreamEntry {
+        self.0.add_stream(backend, subject, terms, now)
+    }
+
+    /// Whether the gateway is aborting open exchanges.
+    pub fn is_cutting(&self) -> bool {
+        self.0.is_cutting()
+    }
+
+    /// The settings at the start of the exchange.
+    pub fn settings(&self) -> &ObservationSettings {
+        &self.1
+    }
+}
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// === impl Place ===
+
+impl StreamEntry {
+    /// The activity of the stream.
+    pub fn pulse(&self) -> &Arc<StreamActivity> {
+        &self.activity
+    }
+}
+
+impl Drop for StreamEntry {
+    fn drop(&mut self) {
+        self.registry.lock_streams().open.remove(&self.key);
+        // A concurrent sweep can have marked the stream as stalled after it ended.
+        self.activity.on_end(self.registry.epoch);
+    }
+}

@@ -1,0 +1,219 @@
+//! Activity of one response stream: the time of its last output, and whether it waits for its
+//! backend or its client. The stream stores atomics that a periodic sweep over all streams reads.
+
+use super::backend_monitor::BackendMonitor;
+use super::stream_policy::StreamPolicy;
+use super::stream_snapshot::{StreamInfo, StreamPhase};
+use crate::record::Stall;
+use futures_util::task::AtomicWaker;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// The state of one open stream that sweeps and snapshots read.
+pub struct StreamActivity {
+    pub(super) backend: Arc<dyn BackendMonitor>,
+    epoch: Instant,
+    pub(super) terms: StreamPolicy,
+    pub(super) subject: StreamInfo,
+    /// Tokens so far: exact where events report their counts, else one per event with output.
+    tokens: AtomicU64,
+    /// Nanoseconds from the epoch to the last output; 0 before the first and after the end.
+    last_output_nanos: AtomicU64,
+    /// Nanoseconds from the epoch to the deadline of the first output; 0 once it has come, or if
+    /// there is no deadline.
+    first_output_deadline_nanos: AtomicU64,
+    /// Nanoseconds from the epoch to the last byte. Maintained only if keep-alive comments are on.
+    last_byte_nanos: AtomicU64,
+    needs_keep_alive: AtomicBool,
+    /// The stream waits for bytes of its backend, not for its client to read.
+    waits_for_backend: AtomicBool,
+    is_stalled: AtomicBool,
+    stall: Mutex<Option<Stall>>,
+    is_aborted: AtomicBool,
+    waker: AtomicWaker,
+}
+
+/// Silence of a stream whose client does not read, after which its phase is [`Phase::Held`].
+const WRITE_BLOCKED_AFTER: Duration = Duration::from_secs(1);
+
+impl StreamActivity {
+    pub(super) fn new(
+        backend: Arc<dyn BackendMonitor>,
+        subject: StreamInfo,
+        terms: StreamPolicy,
+        epoch: Instant,
+        now: Instant,
+    ) -> Self {
+        let since_epoch = |instant| nanos_since(epoch, instant);
+        Self {
+            backend,
+            epoch,
+            subject,
+            tokens: AtomicU64::new(0),
+            last_output_nanos: AtomicU64::new(0),
+            first_output_deadline_nanos: AtomicU64::new(
+                terms.first_output_by.map(since_epoch).unwrap_or_default(),
+            ),
+            last_byte_nanos: AtomicU64::new(since_epoch(now)),
+            needs_keep_alive: AtomicBool::new(false),
+            terms,
+            waits_for_backend: AtomicBool::new(true),
+            is_stalled: AtomicBool::new(false),
+            stall: Mutex::default(),
+            is_aborted: AtomicBool::new(false),
+            waker: AtomicWaker::new(),
+        }
+    }
+
+    /// Records output, and the gap before it. Returns the stall that it ends.
+    pub fn on_output(&self, now: Instant, gap: Option<Duration>) -> Option<Stall> {
+        self.last_output_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
+        self.first_output_deadline_nanos.store(0, Ordering::Relaxed);
+        if let Some(gap) = gap {
+            self.backend.on_gap(gap);
+        }
+        self.end_stall_if_any(now)
+    }
+
+    /// Sets the number of tokens so far.
+    pub fn count(&self, tokens: u64) {
+        self.tokens.store(tokens, Ordering::Relaxed);
+    }
+
+    /// Number of tokens so far.
+    pub(super) fn tokens(&self) -> u64 {
+        self.tokens.load(Ordering::Relaxed)
+    }
+
+    /// The phase, and the time since the last output. `None`: no output yet, or the stream ended.
+    pub(super) fn phase(&self, now: Instant) -> (StreamPhase, Option<Duration>) {
+        let last_output = self.last_output_nanos.load(Ordering::Relaxed);
+        let elapsed_since = |last_output| {
+            now.saturating_duration_since(self.epoch + Duration::from_nanos(last_output))
+        };
+        let silent_for = (last_output > 0).then(|| elapsed_since(last_output));
+        let is_waiting = self.waits_for_backend.load(Ordering::Relaxed);
+        let phase = match silent_for {
+            None if self.tokens() > 0 => StreamPhase::Ending,
+            None => StreamPhase::Prefill,
+            Some(_) if self.is_stalled.load(Ordering::Relaxed) => StreamPhase::Stalled,
+            Some(silent_for) if !is_waiting && silent_for >= WRITE_BLOCKED_AFTER => {
+                StreamPhase::Held
+            }
+            Some(_) => StreamPhase::Decode,
+        };
+        (phase, silent_for)
+    }
+
+    /// Records the end of the stream. Returns the stall that it ends.
+    pub fn on_end(&self, now: Instant) -> Option<Stall> {
+        self.last_output_nanos.store(0, Ordering::Relaxed);
+        self.first_output_deadline_nanos.store(0, Ordering::Relaxed);
+        self.end_stall_if_any(now)
+    }
+
+    /// Records bytes from the backend.
+    pub fn on_bytes(&self, now: Instant) {
+        self.set_waits_for_backend(false);
+        if self.terms.rules.keep_alive.is_some() {
+            self.last_byte_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a keep-alive comment is due. Resets the request for it.
+    pub fn take_keep_alive(&self, now: Instant) -> bool {
+        let needs_keep_alive = self.needs_keep_alive.swap(false, Ordering::Relaxed);
+        if needs_keep_alive {
+            self.last_byte_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
+        }
+        needs_keep_alive
+    }
+
+    pub(super) fn check_keep_alive(&self, now: Instant) {
+        let Some(interval) = self.terms.rules.keep_alive else { return };
+        let last_byte_nanos = self.last_byte_nanos.load(Ordering::Relaxed);
+        let last_byte = self.epoch + Duration::from_nanos(last_byte_nanos);
+        let waits_for_backend = self.waits_for_backend.load(Ordering::Relaxed);
+        if waits_for_backend && now.saturating_duration_since(last_byte) >= interval {
+            self.needs_keep_alive.store(true, Ordering::Relaxed);
+            self.waker.wake();
+        }
+    }
+
+    pub(super) fn is_first_output_overdue(&self, now: Instant) -> bool {
+        let deadline = self.first_output_deadline_nanos.load(Ordering::Relaxed);
+        deadline > 0 && nanos_since(self.epoch, now) >= deadline
+    }
+
+    pub(super) fn cut(&self) {
+        self.is_aborted.store(true, Ordering::Relaxed);
+        self.waker.wake();
+    }
+
+    /// Sets whether the stream waits for its backend (`true`) or for its client to read (`false`).
+    pub fn set_waits_for_backend(&self, is_waiting: bool) {
+        self.waits_for_backend.store(is_waiting, Ordering::Relaxed);
+    }
+
+    /// Whether to abort the stream. `waker` is woken when that changes.
+    pub fn is_cut(&self, waker: &Waker) -> bool {
+        self.waker.register(waker);
+        self.is_aborted.load(Ordering::Relaxed)
+    }
+
+    /// Time since the last output, if the stream waits for its backend. `None` before the first
+    /// output and after the end.
+    pub(super) fn backend_silence(&self, now: Instant) -> Option<Duration> {
+        let last_output = self.last_output_nanos.load(Ordering::Relaxed);
+        let is_waiting = last_output > 0 && self.waits_for_backend.load(Ordering::Relaxed);
+        let last_output = self.epoch + Duration::from_nanos(last_output);
+        is_waiting.then(|| now.saturating_duration_since(last_output))
+    }
+
+    pub(super) fn stall(&self, now: Instant) {
+        let mut stall = self.stall.lock().unwrap_or_else(PoisonError::into_inner);
+        let last_output = self.last_output_nanos.load(Ordering::Relaxed);
+        // The stream may have ended concurrently.
+        if stall.is_some() || last_output == 0 {
+            return;
+        }
+        *stall = Some(Stall {
+            last_output_at: self.epoch + Duration::from_nanos(last_output),
+            detected_at: now,
+            ended_at: None,
+            condition: self.backend.condition(now),
+        });
+        self.is_stalled.store(true, Ordering::Release);
+        self.backend.on_stall(true);
+    }
+
+    fn end_stall_if_any(&self, now: Instant) -> Option<Stall> {
+        if !self.is_stalled.load(Ordering::Acquire) {
+            return None;
+        }
+        self.end_stall(now)
+    }
+
+    fn end_stall(&self, now: Instant) -> Option<Stall> {
+        let mut stall = self.stall.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_stalled.store(false, Ordering::Release);
+        let ended = stall.take()?;
+        self.backend.on_stall(false);
+        Some(Stall { ended_at: Some(now), ..ended })
+    }
+}
+
+/// Nanoseconds from `epoch` to a later instant, at least 1.
+fn nanos_since(epoch: Instant, instant: Instant) -> u64 {
+    (instant.saturating_duration_since(epoch).as_nanos() as u64).max(1)
+}
+
+impl std::fmt::Debug for StreamActivity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamActivity")
+            .field("last_output_nanos", &self.last_output_nanos)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,93 @@
+//! Snapshots of open streams, for the admin API.
+
+use crate::headers::RequestId;
+use crate::record::{BackendId, ClientIdentity, ModelLabel, RequestRecord};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Identity of a stream. It contains no part of a prompt or a response.
+#[derive(Debug, Clone)]
+pub struct StreamInfo {
+    /// The `x-request-id` of the request.
+    pub request_id: RequestId,
+    /// The model as a label.
+    pub model: ModelLabel,
+    /// The backend that serves the stream.
+    pub backend: Option<BackendId>,
+    /// The client's identity, if it authenticated with a key.
+    pub caller: Option<Arc<ClientIdentity>>,
+    /// When the request head was read.
+    pub accepted: Instant,
+}
+
+/// The phase of an open stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StreamPhase {
+    /// The response head has come, but no output.
+    Prefill,
+    /// Output is coming.
+    Decode,
+    /// The backend has sent no output for longer than its stall threshold.
+    Stalled,
+    /// The client does not read what has come.
+    Held,
+    /// The last event has come, but not the end of the body.
+    Ending,
+}
+
+/// One stream at one moment.
+#[derive(Debug, Clone)]
+pub struct OpenStream {
+    /// Sequence number of the stream since the start of the gateway, from 0.
+    pub number: u64,
+    /// The identity of the stream.
+    pub subject: StreamInfo,
+    /// The phase of the stream.
+    pub phase: StreamPhase,
+    /// Tokens so far: exact where events report their counts, else one per event with output.
+    pub tokens: u64,
+    /// Time since the last output. `None`: none has come, or the last event has come.
+    pub since_last_output: Option<Duration>,
+}
+
+/// All streams at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct OpenStreamsSnapshot {
+    /// Number of open streams.
+    pub count: usize,
+    /// Number of open streams by phase.
+    pub phases: BTreeMap<StreamPhase, usize>,
+    /// Tokens of all open streams so far.
+    pub tokens: u64,
+    /// The streams that have been open longest, in the order in which their response heads came.
+    pub oldest: Vec<OpenStream>,
+}
+
+// === impl Subject, Phase ===
+
+impl StreamInfo {
+    /// The identity of the stream that answers the request of `record`.
+    pub(in crate::observe) fn from_record(record: &RequestRecord) -> Self {
+        Self {
+            request_id: record.request_id.clone(),
+            model: record.model.clone(),
+            backend: record.backend().cloned(),
+            caller: record.caller.clone(),
+            accepted: record.timings.accepted,
+        }
+    }
+}
+
+impl StreamPhase {
+    /// The name in the admin API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+            Self::Stalled => "stalled",
+            Self::Held => "held",
+            Self::Ending => "ending",
+        }
+    }
+}

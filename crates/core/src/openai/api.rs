@@ -1,0 +1,62 @@
+//! The APIs whose requests and responses the gateway parses.
+
+/// The APIs whose requests and responses the gateway parses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Api {
+    /// `POST /v1/chat/completions`
+    Chat,
+    /// `POST /v1/completions`
+    Completions,
+    /// `POST /v1/responses`
+    Responses,
+    /// `POST /v1/messages`, in the Anthropic format
+    Messages,
+    /// `POST /v1/embeddings`
+    Embeddings,
+    /// `POST /v1/audio/transcriptions` and `/v1/audio/translations`
+    Audio,
+    /// Any other inference API. The gateway measures the HTTP exchange, and reads the usage if the
+    /// response has one.
+    Other,
+}
+
+impl Api {
+    /// All APIs, for tables and tests.
+    pub const ALL: [Self; 7] = [
+        Self::Chat,
+        Self::Completions,
+        Self::Responses,
+        Self::Messages,
+        Self::Embeddings,
+        Self::Audio,
+        Self::Other,
+    ];
+
+    /// Name in metrics and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Completions => "completions",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
+            Self::Embeddings => "embeddings",
+            Self::Audio => "audio",
+            Self::Other => "other",
+        }
+    }
+
+    /// Whether the response is text that a model generates token by token.
+    pub const fn generates(self) -> bool {
+        matches!(self, Self::Chat | Self::Completions | Self::Responses | Self::Messages)
+    }
+
+    /// `gen_ai.operation.name` of the OpenTelemetry GenAI semantic conventions v1.41.
+    pub const fn operation(self) -> &'static str {
+        match self {
+            Self::Chat | Self::Responses | Self::Messages => "chat",
+            Self::Completions => "text_completion",
+            Self::Embeddings => "embeddings",
+            Self::Audio | Self::Other => "generate_content",
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The content of one event of a response, independent of the API.
+
+use std::time::Duration;
+
+/// The content of one event of a stream, or of a complete response.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Delta {
+    /// The kind of output that the event carries. `None`: no output.
+    pub output: Option<OutputKind>,
+    /// Exact number of output tokens of the event, if the event reports it.
+    pub tokens: Option<u32>,
+    /// Index of the choice that the event belongs to. With several choices, that of the last one.
+    pub choice: usize,
+    /// Finish reason of a choice that ends with this event.
+    pub finish: Option<FinishReason>,
+    /// Token counts of the whole request so far.
+    pub usage: Option<Usage>,
+    /// The event is the one that `stream_options.include_usage` requests: it has usage and no
+    /// choice.
+    pub is_usage_event: bool,
+    /// Times that the engine reports for the request.
+    pub engine: Option<EngineTimes>,
+    /// An error that the backend reports inside the response.
+    pub error: Option<InBandError>,
+    /// The event is the last one that the API defines. Later data is not output.
+    pub terminal: bool,
+    /// The data is not a valid event of this API.
+    pub malformed: bool,
+}
+
+/// The kind of output that an event carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OutputKind {
+    /// Tokens without text: reasoning or answer, the event does not show which.
+    Unspecified,
+    /// Reasoning text.
+    Reasoning,
+    /// Answer text or a tool call.
+    Answer,
+}
+
+/// Token counts of a request, as the engine reports them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens, including those from the prefix cache.
+    pub input: Option<u64>,
+    /// Generated tokens, including reasoning.
+    pub output: Option<u64>,
+    /// Prompt tokens that came from the prefix cache.
+    pub cached: Option<u64>,
+    /// Prompt tokens that this request added to the prefix cache.
+    pub cache_created: Option<u64>,
+    /// Generated tokens that were reasoning.
+    pub reasoning: Option<u64>,
+}
+
+/// Times of a request, as the engine reports them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EngineTimes {
+    /// From the arrival of the request in the engine to its scheduling.
+    pub queue: Option<Duration>,
+    /// From the scheduling to the first token.
+    pub prefill: Option<Duration>,
+    /// From the first token to the last one.
+    pub decode: Option<Duration>,
+}
+
+/// Why a choice ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// The model generated its end token, or a stop string or stop token.
+    Stop,
+    /// The token limit of the request or of the model was reached.
+    Length,
+    /// The model calls a tool.
+    ToolCalls,
+    /// A content filter ended the choice, or the model declined.
+    ContentFilter,
+    /// The engine aborted the request, for example because it shuts down.
+    Abort,
+    /// The engine failed.
+    Error,
+    /// The engine detected repetitive output.
+    Repetition,
+    /// A finish reason that the gateway does not know.
+    Other,
+}
+
+/// An error that the backend reports inside a 200 response, or in the body of an error response.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InBandError {
+    /// `error.code`, a number or a string in the response.
+    pub code: Option<Box<str>>,
+    /// `error.type`
+    pub kind: Option<Box<str>>,
+}
+
+// === impl Usage ===
+
+impl Usage {
+    /// Merges a later report of the same request: its counts replace earlier ones, absent counts
+    /// keep the earlier value.
+    pub fn absorb(&mut self, later: &Usage) {
+        self.input = later.input.or(self.input);
+        self.output = later.output.or(self.output);
+        self.cached = later.cached.or(self.cached);
+        self.cache_created = later.cache_created.or(self.cache_created);
+        self.reasoning = later.reasoning.or(self.reasoning);
+    }
+}
+
+// === impl FinishReason ===
+
+impl FinishReason {
+    /// All finish reasons, for tables and tests.
+    pub const ALL: [Self; 8] = [
+        Self::Stop,
+        Self::Length,
+        Self::ToolCalls,
+        Self::ContentFilter,
+        Self::Abort,
+        Self::Error,
+        Self::Repetition,
+        Self::Other,
+    ];
+
+    /// Parses the finish reason, stop reason or incomplete reason of any API.
+    pub fn parse(raw: &str) -> Self {
+        match raw {
+            "stop" | "end_turn" | "stop_sequence" => Self::Stop,
+            "length" | "max_tokens" | "max_output_tokens" => Self::Length,
+            "tool_calls" | "tool_use" | "function_call" => Self::ToolCalls,
+            "content_filter" | "refusal" => Self::ContentFilter,
+            "abort" => Self::Abort,
+            "error" => Self::Error,
+            "repetition" => Self::Repetition,
+            _ => Self::Other,
+        }
+    }
+
+    /// Name in metrics, logs and spans: OpenAI's name where OpenAI defines one.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::ContentFilter => "content_filter",
+            Self::Abort => "abort",
+            Self::Error => "error",
+            Self::Repetition => "repetition",
+            Self::Other => "other",
+        }
+    }
+}

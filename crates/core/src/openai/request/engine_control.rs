@@ -1,0 +1,373 @@
+//! The table of request fields and headers that control the engine instead of the response, each
+//! with its default action and the permission that lets a client use it. The security guide shows
+//! the same table.
+//!
+//! A field is in the table if it lets a client make the engine connect, read or run something,
+//! replace the prompt that the gateway sees, or affect other tenants: the queue, the caches, stored
+//! responses, the names in KV events. The names come from the request models of vLLM 0.32, SGLang
+//! and TensorRT-LLM.
+
+use super::Splice;
+use crate::openai::Api;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::ops::{BitOr, Range};
+
+/// A permission to use an engine-control field or header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Permission {
+    /// `kv_transfer_params`, and the fields of SGLang and TensorRT-LLM for KV cache transfer.
+    KvTransfer,
+    /// `ec_transfer_params`.
+    EcTransfer,
+    /// `vllm_xargs`: parameters of logits processors and other plugins of the engine.
+    Xargs,
+    /// `vllm_xargs.kv_cache_report_mode`. It needs the permission `xargs` too.
+    KvCacheReport,
+    /// `session_id` and `X-Session-ID`: the name of the session in KV events.
+    SessionId,
+    /// `priority` and `X-Vllm-Priority`.
+    Priority,
+    /// A `cache_salt` of the client. It is forwarded unchanged even if `access.cache_salt` is set.
+    CacheSalt,
+    /// `X-data-parallel-rank`, and SGLang's fields for the data-parallel rank.
+    DataParallelRank,
+    /// `request_id` of a Responses request: an id of the stored response that the client selects.
+    RequestId,
+    /// `chat_template`.
+    ChatTemplate,
+    /// `prompt_embeds`.
+    PromptEmbeds,
+    /// LoRA adapters selected by a field other than `model`.
+    Lora,
+}
+
+/// A set of permissions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Permissions(u16);
+
+/// How the gateway handles a field or header if the client does not have the permission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ControlAction {
+    /// It rejects the request with 400.
+    Refuse,
+    /// It removes a header. In a body it replaces a string with this JSON value, which the engine
+    /// reads as "not set"; it rejects a value of another type with 400.
+    Strip(&'static str),
+    /// It forwards the field or header unchanged.
+    Pass,
+}
+
+/// A row of the table: one field or header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineControl {
+    /// Name of the header in lower case, or path of the field in a JSON body.
+    pub name: &'static str,
+    /// The permission to use it.
+    pub permission: Permission,
+    /// The action without the permission.
+    pub action: ControlAction,
+    /// The only API with an effect of the field. `None`: any API.
+    pub api: Option<Api>,
+    /// The effect on the engine, for the documentation.
+    pub effect: &'static str,
+}
+
+/// A field of the table that a request uses. A `null` does not count as a use, and neither does a
+/// `priority` of 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsedControl {
+    /// The row of the field.
+    pub control: &'static EngineControl,
+    /// Byte range of the value in the body, with its quotes. `None`: the value is no string.
+    pub text: Option<Range<usize>>,
+}
+
+/// An edit of one field of a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldEdit {
+    /// Name of the field.
+    pub field: &'static str,
+    /// The edit.
+    pub splice: Splice,
+}
+
+const fn control(
+    name: &'static str,
+    permission: Permission,
+    action: ControlAction,
+    effect: &'static str,
+) -> EngineControl {
+    EngineControl { name, permission, action, api: None, effect }
+}
+
+use ControlAction::{Pass, Refuse, Strip};
+use Permission as P;
+
+/// The body fields. Form fields have the same names.
+pub static FIELDS: [EngineControl; 24] = [
+    control(
+        "kv_transfer_params",
+        P::KvTransfer,
+        Refuse,
+        "makes the engine connect to `remote_host`; `prompt_token_ids` in it replaces the prompt",
+    ),
+    control("ec_transfer_params", P::EcTransfer, Refuse, "makes the engine fetch encoder caches"),
+    control(
+        "vllm_xargs",
+        P::Xargs,
+        Refuse,
+        "goes to plugins of the engine as it is; new engine parameters appear here first",
+    ),
+    control(
+        "vllm_xargs.kv_transfer_params",
+        P::KvTransfer,
+        Refuse,
+        "the engine reads it as `kv_transfer_params`",
+    ),
+    control(
+        "vllm_xargs.ec_transfer_params",
+        P::EcTransfer,
+        Refuse,
+        "the engine reads it as `ec_transfer_params`",
+    ),
+    control(
+        "vllm_xargs.kv_cache_report_mode",
+        P::KvCacheReport,
+        Refuse,
+        "makes KV events announce cached blocks again",
+    ),
+    control("vllm_xargs.session_id", P::SessionId, Strip("\"\""), "names the session in KV events"),
+    control("session_id", P::SessionId, Strip("null"), "names the session in KV events"),
+    control("priority", P::Priority, Refuse, "goes before or after others in the engine's queue"),
+    control(
+        "cache_salt",
+        P::CacheSalt,
+        Pass,
+        "chooses who shares a prefix cache; `access.cache_salt` binds it to the tenant",
+    ),
+    EngineControl {
+        api: Some(Api::Responses),
+        ..control(
+            "request_id",
+            P::RequestId,
+            Refuse,
+            "names the stored answer, and replaces one of that name",
+        )
+    },
+    control(
+        "chat_template",
+        P::ChatTemplate,
+        Refuse,
+        "a program that writes the prompt, if vLLM trusts it",
+    ),
+    control("chat_template_kwargs.chat_template", P::ChatTemplate, Refuse, "the same"),
+    control(
+        "prompt_embeds",
+        P::PromptEmbeds,
+        Refuse,
+        "a prompt that nobody can read, and that can crash the engine",
+    ),
+    control("prompt_token_ids", P::KvTransfer, Refuse, "TensorRT-LLM: replaces the prompt"),
+    control(
+        "disaggregated_params",
+        P::KvTransfer,
+        Refuse,
+        "TensorRT-LLM: makes the engine fetch a KV cache",
+    ),
+    control("bootstrap_host", P::KvTransfer, Refuse, "SGLang: makes the engine connect there"),
+    control("bootstrap_room", P::KvTransfer, Refuse, "SGLang: takes the KV cache of a transfer"),
+    control("custom_logit_processor", P::Xargs, Refuse, "SGLang: code that the engine runs"),
+    control("data_parallel_rank", P::DataParallelRank, Refuse, "SGLang: picks the engine"),
+    control("routed_dp_rank", P::DataParallelRank, Refuse, "SGLang: picks the engine"),
+    control("lora", P::Lora, Refuse, "llama.cpp: picks adapters, whatever `model` says"),
+    control("lora_path", P::Lora, Refuse, "SGLang: picks an adapter, whatever `model` says"),
+    control("lora_request", P::Lora, Refuse, "TensorRT-LLM: loads an adapter from a path"),
+];
+
+/// The headers. Headers that are removed for all clients are in [`crate::headers`].
+pub static HEADERS: [EngineControl; 3] = [
+    control("x-session-id", P::SessionId, Strip(""), "names the session in KV events"),
+    control("x-data-parallel-rank", P::DataParallelRank, Strip(""), "picks the engine"),
+    control("x-vllm-priority", P::Priority, Strip(""), "as `priority`, and wins over it"),
+];
+
+/// The rows of the table in the security guide, in Markdown.
+pub fn table() -> impl Iterator<Item = String> {
+    let fields = FIELDS.iter().map(|control| (control, "field"));
+    fields.chain(HEADERS.iter().map(|control| (control, "header"))).map(|(control, kind)| {
+        let EngineControl { name, permission, action, api, effect } = control;
+        let action = match action {
+            Refuse => "400",
+            Strip(_) => "removed",
+            Pass => "forwarded",
+        };
+        let api = if *api == Some(Api::Responses) { " of Responses" } else { "" };
+        format!("| {kind}{api} `{name}` | {effect} | {action} | `{}` |", permission.as_str())
+    })
+}
+
+/// Paths without a `cache_salt` in the request models of vLLM.
+const PATHS_WITHOUT_CACHE_SALT: [&str; 4] =
+    ["/tokenize", "/detokenize", "/v1/messages/count_tokens", "/v2/embed"];
+
+/// Whether vLLM reads `cache_salt` in requests to this path.
+pub fn supports_cache_salt(api: Option<Api>, path: &str) -> bool {
+    match api {
+        None | Some(Api::Audio) => false,
+        Some(Api::Other) => !PATHS_WITHOUT_CACHE_SALT.contains(&path),
+        Some(_) => true,
+    }
+}
+
+/// The row of a form field.
+pub(super) fn find_form_field(name: &str) -> Option<&'static EngineControl> {
+    FIELDS.iter().find(|control| control.name == name)
+}
+
+/// The row of a body field, by its index in [`FIELDS`].
+pub(super) fn at(index: u8) -> &'static EngineControl {
+    &FIELDS[usize::from(index)]
+}
+
+// === impl Permission, Permissions ===
+
+impl Permission {
+    /// Name in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::KvTransfer => "kv_transfer",
+            Self::EcTransfer => "ec_transfer",
+            Self::Xargs => "xargs",
+            Self::KvCacheReport => "kv_cache_report",
+            Self::SessionId => "session_id",
+            Self::Priority => "priority",
+            Self::CacheSalt => "cache_salt",
+            Self::DataParallelRank => "data_parallel_rank",
+            Self::RequestId => "request_id",
+            Self::ChatTemplate => "chat_template",
+            Self::PromptEmbeds => "prompt_embeds",
+            Self::Lora => "lora",
+        }
+    }
+}
+
+impl Permissions {
+    /// The set of the permissions in a list.
+    pub fn new(list: &[Permission]) -> Self {
+        Self(list.iter().fold(0, |set, permission| set | 1 << *permission as u16))
+    }
+
+    /// Whether the set has this permission.
+    pub const fn allow(self, permission: Permission) -> bool {
+        self.0 & 1 << permission as u16 != 0
+    }
+
+    /// The edits that a body with these fields needs. Fails with the first field that must be
+    /// rejected.
+    pub fn check(
+        self,
+        used: &[UsedControl],
+        api: Option<Api>,
+    ) -> Result<Vec<FieldEdit>, &'static EngineControl> {
+        let mut edits = Vec::new();
+        for UsedControl { control, text } in used {
+            let has_effect = control.api.is_none() || control.api == api;
+            if self.allow(control.permission) || !has_effect {
+                continue;
+            }
+            match (control.action, text) {
+                (Pass, _) => {}
+                (Strip(unset), Some(range)) => edits.push(FieldEdit {
+                    field: control.name,
+                    splice: Splice::replace(range.clone(), unset),
+                }),
+                (Refuse | Strip(_), _) => return Err(control),
+            }
+        }
+        Ok(edits)
+    }
+
+    /// Whether the header must be removed. `name` is in lower case.
+    pub fn strips_header(self, name: &str) -> bool {
+        HEADERS.iter().any(|control| control.name == name && !self.allow(control.permission))
+    }
+}
+
+impl BitOr for Permissions {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::request_fields::RequestFields;
+    use serde_json::{Value, json};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_row_has_a_unique_name_and_a_permission_with_its_configuration_name() {
+        let rows = || FIELDS.iter().chain(&HEADERS);
+        let names: BTreeSet<&str> = rows().map(|control| control.name).collect();
+        assert_eq!(names.len(), rows().count());
+        assert!(FIELDS.len() <= 32, "the parser has 32 bits");
+        for EngineControl { permission, .. } in rows() {
+            assert_eq!(json!(permission), json!(permission.as_str()));
+            let single = Permissions::new(&[*permission]);
+            let allowed: Vec<_> = rows().filter(|row| single.allow(row.permission)).collect();
+            assert!(allowed.iter().all(|row| row.permission == *permission));
+        }
+        assert!(HEADERS.iter().all(|header| header.name == header.name.to_ascii_lowercase()));
+    }
+
+    #[test]
+    fn a_union_has_the_permissions_of_both_sets() {
+        let both = Permissions::new(&[P::KvTransfer]) | Permissions::new(&[P::Lora]);
+        assert!(both.allow(P::KvTransfer) && both.allow(P::Lora) && !both.allow(P::Xargs));
+        assert!(!Permissions::default().allow(P::KvTransfer));
+        assert!(Permissions::default().strips_header("x-session-id"));
+        assert!(!Permissions::default().strips_header("x-request-id"));
+    }
+
+    #[test]
+    fn a_string_is_replaced_in_place_and_other_types_are_rejected() {
+        let body = r#"{"session_id":"a\"b" ,"n":1}"#;
+        let fields = RequestFields::parse(body.as_bytes()).unwrap();
+        let edits = Permissions::default().check(&fields.controls, Some(Api::Chat)).unwrap();
+        let edited = Splice::apply(edits.iter().map(|edit| &edit.splice), body.as_bytes());
+        assert_eq!(edited, r#"{"session_id":null ,"n":1}"#);
+        for value in ["1", "true", "[]", "{}"] {
+            let fields =
+                RequestFields::parse(format!("{{\"session_id\":{value}}}").as_bytes()).unwrap();
+            let rejected = Permissions::default().check(&fields.controls, None).unwrap_err();
+            assert_eq!(rejected.name, "session_id", "{value}");
+        }
+    }
+
+    #[test]
+    fn a_request_id_is_rejected_where_it_names_a_stored_response() {
+        let fields = RequestFields::parse(br#"{"request_id":"resp_of_another"}"#).unwrap();
+        let none = Permissions::default();
+        assert!(none.check(&fields.controls, Some(Api::Responses)).is_err());
+        assert_eq!(none.check(&fields.controls, Some(Api::Chat)), Ok(Vec::new()));
+        let allowed = Permissions::new(&[P::RequestId]);
+        assert_eq!(allowed.check(&fields.controls, Some(Api::Responses)), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_member_is_inserted_into_any_object() {
+        for body in ["{}", " { }", "{\"a\":{}}", "{ \"a\":1}"] {
+            let splice = Splice::insert(body.as_bytes(), "\"s\":\"x\"").unwrap();
+            let edited = Splice::apply([&splice], body.as_bytes());
+            let mut expected: Value = serde_json::from_str(body).unwrap();
+            expected["s"] = json!("x");
+            assert_eq!(serde_json::from_slice::<Value>(&edited).unwrap(), expected, "{body}");
+        }
+        assert_eq!(Splice::insert(b"[]", ""), None);
+    }
+}

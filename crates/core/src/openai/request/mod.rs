@@ -1,0 +1,17 @@
+//! The fields of a request body, and edits of its bytes.
+
+mod generation_parameters;
+pub mod prompt;
+mod request_body_error;
+mod splice;
+
+pub mod engine_control;
+
+pub mod request_fields;
+
+pub mod form;
+#[cfg(test)]
+mod tests;
+
+pub use generation_parameters::GenerationParameters;
+pub use splice::{ModelSpan, Splice};

@@ -1,0 +1,316 @@
+//! Builds the [`Delta`] of one event from the fields that the JSON scanner reports.
+
+use super::response_summary::ResponseSummary;
+use crate::json::JsonValue;
+use crate::openai::shapes::ResponseField;
+use crate::openai::{Delta, EngineTimes, FinishReason, InBandError, OutputKind, Usage};
+
+/// The state of the event that is being parsed.
+#[derive(Debug, Default)]
+pub(super) struct DeltaBuilder {
+    current_choice: ChoiceDelta,
+    /// Number of choices in the event.
+    choice_count: u32,
+    /// Index of the last choice in the event.
+    last_index: usize,
+    output: Option<OutputKind>,
+    tokens: Option<u32>,
+    finish_reason: Option<FinishReason>,
+    /// The event has a `choices` array, which may be empty.
+    has_choices: bool,
+    usage: Option<Usage>,
+    total_tokens: Option<u64>,
+    engine_times: Option<EngineTimes>,
+    error: Option<InBandError>,
+    status: ResponseStatus,
+    event_type: Option<Box<str>>,
+    /// The content part that is being parsed is reasoning.
+    is_reasoning: bool,
+    /// The event has text of a model refusal.
+    is_refusal: bool,
+    /// A token count or the usage has a wrong type.
+    is_malformed: bool,
+}
+
+/// The content of one choice in an event.
+#[derive(Debug, Default)]
+struct ChoiceDelta {
+    index: usize,
+    output: Option<OutputKind>,
+    has_empty_text: bool,
+    has_role: bool,
+    /// The event has this choice. `false`: no field of a choice has been read.
+    is_present: bool,
+    finish_reason: Option<FinishReason>,
+    /// Length of the array of token ids or logprobs.
+    tokens: Option<u32>,
+}
+
+/// The `status` of a Responses response. The incomplete reason may be before or after it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum ResponseStatus {
+    #[default]
+    Unknown,
+    Completed,
+    Incomplete(Option<FinishReason>),
+    /// Any other status, such as `in_progress`.
+    Unfinished,
+}
+
+/// Longest id, model name or event type that is stored, in bytes.
+const MAX_ID_BYTES: usize = 256;
+
+// === impl DeltaBuilder ===
+
+impl DeltaBuilder {
+    /// Applies the next field of the event.
+    pub(super) fn read(
+        &mut self,
+        field: ResponseField,
+        value: JsonValue<'_>,
+        summary: &mut ResponseSummary,
+    ) {
+        match field {
+            ResponseField::Id => set_if_absent(&mut summary.id, value),
+            ResponseField::Model => set_if_absent(&mut summary.model, value),
+            ResponseField::EventType => set_if_absent(&mut self.event_type, value),
+            ResponseField::Choices => self.has_choices |= value == JsonValue::Array,
+            ResponseField::Choice => match value {
+                JsonValue::Object => {
+                    self.current_choice = ChoiceDelta { is_present: true, ..ChoiceDelta::default() }
+                }
+                JsonValue::End => self.finish_choice(summary),
+                // An element of a wrong type: the array is not empty.
+                _ => self.choice_count += 1,
+            },
+            ResponseField::Index => {
+                self.current_choice.index = value.as_count().unwrap_or(0) as usize;
+            }
+            ResponseField::Role => self.current_choice.has_role |= value != JsonValue::Null,
+            ResponseField::Output(OutputKind::Answer) => self.record_answer(value, summary),
+            ResponseField::Output(kind) => self.current_choice.record_output(kind, value),
+            ResponseField::Refusal => {
+                self.is_refusal |= matches!(value, JsonValue::Text(text) if !text.is_empty());
+                self.record_answer(value, summary);
+            }
+            ResponseField::Arguments => {
+                self.current_choice.record_output(OutputKind::Answer, value);
+                summary.search(self.current_choice.index, value);
+            }
+            ResponseField::Text => summary.capture(value),
+            ResponseField::ContentPart => {
+                let is_reasoning = std::mem::take(&mut self.is_reasoning);
+                summary.settle(!(is_reasoning && value == JsonValue::End));
+            }
+            ResponseField::ContentPartType => {
+                self.is_reasoning =
+                    value.as_text().is_some_and(|kind| kind.starts_with("reasoning"));
+            }
+            ResponseField::Tokens if value == JsonValue::Array => {
+                self.current_choice.tokens = Some(0);
+            }
+            ResponseField::Token if value != JsonValue::End => {
+                self.current_choice.tokens = self.current_choice.tokens.map(|tokens| tokens + 1);
+            }
+            ResponseField::Tokens | ResponseField::Token => {}
+            ResponseField::FinishReason => {
+                self.current_choice.is_present = true;
+                self.current_choice.finish_reason =
+                    value.as_text().map(|raw| FinishReason::parse(&raw));
+            }
+            ResponseField::Status => self.status = self.status.updated_with(value),
+            ResponseField::IncompleteReason => {
+                self.status = ResponseStatus::Incomplete(
+                    value.as_text().map(|raw| FinishReason::parse(&raw)),
+                );
+            }
+            ResponseField::Usage => match value {
+                JsonValue::Object => drop(self.usage.get_or_insert_default()),
+                JsonValue::Null | JsonValue::End => {}
+                _ => self.is_malformed = true,
+            },
+            ResponseField::Input => self.record_count(value, |usage| &mut usage.input),
+            ResponseField::OutputTokens => self.record_count(value, |usage| &mut usage.output),
+            ResponseField::TotalTokens => self.total_tokens = value.as_count(),
+            ResponseField::Cached => self.record_count(value, |usage| &mut usage.cached),
+            ResponseField::CacheCreated => {
+                self.record_count(value, |usage| &mut usage.cache_created);
+            }
+            ResponseField::Reasoning => self.record_count(value, |usage| &mut usage.reasoning),
+            ResponseField::QueueMillis => self.engine_times_mut().queue = value.as_millis(),
+            ResponseField::PrefillMillis => self.engine_times_mut().prefill = value.as_millis(),
+            ResponseField::DecodeMillis => self.engine_times_mut().decode = value.as_millis(),
+            ResponseField::Error => {
+                if matches!(value, JsonValue::Object | JsonValue::Text(_)) {
+                    self.error.get_or_insert_default();
+                }
+            }
+            ResponseField::ErrorCode => {
+                self.error.get_or_insert_default().code = scalar_text(value);
+            }
+            ResponseField::ErrorKind => {
+                self.error.get_or_insert_default().kind = scalar_text(value);
+            }
+        }
+    }
+
+    /// The event type in the data, if any.
+    pub(super) fn take_event_type(&mut self) -> Option<Box<str>> {
+        self.event_type.take()
+    }
+
+    /// Finishes a complete event: commits its choices to the summary and returns its content.
+    pub(super) fn end(
+        &mut self,
+        summary: &mut ResponseSummary,
+        input_leaves_out_cache: bool,
+    ) -> Delta {
+        self.finish_choice(summary);
+        summary.accept();
+        summary.is_refusal |= self.is_refusal;
+        self.finish_status(summary);
+        self.derive_tokens_from_usage(summary);
+        self.complete_usage(input_leaves_out_cache);
+        let is_usage_event = self.has_choices && self.choice_count == 0 && self.usage.is_some();
+        Delta {
+            output: self.output,
+            tokens: self.tokens,
+            choice: self.last_index,
+            finish: self.finish_reason,
+            usage: self.usage,
+            is_usage_event: is_usage_event && self.error.is_none(),
+            engine: self.engine_times,
+            error: self.error.take(),
+            terminal: false,
+            malformed: self.is_malformed,
+        }
+    }
+
+    /// Records answer text, or an object that represents it.
+    fn record_answer(&mut self, value: JsonValue<'_>, summary: &mut ResponseSummary) {
+        self.current_choice.record_output(OutputKind::Answer, value);
+        summary.search(self.current_choice.index, value);
+        summary.capture(value);
+    }
+
+    fn engine_times_mut(&mut self) -> &mut EngineTimes {
+        self.engine_times.get_or_insert_default()
+    }
+
+    /// Records a token count. A value of another type makes the event malformed; `null` is absent.
+    fn record_count(&mut self, value: JsonValue<'_>, field: fn(&mut Usage) -> &mut Option<u64>) {
+        match value.as_count() {
+            Some(count) => *field(self.usage.get_or_insert_default()) = Some(count),
+            None => self.is_malformed |= value != JsonValue::Null,
+        }
+    }
+
+    /// Adds cached tokens to the input if the API excludes them, and derives a missing input count
+    /// from the total.
+    fn complete_usage(&mut self, input_leaves_out_cache: bool) {
+        let Some(usage) = &mut self.usage else { return };
+        let cached = usage.cached.unwrap_or(0).saturating_add(usage.cache_created.unwrap_or(0));
+        if let Some(input) = usage.input.as_mut().filter(|_| input_leaves_out_cache) {
+            *input = input.saturating_add(cached);
+        }
+        let input = |total: u64| total.checked_sub(usage.output.unwrap_or(0));
+        let total = self.total_tokens.filter(|_| !self.is_malformed);
+        usage.input = usage.input.or_else(|| total.and_then(input));
+    }
+
+    /// Finishes the current choice. Also called at the end of the event, because APIs without
+    /// choices have one implicit choice.
+    fn finish_choice(&mut self, summary: &mut ResponseSummary) {
+        let choice = std::mem::take(&mut self.current_choice);
+        let output = choice.output.or_else(|| choice.unspecified_output());
+        self.output = self.output.max(output);
+        if !choice.is_present {
+            return;
+        }
+        summary.settle(choice.index == 0);
+        self.finish_reason = choice.finish_reason.or(self.finish_reason);
+        self.tokens = match (self.choice_count, self.tokens, choice.tokens) {
+            (0, _, tokens) => tokens,
+            (_, Some(sum), Some(tokens)) => Some(sum + tokens),
+            _ => None,
+        };
+        self.choice_count += 1;
+        self.last_index = choice.index;
+        summary.expect(choice.index, choice.finish_reason);
+    }
+
+    fn finish_status(&mut self, summary: &mut ResponseSummary) {
+        let finish = match self.status {
+            ResponseStatus::Unknown => return,
+            ResponseStatus::Completed => Some(FinishReason::Stop),
+            ResponseStatus::Incomplete(reason) => reason,
+            ResponseStatus::Unfinished => None,
+        };
+        self.finish_reason = finish;
+        if let Some(choice) = summary.choice(0) {
+            choice.finish = finish;
+        }
+    }
+
+    /// Derives the tokens of the event from continuous usage, which reports the count so far with
+    /// every event. The count is that of the event's choice, so the output of the response is the
+    /// sum over its choices.
+    fn derive_tokens_from_usage(&mut self, summary: &mut ResponseSummary) {
+        let (1, Some(usage)) = (self.choice_count, &mut self.usage) else { return };
+        let Some(output) = &mut usage.output else { return };
+        let Some(increase) = summary.count(self.last_index, *output) else { return };
+        self.tokens = self.tokens.or(u32::try_from(increase).ok());
+        *output = summary.tokens();
+    }
+}
+
+// === impl ChoiceDelta ===
+
+impl ChoiceDelta {
+    fn record_output(&mut self, kind: OutputKind, value: JsonValue<'_>) {
+        match value {
+            JsonValue::Text(text) if text.is_empty() => self.has_empty_text = true,
+            JsonValue::Text(_) | JsonValue::Object => self.output = self.output.max(Some(kind)),
+            _ => {}
+        }
+    }
+
+    /// Output without text: token ids or logprobs show tokens, or the text is empty in an event
+    /// that is neither the first nor the last of its choice, so the engine holds text back.
+    fn unspecified_output(&self) -> Option<OutputKind> {
+        let has_tokens = self.tokens.is_some_and(|tokens| tokens > 0);
+        let is_held_back = self.has_empty_text && !self.has_role && self.finish_reason.is_none();
+        (has_tokens || is_held_back).then_some(OutputKind::Unspecified)
+    }
+}
+
+// === impl ResponseStatus ===
+
+impl ResponseStatus {
+    fn updated_with(self, value: JsonValue<'_>) -> Self {
+        match (self, value.as_text().as_deref()) {
+            (_, None) => self,
+            (_, Some("completed")) => Self::Completed,
+            (Self::Incomplete(reason), Some("incomplete")) => Self::Incomplete(reason),
+            (_, Some("incomplete")) => Self::Incomplete(None),
+            (_, Some(_)) => Self::Unfinished,
+        }
+    }
+}
+
+/// Stores a string of 1 to [`MAX_ID_BYTES`] bytes, unless one is stored already.
+fn set_if_absent(stored: &mut Option<Box<str>>, value: JsonValue<'_>) {
+    if stored.is_none() {
+        let is_storable =
+            |text: &std::borrow::Cow<'_, str>| (1..=MAX_ID_BYTES).contains(&text.len());
+        *stored = value.as_text().filter(is_storable).map(Into::into);
+    }
+}
+
+fn scalar_text(value: JsonValue<'_>) -> Option<Box<str>> {
+    match value {
+        JsonValue::Number(raw) => Some(String::from_utf8_lossy(raw).into()),
+        JsonValue::Text(_) => value.as_text().map(Into::into),
+        _ => None,
+    }
+}

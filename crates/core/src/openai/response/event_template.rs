@@ -1,0 +1,210 @@
+//! Recognizes events that differ from an earlier event only in their text, so that they need no
+//! parsing.
+//!
+//! Most events of a stream equal the one before except for one string. Such an event has the same
+//! [`Delta`], and two byte comparisons detect it.
+
+use crate::json::is_string_content;
+use crate::openai::Delta;
+use std::ops::Range;
+
+/// The event with which later events are compared: the last one that was parsed, if it contains
+/// output and nothing else.
+#[derive(Debug, Default)]
+pub(super) struct EventTemplate {
+    /// The data of the event, if it arrived in one piece.
+    data: Vec<u8>,
+    /// Number of output texts in the data.
+    text_count: usize,
+    /// Byte range of the last output text in the data, without its quotes.
+    text: Range<usize>,
+    /// The content of the event. `None`: the event is no template.
+    recorded: Option<RecordedDelta>,
+}
+
+#[derive(Debug)]
+struct RecordedDelta {
+    event_type: Box<str>,
+    delta: Delta,
+}
+
+/// Longest data of a template, in bytes. Events with token ids or logprobs do not repeat anyway.
+const MAX_TEMPLATE_BYTES: usize = 1_024;
+
+impl EventTemplate {
+    /// Whether the data equals that of the template except for the text, which must not be empty.
+    pub(super) fn is_like(&self, data: &[u8]) -> bool {
+        if self.recorded.is_none() {
+            return false;
+        }
+        let (before, after) = (&self.data[..self.text.start], &self.data[self.text.end..]);
+        let rest = data.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+        rest.is_some_and(|text| !text.is_empty() && is_string_content(text))
+    }
+
+    /// The content of an event whose data [matches](Self::is_like) the template. `None`: it has
+    /// another event type.
+    pub(super) fn delta_for(&self, event_type: &str) -> Option<Delta> {
+        let recorded =
+            self.recorded.as_ref().filter(|recorded| *recorded.event_type == *event_type);
+        recorded.map(|recorded| recorded.delta.clone())
+    }
+
+    /// Starts an event that does not match. It may become the next template.
+    pub(super) fn begin(&mut self, piece: &[u8]) {
+        (self.recorded, self.text_count) = (None, 0);
+        self.data.clear();
+        if piece.len() <= MAX_TEMPLATE_BYTES {
+            if self.data.capacity() == 0 {
+                // Later templates can be longer: the last events of a stream are the longest.
+                self.data.reserve(2 * piece.len());
+            }
+            self.data.extend_from_slice(piece);
+        }
+    }
+
+    /// Drops the template, because the current event does not arrive in one piece. Returns the
+    /// stored data: that of the current event, or of the template if the event matched it so far.
+    pub(super) fn discard(&mut self) -> Vec<u8> {
+        self.recorded = None;
+        std::mem::take(&mut self.data)
+    }
+
+    /// Records the position of an output text of `length` bytes whose closing quote ends at `end`.
+    pub(super) fn on_text(&mut self, length: usize, end: usize) {
+        self.text_count += 1;
+        self.text = (end - 1).saturating_sub(length)..end - 1;
+    }
+
+    /// Finishes an event that was parsed: it becomes the template if it contains one output text
+    /// and nothing else.
+    pub(super) fn end(&mut self, event_type: &str, delta: &Delta) {
+        let output_only = Delta {
+            output: delta.output,
+            tokens: delta.tokens,
+            choice: delta.choice,
+            ..Delta::default()
+        };
+        let is_template = !self.data.is_empty() && self.text_count == 1 && !self.text.is_empty();
+        if is_template && delta.output.is_some() && *delta == output_only {
+            self.recorded =
+                Some(RecordedDelta { event_type: event_type.into(), delta: output_only });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::openai::{Api, Delta, ResponseReader};
+    use proptest::prelude::*;
+
+    const CHAT: &str = r#"{"id":"a","choices":[{"index":0,"delta":{"content":"one"}}]}"#;
+
+    /// The deltas of the events and the summary, with data in pieces of `piece_bytes`. Only data in
+    /// one piece is compared with the template.
+    fn read_events(
+        api: Api,
+        events: &[(String, String)],
+        piece_bytes: usize,
+    ) -> (Vec<Delta>, String) {
+        let mut reader = ResponseReader::new(api);
+        let deltas = events.iter().map(|(event_type, data)| {
+            data.as_bytes().chunks(piece_bytes).for_each(|piece| reader.data(piece));
+            reader.finish_event(event_type)
+        });
+        (deltas.collect(), format!("{:?}", reader.answer()))
+    }
+
+    fn untyped(data: impl Into<String>) -> (String, String) {
+        (String::new(), data.into())
+    }
+
+    /// Whether the last of these events matches the template.
+    fn is_repetition(events: &[String]) -> bool {
+        let mut reader = ResponseReader::new(Api::Chat);
+        let [before @ .., last] = events else { return false };
+        for event in before {
+            reader.data(event.as_bytes());
+            reader.finish_event("");
+        }
+        reader.data(last.as_bytes());
+        reader.is_matching_template()
+    }
+
+    #[test]
+    fn an_event_with_another_text_matches_the_template() {
+        let event_with = |text: &str| CHAT.replace("one", text);
+        let events = |last: String| [event_with("role"), event_with("one"), last];
+        assert!(is_repetition(&events(event_with("two"))));
+        assert!(is_repetition(&events(event_with(r#"a \"quoted\" one \\"#))));
+        assert!(!is_repetition(&events(event_with(""))));
+        assert!(!is_repetition(&events(event_with(r#"two","content":"three"#))));
+        assert!(!is_repetition(&events(event_with(r"\"))), "the closing quote is escaped");
+        assert!(!is_repetition(&events(event_with("two").replace(":0", ":1"))));
+    }
+
+    #[test]
+    fn data_after_a_match_is_parsed_with_it() {
+        let events = ["role", "one", "two"].map(|text| CHAT.replace("one", text));
+        for (rest, is_malformed) in [("\n", false), ("\n{}", true)] {
+            let mut reader = ResponseReader::new(Api::Chat);
+            let mut last = Delta::default();
+            for (number, event) in events.iter().enumerate() {
+                reader.data(event.as_bytes());
+                if number == 2 {
+                    assert!(reader.is_matching_template());
+                    reader.data(rest.as_bytes());
+                }
+                last = reader.finish_event("");
+            }
+            assert_eq!((last.malformed, last.output.is_some()), (is_malformed, !is_malformed));
+        }
+    }
+
+    fn event() -> impl Strategy<Value = (String, String)> {
+        let text = prop_oneof![
+            Just(String::new()),
+            "[ab ]{1,6}".prop_map(String::from),
+            Just(r"\\".to_owned()),
+            Just(r#"\""#.to_owned()),
+            Just(r#"x","content":"y"#.to_owned()),
+        ];
+        let chat = (0..2, text.clone(), 0..6).prop_map(|(index, text, kind)| {
+            let rest = match kind {
+                0 => r#","finish_reason":"stop""#,
+                1 => r#","token_ids":[1,2]"#,
+                2 => r#","error":{"code":500}"#,
+                _ => "",
+            };
+            let role = if kind == 3 { r#""role":"assistant","# } else { "" };
+            untyped(format!(
+                r#"{{"id":"a","choices":[{{"index":{index},"delta":{{{role}"content":"{text}"}}{rest}}}]}}"#
+            ))
+        });
+        let messages = (text, any::<bool>()).prop_map(|(text, is_typed)| {
+            let kind = if is_typed { "content_block_delta" } else { "ping" };
+            let data = format!(
+                r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":"{text}"}}}}"#
+            );
+            (kind.to_owned(), data)
+        });
+        let odd = prop_oneof![Just("[DONE]"), Just("{"), Just("{}"), Just(CHAT)].prop_map(untyped);
+        prop_oneof![5 => chat, 3 => messages, 1 => odd]
+    }
+
+    proptest! {
+        #[test]
+        fn a_repeated_event_has_the_same_delta_as_when_it_is_parsed(
+            events in proptest::collection::vec(event(), 0..16),
+            times in 1_usize..4,
+            api in prop_oneof![Just(Api::Chat), Just(Api::Messages), Just(Api::Completions)],
+        ) {
+            let repeated = |event| std::iter::repeat_n(event, times);
+            let events: Vec<_> = events.into_iter().flat_map(repeated).collect();
+            prop_assert_eq!(
+                read_events(api, &events, usize::MAX),
+                read_events(api, &events, 5)
+            );
+        }
+    }
+}

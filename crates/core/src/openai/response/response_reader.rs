@@ -1,0 +1,235 @@
+//! Parses the responses of one API. The data of an event goes in as it arrives, and its [`Delta`]
+//! comes out at the end of the event. A complete response is parsed as one event.
+
+use super::delta_builder::DeltaBuilder;
+use super::event_template::EventTemplate;
+use super::phrase_matcher::PhraseMatcher;
+use super::response_summary::ResponseSummary;
+use crate::json::{JsonScanner, JsonValue};
+use crate::openai::shapes::{self, REFUSAL_EVENT_TYPE, ResponseSchema, TEXT_EVENT_TYPES};
+use crate::openai::{Api, Delta, TextExcerpt, Usage};
+use std::sync::Arc;
+
+/// The parser of one response, streamed or complete.
+#[derive(Debug)]
+pub struct ResponseReader {
+    schema: &'static ResponseSchema,
+    scanner: JsonScanner,
+    event_state: EventState,
+    delta_builder: DeltaBuilder,
+    /// The event with which the next one is compared. `None`: there was no event yet, or text is
+    /// needed.
+    template: Option<EventTemplate>,
+    summary: ResponseSummary,
+    /// The usage of the current event, if it was removed from the data.
+    extracted_usage: Option<Usage>,
+}
+
+/// How the data of the current event is processed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EventState {
+    /// The data may be `[DONE]` instead of JSON. This many bytes of it have matched.
+    MatchingDone(usize),
+    /// The data matches the template.
+    MatchingTemplate,
+    /// The data is being parsed.
+    Parsing,
+}
+
+const DONE_MARKER: &[u8] = b"[DONE]";
+
+// === impl ResponseReader ===
+
+impl ResponseReader {
+    /// A parser for one response of `api`.
+    pub fn new(api: Api) -> Self {
+        Self {
+            schema: shapes::response_schema(api),
+            scanner: JsonScanner::default(),
+            event_state: EventState::MatchingDone(0),
+            delta_builder: DeltaBuilder::default(),
+            template: None,
+            summary: ResponseSummary::default(),
+            extracted_usage: None,
+        }
+    }
+
+    /// Searches the response for phrases from now on. `None`: no search.
+    pub fn set_phrase_matcher(&mut self, phrases: Option<Arc<PhraseMatcher>>) {
+        self.summary.phrases = phrases;
+    }
+
+    /// Captures the text of the first choice, without reasoning and tool calls.
+    pub fn capture_text(&mut self, excerpt: TextExcerpt) {
+        self.scanner.set_text_capacity(excerpt.capacity());
+        self.summary.text = Some(excerpt);
+    }
+
+    /// Takes the captured text, without that of an incomplete event.
+    pub fn take_captured_text(&mut self) -> Option<TextExcerpt> {
+        self.summary.settle(false);
+        self.summary.text.take()
+    }
+
+    /// Reads the next piece of the data of an event, or of a complete response.
+    pub fn data(&mut self, piece: &[u8]) {
+        match self.event_state {
+            EventState::MatchingDone(0)
+                if self.template.as_ref().is_some_and(|template| template.is_like(piece)) =>
+            {
+                self.event_state = EventState::MatchingTemplate;
+                return;
+            }
+            EventState::MatchingDone(matched) => {
+                if DONE_MARKER[matched..].starts_with(piece) {
+                    self.event_state = EventState::MatchingDone(matched + piece.len());
+                    return;
+                }
+                self.event_state = EventState::Parsing;
+                if let Some(template) = &mut self.template {
+                    template.begin(if matched == 0 { piece } else { &[] });
+                }
+                self.scan(&DONE_MARKER[..matched]);
+            }
+            EventState::MatchingTemplate => self.parse_template_data(),
+            EventState::Parsing => {
+                if let Some(template) = &mut self.template {
+                    template.discard();
+                }
+            }
+        }
+        self.scan(piece);
+    }
+
+    /// Ends the event and returns its content. `event_type` is the SSE `event` field; empty if the
+    /// event has none.
+    pub fn finish_event(&mut self, event_type: &str) -> Delta {
+        if self.event_state == EventState::MatchingDone(DONE_MARKER.len()) {
+            self.event_state = EventState::MatchingDone(0);
+            return Delta { terminal: true, ..Delta::default() };
+        }
+        if self.event_state == EventState::MatchingTemplate {
+            let recorded =
+                self.template.as_ref().and_then(|template| template.delta_for(event_type));
+            if let Some(mut delta) = recorded {
+                self.event_state = EventState::MatchingDone(0);
+                if self.extracted_usage.is_some() {
+                    self.add_usage(&mut delta);
+                }
+                return delta;
+            }
+            self.parse_template_data();
+        }
+        let mut delta = self.finish_parsed_event(event_type);
+        if self.summary.needs_text() {
+            // The text itself is needed, so every event must be parsed.
+            self.template = None;
+        } else {
+            self.template.get_or_insert_default().end(event_type, &delta);
+        }
+        self.delta_builder = DeltaBuilder::default();
+        self.event_state = EventState::MatchingDone(0);
+        if self.extracted_usage.is_some() {
+            self.add_usage(&mut delta);
+        }
+        delta
+    }
+
+    /// Whether no data has arrived since the end of the last event.
+    pub fn is_between_events(&self) -> bool {
+        self.event_state == EventState::MatchingDone(0)
+    }
+
+    /// Reads the complete data of an event from which the usage was removed.
+    pub fn push_data_without_usage(&mut self, data: &[u8], usage: Usage) {
+        self.extracted_usage = Some(usage);
+        self.data(data);
+    }
+
+    /// Adds the removed usage to the content of the event.
+    #[cold]
+    fn add_usage(&mut self, delta: &mut Delta) {
+        let usage = self.extracted_usage.take().filter(|_| !delta.malformed);
+        let Some(mut usage) = usage else { return };
+        if let Some(output) = &mut usage.output
+            && let Some(increase) = self.summary.count(delta.choice, *output)
+        {
+            delta.tokens = delta.tokens.or(u32::try_from(increase).ok());
+            *output = self.summary.tokens();
+        }
+        delta.usage = Some(usage);
+    }
+
+    fn finish_parsed_event(&mut self, event_type: &str) -> Delta {
+        let is_valid = self.scanner.is_complete() && self.scanner.is_object();
+        let mut delta = self.finish_delta(is_valid);
+        let type_in_data = self.delta_builder.take_event_type();
+        let event_type =
+            if event_type.is_empty() { type_in_data.as_deref().unwrap_or("") } else { event_type };
+        if let Some(output_type) = self.schema.output_type {
+            delta.output = output_type(event_type).filter(|_| is_valid);
+            self.summary.settle(TEXT_EVENT_TYPES.contains(&event_type));
+            self.summary.is_refusal |= is_valid && event_type == REFUSAL_EVENT_TYPE;
+        }
+        self.summary.settle(true);
+        delta.terminal = self.schema.terminal_types.contains(&event_type);
+        if delta.terminal {
+            // Terminal events repeat the text of earlier events, if they have any.
+            delta.output = None;
+        }
+        if event_type == "error" {
+            delta.error.get_or_insert_default();
+        }
+        delta
+    }
+
+    /// Parses an event after all that matched the template at first, from the stored data of the
+    /// template. The texts differ, but the text itself is not needed here.
+    fn parse_template_data(&mut self) {
+        self.event_state = EventState::Parsing;
+        let data = self.template.as_mut().map(EventTemplate::discard).unwrap_or_default();
+        self.scan(&data);
+    }
+
+    /// Ends a complete response, all of whose data was passed to [`Self::data`].
+    pub fn end_whole(&mut self) -> Delta {
+        let terminal = self.scanner.is_complete();
+        let delta = self.finish_delta(terminal);
+        self.summary.settle(true);
+        Delta { terminal, ..delta }
+    }
+
+    /// The state of the response so far.
+    pub fn answer(&self) -> &ResponseSummary {
+        &self.summary
+    }
+
+    /// Whether the current event matches the template so far.
+    #[cfg(test)]
+    pub(super) fn is_matching_template(&self) -> bool {
+        self.event_state == EventState::MatchingTemplate
+    }
+
+    fn scan(&mut self, piece: &[u8]) {
+        let Self { schema, scanner, delta_builder, template, summary, .. } = self;
+        scanner.scan_with_offsets(&schema.paths, piece, |field, value, end| {
+            if let (JsonValue::Text(text), Some(template)) = (value, &mut *template)
+                && field.is_text()
+            {
+                template.on_text(text.len(), end);
+            }
+            delta_builder.read(field, value, summary);
+        });
+    }
+
+    /// Ends the event. A malformed event has no content, even if some of its fields were parsed.
+    fn finish_delta(&mut self, is_valid: bool) -> Delta {
+        self.scanner.reset();
+        if !is_valid {
+            self.delta_builder = DeltaBuilder::default();
+            self.summary.reject();
+            return Delta { malformed: true, ..Delta::default() };
+        }
+        self.delta_builder.end(&mut self.summary, self.schema.input_leaves_out_cache)
+    }
+}

@@ -1,0 +1,129 @@
+//! The state of a response that spans its events: ids, choices, captured text and phrase matches.
+
+use super::phrase_matcher::{MatchState, PhraseMatcher};
+use crate::json::JsonValue;
+use crate::openai::{FinishReason, TextExcerpt};
+use std::sync::Arc;
+
+/// The state of a response over the events so far.
+#[derive(Debug, Default)]
+pub struct ResponseSummary {
+    /// The first `id` in the response.
+    pub id: Option<Box<str>>,
+    /// The first `model` in the response: the name that the backend reports, which can differ from
+    /// the requested one.
+    pub model: Option<Box<str>>,
+    /// Whether the response contains one of the phrases.
+    pub has_phrase: bool,
+    /// Whether the response is a model refusal by the refusal fields or events of its API.
+    pub is_refusal: bool,
+    /// The phrases to search for.
+    pub(super) phrases: Option<Arc<PhraseMatcher>>,
+    /// The captured text of the first choice. `None`: no text is captured.
+    pub(super) text: Option<TextExcerpt>,
+    /// The choices, by index.
+    choices: Vec<ChoiceState>,
+    /// Index and finish reason of each choice in the current event. They are committed when the
+    /// event is complete.
+    staged_choices: Vec<(usize, Option<FinishReason>)>,
+}
+
+/// The state of one choice.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ChoiceState {
+    /// The finish reason. `None`: the choice has not ended.
+    pub(super) finish: Option<FinishReason>,
+    /// Output tokens so far. 0 unless the backend reports usage with every event.
+    pub(super) output_tokens: u64,
+    /// The state of the phrase search in the text of the choice.
+    match_state: MatchState,
+}
+
+/// Most choices of which a state is stored. Further choices have none.
+const MAX_CHOICES: usize = 128;
+
+// === impl ResponseSummary ===
+
+impl ResponseSummary {
+    /// The finish reason of each choice, by index. `None`: the choice has not ended.
+    pub fn finish_reasons(&self) -> impl Iterator<Item = Option<FinishReason>> + '_ {
+        self.choices.iter().map(|choice| choice.finish)
+    }
+
+    /// Whether the text of the response is searched or captured.
+    pub(super) fn needs_text(&self) -> bool {
+        self.phrases.is_some() || self.text.is_some()
+    }
+
+    /// Searches the next text of a choice for the phrases.
+    pub(super) fn search(&mut self, index: usize, value: JsonValue<'_>) {
+        let Some(phrases) = self.phrases.clone() else { return };
+        if let (JsonValue::Text(text), Some(choice)) = (value, self.choice(index)) {
+            let is_found = phrases.read(text.prefix(), &mut choice.match_state);
+            self.has_phrase |= is_found;
+        }
+    }
+
+    /// Appends text to the excerpt, if text is captured. [`Self::settle`] then commits or discards
+    /// it.
+    pub(super) fn capture(&mut self, value: JsonValue<'_>) {
+        if let (Some(excerpt), JsonValue::Text(text)) = (&mut self.text, value) {
+            excerpt.push(text.raw());
+        }
+    }
+
+    /// Commits the text since the last call, or discards it if it does not belong to the first
+    /// choice.
+    pub(super) fn settle(&mut self, belongs: bool) {
+        if let Some(excerpt) = &mut self.text {
+            excerpt.settle(belongs);
+        }
+    }
+
+    /// Stages a choice of the current event, with its finish reason if the event has one.
+    pub(super) fn expect(&mut self, index: usize, finish: Option<FinishReason>) {
+        if self.staged_choices.len() < MAX_CHOICES {
+            self.staged_choices.push((index, finish));
+        }
+    }
+
+    /// Commits the staged choices: the event is complete.
+    pub(super) fn accept(&mut self) {
+        let mut staged = std::mem::take(&mut self.staged_choices);
+        for (index, finish) in staged.drain(..) {
+            if let Some(choice) = self.choice(index) {
+                choice.finish = finish.or(choice.finish);
+            }
+        }
+        self.staged_choices = staged;
+    }
+
+    /// Discards the staged choices and text: the event is malformed.
+    pub(super) fn reject(&mut self) {
+        self.staged_choices.clear();
+        self.settle(false);
+    }
+
+    /// Records the output tokens of a choice so far, and returns the increase. `None`: the choice
+    /// has no state.
+    pub(super) fn count(&mut self, index: usize, tokens: u64) -> Option<u64> {
+        let choice = self.choice(index)?;
+        Some(tokens.saturating_sub(std::mem::replace(&mut choice.output_tokens, tokens)))
+    }
+
+    /// Output tokens of all choices so far. 0 unless the backend reports usage with every event.
+    pub(super) fn tokens(&self) -> u64 {
+        self.choices.iter().fold(0, |sum, choice| sum.saturating_add(choice.output_tokens))
+    }
+
+    /// The state of a choice. `None`: the index is [`MAX_CHOICES`] or more.
+    pub(super) fn choice(&mut self, index: usize) -> Option<&mut ChoiceState> {
+        if index >= MAX_CHOICES {
+            return None;
+        }
+        if self.choices.len() <= index {
+            self.choices.resize(index + 1, ChoiceState::default());
+        }
+        self.choices.get_mut(index)
+    }
+}

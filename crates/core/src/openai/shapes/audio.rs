@@ -1,0 +1,32 @@
+//! Response schema of the audio APIs: transcriptions and translations of speech.
+//!
+//! vLLM streams events like those of chat completions, with a finish reason for each segment of a
+//! long recording. OpenAI streams typed events. A complete response has one `text`, and its usage
+//! may count seconds instead of tokens.
+
+use super::common_response;
+use super::schema::{ResponseField, ResponseSchema};
+use crate::json::PathTable;
+use crate::openai::OutputKind;
+use std::sync::LazyLock;
+
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
+    paths: PathTable::new(&[FIELDS, common_response::TABLE]),
+    output_type: None,
+    terminal_types: &["transcript.text.done"],
+    input_leaves_out_cache: false,
+});
+
+const FIELDS: &[(&str, ResponseField)] = &[
+    ("type", ResponseField::EventType),
+    ("choices", ResponseField::Choices),
+    ("choices[]", ResponseField::Choice),
+    ("choices[].index", ResponseField::Index),
+    ("choices[].delta.content", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].finish_reason", ResponseField::FinishReason),
+    ("delta", ResponseField::Output(OutputKind::Answer)),
+    ("text", ResponseField::Output(OutputKind::Answer)),
+    // Names in OpenAI's events.
+    ("usage.input_tokens", ResponseField::Input),
+    ("usage.output_tokens", ResponseField::OutputTokens),
+];

@@ -1,0 +1,41 @@
+//! Response schema of chat completions, for events (`delta`) and complete responses (`message`) of
+//! vLLM, SGLang, llama.cpp and OpenAI.
+//!
+//! Reasoning has two names: `reasoning` in vLLM, and the older `reasoning_content`.
+
+use super::common_response;
+use super::schema::{ResponseField, ResponseSchema};
+use crate::json::PathTable;
+use crate::openai::OutputKind;
+use std::sync::LazyLock;
+
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
+    paths: PathTable::new(&[CHOICE_FIELDS, common_response::TABLE]),
+    output_type: None,
+    terminal_types: &[],
+    input_leaves_out_cache: false,
+});
+
+const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
+    ("choices", ResponseField::Choices),
+    ("choices[]", ResponseField::Choice),
+    ("choices[].index", ResponseField::Index),
+    ("choices[].delta.role", ResponseField::Role),
+    ("choices[].delta.content", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].delta.refusal", ResponseField::Refusal),
+    ("choices[].delta.tool_calls[]", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].delta.function_call", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].delta.reasoning", ResponseField::Output(OutputKind::Reasoning)),
+    ("choices[].delta.reasoning_content", ResponseField::Output(OutputKind::Reasoning)),
+    ("choices[].message.content", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].message.refusal", ResponseField::Refusal),
+    ("choices[].message.tool_calls[]", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].message.function_call", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].message.reasoning", ResponseField::Output(OutputKind::Reasoning)),
+    ("choices[].message.reasoning_content", ResponseField::Output(OutputKind::Reasoning)),
+    ("choices[].finish_reason", ResponseField::FinishReason),
+    ("choices[].token_ids", ResponseField::Tokens),
+    ("choices[].token_ids[]", ResponseField::Token),
+    ("choices[].logprobs.content", ResponseField::Tokens),
+    ("choices[].logprobs.content[]", ResponseField::Token),
+];

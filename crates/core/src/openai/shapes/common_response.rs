@@ -1,0 +1,41 @@
+//! Response fields that several APIs share, and the schema of APIs without output to measure:
+//! embeddings, scores, reranking, pooling. Of these responses only ids, usage, times and errors are
+//! read.
+
+use super::schema::{ResponseField, ResponseSchema};
+use crate::json::PathTable;
+use std::sync::LazyLock;
+
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
+    paths: PathTable::new(&[TABLE]),
+    output_type: None,
+    terminal_types: &[],
+    input_leaves_out_cache: false,
+});
+
+/// The fields that chat and completions have besides their choices, and that audio has too.
+pub(super) const TABLE: &[(&str, ResponseField)] = &[
+    ("id", ResponseField::Id),
+    ("model", ResponseField::Model),
+    ("usage", ResponseField::Usage),
+    ("usage.prompt_tokens", ResponseField::Input),
+    ("usage.completion_tokens", ResponseField::OutputTokens),
+    ("usage.total_tokens", ResponseField::TotalTokens),
+    ("usage.prompt_tokens_details.cached_tokens", ResponseField::Cached),
+    // vLLM's extension.
+    ("usage.prompt_tokens_details.created_cache_tokens", ResponseField::CacheCreated),
+    ("usage.completion_tokens_details.reasoning_tokens", ResponseField::Reasoning),
+    // SGLang's extension.
+    ("usage.reasoning_tokens", ResponseField::Reasoning),
+    // Cohere's embeddings format.
+    ("meta.billed_units.input_tokens", ResponseField::Input),
+    // Times in the engine: `metrics` is vLLM's name, `timings` is llama.cpp's.
+    ("metrics.queue_time_ms", ResponseField::QueueMillis),
+    ("metrics.time_to_first_token_ms", ResponseField::PrefillMillis),
+    ("metrics.generation_time_ms", ResponseField::DecodeMillis),
+    ("timings.prompt_ms", ResponseField::PrefillMillis),
+    ("timings.predicted_ms", ResponseField::DecodeMillis),
+    ("error", ResponseField::Error),
+    ("error.code", ResponseField::ErrorCode),
+    ("error.type", ResponseField::ErrorKind),
+];

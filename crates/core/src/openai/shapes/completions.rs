@@ -1,0 +1,28 @@
+//! Response schema of text completions, for events and complete responses.
+//!
+//! Streams have no role event. Each prompt of a request with several prompts has its own choices.
+
+use super::common_response;
+use super::schema::{ResponseField, ResponseSchema};
+use crate::json::PathTable;
+use crate::openai::OutputKind;
+use std::sync::LazyLock;
+
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
+    paths: PathTable::new(&[CHOICE_FIELDS, common_response::TABLE]),
+    output_type: None,
+    terminal_types: &[],
+    input_leaves_out_cache: false,
+});
+
+const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
+    ("choices", ResponseField::Choices),
+    ("choices[]", ResponseField::Choice),
+    ("choices[].index", ResponseField::Index),
+    ("choices[].text", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].finish_reason", ResponseField::FinishReason),
+    ("choices[].token_ids", ResponseField::Tokens),
+    ("choices[].token_ids[]", ResponseField::Token),
+    ("choices[].logprobs.tokens", ResponseField::Tokens),
+    ("choices[].logprobs.tokens[]", ResponseField::Token),
+];

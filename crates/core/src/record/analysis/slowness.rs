@@ -1,0 +1,273 @@
+//! Determines the cause of a slow request: the one that took the most time.
+
+use super::first_output_wait::FirstOutputWait;
+use super::phases::{RequestPhase, RequestPhases};
+use crate::record::{Outcome, RequestRecord, SlowCause, SlowLimits, Timings};
+use std::time::{Duration, Instant};
+
+impl SlowCause {
+    /// The cause of a finished request. `None`: the request was not slow.
+    pub fn from_record(record: &RequestRecord, limits: &SlowLimits) -> Option<Self> {
+        if !is_slow(record, limits) {
+            return None;
+        }
+        let times = time_by_cause(record, limits);
+        // The last one of equal times: the list is in the order of a request's life.
+        let longest = times.into_iter().max_by_key(|(_, took)| *took);
+        longest.filter(|(_, took)| !took.is_zero()).map(|(cause, _)| cause)
+    }
+}
+
+fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
+    let observed = &record.observed;
+    // Rejected by the gateway, or at fault: its duration does not count as slowness.
+    if record.attempts.is_empty() || record.outcome == Outcome::ClientError {
+        return false;
+    }
+    let exceeds = |took: Option<Duration>, limit| took.is_some_and(|took| took > limit);
+    // A stream that never had a first token waited for it until its end.
+    let waited = record.ttft().or_else(|| record.options.stream.then(|| record.duration()));
+    exceeds(waited, limits.ttft)
+        || exceeds(record.tpot(), limits.tpot)
+        || (!record.options.stream && record.duration() > limits.duration)
+        || observed.write_stall > limits.write_stall
+        || !observed.stalls.is_empty()
+}
+
+/// The time that each cause took.
+fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 10] {
+    let timings = &record.timings;
+    let phases = RequestPhases::from_record(record);
+    let took = |phase| phases.get(phase).map_or(Duration::ZERO, |span| span.took);
+    let first = record.attempts.first().map(|attempt| attempt.started);
+    let retries = elapsed_between(first, timings.sent);
+    let upload = elapsed_between(Some(timings.accepted), timings.received);
+    let wait = FirstOutputWait::from_record(record, &phases);
+    let stall_time = total_stall_time(timings, record);
+    let is_preempted = record.preemptions().is_some_and(|preemptions| preemptions > 0);
+    let (preempted, stalled) =
+        if is_preempted { (stall_time, Duration::ZERO) } else { (Duration::ZERO, stall_time) };
+    let is_slow_decode = record.tpot().is_some_and(|tpot| tpot > limits.tpot);
+    let decode = took(RequestPhase::Decode).saturating_sub(stall_time);
+    [
+        (SlowCause::Retry, retries),
+        (SlowCause::GatewayQueue, took(RequestPhase::GatewayQueue)),
+        (SlowCause::Gateway, took(RequestPhase::Gateway).saturating_sub(retries)),
+        (SlowCause::EngineQueue, wait.queue),
+        (SlowCause::LongPrompt, wait.prefill),
+        (SlowCause::Unresponsive, wait.unexplained),
+        (SlowCause::Preempted, preempted),
+        (SlowCause::Stalled, stalled),
+        (SlowCause::SlowDecode, if is_slow_decode { decode } else { Duration::ZERO }),
+        (SlowCause::SlowClient, upload + record.observed.write_stall),
+    ]
+}
+
+fn total_stall_time(timings: &Timings, record: &RequestRecord) -> Duration {
+    let stalls = record.observed.stalls.iter();
+    stalls
+        .map(|stall| elapsed_between(Some(stall.last_output_at), stall.ended_at.or(timings.ended)))
+        .sum()
+}
+
+fn elapsed_between(from: Option<Instant>, to: Option<Instant>) -> Duration {
+    match (from, to) {
+        (Some(from), Some(to)) => to.saturating_duration_since(from),
+        _ => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::EngineTimes;
+    use crate::record::fixtures::{at, streamed};
+    use crate::record::{BackendCondition, Stall};
+    use std::sync::Arc;
+
+    /// The cause of the fixture request after `change`.
+    fn slow_cause_after(
+        change: impl FnOnce(&mut RequestRecord, &dyn Fn(u64) -> Instant),
+    ) -> Option<SlowCause> {
+        let mut record = streamed();
+        let accepted = record.timings.accepted;
+        change(&mut record, &|millis| at(accepted, millis));
+        SlowCause::from_record(&record, &SlowLimits::default())
+    }
+
+    /// Delays the first output and all later instants by `millis` milliseconds.
+    fn delay_output(record: &mut RequestRecord, millis: u64) {
+        let timings = &mut record.timings;
+        let moments = [
+            &mut timings.first_output,
+            &mut timings.first_answer,
+            &mut timings.last_output,
+            &mut timings.terminal,
+            &mut timings.ended,
+        ];
+        for moment in moments.into_iter().flatten() {
+            *moment += Duration::from_millis(millis);
+        }
+    }
+
+    fn set_waiting(record: &mut RequestRecord, waiting: u32) {
+        Arc::make_mut(record.decision.as_mut().unwrap()).backend_condition.waiting = Some(waiting);
+    }
+
+    fn add_stall(record: &mut RequestRecord) {
+        let (since, until) = (record.timings.first_output.unwrap(), record.timings.last_output);
+        let stall = Stall {
+            last_output_at: since,
+            detected_at: since,
+            ended_at: until,
+            condition: BackendCondition::default(),
+        };
+        record.observed.stalls.push(stall);
+    }
+
+    #[test]
+    fn a_request_within_its_limits_has_no_cause() {
+        assert_eq!(slow_cause_after(|_, _| ()), None);
+        assert_eq!(slow_cause_after(|record, _| delay_output(record, 1_900)), None, "in time");
+    }
+
+    #[test]
+    fn a_request_without_a_backend_or_with_a_client_error_is_not_slow() {
+        let late = |record: &mut RequestRecord| delay_output(record, 60_000);
+        let without_backend = slow_cause_after(|record, _| {
+            late(record);
+            record.attempts.clear();
+        });
+        let client_error = slow_cause_after(|record, _| {
+            late(record);
+            record.outcome = Outcome::ClientError;
+        });
+        assert_eq!((without_backend, client_error), (None, None));
+    }
+
+    #[test]
+    fn engine_times_decide_between_queue_and_prefill() {
+        for (queue, prefill, expected) in
+            [(2_000, 900, SlowCause::EngineQueue), (900, 2_000, SlowCause::LongPrompt)]
+        {
+            let set_engine_times = |record: &mut RequestRecord| {
+                delay_output(record, 3_000);
+                record.observed.engine_times = Some(EngineTimes {
+                    queue: Some(Duration::from_millis(queue)),
+                    prefill: Some(Duration::from_millis(prefill)),
+                    decode: None,
+                });
+            };
+            assert_eq!(slow_cause_after(|record, _| set_engine_times(record)), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_late_first_token_was_queued_where_there_was_a_queue() {
+        for (waiting, expected) in [(3, SlowCause::EngineQueue), (0, SlowCause::Unresponsive)] {
+            let slow = slow_cause_after(|record, _| {
+                delay_output(record, 3_000);
+                set_waiting(record, waiting);
+            });
+            assert_eq!(slow, Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_stream_without_a_first_token_has_waited_until_its_end() {
+        let slow = slow_cause_after(|record, at| {
+            record.timings.first_output = None;
+            record.timings.last_output = None;
+            record.timings.ended = Some(at(5_000));
+            record.outcome = Outcome::Cancelled;
+            set_waiting(record, 1);
+        });
+        assert_eq!(slow, Some(SlowCause::EngineQueue));
+    }
+
+    #[test]
+    fn time_before_the_last_attempt_is_queue_gateway_or_retry() {
+        let queued = slow_cause_after(|record, at| {
+            delay_output(record, 3_000);
+            record.timings.queued = Some(at(2));
+            record.timings.dequeued = Some(at(3_000));
+            record.timings.routed = Some(at(3_000));
+            record.attempts[0].started = at(3_001);
+            record.timings.sent = Some(at(3_001));
+        });
+        assert_eq!(queued, Some(SlowCause::GatewayQueue));
+        let slow_gateway = slow_cause_after(|record, at| {
+            delay_output(record, 3_000);
+            record.attempts[0].started = at(3_000);
+            record.timings.sent = Some(at(3_000));
+        });
+        assert_eq!(slow_gateway, Some(SlowCause::Gateway));
+        let retried = slow_cause_after(|record, at| {
+            delay_output(record, 3_000);
+            let again = record.attempts[0].clone();
+            record.attempts.push(again);
+            record.timings.routed = Some(at(2_999));
+            record.attempts[1].started = at(3_000);
+            record.timings.sent = Some(at(3_000));
+        });
+        assert_eq!(retried, Some(SlowCause::Retry));
+    }
+
+    #[test]
+    fn a_silence_is_a_preemption_where_the_engine_has_preempted() {
+        assert_eq!(slow_cause_after(|record, _| add_stall(record)), Some(SlowCause::Stalled));
+        for (after, expected) in [(4, SlowCause::Stalled), (5, SlowCause::Preempted)] {
+            let slow = slow_cause_after(|record, _| {
+                add_stall(record);
+                Arc::make_mut(record.decision.as_mut().unwrap()).backend_condition.preemptions =
+                    Some(4);
+                record.condition.preemptions = Some(after);
+            });
+            assert_eq!(slow, Some(expected));
+        }
+    }
+
+    #[test]
+    fn slow_tokens_are_a_slow_decode_unless_they_were_one_silence() {
+        let slow = |record: &mut RequestRecord, at: &dyn Fn(u64) -> Instant| {
+            record.timings.last_output = Some(at(100 + 15 * 300));
+            record.timings.ended = Some(at(5_000));
+        };
+        assert_eq!(slow_cause_after(slow), Some(SlowCause::SlowDecode));
+        let stalled = slow_cause_after(|record, at| {
+            slow(record, at);
+            add_stall(record);
+        });
+        assert_eq!(stalled, Some(SlowCause::Stalled));
+    }
+
+    #[test]
+    fn a_client_is_slow_to_send_or_to_take() {
+        let upload = slow_cause_after(|record, at| {
+            delay_output(record, 3_000);
+            record.timings.received = Some(at(3_000));
+            record.timings.routed = Some(at(3_001));
+            record.attempts[0].started = at(3_002);
+            record.timings.sent = Some(at(3_002));
+        });
+        assert_eq!(upload, Some(SlowCause::SlowClient));
+        let reader = slow_cause_after(|record, _| {
+            record.observed.write_stall = Duration::from_secs(2);
+        });
+        assert_eq!(reader, Some(SlowCause::SlowClient));
+    }
+
+    #[test]
+    fn a_response_that_is_no_stream_has_its_own_limit() {
+        let non_stream = |seconds: u64| {
+            slow_cause_after(|record, at| {
+                record.options.stream = false;
+                record.timings.first_output = None;
+                record.timings.last_output = None;
+                record.timings.ended = Some(at(seconds * 1_000));
+            })
+        };
+        assert_eq!(non_stream(60), None);
+        assert!(non_stream(61).is_some());
+    }
+}

@@ -1,0 +1,22 @@
+//! The identity that the API key of a request proves.
+
+use crate::record::ModelLabel;
+use std::sync::Arc;
+
+/// A tenant and the key that was used, by their names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientIdentity {
+    /// Name of the tenant.
+    pub tenant: Arc<str>,
+    /// Name of the key.
+    pub key: Arc<str>,
+    /// Whether the tenant's name is a label value in metrics.
+    pub is_tenant_label: bool,
+}
+
+impl ClientIdentity {
+    /// The label value of the tenant: its name, or [`ModelLabel::OTHER`].
+    pub fn tenant_label(&self) -> &str {
+        if self.is_tenant_label { &self.tenant } else { ModelLabel::OTHER }
+    }
+}

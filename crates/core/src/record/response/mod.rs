@@ -1,0 +1,12 @@
+//! The observations of the response, and how it ended.
+
+mod outcome;
+
+mod observed_response;
+
+pub use observed_response::{ObservedResponse, ResponseBuckets};
+pub(super) use outcome::termination_reason;
+pub use outcome::{
+    Outcome, TERMINATION_REASONS, Termination, TerminationInitiator, UninspectedReason,
+    UsageEventOutcome, UsageSource,
+};

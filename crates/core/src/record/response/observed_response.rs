@@ -1,0 +1,141 @@
+//! The observations of a response.
+
+use super::outcome::{UninspectedReason, UsageEventOutcome, UsageSource};
+use crate::histogram::{
+    BucketBounds, BucketLayout, ChunkTokensHistogram, OutputGap, OutputGapHistogram, TokenCount,
+};
+use crate::openai::{EngineTimes, FinishReason, InBandError, TextExcerpt, Usage};
+use crate::record::Stall;
+use std::time::Duration;
+
+/// The observations of one response.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ObservedResponse {
+    /// The response is an event stream.
+    pub is_stream: bool,
+    /// Number of events, including the last one.
+    pub events: u64,
+    /// Number of comment lines, such as keep-alives.
+    pub comments: u64,
+    /// Number of events with generated output.
+    pub output_events: u64,
+    /// Tokens in output events that report their exact count.
+    pub counted_event_tokens: u64,
+    /// Output events that do not report a count.
+    pub uncounted_events: u64,
+    /// Output tokens: counted where events report counts, else estimated from the number of events.
+    /// While the response is open, an event counts as one token; see
+    /// [`ObservedResponse::scale_estimated_tokens`].
+    pub estimated_tokens: u64,
+    /// Inter-chunk latency: times between output events of a choice as they arrived, without those
+    /// in which the client stalled the stream.
+    pub inter_chunk_latency: OutputGapHistogram,
+    /// Inter-token latency: each gap divided by the tokens that it brought, where they are known.
+    pub inter_token_latency: OutputGapHistogram,
+    /// Tokens per output event, where the event reports its count.
+    pub chunk_tokens: ChunkTokensHistogram,
+    /// There was output other than reasoning.
+    pub has_answer: bool,
+    /// The response contains a configured refusal phrase.
+    pub has_refusal_phrase: bool,
+    /// The model refused in the field that the API has for refusals.
+    pub is_refusal: bool,
+    /// Time in which the client did not read what had come.
+    pub write_stall: Duration,
+    /// The part of `write_stall` directly before the last output.
+    pub last_output_write_stall: Duration,
+    /// Stalls of the backend.
+    pub stalls: Vec<Stall>,
+    /// Times that the engine reported in the response.
+    pub engine_times: Option<EngineTimes>,
+    /// The gateway requested usage in every event.
+    pub has_continuous_usage: bool,
+    /// The fate of the usage event that the gateway requested. `None`: it requested none.
+    pub usage_event: Option<UsageEventOutcome>,
+    /// Token counts that the engine reported.
+    pub usage: Usage,
+    /// Accuracy of the output token count.
+    pub usage_source: UsageSource,
+    /// Finish reasons by choice index; `None` for a choice that did not finish.
+    pub finish_reasons: Vec<Option<FinishReason>>,
+    /// An error that the backend reported inside the response.
+    pub error: Option<InBandError>,
+    /// The terminal event was seen, or the body was complete.
+    pub is_complete: bool,
+    /// Why the response could not be inspected in full. `None`: it could.
+    pub uninspected_reason: Option<UninspectedReason>,
+    /// The `id` of the response.
+    pub response_id: Option<Box<str>>,
+    /// The `model` of the response.
+    pub response_model: Option<Box<str>>,
+    /// Beginning of the text, if the text of this request is retained.
+    pub text_excerpt: Option<TextExcerpt>,
+}
+
+/// Bucket bounds of the histograms of a response.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResponseBuckets {
+    /// Bounds of [`ObservedResponse::inter_chunk_latency`], in seconds.
+    pub inter_chunk_latency: BucketBounds,
+    /// Bounds of [`ObservedResponse::inter_token_latency`], in seconds.
+    pub inter_token_latency: BucketBounds,
+    /// Bounds of [`ObservedResponse::chunk_tokens`].
+    pub chunk_tokens: BucketBounds,
+}
+
+impl ObservedResponse {
+    /// Sets the bucket bounds, and resets the histograms.
+    pub fn set_buckets(&mut self, buckets: &ResponseBuckets) {
+        self.inter_chunk_latency =
+            OutputGapHistogram::with_bounds(buckets.inter_chunk_latency.clone());
+        self.inter_token_latency =
+            OutputGapHistogram::with_bounds(buckets.inter_token_latency.clone());
+        self.chunk_tokens = ChunkTokensHistogram::with_bounds(buckets.chunk_tokens.clone());
+    }
+
+    /// The accuracy of the output token count.
+    pub fn token_count_source(&self) -> UsageSource {
+        let Usage { input, output, .. } = self.usage;
+        // A count before a failure is not the final one.
+        let is_final = self.is_complete && self.error.is_none();
+        match self.output_events {
+            _ if output.is_some() && is_final => UsageSource::Exact,
+            _ if output.is_some() => UsageSource::Continuous,
+            1.. if self.uncounted_events == 0 => UsageSource::Continuous,
+            1.. => UsageSource::Estimated,
+            // Embeddings and similar responses have no output to count.
+            0 if input.is_some() && is_final => UsageSource::Exact,
+            0 => UsageSource::Missing,
+        }
+    }
+
+    /// Counts each output event without a token count as `tokens_per_event` tokens. Has an effect
+    /// only if the token count is an estimate.
+    pub fn scale_estimated_tokens(&mut self, tokens_per_event: f64) {
+        if self.usage_source == UsageSource::Estimated {
+            let additional = self.uncounted_events as f64 * (tokens_per_event - 1.0);
+            let tokens = self.estimated_tokens as f64 + additional;
+            self.estimated_tokens = tokens.round().max(0.0) as u64;
+        }
+    }
+
+    /// Tokens and output events of a stream whose tokens the engine counted exactly, without a
+    /// final token that had no text. `None` for any other response.
+    pub fn exact_tokens_and_output_events(&self) -> Option<(u64, u64)> {
+        let is_exact = self.is_stream && self.usage_source == UsageSource::Exact;
+        let output = self.usage.output.filter(|_| is_exact && self.output_events > 0)?;
+        let tokens_in_events = self.counted_event_tokens.saturating_add(self.uncounted_events);
+        let tokens_without_text = self.estimated_tokens.saturating_sub(tokens_in_events);
+        Some((output.saturating_sub(tokens_without_text), self.output_events))
+    }
+}
+
+impl Default for ResponseBuckets {
+    fn default() -> Self {
+        Self {
+            inter_chunk_latency: BucketBounds::from_static(OutputGap::BOUNDS),
+            inter_token_latency: BucketBounds::from_static(OutputGap::BOUNDS),
+            chunk_tokens: BucketBounds::from_static(TokenCount::BOUNDS),
+        }
+    }
+}

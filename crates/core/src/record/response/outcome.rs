@@ -1,0 +1,282 @@
+//! Classifications of how a request ended and how accurate its record is. Each is a closed set with
+//! one name per value in metrics, logs and spans.
+
+/// The outcome of a request. An exchange that is dropped was cancelled by its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The response was complete.
+    Ok,
+    /// The client disconnected before the response was complete.
+    Cancelled,
+    /// The request was at fault: a 4xx status from the backend or the gateway.
+    ClientError,
+    /// The gateway rejected the request, for example because no backend had capacity.
+    Rejected,
+    /// The backend answered with a 5xx status or could not be reached.
+    UpstreamError,
+    /// The backend reported an error inside a response with status 200.
+    StreamError,
+    /// The response ended early: the connection broke, or the terminal event was missing.
+    Truncated,
+    /// The engine aborted the request although the client was connected.
+    Aborted,
+    /// The backend sent nothing before a timeout.
+    Timeout,
+    /// The gateway shut down before the response was complete.
+    Shutdown,
+}
+
+/// How the response of an exchange ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Termination {
+    /// The backend's response ended in the way that HTTP framing demands.
+    Complete,
+    /// The connection to the backend broke.
+    UpstreamReset,
+    /// The client disconnected first.
+    ClientDisconnected,
+    /// The gateway closed the connection of a client that did not read for too long.
+    WriteTimeout,
+    /// The gateway answered the request itself.
+    LocalReply,
+    /// The gateway aborted a stream whose backend was silent for too long.
+    IdleTimeout,
+    /// The gateway shut down.
+    Shutdown,
+}
+
+/// The party that closed first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TerminationInitiator {
+    /// The client.
+    Client,
+    /// The backend.
+    Backend,
+    /// The gateway.
+    Gateway,
+}
+
+/// Accuracy of the output token count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UsageSource {
+    /// The final count of the engine.
+    Exact,
+    /// Counts that the engine sent during the stream: its count so far, or the ids or logprobs of
+    /// every token.
+    Continuous,
+    /// Estimated from the number of output events and the tokens that an event of this backend
+    /// usually has. An end without text counts as one token.
+    Estimated,
+    /// There was nothing to count.
+    #[default]
+    Missing,
+}
+
+/// The fate of the usage event that the gateway requested and the client did not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageEventOutcome {
+    /// It was removed from the response.
+    Stripped,
+    /// It did not come.
+    Missing,
+    /// The backend sends usage with every event regardless, so nothing was removed.
+    AlwaysSent,
+    /// The usage of an event could not be removed, because the event is too long or has an unknown
+    /// layout: the client received it.
+    NotRemoved,
+}
+
+/// Why a response could not be inspected in full. Its bytes are forwarded regardless.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UninspectedReason {
+    /// The response was compressed, although the gateway asks for `identity`.
+    ContentEncoded,
+    /// The data does not have the format of this API.
+    Malformed,
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// All outcomes.
+    pub const ALL: [Self; 10] = [
+        Self::Ok,
+        Self::Cancelled,
+        Self::ClientError,
+        Self::Rejected,
+        Self::UpstreamError,
+        Self::StreamError,
+        Self::Truncated,
+        Self::Aborted,
+        Self::Timeout,
+        Self::Shutdown,
+    ];
+
+    /// The name in metrics, logs and spans.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Cancelled => "cancelled",
+            Self::ClientError => "client_error",
+            Self::Rejected => "rejected",
+            Self::UpstreamError => "upstream_error",
+            Self::StreamError => "stream_error",
+            Self::Truncated => "truncated",
+            Self::Aborted => "aborted",
+            Self::Timeout => "timeout",
+            Self::Shutdown => "shutdown",
+        }
+    }
+
+    /// Whether the backend failed the request.
+    pub const fn is_backend_failure(self) -> bool {
+        matches!(
+            self,
+            Self::UpstreamError
+                | Self::StreamError
+                | Self::Truncated
+                | Self::Aborted
+                | Self::Timeout
+        )
+    }
+}
+
+impl Termination {
+    /// The party that closed first.
+    pub const fn initiator(self) -> TerminationInitiator {
+        match self {
+            Self::ClientDisconnected => TerminationInitiator::Client,
+            Self::Complete | Self::UpstreamReset => TerminationInitiator::Backend,
+            Self::WriteTimeout | Self::LocalReply | Self::IdleTimeout | Self::Shutdown => {
+                TerminationInitiator::Gateway
+            }
+        }
+    }
+}
+
+impl TerminationInitiator {
+    /// All initiators.
+    pub const ALL: [Self; 3] = [Self::Client, Self::Backend, Self::Gateway];
+
+    /// The name in logs and spans.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Backend => "backend",
+            Self::Gateway => "gateway",
+        }
+    }
+}
+
+impl UninspectedReason {
+    /// All reasons.
+    pub const ALL: [Self; 2] = [Self::ContentEncoded, Self::Malformed];
+
+    /// The name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ContentEncoded => "uninspectable",
+            Self::Malformed => "malformed",
+        }
+    }
+}
+
+impl UsageSource {
+    /// All sources.
+    pub const ALL: [Self; 4] = [Self::Exact, Self::Continuous, Self::Estimated, Self::Missing];
+
+    /// The name in metrics, logs and spans.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Continuous => "continuous",
+            Self::Estimated => "estimated",
+            Self::Missing => "missing",
+        }
+    }
+}
+
+impl UsageEventOutcome {
+    /// All values.
+    pub const ALL: [Self; 4] = [Self::Stripped, Self::Missing, Self::AlwaysSent, Self::NotRemoved];
+
+    /// The name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stripped => "stripped",
+            Self::Missing => "missed",
+            Self::AlwaysSent => "forced",
+            Self::NotRemoved => "unremoved",
+        }
+    }
+}
+
+/// The values of [`RequestRecord::ending`](crate::record::RequestRecord::ending).
+pub const TERMINATION_REASONS: &[&str] = &[
+    "ok",
+    "ok_client_left_after_end",
+    "client_cancelled",
+    "client_write_timeout",
+    "client_error",
+    "upstream_status",
+    "inband_error",
+    "upstream_abort",
+    "truncated_clean",
+    "truncated_cut",
+    "timeout_headers",
+    "timeout_first_output",
+    "timeout_idle",
+    "gateway_reject",
+    "gateway_shutdown",
+];
+
+/// The termination reason: the outcome, and how the response ended where that adds information.
+pub(in crate::record) fn termination_reason(
+    outcome: Outcome,
+    termination: Termination,
+) -> &'static str {
+    match (outcome, termination) {
+        (Outcome::Ok, Termination::ClientDisconnected | Termination::WriteTimeout) => {
+            "ok_client_left_after_end"
+        }
+        (Outcome::Ok, _) => "ok",
+        (Outcome::Cancelled, Termination::WriteTimeout) => "client_write_timeout",
+        (Outcome::Cancelled, _) => "client_cancelled",
+        (Outcome::ClientError, _) => "client_error",
+        (Outcome::Rejected, _) => "gateway_reject",
+        (Outcome::UpstreamError, _) => "upstream_status",
+        (Outcome::StreamError, _) => "inband_error",
+        (Outcome::Aborted, _) => "upstream_abort",
+        (Outcome::Truncated, Termination::UpstreamReset) => "truncated_cut",
+        (Outcome::Truncated, _) => "truncated_clean",
+        (Outcome::Timeout, Termination::IdleTimeout) => "timeout_idle",
+        (Outcome::Timeout, _) => "timeout_headers",
+        (Outcome::Shutdown, _) => "gateway_shutdown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_termination_reason_is_in_the_list() {
+        let terminations = [
+            Termination::Complete,
+            Termination::UpstreamReset,
+            Termination::ClientDisconnected,
+            Termination::WriteTimeout,
+            Termination::LocalReply,
+            Termination::IdleTimeout,
+            Termination::Shutdown,
+        ];
+        for outcome in Outcome::ALL {
+            for termination in terminations {
+                assert!(
+                    TERMINATION_REASONS.contains(&termination_reason(outcome, termination)),
+                    "{outcome:?} {termination:?}"
+                );
+            }
+        }
+    }
+}

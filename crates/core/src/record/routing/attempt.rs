@@ -1,0 +1,67 @@
+//! Attempts to serve a request on a backend.
+
+use crate::record::BackendId;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// One attempt to serve the request on one backend.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    /// The backend.
+    pub backend: BackendId,
+    /// Host and port of the backend.
+    pub address: (Arc<str>, u16),
+    /// The kind of its engine, as `gen_ai.provider.name` of the OpenTelemetry GenAI conventions.
+    pub provider: &'static str,
+    /// The gateway's span of the attempt: the parent of the engine's span.
+    pub span_id: u64,
+    /// When the request was sent.
+    pub started: Instant,
+    /// When the attempt failed, or the response ended.
+    pub ended: Option<Instant>,
+    /// The response status. `None`: there was no response.
+    pub status: Option<u16>,
+    /// Why the attempt failed, from a closed set. `None`: it did not fail.
+    pub failure: Option<&'static str>,
+}
+
+/// Why a failed request was not tried on another backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailoverDenialReason {
+    /// The response had begun, or another backend would have failed in the same way.
+    NotRetryable,
+    /// The request may have side effects beyond its response.
+    SideEffects,
+    /// The request may have crashed several backends.
+    PoisonRequest,
+    /// The maximum number of attempts was reached.
+    MaxAttempts,
+    /// The retry budget was exhausted.
+    RetryBudget,
+    /// There was no other backend.
+    NoOtherBackend,
+}
+
+impl FailoverDenialReason {
+    /// All reasons.
+    pub const ALL: [Self; 6] = [
+        Self::NotRetryable,
+        Self::SideEffects,
+        Self::PoisonRequest,
+        Self::MaxAttempts,
+        Self::RetryBudget,
+        Self::NoOtherBackend,
+    ];
+
+    /// The name in metrics and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotRetryable => "rule",
+            Self::SideEffects => "effects",
+            Self::PoisonRequest => "poison",
+            Self::MaxAttempts => "attempts",
+            Self::RetryBudget => "budget",
+            Self::NoOtherBackend => "nowhere",
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Routing decisions: the loads and predictions of every candidate, the selected candidate, and the
+//! choices of shadow policies.
+//!
+//! A decision is made for every request, so it must be cheap. It stores the input of the policy;
+//! readers compute the predictions from it again. It is shared, never copied.
+
+use super::backend_condition::BackendCondition;
+use crate::record::BackendId;
+use crate::routing::kv_aware::CostTerms;
+use crate::routing::{Candidate, Policy, PolicyChoice, RoutingContext};
+use std::sync::Arc;
+
+/// The recorded result of a routing policy, with its input.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoutingDecision {
+    /// The input of the policy. If there were more than
+    /// [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates, it holds the selected one and those
+    /// of the lowest cost.
+    routing_context: RoutingContext,
+    selection: PolicyChoice,
+    /// The condition of the selected backend at the decision.
+    pub backend_condition: BackendCondition,
+    /// Names of the fleet's backends, indexed by [`Candidate::position`].
+    backend_ids: Arc<[BackendId]>,
+    /// Number of candidates that are not recorded.
+    pub omitted_candidates: usize,
+    /// The choices of shadow policies.
+    pub shadow_decisions: Box<[ShadowDecision]>,
+}
+
+/// A backend that could have been selected.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PredictedCandidate<'a> {
+    /// Name of the backend.
+    pub backend: &'a BackendId,
+    /// Its load and state at the decision, for this prompt.
+    pub candidate: &'a Candidate,
+    /// Predicted time from sending the request to the first output, in seconds.
+    pub ttft: f64,
+    /// The value that `kv_aware` compares: the sum of the terms per unit of weight.
+    pub cost: f64,
+    /// The terms of the cost in seconds.
+    pub terms: CostTerms,
+}
+
+/// The choice of a shadow policy: one that is evaluated but does not route.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShadowDecision {
+    /// Name of the policy.
+    pub policy: &'static str,
+    /// Reason of its choice, from a closed set.
+    pub reason: &'static str,
+    /// The backend that it would have selected.
+    pub backend: BackendId,
+    /// Whether that is the selected backend.
+    pub is_same: bool,
+    /// Predicted TTFT there minus the predicted TTFT at the selected backend, in seconds. Positive
+    /// if the shadow policy's choice would have been slower.
+    pub regret: f64,
+}
+
+// === impl RoutingDecision ===
+
+impl RoutingDecision {
+    /// Most candidates that a decision records.
+    pub const MAX_RECORDED_CANDIDATES: usize = 16;
+
+    /// Records the choice that a policy made in `context`, and evaluates the shadow policies on the
+    /// same context. The positions of the candidates are indices into `fleet`.
+    pub fn new(
+        mut context: RoutingContext,
+        choice: PolicyChoice,
+        condition: BackendCondition,
+        fleet: &Arc<[BackendId]>,
+        shadow: &[Policy],
+    ) -> Self {
+        let shadow = shadow
+            .iter()
+            .filter_map(|policy| ShadowDecision::evaluate(policy, &context, choice, fleet));
+        let shadow = shadow.collect();
+        let (index, omitted) = context.retain_best(choice.index, Self::MAX_RECORDED_CANDIDATES);
+        let choice = PolicyChoice { index, ..choice };
+        Self {
+            routing_context: context,
+            selection: choice,
+            backend_condition: condition,
+            backend_ids: fleet.clone(),
+            omitted_candidates: omitted,
+            shadow_decisions: shadow,
+        }
+    }
+
+    /// The name of the policy.
+    pub const fn policy(&self) -> &'static str {
+        self.routing_context.policy().name()
+    }
+
+    /// Reason of the choice, from a closed set.
+    pub const fn reason(&self) -> &'static str {
+        self.selection.reason
+    }
+
+    /// The selected candidate.
+    pub fn selected(&self) -> PredictedCandidate<'_> {
+        self.predict(&self.routing_context.candidates()[self.selection.index])
+    }
+
+    /// Number of candidates, including those that are not recorded.
+    pub fn candidate_count(&self) -> usize {
+        self.routing_context.candidates().len() + self.omitted_candidates
+    }
+
+    /// The highest predicted number of cached prompt tokens among the recorded candidates.
+    pub fn max_cached_tokens(&self) -> f64 {
+        self.routing_context
+            .candidates()
+            .iter()
+            .map(|candidate| candidate.cached)
+            .fold(0.0, f64::max)
+    }
+
+    /// The recorded candidates by ascending cost.
+    pub fn ranked_candidates(&self) -> Vec<PredictedCandidate<'_>> {
+        let candidates = self.routing_context.candidates().iter();
+        let mut ranked: Vec<_> = candidates.map(|candidate| self.predict(candidate)).collect();
+        ranked.sort_by(|a, b| a.cost.total_cmp(&b.cost));
+        ranked
+    }
+
+    fn predict<'a>(&'a self, candidate: &'a Candidate) -> PredictedCandidate<'a> {
+        PredictedCandidate {
+            backend: &self.backend_ids[candidate.position],
+            candidate,
+            ttft: self.routing_context.ttft(candidate),
+            cost: self.routing_context.cost(candidate),
+            terms: self.routing_context.cost_terms(candidate),
+        }
+    }
+}
+
+// === impl PredictedCandidate, ShadowDecision ===
+
+impl PredictedCandidate<'_> {
+    /// Whether both are the same backend.
+    pub const fn is_same_backend(&self, other: &Self) -> bool {
+        self.candidate.position == other.candidate.position
+    }
+}
+
+impl ShadowDecision {
+    fn evaluate(
+        policy: &Policy,
+        context: &RoutingContext,
+        choice: PolicyChoice,
+        fleet: &[BackendId],
+    ) -> Option<Self> {
+        let PolicyChoice { index, reason } = context.pick_with(policy)?;
+        let [shadow_candidate, selected] =
+            [index, choice.index].map(|index| &context.candidates()[index]);
+        Some(Self {
+            policy: policy.name(),
+            reason,
+            backend: fleet[shadow_candidate.position].clone(),
+            is_same: shadow_candidate.position == selected.position,
+            regret: context.ttft(shadow_candidate) - context.ttft(selected),
+        })
+    }
+}

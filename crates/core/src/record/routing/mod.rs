@@ -1,0 +1,12 @@
+//! The attempts of a request, the routing decision, and the condition of the selected backend.
+
+mod attempt;
+mod backend_condition;
+
+mod decision;
+#[cfg(test)]
+mod tests;
+
+pub use attempt::{Attempt, FailoverDenialReason};
+pub use backend_condition::{BackendCondition, RecentEngineTimes, Stall};
+pub use decision::{PredictedCandidate, RoutingDecision, ShadowDecision};

@@ -1,0 +1,109 @@
+//! A reference to a span, and its form in the W3C header `traceparent`.
+
+use std::fmt;
+
+/// A reference to a span: the client's, or the parent of an engine's span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceParent {
+    /// Never zero.
+    pub trace_id: u128,
+    /// Never zero.
+    pub span_id: u64,
+    /// The `sampled` flag.
+    pub is_sampled: bool,
+}
+
+/// The trace context that a client sent.
+#[derive(Debug)]
+pub(super) struct RemoteTraceContext {
+    pub(super) parent: TraceParent,
+    /// The client's sampling decision. `None`: it leaves the decision to the gateway.
+    pub(super) sampling_decision: Option<bool>,
+    pub(super) trace_state: Option<Box<str>>,
+}
+
+// === impl TraceParent ===
+
+impl TraceParent {
+    /// Parses a `traceparent` header. `None` if it is invalid: then the gateway starts a new trace.
+    pub fn parse(header: &str) -> Option<Self> {
+        let mut fields = header.trim().split('-');
+        let (version, trace_id) = (fields.next()?, fields.next()?);
+        let (span_id, flags) = (fields.next()?, fields.next()?);
+        let is_known = version == "00" && fields.next().is_none();
+        let is_later = version != "00" && version != "ff" && parse_hex(version, 2).is_some();
+        if !(is_known || is_later) {
+            return None;
+        }
+        let trace_id = parse_hex(trace_id, 32).filter(|id| *id != 0)?;
+        let span_id = parse_hex(span_id, 16).filter(|id| *id != 0)? as u64;
+        let flags = parse_hex(flags, 2)?;
+        Some(Self { trace_id, span_id, is_sampled: flags & 1 == 1 })
+    }
+}
+
+impl TraceParent {
+    /// Formats the header. It is sent with every upstream request, and formatting numbers through
+    /// [`fmt`] takes several times as long.
+    pub(super) fn to_header_bytes(self) -> [u8; 55] {
+        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+        write_hex(&self.trace_id.to_be_bytes(), &mut text[3..35]);
+        write_hex(&self.span_id.to_be_bytes(), &mut text[36..52]);
+        write_hex(&[u8::from(self.is_sampled)], &mut text[53..]);
+        text
+    }
+}
+
+impl fmt::Display for TraceParent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.to_header_bytes()).unwrap_or_default())
+    }
+}
+
+fn write_hex(bytes: &[u8], digits: &mut [u8]) {
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    for (byte, pair) in bytes.iter().zip(digits.chunks_exact_mut(2)) {
+        let halves = [byte >> 4, byte & 0xf];
+        pair.copy_from_slice(&halves.map(|half| DIGITS[usize::from(half)]));
+    }
+}
+
+pub(super) fn parse_hex(digits: &str, len: usize) -> Option<u128> {
+    let is_lower_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_valid = digits.len() == len && digits.bytes().all(is_lower_hex);
+    is_valid.then(|| u128::from_str_radix(digits, 16).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    #[test]
+    fn a_header_survives_the_round_trip() {
+        assert_eq!(
+            TraceParent::parse(HEADER).map(|parent| parent.to_string()),
+            Some(HEADER.into())
+        );
+    }
+
+    #[test]
+    fn malformed_headers_are_none() {
+        for invalid in [
+            "",
+            "00",
+            "00-0-0-01",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0x",
+        ] {
+            assert_eq!(TraceParent::parse(invalid), None, "{invalid}");
+        }
+        let later = "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more";
+        assert!(TraceParent::parse(later).is_some());
+    }
+}

@@ -1,0 +1,187 @@
+//! The history of one backend, of fixed size: the steps of the last five minutes, and each measure
+//! of the last hour by the minute.
+
+use super::measure::{self, MEASURES, WindowMeasure};
+use super::sample::{DiagnosisSample, EVERY};
+use super::statistics::RobustBaseline;
+use super::step::HistoryStep;
+use super::window::{LONG_WINDOW, StepWindow};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use tokenweir_core::dialect::EngineLoad;
+
+/// The history of one backend.
+#[derive(Debug)]
+pub struct BackendHistory {
+    steps: VecDeque<HistoryStep>,
+    last_sample: Option<DiagnosisSample>,
+    minutes: VecDeque<MinuteMeasures>,
+    /// The baseline of each measure, from these minutes.
+    baselines: [Option<RobustBaseline>; measure::COUNT],
+    /// Start of the current minute.
+    minute_start: Option<Instant>,
+    /// Time of the first sample after the last restart of the process.
+    restarted_at: Option<Instant>,
+}
+
+/// The value of each measure in one minute. NaN: unknown.
+type MinuteMeasures = [f32; measure::COUNT];
+
+/// Number of steps in the history.
+const MAX_STEPS: usize = (LONG_WINDOW.as_secs() / EVERY.as_secs()) as usize;
+const MINUTE: Duration = Duration::from_mins(1);
+/// Number of minutes in the history.
+const MAX_MINUTES: usize = 60;
+/// Minimum number of minutes for a baseline.
+const MIN_BASELINE_MINUTES: usize = 5;
+
+impl BackendHistory {
+    /// An empty history.
+    pub fn new() -> Self {
+        Self {
+            steps: VecDeque::with_capacity(MAX_STEPS),
+            last_sample: None,
+            minutes: VecDeque::with_capacity(MAX_MINUTES),
+            baselines: [None; measure::COUNT],
+            minute_start: None,
+            restarted_at: None,
+        }
+    }
+
+    /// Maximum memory of a history, in bytes.
+    pub const fn max_bytes() -> usize {
+        let steps = MAX_STEPS * size_of::<HistoryStep>();
+        let minutes = MAX_MINUTES * size_of::<MinuteMeasures>();
+        size_of::<Self>() + steps + minutes
+    }
+
+    /// Adds a sample. `is_healthy`: no condition holds, so the values may enter the baselines.
+    pub fn push(&mut self, sample: DiagnosisSample, is_healthy: bool) {
+        let pages = self.last_sample.and_then(|last| Some((last.page?, sample.page?)));
+        if pages.is_some_and(|(before, page)| page.is_restart_of(&before)) {
+            self.restarted_at = Some(sample.at);
+            self.minutes.clear();
+            self.baselines = [None; measure::COUNT];
+            self.minute_start = None;
+        }
+        if self.steps.len() == MAX_STEPS {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(HistoryStep::new(&sample, self.last_sample.as_ref()));
+        // The next page is compared with the last page, even if samples between have no page.
+        let page = sample.page.or_else(|| self.last_sample.and_then(|last| last.page));
+        self.last_sample = Some(DiagnosisSample { page, ..sample });
+        self.update_baselines(sample.at, is_healthy);
+    }
+
+    /// Adds the measures of a completed minute to the baselines, if no condition held in it.
+    fn update_baselines(&mut self, now: Instant, is_healthy: bool) {
+        let start = *self.minute_start.get_or_insert(now);
+        if !is_healthy {
+            self.minute_start = Some(now);
+            return;
+        }
+        if now.saturating_duration_since(start) < MINUTE {
+            return;
+        }
+        self.minute_start = Some(now);
+        let window = self.window(MINUTE);
+        let minute =
+            MEASURES.map(|row| row.value_in(&window).map_or(f32::NAN, |value| value as f32));
+        if self.minutes.len() == MAX_MINUTES {
+            self.minutes.pop_front();
+        }
+        self.minutes.push_back(minute);
+        self.baselines = std::array::from_fn(|measure| {
+            let minutes = self.minutes.iter().map(|minute| f64::from(minute[measure]));
+            RobustBaseline::from_values(
+                minutes.filter(|value| !value.is_nan()),
+                MIN_BASELINE_MINUTES,
+            )
+        });
+    }
+
+    /// The steps of the last `span`.
+    pub(crate) fn window(&self, span: Duration) -> StepWindow<'_> {
+        let now = self.steps.back().map(|step| step.at);
+        let is_old = |step: &&HistoryStep| {
+            now.is_some_and(|now| now.saturating_duration_since(step.at) >= span)
+        };
+        StepWindow::starting_at(&self.steps, self.steps.iter().take_while(is_old).count())
+    }
+
+    /// The baseline of a measure. `None`: fewer than five minutes of data.
+    pub(crate) fn baseline(&self, measure: WindowMeasure) -> Option<RobustBaseline> {
+        self.baselines[measure as usize]
+    }
+
+    /// Whether the backend was up in the last sample.
+    pub(crate) fn is_up(&self) -> bool {
+        self.last_sample.is_some_and(|last| last.is_up)
+    }
+
+    /// Whether the process restarted less than `span` ago.
+    pub(crate) fn has_restarted_within(&self, span: Duration) -> bool {
+        let now = self.steps.back().map(|step| step.at);
+        let age = |then| Some(now?.saturating_duration_since(then));
+        self.restarted_at.and_then(age).is_some_and(|age| age < span)
+    }
+
+    /// The load of the last page, for values that do not change.
+    pub(crate) fn page(&self) -> Option<&EngineLoad> {
+        self.last_sample.as_ref()?.page.as_ref()
+    }
+}
+
+impl Default for BackendHistory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::test_instant;
+    use super::super::step::StepSignal;
+    use super::*;
+
+    fn sample_at(start: Instant, seconds: u64, tokens: f64) -> DiagnosisSample {
+        let load = EngineLoad { generation_tokens: Some(tokens), ..EngineLoad::default() };
+        let at = start + Duration::from_secs(seconds);
+        DiagnosisSample { at, is_up: true, page: Some(load), gateway: None }
+    }
+
+    #[test]
+    fn an_hour_of_a_backend_takes_less_than_64_kib() {
+        assert!(BackendHistory::max_bytes() < 64 << 10, "{}", BackendHistory::max_bytes());
+        let mut history = BackendHistory::new();
+        let start = test_instant();
+        (0..1_000).for_each(|n| history.push(sample_at(start, 5 * n, n as f64), true));
+        assert_eq!((history.steps.len(), history.minutes.len()), (MAX_STEPS, MAX_MINUTES));
+        let capacities = (history.steps.capacity(), history.minutes.capacity());
+        assert_eq!(capacities, (MAX_STEPS, MAX_MINUTES));
+    }
+
+    #[test]
+    fn a_restart_is_no_growth_and_clears_the_baselines() {
+        let mut history = BackendHistory::new();
+        let start = test_instant();
+        (0..100).for_each(|n| history.push(sample_at(start, 5 * n, 50.0 * n as f64), true));
+        let rate = history.window(MINUTE).rate(StepSignal::GenerationTokens);
+        assert!(rate.is_some_and(|rate| (rate - 10.0).abs() < 1e-6), "{rate:?}");
+        assert!(history.baseline(WindowMeasure::GenerationRate).is_some());
+        history.push(sample_at(start, 500, 0.0), true);
+        assert!(history.baseline(WindowMeasure::GenerationRate).is_none());
+        assert!(history.has_restarted_within(MINUTE));
+        let after = history.window(MINUTE).rate(StepSignal::GenerationTokens);
+        assert!(after.is_some_and(|rate| (rate - 10.0).abs() < 1e-6), "{after:?}");
+    }
+
+    #[test]
+    fn a_minute_with_a_verdict_is_not_in_the_baseline() {
+        let mut history = BackendHistory::new();
+        let start = test_instant();
+        (0..100).for_each(|n| history.push(sample_at(start, 5 * n, 50.0 * n as f64), false));
+        assert!(history.minutes.is_empty());
+    }
+}

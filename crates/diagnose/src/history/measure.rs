@@ -1,0 +1,182 @@
+//! The measures of a window, one row each: name, unit and computation. Rules judge these values,
+//! evidence shows them, and baselines are kept for them.
+
+use super::step::StepSignal;
+use super::window::StepWindow;
+
+/// A measure of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WindowMeasure {
+    KvUsage,
+    KvUsageP90,
+    Waiting,
+    Running,
+    PreemptionRate,
+    PreemptionsPerRequest,
+    PrefixHitRatio,
+    QueueTime,
+    EngineTtft,
+    EngineInterToken,
+    GenerationRate,
+    Ttft,
+    SlowShare,
+    GapP99,
+    InFlight,
+    CancelRatio,
+    FrontEnd,
+    StallsPerStream,
+    ReusablePrompt,
+}
+
+/// The definition of a measure.
+pub(crate) struct MeasureDefinition {
+    /// The measure.
+    pub(crate) measure: WindowMeasure,
+    /// The name in evidence.
+    pub(crate) name: &'static str,
+    /// The unit.
+    pub(crate) unit: &'static str,
+    compute: fn(&StepWindow<'_>) -> Option<f64>,
+}
+
+/// Number of measures.
+pub(crate) const COUNT: usize = WindowMeasure::ReusablePrompt as usize + 1;
+/// Minimum number of observations for a mean.
+const MIN_OBSERVATIONS: f64 = 5.0;
+/// Minimum number of tokens for a ratio of tokens.
+const MIN_TOKENS: f64 = 1_000.0;
+
+/// All measures, in the order of the enumeration.
+pub(crate) const MEASURES: [MeasureDefinition; COUNT] = [
+    MeasureDefinition::new(WindowMeasure::KvUsage, "kv_usage", "ratio", |window| {
+        window.mean(StepSignal::KvUsage)
+    }),
+    MeasureDefinition::new(WindowMeasure::KvUsageP90, "kv_usage_p90", "ratio", |window| {
+        window.quantile(StepSignal::KvUsage, 0.9)
+    }),
+    MeasureDefinition::new(WindowMeasure::Waiting, "waiting", "requests", |window| {
+        window.mean(StepSignal::Waiting)
+    }),
+    MeasureDefinition::new(WindowMeasure::Running, "running", "requests", |window| {
+        window.mean(StepSignal::Running)
+    }),
+    MeasureDefinition::new(
+        WindowMeasure::PreemptionRate,
+        "preemptions_per_second",
+        "1/s",
+        |window| window.rate(StepSignal::Preemptions),
+    ),
+    MeasureDefinition::new(
+        WindowMeasure::PreemptionsPerRequest,
+        "preemptions_per_request",
+        "ratio",
+        |window| window.ratio(StepSignal::Preemptions, StepSignal::FirstTokens, 1.0),
+    ),
+    MeasureDefinition::new(WindowMeasure::PrefixHitRatio, "prefix_hit_ratio", "ratio", |window| {
+        window.ratio(StepSignal::PrefixHits, StepSignal::PrefixQueries, MIN_TOKENS)
+    }),
+    MeasureDefinition::new(WindowMeasure::QueueTime, "queue_time_mean", "s", |window| {
+        window.ratio(StepSignal::QueueSeconds, StepSignal::Queued, MIN_OBSERVATIONS)
+    }),
+    MeasureDefinition::new(WindowMeasure::EngineTtft, "engine_ttft_mean", "s", |window| {
+        window.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, MIN_OBSERVATIONS)
+    }),
+    MeasureDefinition::new(
+        WindowMeasure::EngineInterToken,
+        "engine_inter_token_mean",
+        "s",
+        |window| window.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, 100.0),
+    ),
+    MeasureDefinition::new(
+        WindowMeasure::GenerationRate,
+        "generation_tokens_per_second",
+        "tokens/s",
+        |window| window.rate(StepSignal::GenerationTokens),
+    ),
+    MeasureDefinition::new(WindowMeasure::Ttft, "ttft_mean", "s", |window| {
+        window.ratio(StepSignal::FirstOutputSeconds, StepSignal::FirstOutputs, MIN_OBSERVATIONS)
+    }),
+    MeasureDefinition::new(WindowMeasure::SlowShare, "slow_first_outputs", "ratio", |window| {
+        window.ratio(StepSignal::SlowFirstOutputs, StepSignal::FirstOutputs, 20.0)
+    }),
+    MeasureDefinition::new(WindowMeasure::GapP99, "inter_token_p99", "s", |window| {
+        window.mean(StepSignal::GapP99)
+    }),
+    MeasureDefinition::new(WindowMeasure::InFlight, "in_flight", "requests", |window| {
+        window.mean(StepSignal::InFlight)
+    }),
+    MeasureDefinition::new(WindowMeasure::CancelRatio, "cancelled", "ratio", |window| {
+        window.ratio(StepSignal::Cancelled, StepSignal::Finished, 20.0)
+    }),
+    MeasureDefinition::new(WindowMeasure::FrontEnd, "front_end_lag", "s", front_end_lag),
+    MeasureDefinition::new(
+        WindowMeasure::StallsPerStream,
+        "stalls_per_stream",
+        "ratio",
+        |window| window.ratio(StepSignal::Stalls, StepSignal::FirstOutputs, MIN_OBSERVATIONS),
+    ),
+    MeasureDefinition::new(WindowMeasure::ReusablePrompt, "reusable_prompt", "ratio", |window| {
+        window.ratio(StepSignal::ReusableTokens, StepSignal::GatewayPromptTokens, MIN_TOKENS)
+    }),
+];
+
+/// The mean TTFT of the gateway minus the mean TTFT of the engine. `None` if the two do not count
+/// the same requests: at least 20 streams, at most 10 % of other requests, and counts that differ
+/// by at most one fifth.
+fn front_end_lag(window: &StepWindow<'_>) -> Option<f64> {
+    let (outputs, tokens) =
+        (window.sum(StepSignal::FirstOutputs)?, window.sum(StepSignal::FirstTokens)?);
+    let streams = window.ratio(StepSignal::Streams, StepSignal::Finished, 1.0).unwrap_or(1.0);
+    let is_same = outputs >= 20.0 && (outputs - tokens).abs() <= 0.2 * outputs && streams >= 0.9;
+    let lag = window.get(WindowMeasure::Ttft)? - window.get(WindowMeasure::EngineTtft)?;
+    is_same.then_some(lag)
+}
+
+// === impl WindowMeasure ===
+
+impl WindowMeasure {
+    /// The definition.
+    pub(crate) fn row(self) -> &'static MeasureDefinition {
+        &MEASURES[self as usize]
+    }
+}
+
+impl StepWindow<'_> {
+    /// The value of a measure in the window.
+    pub(crate) fn get(&self, measure: WindowMeasure) -> Option<f64> {
+        measure.row().value_in(self)
+    }
+}
+
+// === impl MeasureDefinition ===
+
+impl MeasureDefinition {
+    const fn new(
+        measure: WindowMeasure,
+        name: &'static str,
+        unit: &'static str,
+        compute: fn(&StepWindow<'_>) -> Option<f64>,
+    ) -> Self {
+        Self { measure, name, unit, compute }
+    }
+
+    /// The value in a window. `None`: its signals are unknown, or there are too few observations.
+    pub(crate) fn value_in(&self, window: &StepWindow<'_>) -> Option<f64> {
+        (self.compute)(window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_measure_has_a_definition_and_a_unique_name() {
+        for (index, row) in MEASURES.iter().enumerate() {
+            assert_eq!(row.measure as usize, index, "{}", row.name);
+        }
+        let names: BTreeSet<&str> = MEASURES.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), COUNT);
+    }
+}

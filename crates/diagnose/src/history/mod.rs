@@ -1,0 +1,22 @@
+//! The history of one backend: samples, steps between them, and measures of windows of steps.
+
+mod sample;
+mod statistics;
+
+mod step;
+
+mod window;
+
+mod measure;
+
+mod backend_history;
+
+pub use backend_history::BackendHistory;
+pub(crate) use measure::{MEASURES, WindowMeasure};
+#[cfg(test)]
+pub(crate) use sample::test_instant;
+pub use sample::{BackendRequestCounts, DiagnosisSample, EVERY, GatewayObservations, SLOW_START};
+pub(crate) use statistics::{RobustBaseline, rank_correlation};
+pub(crate) use step::{HistoryStep, StepSignal};
+pub use window::{FAST, LONG_WINDOW};
+pub(crate) use window::{StepValueFn, StepWindow};

@@ -1,0 +1,174 @@
+//! A step: gauges of one sample, and the growth of counters since the previous sample. A step is a
+//! row of 32-bit numbers, so that five minutes of steps take a few KiB.
+
+use super::sample::{DiagnosisSample, GatewayObservations};
+use std::time::Instant;
+use tokenweir_core::dialect::EngineLoad;
+
+/// A value of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StepSignal {
+    /// Share of the KV cache that requests occupy.
+    KvUsage,
+    /// Requests that wait in the engine.
+    Waiting,
+    /// Requests that run there.
+    Running,
+    /// Seconds since the previous page, if both pages are known and from the same process.
+    Elapsed,
+    /// Growth of the counters of the page in that time.
+    Preemptions,
+    PrefixQueries,
+    PrefixHits,
+    PromptTokens,
+    GenerationTokens,
+    QueueSeconds,
+    Queued,
+    FirstTokenSeconds,
+    FirstTokens,
+    InterTokenSeconds,
+    Gaps,
+    /// Requests of this gateway at the backend.
+    InFlight,
+    /// Stalled streams of this gateway at the backend.
+    Stalled,
+    /// Streams that stalled since the previous sample.
+    Stalls,
+    /// The p99 of the times between outputs, in seconds.
+    GapP99,
+    /// Requests that wait in the gateway.
+    GatewayQueue,
+    /// The fields of [`BackendRequestCounts`](super::sample::BackendRequestCounts).
+    FirstOutputs,
+    FirstOutputSeconds,
+    SlowFirstOutputs,
+    Finished,
+    Streams,
+    Cancelled,
+    CancelSeconds,
+    CancelSecondsSquared,
+    GatewayPromptTokens,
+    ReusableTokens,
+    ReusableHereTokens,
+    LongestPrompt,
+}
+
+/// Number of signals.
+const SIGNAL_COUNT: usize = StepSignal::LongestPrompt as usize + 1;
+
+/// One row of values. NaN: unknown.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HistoryStep {
+    pub(crate) at: Instant,
+    values: [f32; SIGNAL_COUNT],
+}
+
+/// A signal and the counter of a page whose growth it is.
+type LoadCounter = (StepSignal, fn(&EngineLoad) -> Option<f64>);
+
+const LOAD_COUNTERS: [LoadCounter; 11] = [
+    (StepSignal::Preemptions, |load| load.preemptions),
+    (StepSignal::PrefixQueries, |load| load.prefix_queries),
+    (StepSignal::PrefixHits, |load| load.prefix_hits),
+    (StepSignal::PromptTokens, |load| load.prompt_tokens),
+    (StepSignal::GenerationTokens, |load| load.generation_tokens),
+    (StepSignal::QueueSeconds, |load| load.queue_seconds),
+    (StepSignal::Queued, |load| load.queued),
+    (StepSignal::FirstTokenSeconds, |load| load.first_token_seconds),
+    (StepSignal::FirstTokens, |load| load.first_tokens),
+    (StepSignal::InterTokenSeconds, |load| load.gap_seconds),
+    (StepSignal::Gaps, |load| load.gaps),
+];
+
+// === impl StepSignal ===
+
+impl StepSignal {
+    /// The source of the value: a signal of the metrics page by its name in `/status`, or `gateway`
+    /// for values that only a gateway has.
+    pub(crate) const fn source(self) -> &'static str {
+        match self {
+            Self::KvUsage => "kv_usage",
+            Self::Waiting | Self::Running | Self::Elapsed => "queue",
+            Self::Preemptions => "preemptions",
+            Self::PrefixQueries | Self::PrefixHits => "prefix_cache",
+            Self::PromptTokens | Self::GenerationTokens => "tokens",
+            Self::QueueSeconds | Self::Queued => "queue_time",
+            Self::FirstTokenSeconds | Self::FirstTokens => "time_to_first_token",
+            Self::InterTokenSeconds | Self::Gaps => "inter_token_latency",
+            _ => "gateway",
+        }
+    }
+}
+
+// === impl Step ===
+
+impl HistoryStep {
+    /// The step from the previous sample `before` to `sample`.
+    pub(crate) fn new(sample: &DiagnosisSample, before: Option<&DiagnosisSample>) -> Self {
+        let mut step = Self { at: sample.at, values: [f32::NAN; SIGNAL_COUNT] };
+        if let Some(page) = &sample.page {
+            step.set(StepSignal::KvUsage, page.kv_usage);
+            step.set(StepSignal::Waiting, page.waiting);
+            step.set(StepSignal::Running, page.running);
+            if let Some((then, load)) = before.and_then(|it| Some((it.at, it.page?))) {
+                let elapsed = sample.at.saturating_duration_since(then).as_secs_f64();
+                step.add_counter_growth(elapsed, page, &load);
+            }
+        }
+        if let Some(seen) = &sample.gateway {
+            step.add_gateway_observations(seen, before.and_then(|it| it.gateway).as_ref());
+        }
+        step
+    }
+
+    /// The value of a signal. `None`: unknown.
+    pub(crate) fn get(&self, signal: StepSignal) -> Option<f64> {
+        let value = self.values[signal as usize];
+        (!value.is_nan()).then_some(f64::from(value))
+    }
+
+    fn set(&mut self, signal: StepSignal, value: Option<f64>) {
+        self.values[signal as usize] = value.map_or(f32::NAN, |value| value as f32);
+    }
+
+    fn add_counter_growth(&mut self, elapsed: f64, page: &EngineLoad, before: &EngineLoad) {
+        if page.is_restart_of(before) {
+            return;
+        }
+        self.set(StepSignal::Elapsed, Some(elapsed));
+        for (signal, read) in LOAD_COUNTERS {
+            let grown = read(page).zip(read(before)).map(|(now, then)| now - then);
+            self.set(signal, grown.filter(|grown| *grown >= 0.0));
+        }
+    }
+
+    fn add_gateway_observations(
+        &mut self,
+        seen: &GatewayObservations,
+        before: Option<&GatewayObservations>,
+    ) {
+        let counts = &seen.counts;
+        let stalls = before.map(|before| seen.stalls.saturating_sub(before.stalls) as f64);
+        self.set(StepSignal::Stalls, stalls);
+        self.set(StepSignal::GapP99, seen.gap_p99);
+        for (signal, value) in [
+            (StepSignal::InFlight, f64::from(seen.in_flight)),
+            (StepSignal::Stalled, f64::from(seen.stalled)),
+            (StepSignal::GatewayQueue, seen.queued as f64),
+            (StepSignal::FirstOutputs, counts.first_outputs as f64),
+            (StepSignal::FirstOutputSeconds, counts.first_output_seconds),
+            (StepSignal::SlowFirstOutputs, counts.slow_first_outputs as f64),
+            (StepSignal::Finished, counts.finished as f64),
+            (StepSignal::Streams, counts.streams as f64),
+            (StepSignal::Cancelled, counts.cancelled as f64),
+            (StepSignal::CancelSeconds, counts.cancel_seconds),
+            (StepSignal::CancelSecondsSquared, counts.cancel_squares),
+            (StepSignal::GatewayPromptTokens, counts.prompt_tokens),
+            (StepSignal::ReusableTokens, counts.reusable_tokens),
+            (StepSignal::ReusableHereTokens, counts.reusable_here_tokens),
+            (StepSignal::LongestPrompt, counts.longest_prompt),
+        ] {
+            self.set(signal, Some(value));
+        }
+    }
+}

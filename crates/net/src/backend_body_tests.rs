@@ -1,0 +1,65 @@
+//! Tests of the classification of connection closes.
+
+use super::*;
+use crate::file_descriptors::FileDescriptorPool;
+use crate::tls::MaybeTlsStream;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+
+/// A connection that has carried a response, and its peer socket.
+async fn reused_connection() -> (Connection, TcpStream, IdlePool) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let descriptor = FileDescriptorPool::default().try_acquire().unwrap();
+    let mut connection = Connection::new(MaybeTlsStream::Plain(stream), descriptor);
+    connection.has_served_request = true;
+    (connection, listener.accept().await.unwrap().0, IdlePool::default())
+}
+
+fn request_with_body(length: usize) -> Request<Bytes> {
+    Request::post("http://backend/").body(vec![b'x'; length].into()).unwrap()
+}
+
+// These tests have no timers, so the paused clock stands still unless a test advances it.
+
+#[tokio::test(start_paused = true)]
+async fn close_race_is_distinguished_from_close_after_read() {
+    for delay in [Duration::ZERO, CLOSE_RACE_WINDOW] {
+        let (connection, mut end, idle) = reused_connection().await;
+        let closing = async {
+            end.read_u8().await.unwrap();
+            tokio::time::advance(delay).await;
+            drop(end);
+        };
+        let (sent, ()) = tokio::join!(connection.send(request_with_body(3), &idle), closing);
+        match sent.unwrap_err() {
+            SendError::StaleConnection { was_request_written: true } => assert!(delay.is_zero()),
+            SendError::Closed(_) => assert!(!delay.is_zero()),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn partially_written_request_is_not_executed() {
+    let (connection, mut end, idle) = reused_connection().await;
+    let closing = async {
+        end.read_u8().await.unwrap();
+        tokio::time::advance(CLOSE_RACE_WINDOW).await;
+        drop(end);
+    };
+    let (sent, ()) = tokio::join!(connection.send(request_with_body(64 << 20), &idle), closing);
+    assert!(matches!(sent, Err(SendError::StaleConnection { was_request_written: false })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_of_a_new_connection_fails_the_request() {
+    let (mut connection, mut end, idle) = reused_connection().await;
+    connection.has_served_request = false;
+    let closing = async {
+        end.read_u8().await.unwrap();
+        drop(end);
+    };
+    let (sent, ()) = tokio::join!(connection.send(request_with_body(3), &idle), closing);
+    assert!(matches!(sent, Err(SendError::Closed(_))));
+}

@@ -1,0 +1,37 @@
+//! The cryptography provider, server names and the protocols that ALPN negotiates.
+
+use rustls::crypto::CryptoProvider;
+use std::sync::{Arc, LazyLock};
+
+/// The protocols that are negotiated by ALPN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alpn {
+    /// HTTP/2 or HTTP/1.1. HTTP/2 is preferred.
+    Any,
+    /// HTTP/1.1 only.
+    Http1,
+    /// HTTP/2 only, for gRPC.
+    Http2,
+}
+
+/// Whether the text is a valid server name: a host name or an IP address.
+pub fn is_server_name(name: &str) -> bool {
+    rustls::pki_types::ServerName::try_from(name).is_ok()
+}
+
+impl Alpn {
+    pub(super) fn protocol_ids(self) -> Vec<Vec<u8>> {
+        let names: &[&[u8]] = match self {
+            Self::Any => &[b"h2", b"http/1.1"],
+            Self::Http1 => &[b"http/1.1"],
+            Self::Http2 => &[b"h2"],
+        };
+        names.iter().map(|name| name.to_vec()).collect()
+    }
+}
+
+pub(super) fn crypto_provider() -> Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+        LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
+    PROVIDER.clone()
+}

@@ -1,0 +1,80 @@
+//! The row of cache efficiency: KV usage, preemptions and prefix hits.
+
+use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::{gauge_by, rate_by};
+
+pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
+        title: "Cache efficiency",
+        panels: vec![
+            Panel::lines(
+                "KV usage",
+                "percentunit",
+                "Share of each backend's KV cache that requests occupy. High usage without \
+                 preemptions and without a queue is efficient.",
+            )
+            .asks(gauge_by(metrics, "backend", "tokenweir_backend_kv_usage_ratio"), "{{backend}}")
+            .bad(Thresholds::Above(0.9, 0.97)),
+            Panel::lines(
+                "Preemptions",
+                "short",
+                "Requests per second that lost their KV blocks and are computed again. Good: 0.",
+            )
+            .asks(
+                rate_by(metrics, "backend", "tokenweir_backend_preemptions_total", ""),
+                "{{backend}}",
+            ),
+            Panel::lines(
+                "Prefix hit ratio",
+                "percentunit",
+                "Share of prompt tokens that each engine found in its cache. Chats with long \
+                 histories reach 60 % and more; single questions are near 0.",
+            )
+            .asks(
+                format!(
+                    "{}\n/ {}",
+                    rate_by(metrics, "backend", "vllm:prefix_cache_hits_total", ""),
+                    rate_by(metrics, "backend", "vllm:prefix_cache_queries_total", ""),
+                ),
+                "{{backend}}",
+            ),
+            Panel::lines(
+                "Cached tokens, predicted and reported",
+                "short",
+                "Prompt tokens per second that routing predicted to be cached, and those that the \
+                 engine reported. Equal lines are good. Only for responses that report cached \
+                 tokens (vLLM's --enable-prompt-tokens-details).",
+            )
+            .asks(
+                rate_by(metrics, "backend", "tokenweir_cached_tokens_predicted_total", ""),
+                "{{backend}} predicted",
+            )
+            .asks(
+                rate_by(metrics, "backend", "tokenweir_cached_tokens_reported_total", ""),
+                "{{backend}} reported",
+            ),
+            Panel::lines(
+                "Prefix retention",
+                "percentunit",
+                "Learned share of each cache in which prefixes are retained. It falls when running \
+                 requests need the blocks.",
+            )
+            .asks(
+                gauge_by(metrics, "backend", "tokenweir_backend_prefix_retention_ratio"),
+                "{{backend}}",
+            ),
+            Panel::lines(
+                "Prefill speed",
+                "short",
+                "Prompt tokens per second that each backend computes, learned from its first \
+                 outputs. A backend that is slower than equal ones has a problem.",
+            )
+            .asks(
+                gauge_by(metrics, "backend", "tokenweir_backend_prefill_tokens_per_second"),
+                "{{backend}}",
+            ),
+        ],
+    }
+}

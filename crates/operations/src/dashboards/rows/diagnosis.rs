@@ -1,0 +1,57 @@
+//! The row of the diagnosis: verdicts and undetermined rules over time.
+
+use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::Panel;
+use crate::dashboards::query::gauge_by;
+
+const DIAGNOSIS_METRIC: &str = "tokenweir_diagnosis_active";
+
+pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    let verdicts = gauge_by(metrics, "backend, verdict", DIAGNOSIS_METRIC);
+    DashboardRow {
+        title: "Diagnosis",
+        panels: vec![
+            Panel::states(
+                "Verdicts",
+                "A bar for each verdict, from its begin to its end. Good: an empty panel, if no \
+                 rule is undetermined. `tokenweir diagnose` shows the evidence and the remedy.",
+            )
+            .asks(format!("{verdicts} == 1"), "{{backend}} {{verdict}}")
+            .wide(16),
+            Panel::lines(
+                "Undetermined rules",
+                "none",
+                "Number of rules per backend that cannot be determined. A few always lack data, \
+                 where a backend does not report all signals; many do in the first minutes of a \
+                 gateway.",
+            )
+            .asks(
+                format!(
+                    "count by (backend) (\n  \
+                           {verdicts}\n  \
+                           unless {verdicts} >= 0\n\
+                           )"
+                ),
+                "{{backend}}",
+            ),
+        ],
+    }
+}
+
+/// The row of the diagnosis for one backend: all rules with their states.
+pub(in crate::dashboards) fn build_backend_row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
+        title: "Diagnosis",
+        panels: vec![
+            Panel::states(
+                "Verdicts",
+                "All rules for this backend. Good: no bar shows `found`; rules without data are \
+                 `undetermined`. `tokenweir diagnose` shows the evidence and the remedy.",
+            )
+            .asks(gauge_by(metrics, "verdict", DIAGNOSIS_METRIC), "{{verdict}}")
+            .wide(24)
+            .tall(12),
+        ],
+    }
+}

@@ -1,0 +1,106 @@
+//! The row about the gateway itself: its overhead, its resources, and what it rejects or drops.
+
+use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::{quantile, quantile_by, rate_by};
+
+pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
+        title: "Gateway",
+        panels: vec![
+            Panel::lines(
+                "Overhead",
+                "s",
+                "Time of the gateway itself, from the end of the request body to handing the \
+                 request to a connection. Good: far below 1 ms.",
+            )
+            .asks(quantile(metrics, 0.5, "tokenweir_gateway_overhead_seconds", ""), "p50")
+            .asks(quantile(metrics, 0.99, "tokenweir_gateway_overhead_seconds", ""), "p99")
+            .bad(Thresholds::Above(0.005, 0.01)),
+            Panel::lines("CPU", "none", "CPU cores in use.").asks(
+                rate_by(metrics, "instance", "process_cpu_seconds_total", "job=\"tokenweir\""),
+                "{{instance}}",
+            ),
+            Panel::lines("Memory", "bytes", "Resident memory. It follows the requests in flight.")
+                .asks(
+                    "sum by (instance) (process_resident_memory_bytes{job=\"tokenweir\"})",
+                    "{{instance}}",
+                ),
+            Panel::lines(
+                "Requests in flight",
+                "short",
+                "Requests between their first and their last byte.",
+            )
+            .asks("sum by (instance) (tokenweir_requests_in_flight)", "{{instance}}"),
+            Panel::stacked(
+                "Rejected requests",
+                "reqps",
+                "Requests per second that the gateway answered itself with an error \
+                 (`x-gateway-error`), by reason.",
+            )
+            .asks(
+                rate_by(metrics, "reason", "tokenweir_requests_rejected_total", ""),
+                "{{reason}}",
+            ),
+            Panel::lines(
+                "Failed attempts",
+                "reqps",
+                "Failed attempts per second to serve a request on a backend. After a successful \
+                 failover, the client is not affected.",
+            )
+            .asks(
+                rate_by(metrics, "backend, result", "tokenweir_attempts_total", "result!=\"ok\""),
+                "{{backend}} {{result}}",
+            ),
+            Panel::lines(
+                "Scrape errors",
+                "short",
+                "Metrics pages per second that could not be used. Good: 0.",
+            )
+            .asks(
+                rate_by(metrics, "backend, kind", "tokenweir_scrape_errors_total", ""),
+                "{{backend}} {{kind}}",
+            ),
+            Panel::lines(
+                "Scrape duration p95",
+                "s",
+                "Time to fetch the metrics page of a backend.",
+            )
+            .asks(
+                quantile_by(metrics, 0.95, "le, backend", "tokenweir_scrape_duration_seconds", ""),
+                "{{backend}}",
+            ),
+            Panel::lines(
+                "Spans",
+                "short",
+                "Spans per second, by result. `exported` follows `queued`; the difference is \
+                 dropped.",
+            )
+            .asks(rate_by(metrics, "result", "tokenweir_otel_spans_total", ""), "{{result}}"),
+            Panel::lines(
+                "Uninspected responses",
+                "reqps",
+                "Responses per second that were forwarded without inspection. They are missing in \
+                 the other panels. Good: 0.",
+            )
+            .asks(
+                rate_by(metrics, "reason", "tokenweir_uninspected_responses_total", ""),
+                "{{reason}}",
+            ),
+            Panel::lines(
+                "Client write stall p95",
+                "s",
+                "Time in which data was ready and the client did not read it. It is never part of \
+                 the latencies above.",
+            )
+            .asks(quantile(metrics, 0.95, "tokenweir_client_write_stall_seconds", ""), "p95"),
+            Panel::lines(
+                "Trace capture records",
+                "short",
+                "Records per second, by result. Records are dropped if the disk is too slow.",
+            )
+            .asks(rate_by(metrics, "result", "tokenweir_capture_records_total", ""), "{{result}}"),
+        ],
+    }
+}

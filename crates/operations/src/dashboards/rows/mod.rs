@@ -1,0 +1,32 @@
+//! The rows of dashboards, one file each.
+
+mod cache;
+mod diagnosis;
+mod gateway;
+mod golden_signals;
+mod health;
+mod latency;
+mod quality;
+mod queues;
+mod routing;
+mod slo;
+
+use super::grid::DashboardRow;
+use crate::catalogue::MetricCatalogue;
+pub(super) use diagnosis::build_backend_row;
+
+/// The rows of the main dashboard: the golden signals, followed by rows for the causes.
+pub(super) fn overview_rows(metrics: &MetricCatalogue) -> Vec<DashboardRow> {
+    vec![
+        golden_signals::row(metrics),
+        diagnosis::row(metrics),
+        slo::row(metrics),
+        latency::row(metrics),
+        health::row(metrics),
+        queues::row(metrics),
+        cache::row(metrics),
+        routing::row(metrics),
+        quality::row(metrics),
+        gateway::row(metrics),
+    ]
+}

@@ -1,0 +1,66 @@
+//! The row of queues and scheduling: waiting requests and waiting times.
+
+use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::{filtered_metric, gauge_by, mean_by, quantile, rate_by};
+
+pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
+        title: "Queue and scheduling",
+        panels: vec![
+            Panel::lines(
+                "Waiting in engines",
+                "short",
+                "Requests in the queue of each engine. Good: near 0, because these requests can no \
+                 longer go to another backend.",
+            )
+            .asks(gauge_by(metrics, "backend", "tokenweir_backend_waiting_requests"), "{{backend}}")
+            .bad(Thresholds::Above(8.0, 16.0)),
+            Panel::stacked(
+                "Running in engines",
+                "short",
+                "Requests in the batch of each engine. Equal backends should have equal values.",
+            )
+            .asks(
+                gauge_by(metrics, "backend", "tokenweir_backend_running_requests"),
+                "{{backend}}",
+            ),
+            Panel::stacked(
+                "Waiting in the gateway",
+                "short",
+                "Requests in the admission queue, by class. They wait because every backend is \
+                 full; the first backend with capacity takes the next one.",
+            )
+            .asks(
+                format!(
+                    "sum by (class) ({})",
+                    filtered_metric(metrics, "tokenweir_queue_requests", "")
+                ),
+                "{{class}}",
+            ),
+            Panel::lines("Waiting time in the gateway", "s", "For requests that had to wait.")
+                .asks(quantile(metrics, 0.5, "tokenweir_queue_wait_seconds", ""), "p50")
+                .asks(quantile(metrics, 0.95, "tokenweir_queue_wait_seconds", ""), "p95")
+                .bad(Thresholds::Above(5.0, 15.0)),
+            Panel::lines(
+                "Waiting time in engines, mean",
+                "s",
+                "For streams, as reported by the engine or estimated from its histograms.",
+            )
+            .asks(
+                mean_by(metrics, "backend", "tokenweir_phase_seconds", "phase=\"queue\""),
+                "{{backend}}",
+            )
+            .bad(Thresholds::Above(0.5, 1.0)),
+            Panel::stacked(
+                "Shed requests",
+                "reqps",
+                "Requests per second, by reason. `saturated`: the queue was full. `shed`: a higher \
+                 class or a smaller tenant took the place in the queue. `queue_timeout`: the \
+                 request waited too long.",
+            )
+            .asks(rate_by(metrics, "reason", "tokenweir_requests_shed_total", ""), "{{reason}}"),
+        ],
+    }
+}

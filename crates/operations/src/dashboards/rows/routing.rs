@@ -1,0 +1,108 @@
+//! The row of routing: decisions, and the accuracy of predictions.
+
+use crate::catalogue::MetricCatalogue;
+use crate::dashboards::grid::DashboardRow;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::{filtered_metric, gauge_by, quantile, quantile_by, rate_by};
+
+pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
+        title: "Routing",
+        panels: vec![
+            Panel::stacked(
+                "Requests by backend",
+                "reqps",
+                "Routing decisions per second. Equal backends get equal shares, unless prefixes or \
+                 sessions bind requests to a backend.",
+            )
+            .asks(
+                rate_by(metrics, "backend", "tokenweir_routing_decisions_total", ""),
+                "{{backend}}",
+            ),
+            Panel::stacked(
+                "Requests by reason",
+                "reqps",
+                "Routing decisions per second, by the reason for the choice.",
+            )
+            .asks(
+                rate_by(metrics, "reason", "tokenweir_routing_decisions_total", ""),
+                "{{reason}}",
+            ),
+            Panel::stacked(
+                "Requests in flight by backend",
+                "short",
+                "Requests of the gateways at each backend.",
+            )
+            .asks(
+                format!(
+                    "sum by (backend) ({})",
+                    filtered_metric(metrics, "tokenweir_backend_requests_in_flight", "")
+                ),
+                "{{backend}}",
+            ),
+            Panel::lines(
+                "Prediction error",
+                "s",
+                "Absolute difference of the predicted and the actual time to first output. Compare \
+                 it with TTFT.",
+            )
+            .asks(quantile(metrics, 0.5, "tokenweir_routing_prediction_error_seconds", ""), "p50")
+            .asks(quantile(metrics, 0.95, "tokenweir_routing_prediction_error_seconds", ""), "p95"),
+            Panel::lines(
+                "Actual ÷ predicted, median",
+                "none",
+                "1 is exact. A backend that stays above 1 is slower than its load suggests.",
+            )
+            .asks(
+                quantile_by(metrics, 0.5, "le, backend", "tokenweir_routing_prediction_ratio", ""),
+                "{{backend}}",
+            )
+            .bad(Thresholds::Above(1.5, 2.0)),
+            Panel::lines(
+                "Scrape age",
+                "s",
+                "Below 1 s under load, up to 5 s when idle (`scrape`).",
+            )
+            .asks(
+                gauge_by(metrics, "backend", "tokenweir_backend_scrape_age_seconds"),
+                "{{backend}}",
+            )
+            .bad(Thresholds::Above(6.0, 20.0)),
+            Panel::lines(
+                "Shadow policies: agreement",
+                "percentunit",
+                "Share of decisions in which each policy of `routing.shadow` would have chosen the \
+                 same backend.",
+            )
+            .asks(
+                format!(
+                    "{}\n/ {}",
+                    rate_by(
+                        metrics,
+                        "policy",
+                        "tokenweir_shadow_decisions_total",
+                        "result=\"same\""
+                    ),
+                    rate_by(metrics, "policy", "tokenweir_shadow_decisions_total", ""),
+                ),
+                "{{policy}}",
+            )
+            .wide(12),
+            Panel::lines(
+                "Shadow policies: cost",
+                "s",
+                "Predicted seconds of waiting per second that the other choices of each shadow \
+                 policy would have cost, minus those that they would have saved.",
+            )
+            .asks(
+                format!(
+                    "{}\n- {}",
+                    rate_by(metrics, "policy", "tokenweir_shadow_regret_seconds_total", ""),
+                    rate_by(metrics, "policy", "tokenweir_shadow_saving_seconds_total", ""),
+                ),
+                "{{policy}}",
+            )
+            .wide(12),
+        ],
+    }
+}

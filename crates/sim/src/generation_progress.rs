@@ -1,0 +1,43 @@
+//! The progress of the sequences of one request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use futures_util::task::AtomicWaker;
+
+use super::wire::TokenProgress;
+
+/// Number of tokens produced by each sequence of one request. The engine loop writes it and the
+/// connection reads it, so a slow client does not make the engine queue tokens.
+#[derive(Debug)]
+pub(super) struct GenerationProgress {
+    produced_tokens: Box<[AtomicU32]>,
+    cached_tokens: AtomicU32,
+    pub(super) waker: AtomicWaker,
+}
+
+impl GenerationProgress {
+    pub(super) fn new(choices: usize) -> Arc<Self> {
+        let produced_tokens = (0..choices).map(|_| AtomicU32::new(0)).collect();
+        Arc::new(Self { produced_tokens, cached_tokens: 0.into(), waker: AtomicWaker::new() })
+    }
+
+    /// Sets the number of tokens of a choice and wakes the connection.
+    pub(super) fn advance(&self, choice: usize, tokens: u32, cached_tokens: u32) {
+        if choice == 0 {
+            self.cached_tokens.store(cached_tokens, Ordering::Relaxed);
+        }
+        self.produced_tokens[choice].store(tokens, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+impl TokenProgress for GenerationProgress {
+    fn produced(&self, choice: usize) -> u32 {
+        self.produced_tokens[choice].load(Ordering::Acquire)
+    }
+
+    fn cached_tokens(&self) -> u32 {
+        self.cached_tokens.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,51 @@
+//! The body of a stream.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame};
+
+use crate::generation::Generation;
+use crate::wire::{EventWriter, NextEvent};
+
+/// Allocation size of the event buffer.
+const EVENT_BUFFER_BYTES: usize = 4096;
+
+/// The body of a stream. Each event is one frame and one HTTP chunk.
+pub(super) struct EventStream {
+    events: EventWriter,
+    generation: Generation,
+    buffer: BytesMut,
+}
+
+impl EventStream {
+    pub(super) fn new(events: EventWriter, generation: Generation) -> Self {
+        Self { events, generation, buffer: BytesMut::new() }
+    }
+}
+
+impl Body for EventStream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Self { events, generation, buffer } = &mut *self;
+        if buffer.capacity() < EVENT_BUFFER_BYTES / 4 {
+            buffer.reserve(EVENT_BUFFER_BYTES);
+        }
+        match events.next(generation.progress(context), buffer) {
+            NextEvent::Event => {
+                let event = buffer.split().freeze();
+                generation.count_bytes(event.len());
+                Poll::Ready(Some(Ok(Frame::data(event))))
+            }
+            NextEvent::Wait => Poll::Pending,
+            NextEvent::End => Poll::Ready(None),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Parses request bodies into prompts and planned outputs: the text that counts as the prompt, the
+//! length of each output, and the errors that vLLM returns before the request reaches the engine.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use crate::settings::ModelLimits;
+use crate::text::{SimulatedFinishReason, SimulatedOutput, SimulatedPrompt, mix};
+use crate::wire::{GenerationApi, VllmError};
+
+/// vLLM's default limit of choices per prompt.
+const MAX_CHOICES: i64 = 16384;
+
+/// The relevant members of the requests of all endpoints. Other members are ignored, as in vLLM.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct InferenceRequestBody {
+    model: Option<String>,
+    messages: Option<Vec<ChatMessage>>,
+    prompt: Option<PromptSource>,
+    input: Option<PromptSource>,
+    system: Option<MessageContent>,
+    instructions: Option<String>,
+    tools: Option<Box<RawValue>>,
+    pub(super) stream: Option<bool>,
+    stream_options: Option<UsageOptions>,
+    n: Option<i64>,
+    seed: Option<i64>,
+    max_tokens: Option<i64>,
+    max_completion_tokens: Option<i64>,
+    max_output_tokens: Option<i64>,
+    pub(super) temperature: Option<f64>,
+    pub(super) top_p: Option<f64>,
+    pub(super) encoding_format: Option<String>,
+    pub(super) return_token_strs: Option<bool>,
+    tokens: Option<Vec<u32>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct UsageOptions {
+    include_usage: Option<bool>,
+    continuous_usage_stats: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ChatMessage {
+    role: Option<String>,
+    content: Option<MessageContent>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum MessageContent {
+    Text(String),
+    Parts(Vec<ContentPart>),
+    Other(IgnoredAny),
+}
+
+#[derive(Debug, Deserialize)]
+struct ContentPart {
+    text: Option<String>,
+}
+
+/// The types of a prompt that is not given as `messages`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum PromptSource {
+    Text(String),
+    Tokens(Vec<u32>),
+    Batch(Vec<BatchEntry>),
+    Messages(Vec<ChatMessage>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum BatchEntry {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// The engine work of a request.
+#[derive(Debug, Default)]
+pub(super) struct GenerationWork {
+    /// Usually one prompt. Completions and embeddings accept several.
+    pub(super) prompts: Vec<SimulatedPrompt>,
+    /// `n` outputs for each prompt.
+    pub(super) answers: Vec<SimulatedOutput>,
+    /// Maximum number of output tokens per choice.
+    pub(super) max_output_tokens: u32,
+    pub(super) include_usage: bool,
+    pub(super) continuous_usage: bool,
+}
+
+impl GenerationWork {
+    /// Number of tokens of all prompts.
+    pub(super) fn prompt_tokens(&self) -> u32 {
+        self.prompts.iter().map(SimulatedPrompt::token_count).sum()
+    }
+}
+
+impl InferenceRequestBody {
+    /// Parses a body. The content type must be JSON.
+    pub(super) fn read(content_type: Option<&str>, bytes: &[u8]) -> Result<Self, VllmError> {
+        let media = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+        if !media.trim().eq_ignore_ascii_case("application/json") {
+            return Err(VllmError::content_type());
+        }
+        if bytes.is_empty() {
+            return Err(VllmError::empty_body());
+        }
+        serde_json::from_slice(bytes).map_err(|error| VllmError::unreadable(&error))
+    }
+
+    /// Checks that the model is served. A request without a model name uses the first model.
+    pub(super) fn check_model(&self, limits: ModelLimits<'_>) -> Result<(), VllmError> {
+        match &self.model {
+            Some(model) if !model.is_empty() && !limits.models.contains(model) => {
+                Err(VllmError::unknown_model(model, limits.models))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Plans the work of a generating request.
+    pub(super) fn work(
+        self,
+        api: GenerationApi,
+        limits: ModelLimits<'_>,
+    ) -> Result<GenerationWork, VllmError> {
+        self.check_required(api)?;
+        self.check_model(limits)?;
+        if self.stream_options.is_some() && self.stream != Some(true) {
+            return Err(VllmError::stream_options());
+        }
+        let n = self.n.unwrap_or(1);
+        if n < 1 {
+            return Err(VllmError::bad_value(&format!("n must be at least 1, got {n}."), None));
+        }
+        if n > MAX_CHOICES {
+            let message = format!(
+                "n must be at most {MAX_CHOICES}, got {n}. To increase this limit, set the \
+                 VLLM_MAX_N_SEQUENCES environment variable."
+            );
+            return Err(VllmError::bad_value(&message, None));
+        }
+        let options = self.stream_options.as_ref();
+        let include_usage = options.and_then(|options| options.include_usage) == Some(true);
+        let continuous = options.and_then(|options| options.continuous_usage_stats) == Some(true);
+        let most = self.requested_output_tokens(limits)?;
+        let salt = self.seed.unwrap_or(0) as u64;
+        let prompts = self.prompts();
+        let longest = prompts.iter().map(SimulatedPrompt::token_count).max().unwrap_or(1);
+        if longest >= limits.max_model_len {
+            return Err(too_long(longest, limits.max_model_len));
+        }
+        let room = limits.max_model_len - longest;
+        let answers = prompts.iter().flat_map(|prompt| {
+            let (prompt, room) =
+                (mix(prompt.hash(), salt), limits.max_model_len - prompt.token_count());
+            (0..n as u64).map(move |choice| answer(mix(prompt, choice), most, room))
+        });
+        Ok(GenerationWork {
+            answers: answers.collect(),
+            max_output_tokens: most.unwrap_or(room).min(room),
+            include_usage,
+            continuous_usage: include_usage && continuous,
+            prompts,
+        })
+    }
+
+    /// Extracts all prompts of the request from the fields of any API.
+    pub(super) fn prompts(self) -> Vec<SimulatedPrompt> {
+        let mut head = SimulatedPrompt::default();
+        if let Some(tools) = &self.tools {
+            head.push_message("tools", tools.get());
+        }
+        if let Some(system) = &self.system {
+            head.push_message("system", &system.text());
+        }
+        if let Some(instructions) = &self.instructions {
+            head.push_message("system", instructions);
+        }
+        if let Some(tokens) = self.tokens {
+            return vec![SimulatedPrompt::from_tokens(&tokens)];
+        }
+        if let Some(messages) = self.messages {
+            return vec![chat_prompt(head, &messages)];
+        }
+        match self.input.or(self.prompt) {
+            None => vec![head],
+            Some(PromptSource::Text(text)) if head == SimulatedPrompt::default() => {
+                vec![SimulatedPrompt::new(&text)]
+            }
+            Some(PromptSource::Text(text)) => {
+                head.push_message("user", &text);
+                head.push_message("assistant", "");
+                vec![head]
+            }
+            Some(PromptSource::Tokens(tokens)) => vec![SimulatedPrompt::from_tokens(&tokens)],
+            Some(PromptSource::Batch(entries)) => entries.iter().map(BatchEntry::prompt).collect(),
+            Some(PromptSource::Messages(messages)) => vec![chat_prompt(head, &messages)],
+        }
+    }
+
+    fn check_required(&self, api: GenerationApi) -> Result<(), VllmError> {
+        let missing = match api {
+            GenerationApi::Messages if self.max_tokens.is_none() => Some("max_tokens"),
+            GenerationApi::Chat | GenerationApi::Messages => {
+                self.messages.is_none().then_some("messages")
+            }
+            GenerationApi::Completions => self.prompt.is_none().then_some("prompt"),
+            GenerationApi::Responses => self.input.is_none().then_some("input"),
+        };
+        if let Some(field) = missing {
+            return Err(VllmError::missing(field));
+        }
+        if self.messages.as_ref().is_some_and(Vec::is_empty) {
+            let message = "Cannot apply chat template to an empty conversation. \
+                           Provide at least one message.";
+            return Err(VllmError::bad_value(message, None));
+        }
+        Ok(())
+    }
+
+    fn requested_output_tokens(&self, limits: ModelLimits<'_>) -> Result<Option<u32>, VllmError> {
+        let limit_fields = [
+            ("max_completion_tokens", self.max_completion_tokens),
+            ("max_output_tokens", self.max_output_tokens),
+            ("max_tokens", self.max_tokens),
+        ];
+        let Some((name, most)) = limit_fields.iter().find_map(|&(name, most)| Some((name, most?)))
+        else {
+            return Ok(None);
+        };
+        let max = limits.max_model_len;
+        let message = match u32::try_from(most) {
+            Ok(most) if (1..=max).contains(&most) => return Ok(Some(most)),
+            Ok(1..) => format!(
+                "{name}={most} cannot be greater than max_model_len={max}. \
+                 Please request fewer output tokens."
+            ),
+            _ => format!("{name} must be at least 1, got {most}."),
+        };
+        Err(VllmError::bad_value(&message, Some((name, most))))
+    }
+}
+
+impl MessageContent {
+    fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Parts(parts) => parts.iter().filter_map(|part| part.text.as_deref()).collect(),
+            Self::Other(_) => String::new(),
+        }
+    }
+}
+
+impl BatchEntry {
+    fn prompt(&self) -> SimulatedPrompt {
+        match self {
+            Self::Text(text) => SimulatedPrompt::new(text),
+            Self::Tokens(tokens) => SimulatedPrompt::from_tokens(tokens),
+        }
+    }
+}
+
+fn chat_prompt(mut prompt: SimulatedPrompt, messages: &[ChatMessage]) -> SimulatedPrompt {
+    for message in messages {
+        let text = message.content.as_ref().map(MessageContent::text).unwrap_or_default();
+        prompt.push_message(message.role.as_deref().unwrap_or("user"), &text);
+    }
+    prompt.push_message("assistant", "");
+    prompt
+}
+
+fn answer(seed: u64, most: Option<u32>, room: u32) -> SimulatedOutput {
+    match most {
+        Some(most) => {
+            SimulatedOutput { seed, tokens: most.min(room), finish: SimulatedFinishReason::Length }
+        }
+        None => SimulatedOutput::stopping(seed, room),
+    }
+}
+
+fn too_long(tokens: u32, max_model_len: u32) -> VllmError {
+    let message = format!(
+        "This model's maximum context length is {max_model_len} tokens. However, your prompt \
+         contains at least {tokens} input tokens, which exceeds this limit even without any output \
+         tokens. Please reduce the length of the input prompt."
+    );
+    VllmError::bad_value(&message, Some(("input_tokens", i64::from(tokens))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(api: GenerationApi, json: &str) -> Result<GenerationWork, VllmError> {
+        let models = ["tiny".to_owned()];
+        let limits = ModelLimits { models: &models, max_model_len: 100 };
+        InferenceRequestBody::read(Some("application/json; charset=utf-8"), json.as_bytes())?
+            .work(api, limits)
+    }
+
+    fn error_body(api: GenerationApi, json: &str) -> String {
+        work(api, json).expect_err("refused").body(Some(api))
+    }
+
+    #[test]
+    fn a_token_limit_sets_the_output_length_and_without_one_the_model_stops() {
+        let limited =
+            work(GenerationApi::Chat, r#"{"messages":[{"content":"hi"}],"max_tokens":7}"#);
+        let [answer] = limited.expect("work").answers[..] else { panic!("one answer") };
+        assert_eq!((answer.tokens, answer.finish), (7, SimulatedFinishReason::Length));
+        let free = work(GenerationApi::Completions, r#"{"prompt":"hi","seed":3}"#).expect("work");
+        assert!(free.answers[0].tokens <= 99);
+    }
+
+    #[test]
+    fn text_and_content_parts_make_the_same_prompt() {
+        let text = r#"{"messages":[{"role":"user","content":"one two"}]}"#;
+        let parts =
+            r#"{"messages":[{"role":"user","content":[{"type":"text","text":"one two"}]}]}"#;
+        let prompts = |json| work(GenerationApi::Chat, json).expect("work").prompts;
+        assert_eq!(prompts(text), prompts(parts));
+    }
+
+    #[test]
+    fn every_prompt_has_n_outputs() {
+        let work = work(GenerationApi::Completions, r#"{"prompt":["a","b"],"n":2}"#).expect("work");
+        assert_eq!((work.prompts.len(), work.answers.len()), (2, 4));
+        assert_ne!(work.answers[0].seed, work.answers[1].seed);
+    }
+
+    #[test]
+    fn requests_that_vllm_rejects_get_its_error_texts() {
+        let missing = error_body(GenerationApi::Chat, r#"{"model":"tiny"}"#);
+        assert!(missing.contains("'loc': 'body.messages'"), "{missing}");
+        let model =
+            error_body(GenerationApi::Chat, r#"{"model":"nope","messages":[{"content":"x"}]}"#);
+        assert!(model.contains("The model `nope` does not exist. Valid aliases: tiny."));
+        let long = format!(r#"{{"prompt":"{}"}}"#, "x".repeat(400));
+        assert!(
+            error_body(GenerationApi::Completions, &long).contains("at least 100 input tokens")
+        );
+        let most = error_body(GenerationApi::Completions, r#"{"prompt":"x","max_tokens":101}"#);
+        assert!(most.contains("max_tokens=101 cannot be greater than max_model_len=100."));
+        assert!(
+            error_body(GenerationApi::Completions, r#"{"prompt":"x","n":0}"#).contains("got 0.")
+        );
+        assert!(
+            error_body(GenerationApi::Completions, r#"{"prompt":"#).contains("'loc': 'body.10'")
+        );
+        let options = r#"{"prompt":"x","stream_options":{"include_usage":true}}"#;
+        assert!(error_body(GenerationApi::Completions, options).contains("when `stream=True`"));
+        assert_eq!(
+            InferenceRequestBody::read(None, b"{}").expect_err("refused"),
+            VllmError::content_type()
+        );
+    }
+}

@@ -1,0 +1,256 @@
+//! Routes requests to handlers, with the status codes and headers of vLLM's Python front end.
+
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, SERVER};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::Incoming;
+
+use super::event_stream::EventStream;
+use super::request::{GenerationWork, InferenceRequestBody};
+use crate::engine;
+use crate::generation::Generation;
+use crate::simulated_backend::SimulatedBackend;
+use crate::telemetry::RequestSpan;
+use crate::text::{SimulatedFinishReason, SimulatedOutput, SimulatedPrompt};
+use crate::wire::{EventWriter, GenerationApi, SimulatedResponse, VllmError, documents};
+use tokenweir_core::clock;
+use tokenweir_core::trace_context::TraceParent;
+
+type ResponseBody = Either<Full<Bytes>, EventStream>;
+
+const TRACE_PARENT_HEADER: HeaderName = HeaderName::from_static("traceparent");
+const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
+const JSON_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/json");
+const EVENT_STREAM_CONTENT_TYPE: HeaderValue =
+    HeaderValue::from_static("text/event-stream; charset=utf-8");
+const METRICS_CONTENT_TYPE: HeaderValue =
+    HeaderValue::from_static("text/plain; version=1.0.0; charset=utf-8");
+
+/// The handler of a path.
+enum Endpoint {
+    Page(fn(&SimulatedBackend) -> Response<ResponseBody>),
+    Generate(GenerationApi),
+    PromptDocument(fn(InferenceRequestBody, &SimulatedBackend) -> String),
+    Embed,
+}
+
+fn endpoint(path: &str) -> Option<Endpoint> {
+    Some(match path {
+        "/v1/chat/completions" => Endpoint::Generate(GenerationApi::Chat),
+        "/v1/completions" => Endpoint::Generate(GenerationApi::Completions),
+        "/v1/responses" => Endpoint::Generate(GenerationApi::Responses),
+        "/v1/messages" => Endpoint::Generate(GenerationApi::Messages),
+        "/v1/embeddings" => Endpoint::Embed,
+        "/v1/messages/count_tokens" => Endpoint::PromptDocument(|body, _| {
+            documents::count_tokens(body.prompts().iter().map(SimulatedPrompt::token_count).sum())
+        }),
+        "/tokenize" => Endpoint::PromptDocument(|body, backend| {
+            let texts = body.return_token_strs == Some(true);
+            let prompt = body.prompts().pop().unwrap_or_default();
+            documents::tokenize(&prompt, backend.settings().max_model_len(), texts)
+        }),
+        "/detokenize" => Endpoint::PromptDocument(|body, _| {
+            documents::detokenize(&body.prompts().pop().unwrap_or_default())
+        }),
+        "/v1/models" => Endpoint::Page(|backend| {
+            let settings = backend.settings();
+            let limits = settings.limits();
+            json(documents::models(limits.models, backend.created(), limits.max_model_len))
+        }),
+        "/health" | "/ping" => Endpoint::Page(|_| page(None, "")),
+        "/version" => Endpoint::Page(|_| json(documents::VERSION)),
+        "/metrics" => Endpoint::Page(|backend| page(Some(METRICS_CONTENT_TYPE), backend.metrics())),
+        "/load" => Endpoint::Page(|backend| {
+            let stats = backend.stats();
+            json(documents::load(stats.requests - stats.aborts - stats.finished))
+        }),
+        "/sim/stats" => Endpoint::Page(|backend| {
+            json(serde_json::to_string(&backend.stats()).unwrap_or_default())
+        }),
+        _ => return None,
+    })
+}
+
+/// Responds to a request. Adds the `server` header and, if the settings request it, the request id.
+pub(super) async fn answer(
+    request: Request<Incoming>,
+    backend: &Arc<SimulatedBackend>,
+) -> Response<ResponseBody> {
+    let request_id = request.headers().get(REQUEST_ID_HEADER).cloned();
+    let mut response = route(request, backend).await;
+    let headers = response.headers_mut();
+    headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
+    if backend.settings().request_id_headers {
+        let random = || HeaderValue::try_from(backend.random_id()).ok();
+        headers.extend(request_id.or_else(random).map(|id| (REQUEST_ID_HEADER, id)));
+    }
+    response
+}
+
+async fn route(
+    request: Request<Incoming>,
+    backend: &Arc<SimulatedBackend>,
+) -> Response<ResponseBody> {
+    let Some(endpoint) = endpoint(request.uri().path()) else {
+        return with_status(StatusCode::NOT_FOUND, json(documents::NOT_FOUND));
+    };
+    let (allowed, name) = match endpoint {
+        Endpoint::Page(_) => (Method::GET, "GET"),
+        _ => (Method::POST, "POST"),
+    };
+    if *request.method() != allowed {
+        let mut response = json(documents::METHOD_NOT_ALLOWED);
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static(name));
+        return with_status(StatusCode::METHOD_NOT_ALLOWED, response);
+    }
+    let (api, result) = match endpoint {
+        Endpoint::Page(page) => return page(backend),
+        Endpoint::Generate(api) => (Some(api), generate(request, api, backend).await),
+        Endpoint::PromptDocument(render) => {
+            let (_, body) = read(request).await;
+            (None, body.map(|body| json(render(body, backend))))
+        }
+        Endpoint::Embed => (None, embed(request, backend).await),
+    };
+    result.unwrap_or_else(|refusal| {
+        let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
+        with_status(status, json(refusal.body(api)))
+    })
+}
+
+async fn generate(
+    request: Request<Incoming>,
+    api: GenerationApi,
+    backend: &Arc<SimulatedBackend>,
+) -> Result<Response<ResponseBody>, VllmError> {
+    let (headers, body) = read(request).await;
+    let body = body?;
+    let stream = body.stream == Some(true);
+    let (temperature, top_p) = (body.temperature.unwrap_or(1.0), body.top_p.unwrap_or(1.0));
+    let settings = backend.settings();
+    let work = body.work(api, settings.limits())?;
+    let id = response_id(api, &headers, backend);
+    let generation = submit(&work, backend, Some(request_span(&work, &headers, &id)))?;
+    let reply = SimulatedResponse {
+        api,
+        id,
+        item_id: format!("msg_{}", backend.random_id()),
+        created: unix_seconds(),
+        model: settings.model().to_owned(),
+        prompt_tokens: work.prompt_tokens(),
+        answers: work.answers,
+        include_usage: work.include_usage,
+        continuous_usage: work.continuous_usage,
+        temperature,
+        top_p,
+        max_output_tokens: work.max_output_tokens,
+    };
+    if stream {
+        let mut response = page(Some(EVENT_STREAM_CONTENT_TYPE), "");
+        *response.body_mut() = Either::Right(EventStream::new(EventWriter::new(reply), generation));
+        return Ok(response);
+    }
+    let wanted: Vec<u32> = reply.answers.iter().map(|answer| answer.tokens).collect();
+    let cached_tokens = generation.finished(&wanted).await;
+    let whole = reply.whole(cached_tokens).freeze();
+    generation.count_bytes(whole.len());
+    Ok(json(whole))
+}
+
+/// Computes embeddings. A pooling model has no output; one token stands for the pass over the
+/// prompt.
+async fn embed(
+    request: Request<Incoming>,
+    backend: &Arc<SimulatedBackend>,
+) -> Result<Response<ResponseBody>, VllmError> {
+    let (_, body) = read(request).await;
+    let body = body?;
+    let settings = backend.settings();
+    body.check_model(settings.limits())?;
+    let base64 = body.encoding_format.as_deref() == Some("base64");
+    let prompts = body.prompts();
+    let answers = prompts.iter().map(|prompt| SimulatedOutput {
+        seed: prompt.hash(),
+        tokens: 1,
+        finish: SimulatedFinishReason::Stop,
+    });
+    let work = GenerationWork { answers: answers.collect(), prompts, ..GenerationWork::default() };
+    submit(&work, backend, None)?.finished(&vec![1; work.prompts.len()]).await;
+    let id = format!("embd-{}", backend.random_id());
+    let (created, model) = (unix_seconds(), settings.model());
+    Ok(json(documents::embeddings(&id, created, model, &work.prompts, base64)))
+}
+
+/// The span data of a request.
+fn request_span(work: &GenerationWork, headers: &HeaderMap, id: &str) -> RequestSpan {
+    let parent = headers.get(TRACE_PARENT_HEADER).and_then(|value| value.to_str().ok());
+    RequestSpan {
+        parent: parent.and_then(TraceParent::parse),
+        request_id: id.to_owned(),
+        prompt_tokens: work.prompt_tokens(),
+        output_tokens: work.answers.iter().map(|answer| answer.tokens).sum(),
+        max_tokens: work.max_output_tokens,
+    }
+}
+
+fn submit(
+    work: &GenerationWork,
+    backend: &Arc<SimulatedBackend>,
+    request_span: Option<RequestSpan>,
+) -> Result<Generation, VllmError> {
+    let block_size = backend.settings().block_size;
+    let choices = work.answers.len() / work.prompts.len().max(1);
+    let requests = work.answers.iter().enumerate().map(|(index, answer)| {
+        let prompt = &work.prompts[index / choices.max(1)];
+        let request = engine::SequenceRequest {
+            prompt_tokens: prompt.token_count(),
+            block_hashes: prompt.block_hashes(answer, block_size),
+            output_tokens: answer.tokens,
+        };
+        (request, answer.finish)
+    });
+    Generation::submit(backend, requests, request_span)
+        .map_err(|error| VllmError::bad_value(&error.to_string(), None))
+}
+
+/// Reads the headers and the whole body.
+async fn read(request: Request<Incoming>) -> (HeaderMap, Result<InferenceRequestBody, VllmError>) {
+    let (parts, body) = request.into_parts();
+    // A body that breaks off ends the connection, so the client never sees this response.
+    let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let body = InferenceRequestBody::read(content_type, &bytes);
+    (parts.headers, body)
+}
+
+/// The request id with the prefix of the API. The Responses API always gets a new id.
+fn response_id(api: GenerationApi, headers: &HeaderMap, backend: &SimulatedBackend) -> String {
+    let client_id = headers.get(REQUEST_ID_HEADER).and_then(|value| value.to_str().ok());
+    match client_id.filter(|_| api != GenerationApi::Responses) {
+        Some(id) => format!("{}{id}", api.id_prefix()),
+        None => format!("{}{}", api.id_prefix(), backend.random_id()),
+    }
+}
+
+fn json(body: impl Into<Bytes>) -> Response<ResponseBody> {
+    page(Some(JSON_CONTENT_TYPE), body)
+}
+
+fn page(content_type: Option<HeaderValue>, body: impl Into<Bytes>) -> Response<ResponseBody> {
+    let mut response = Response::new(Either::Left(Full::new(body.into())));
+    response.headers_mut().extend(content_type.map(|value| (CONTENT_TYPE, value)));
+    response
+}
+
+fn with_status<B>(status: StatusCode, mut response: Response<B>) -> Response<B> {
+    *response.status_mut() = status;
+    response
+}
+
+fn unix_seconds() -> u64 {
+    clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

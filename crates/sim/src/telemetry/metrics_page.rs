@@ -1,0 +1,304 @@
+//! The `/metrics` page in the Prometheus text format of vLLM 0.32: the `vllm:` families about load,
+//! with their names, help texts and labels. There are no `_created` series and no process series,
+//! as in vLLM with several API servers.
+
+use std::fmt::Write;
+
+use super::engine_telemetry::{EngineTelemetry, PrometheusHistogram};
+use crate::engine::{EngineSpec, SimulatedEngineLoad};
+
+/// The metric names of a vLLM version.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum MetricNaming {
+    /// Since 0.12: `kv_cache_usage_perc`.
+    #[default]
+    Current,
+    /// Until 0.9.1: `gpu_cache_usage_perc`.
+    V0,
+}
+
+/// The data that the page shows.
+#[derive(Debug, Clone, Copy)]
+pub struct MetricsSource<'a> {
+    /// The first served model name.
+    pub model: &'a str,
+    /// Size of the engine.
+    pub spec: &'a EngineSpec,
+    /// Gauges and counters of the engine.
+    pub load: &'a SimulatedEngineLoad,
+    /// Histograms of the engine.
+    pub telemetry: &'a EngineTelemetry,
+}
+
+type ReadValue = fn(&MetricsSource<'_>) -> f64;
+
+/// A gauge or a counter.
+struct VllmMetricFamily {
+    name: &'static str,
+    /// The name in [`Dialect::V0`], if it differs.
+    old_name: Option<&'static str>,
+    help: &'static str,
+    samples: &'static [(ExtraLabel, ReadValue)],
+}
+
+/// A label beside `engine` and `model_name`, and its position relative to `model_name`.
+enum ExtraLabel {
+    None,
+    BeforeModelName(&'static str),
+    AfterModelName(&'static str),
+}
+
+const fn family(
+    name: &'static str,
+    help: &'static str,
+    samples: &'static [(ExtraLabel, ReadValue)],
+) -> VllmMetricFamily {
+    VllmMetricFamily { name, old_name: None, help, samples }
+}
+
+impl VllmMetricFamily {
+    const fn with_old_name(self, old_name: &'static str) -> Self {
+        Self { old_name: Some(old_name), ..self }
+    }
+
+    fn name(&self, dialect: MetricNaming) -> &'static str {
+        self.old_name.filter(|_| dialect == MetricNaming::V0).unwrap_or(self.name)
+    }
+
+    fn kind(&self) -> &'static str {
+        if self.name.ends_with("_total") { "counter" } else { "gauge" }
+    }
+}
+
+const ZERO_VALUE: ReadValue = |_| 0.0;
+
+const FAMILIES: &[VllmMetricFamily] = &[
+    family(
+        "num_requests_running",
+        "Number of requests in model execution batches.",
+        &[(ExtraLabel::None, |scene| scene.load.running as f64)],
+    ),
+    family(
+        "num_requests_waiting",
+        "Number of requests waiting to be processed.",
+        &[(ExtraLabel::None, |scene| scene.load.waiting as f64)],
+    ),
+    family(
+        "num_requests_waiting_by_reason",
+        "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for \
+         scheduling capacity; 'deferred' = deferred by transient constraints (LoRA budget, \
+         KV transfer, blocked status). Sum of all reasons equals vllm:num_requests_waiting.",
+        &[
+            (ExtraLabel::AfterModelName(r#"reason="capacity""#), |scene| scene.load.waiting as f64),
+            (ExtraLabel::AfterModelName(r#"reason="deferred""#), ZERO_VALUE),
+        ],
+    ),
+    family(
+        "engine_sleep_state",
+        "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; \
+         weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.",
+        &[
+            (ExtraLabel::AfterModelName(r#"sleep_state="awake""#), |_| 1.0),
+            (ExtraLabel::AfterModelName(r#"sleep_state="weights_offloaded""#), ZERO_VALUE),
+            (ExtraLabel::AfterModelName(r#"sleep_state="discard_all""#), ZERO_VALUE),
+        ],
+    ),
+    family(
+        "kv_cache_usage_perc",
+        "KV-cache usage. 1 means 100 percent usage.",
+        &[(ExtraLabel::None, |scene| scene.load.kv_usage)],
+    )
+    .with_old_name("gpu_cache_usage_perc"),
+    family(
+        "prefix_cache_queries_total",
+        "Prefix cache queries, in terms of number of queried tokens.",
+        &[(ExtraLabel::None, |scene| scene.load.prefix_queries as f64)],
+    )
+    .with_old_name("gpu_prefix_cache_queries_total"),
+    family(
+        "prefix_cache_hits_total",
+        "Prefix cache hits, in terms of number of cached tokens.",
+        &[(ExtraLabel::None, |scene| scene.load.prefix_hits as f64)],
+    )
+    .with_old_name("gpu_prefix_cache_hits_total"),
+    family(
+        "num_preemptions_total",
+        "Cumulative number of preemption from the engine.",
+        &[(ExtraLabel::None, |scene| scene.load.preemptions as f64)],
+    ),
+    family(
+        "prompt_tokens_total",
+        "Number of prefill tokens processed.",
+        &[(ExtraLabel::None, |scene| scene.load.prompt_tokens as f64)],
+    ),
+    family(
+        "generation_tokens_total",
+        "Number of generation tokens processed.",
+        &[(ExtraLabel::None, |scene| scene.load.generation_tokens as f64)],
+    ),
+    family(
+        "request_success_total",
+        "Count of successfully processed requests.",
+        &[
+            (ExtraLabel::BeforeModelName(r#"finished_reason="stop""#), |scene| {
+                scene.telemetry.stopped as f64
+            }),
+            (ExtraLabel::BeforeModelName(r#"finished_reason="length""#), |scene| {
+                scene.telemetry.cut as f64
+            }),
+            (ExtraLabel::BeforeModelName(r#"finished_reason="abort""#), ZERO_VALUE),
+            (ExtraLabel::BeforeModelName(r#"finished_reason="error""#), ZERO_VALUE),
+            (ExtraLabel::BeforeModelName(r#"finished_reason="repetition""#), ZERO_VALUE),
+        ],
+    ),
+];
+
+/// Name, name in [`Dialect::V0`], measured quantity (for the help text), and accessor.
+type HistogramFamily =
+    (&'static str, &'static str, &'static str, fn(&EngineTelemetry) -> &PrometheusHistogram);
+
+#[rustfmt::skip] // a table
+const HISTOGRAMS: &[HistogramFamily] = &[
+    ("time_to_first_token", "time_to_first_token", "time to first token in seconds", |t| &t.time_to_first_token),
+    ("inter_token_latency", "time_per_output_token", "inter-token latency in seconds", |t| &t.inter_token_latency),
+    ("e2e_request_latency", "e2e_request_latency", "e2e request latency in seconds", |t| &t.e2e_request_latency),
+    ("request_queue_time", "request_queue_time", "time spent in WAITING phase for request", |t| &t.request_queue_time),
+    ("request_inference_time", "request_inference_time", "time spent in RUNNING phase for request", |t| &t.request_inference_time),
+    ("request_prefill_time", "request_prefill_time", "time spent in PREFILL phase for request", |t| &t.request_prefill_time),
+    ("request_decode_time", "request_decode_time", "time spent in DECODE phase for request", |t| &t.request_decode_time),
+];
+
+/// Renders the page. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
+pub fn render(scene: &MetricsSource<'_>, dialect: MetricNaming) -> String {
+    let mut page = String::with_capacity(16 * 1024);
+    let model = scene.model.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
+    for family in FAMILIES {
+        let name = family.name(dialect);
+        write_header(&mut page, name, family.kind(), family.help);
+        for (label, value) in family.samples {
+            let (before, after) = match label {
+                ExtraLabel::None => (String::new(), String::new()),
+                ExtraLabel::BeforeModelName(label) => (format!("{label},"), String::new()),
+                ExtraLabel::AfterModelName(label) => (String::new(), format!(",{label}")),
+            };
+            let labels = format!(r#"engine="0",{before}model_name="{model}"{after}"#);
+            write_sample(&mut page, name, &labels, value(scene));
+        }
+    }
+    for (name, old_name, quantity, source) in HISTOGRAMS {
+        let name = if dialect == MetricNaming::V0 { old_name } else { name };
+        let (name, help) = (format!("{name}_seconds"), format!("Histogram of {quantity}."));
+        histogram(&mut page, &name, &help, &model, source(scene.telemetry));
+    }
+    write_header(
+        &mut page,
+        "cache_config_info",
+        "gauge",
+        "Information of the LLMEngine CacheConfig",
+    );
+    write_sample(&mut page, "cache_config_info", &cache_config_labels(scene.spec), 1.0);
+    page
+}
+
+fn write_header(page: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(page, "# HELP vllm:{name} {help}\n# TYPE vllm:{name} {kind}");
+}
+
+fn write_sample(page: &mut String, name: &str, labels: &str, value: f64) {
+    let _ = writeln!(page, "vllm:{name}{{{labels}}} {}", format_number(value));
+}
+
+fn histogram(
+    page: &mut String,
+    name: &str,
+    help: &str,
+    model: &str,
+    histogram: &PrometheusHistogram,
+) {
+    write_header(page, name, "histogram", help);
+    let bucket = format!("{name}_bucket");
+    for (bound, count) in histogram.buckets() {
+        let labels = format!(r#"engine="0",le="{}",model_name="{model}""#, format_number(bound));
+        write_sample(page, &bucket, &labels, count as f64);
+    }
+    let labels = format!(r#"engine="0",model_name="{model}""#);
+    write_sample(page, &format!("{name}_count"), &labels, histogram.count() as f64);
+    write_sample(page, &format!("{name}_sum"), &labels, histogram.sum());
+}
+
+fn cache_config_labels(spec: &EngineSpec) -> String {
+    let EngineSpec { block_size, blocks, .. } = spec;
+    let tokens = spec.capacity();
+    format!(
+        r#"block_size="{block_size}",cache_dtype="auto",enable_prefix_caching="True",engine="0",gpu_memory_utilization="0.92",kv_cache_size_tokens="{tokens}",num_cpu_blocks="None",num_gpu_blocks="{blocks}",num_gpu_blocks_override="{blocks}",prefix_caching_hash_algo="sha256",sliding_window="None""#
+    )
+}
+
+/// Formats a number as the Prometheus client for Python does: with an exponent from a million on.
+fn format_number(value: f64) -> String {
+    if value.is_infinite() {
+        return "+Inf".to_owned();
+    }
+    let text = format!("{value:?}");
+    match text.split_once('.') {
+        Some((whole, fraction)) if value > 0.0 && whole.len() > 6 => {
+            let (first, rest) = whole.split_at(1);
+            let mantissa = format!("{first}.{rest}{fraction}");
+            let mantissa = mantissa.trim_end_matches(['0', '.']);
+            format!("{mantissa}e+{:02}", rest.len())
+        }
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(dialect: MetricNaming) -> String {
+        let load = SimulatedEngineLoad {
+            running: 3,
+            kv_usage: 0.25,
+            prompt_tokens: 1_500_000,
+            ..SimulatedEngineLoad::default()
+        };
+        let (spec, telemetry) = (EngineSpec::default(), EngineTelemetry::default());
+        let scene =
+            MetricsSource { model: "tiny", spec: &spec, load: &load, telemetry: &telemetry };
+        render(&scene, dialect)
+    }
+
+    #[test]
+    fn samples_equal_those_of_vllm() {
+        let page = page(MetricNaming::Current);
+        for line in [
+            "# HELP vllm:num_requests_running Number of requests in model execution batches.",
+            "# TYPE vllm:num_requests_running gauge",
+            r#"vllm:num_requests_running{engine="0",model_name="tiny"} 3.0"#,
+            r#"vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="capacity"} 0.0"#,
+            r#"vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.25"#,
+            r#"vllm:prompt_tokens_total{engine="0",model_name="tiny"} 1.5e+06"#,
+            r#"vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 0.0"#,
+            r#"vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="tiny"} 0.0"#,
+            r#"vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="tiny"} 0.0"#,
+            r#"vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"} 0.0"#,
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+        }
+    }
+
+    #[test]
+    fn the_old_dialect_has_only_the_old_names() {
+        let page = page(MetricNaming::V0);
+        assert!(page.contains("vllm:gpu_cache_usage_perc{"));
+        assert!(page.contains("vllm:time_per_output_token_seconds_bucket{"));
+        assert!(!page.contains("kv_cache_usage_perc"));
+    }
+
+    #[test]
+    fn numbers_are_formatted_as_in_python() {
+        let written =
+            [0.0, 0.25, 123_456.0, 4_524_052_480.0, 1e9, f64::INFINITY].map(format_number);
+        assert_eq!(written, ["0.0", "0.25", "123456.0", "4.52405248e+09", "1e+09", "+Inf"]);
+    }
+}

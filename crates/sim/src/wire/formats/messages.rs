@@ -1,0 +1,81 @@
+//! The Anthropic Messages format. `message_start` is written with the first token and counts the
+//! whole prompt. `message_delta` counts only the prompt tokens that were not cached.
+
+use bytes::BytesMut;
+
+use crate::text::SimulatedFinishReason;
+use crate::wire::simulated_response::SimulatedResponse;
+use crate::wire::template::{fill, quoted, typed};
+use crate::wire::wire_format::{ChoiceChunk, EventContext, WireFormat};
+
+const MESSAGE_START: &str = r#"{"type":"message_start","message":{"id":$id,"type":"message","role":"assistant","content":[],"model":$model,"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":$input,"output_tokens":0}}}"#;
+const BLOCK_START: &str =
+    r#"{"type":"content_block_start","content_block":{"type":"text","text":""},"index":0}"#;
+const DELTA: &str =
+    r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"$text"},"index":0}"#;
+const BLOCK_STOP: &str = r#"{"type":"content_block_stop","index":0}"#;
+const MESSAGE_DELTA: &str = r#"{"type":"message_delta","delta":{"stop_reason":"$stop","stop_sequence":null},"usage":{"input_tokens":$input,"output_tokens":$output,"cache_creation_input_tokens":0,"cache_read_input_tokens":$cached}}"#;
+const MESSAGE_STOP: &str = r#"{"type":"message_stop"}"#;
+const BODY: &str = r#"{"id":$id,"type":"message","role":"assistant","content":[{"type":"text","text":$text}],"model":$model,"stop_reason":"$stop","usage":{"input_tokens":$input,"output_tokens":$output,"cache_creation_input_tokens":0,"cache_read_input_tokens":$cached}}"#;
+
+pub(super) struct MessagesFormat;
+
+impl WireFormat for MessagesFormat {
+    fn opening(&self, place: &EventContext<'_>, out: &mut BytesMut) -> bool {
+        let reply = place.reply;
+        match place.number {
+            0 => {
+                let (id, model) = (quoted(&reply.id), quoted(&reply.model));
+                let input = reply.prompt_tokens.to_string();
+                let values = [("id", &*id), ("model", &*model), ("input", &*input)];
+                typed(out, "message_start", MESSAGE_START, &values);
+            }
+            1 => typed(out, "content_block_start", BLOCK_START, &[]),
+            _ => return false,
+        }
+        true
+    }
+
+    fn part(&self, _place: &EventContext<'_>, part: &ChoiceChunk<'_>, out: &mut BytesMut) -> bool {
+        if !part.text.is_empty() {
+            typed(out, "content_block_delta", DELTA, &[("text", part.text)]);
+        }
+        !part.text.is_empty()
+    }
+
+    fn closing(&self, place: &EventContext<'_>, cached_tokens: u32, out: &mut BytesMut) -> bool {
+        match place.number {
+            0 => typed(out, "content_block_stop", BLOCK_STOP, &[]),
+            1 => {
+                let counts = usage_counts(place.reply, cached_tokens);
+                typed(out, "message_delta", MESSAGE_DELTA, &values(place.reply, &counts));
+            }
+            2 => typed(out, "message_stop", MESSAGE_STOP, &[]),
+            _ => return false,
+        }
+        true
+    }
+
+    fn whole(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut) {
+        let (id, model) = (quoted(&reply.id), quoted(&reply.model));
+        let text = quoted(&reply.answer().text());
+        let counts = usage_counts(reply, cached_tokens);
+        let [stop, input, output, cached] = values(reply, &counts);
+        let (id, model, text) = (("id", &*id), ("model", &*model), ("text", &*text));
+        fill(out, BODY, &[id, model, text, stop, input, output, cached]);
+    }
+}
+
+fn usage_counts(reply: &SimulatedResponse, cached: u32) -> [String; 3] {
+    let uncached = reply.prompt_tokens.saturating_sub(cached);
+    [uncached, reply.completion_tokens(), cached].map(|tokens| tokens.to_string())
+}
+
+fn values<'a>(reply: &SimulatedResponse, counts: &'a [String; 3]) -> [(&'static str, &'a str); 4] {
+    let [input, output, cached] = counts;
+    let stop = match reply.answer().finish {
+        SimulatedFinishReason::Stop => "end_turn",
+        SimulatedFinishReason::Length => "max_tokens",
+    };
+    [("stop", stop), ("input", input), ("output", output), ("cached", cached)]
+}

@@ -1,0 +1,31 @@
+//! The response formats of the APIs.
+
+mod openai;
+
+mod chat;
+mod completion;
+mod messages;
+mod responses;
+
+use super::simulated_response::{GenerationApi, SimulatedResponse};
+use super::wire_format::WireFormat;
+use bytes::BytesMut;
+
+/// The format of the responses of an API.
+pub(super) fn wire_format(api: GenerationApi) -> &'static dyn WireFormat {
+    match api {
+        GenerationApi::Chat => &chat::ChatFormat,
+        GenerationApi::Completions => &completion::CompletionFormat,
+        GenerationApi::Responses => &responses::ResponsesFormat,
+        GenerationApi::Messages => &messages::MessagesFormat,
+    }
+}
+
+impl SimulatedResponse {
+    /// Renders the body of a response that is not a stream.
+    pub fn whole(&self, cached_tokens: u32) -> BytesMut {
+        let mut out = BytesMut::new();
+        wire_format(self.api).whole(self, cached_tokens, &mut out);
+        out
+    }
+}

@@ -1,0 +1,91 @@
+//! The calculation of a report: the fewest GPUs that suffice, the recommended settings and the
+//! unknown inputs.
+
+use super::advice;
+use super::memory::{MemoryBudget, weights};
+use super::model::ModelShape;
+use super::report::{TuneError, TuneReport, gib};
+use super::request::TuneRequest;
+use super::step_bounds::StepBounds;
+
+impl TuneReport {
+    /// Computes the report for a model and the inputs.
+    pub fn compute(model: &ModelShape, request: &TuneRequest) -> Result<Self, TuneError> {
+        let bounds = StepBounds::from_targets(request);
+        let steps = advice::steps(request, &bounds);
+        let budget = smallest_budget(model, request, steps)?;
+        let mut report = Self {
+            model: model.kind.clone(),
+            lines: budget.lines.clone(),
+            advice: Vec::new(),
+            warnings: bounds.contradictions.clone(),
+            unknown: unknown_inputs(model, request),
+            kv_tokens: budget.capacity,
+            gpus: budget.tensor_parallel,
+            cost: None,
+        };
+        report.lines.extend(bounds.lines.iter().cloned());
+        advice::advise(&mut report, model, request, &budget, &bounds, steps);
+        report.cost = advice::cost(&mut report, request);
+        Ok(report)
+    }
+}
+
+/// Minimum number of concurrent requests of mean length for which GPUs are added.
+const MIN_CONCURRENT_REQUESTS: f64 = 16.0;
+/// Numbers of GPUs per backend that are tried.
+const GPU_COUNTS: [u64; 4] = [1, 2, 4, 8];
+
+/// The memory of a backend with the fewest GPUs that suffice.
+fn smallest_budget(
+    model: &ModelShape,
+    request: &TuneRequest,
+    steps: (u64, u64),
+) -> Result<MemoryBudget, TuneError> {
+    let kv_bytes = request.kv_bytes.unwrap_or(model.bytes);
+    let compute = |gpus| MemoryBudget::compute(model, request, kv_bytes, gpus, steps);
+    let unknown = || TuneError::Weights(model.remarks.join("; "));
+    let gpu_counts: Vec<u64> = match request.tensor_parallel {
+        Some(gpus) if model.heads.is_multiple_of(gpus) => vec![gpus],
+        Some(gpus) => return Err(TuneError::Heads(gpus, model.heads)),
+        None => GPU_COUNTS.into_iter().filter(|gpus| model.heads.is_multiple_of(*gpus)).collect(),
+    };
+    let mut best: Option<MemoryBudget> = None;
+    for gpus in &gpu_counts {
+        let budget = compute(*gpus).ok_or_else(unknown)?;
+        let concurrency = budget.fit(request.prompt.mean + request.output.mean);
+        best = Some(budget);
+        if concurrency >= MIN_CONCURRENT_REQUESTS {
+            break;
+        }
+    }
+    let holds_one =
+        |budget: &MemoryBudget| budget.fit(request.prompt.mean + request.output.mean) >= 1.0;
+    best.filter(holds_one).ok_or_else(|| TuneError::TooSmall {
+        weights: gib(weights(model, request).unwrap_or(0) as f64),
+        gpus: gpu_counts.last().copied().unwrap_or(1),
+        memory: gib(request.gpu_memory as f64),
+    })
+}
+
+fn unknown_inputs(model: &ModelShape, request: &TuneRequest) -> Vec<String> {
+    let mut unknown = model.remarks.clone();
+    if request.kv_memory.is_none() {
+        unknown.push(
+            "the real memory of activations and graphs: vLLM measures it at startup and logs \
+             `KV cache size`; give that memory as --kv-memory"
+                .to_owned(),
+        );
+    }
+    let speed = &request.speed;
+    if speed.prefill.is_none() || speed.step.is_none() {
+        unknown.push(
+            "the speed of the engine: with --from-bench, or --prefill-rate and --step, \
+             max-num-batched-tokens is derived from the targets"
+                .to_owned(),
+        );
+    }
+    unknown.extend(speed.sources.iter().cloned());
+    unknown.push("the effect of the prefix cache, which saves memory and time".to_owned());
+    unknown
+}
