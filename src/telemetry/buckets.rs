@@ -4,7 +4,7 @@
 //! objectives in `slos`, so that the share of requests within a limit is exact.
 
 use super::catalog;
-use super::metric::{MetricDescriptor, MetricKind};
+use super::metric::MetricDescriptor;
 use std::collections::BTreeMap;
 use tokenweir_core::histogram::{BucketBounds, MAX_BUCKET_BOUNDS};
 use tokenweir_core::record::ResponseBuckets;
@@ -63,8 +63,12 @@ impl BucketOverrides {
         let limits = objectives.iter().flat_map(|objective| objective.definition.limits());
         for (measure, limit) in limits {
             for metric in metrics(measure) {
-                let defaults =
-                    || find_histogram(metric).map(default_bounds).unwrap_or_default().to_vec();
+                let defaults = || {
+                    find_histogram(metric)
+                        .map(|row| row.kind.default_bounds())
+                        .unwrap_or_default()
+                        .to_vec()
+                };
                 let bounds = merged.entry(metric).or_insert_with(defaults);
                 let limit = limit.as_secs_f64();
                 let index = bounds.partition_point(|bound| *bound < limit);
@@ -87,7 +91,7 @@ impl BucketOverrides {
         self.0
             .get(row.name)
             .cloned()
-            .unwrap_or_else(|| BucketBounds::from_static(default_bounds(row)))
+            .unwrap_or_else(|| BucketBounds::from_static(row.kind.default_bounds()))
     }
 
     /// The bounds of the histograms that are recorded while a response passes.
@@ -126,18 +130,11 @@ pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
 
 /// The names of all histograms.
 pub fn histograms() -> impl Iterator<Item = &'static str> {
-    catalog::rows().filter(|row| !default_bounds(row).is_empty()).map(|row| row.name)
+    catalog::rows().filter(|row| !row.kind.default_bounds().is_empty()).map(|row| row.name)
 }
 
 fn find_histogram(metric: &str) -> Option<&'static MetricDescriptor> {
-    catalog::rows().find(|row| row.name == metric && !default_bounds(row).is_empty())
-}
-
-fn default_bounds(row: &MetricDescriptor) -> &'static [f64] {
-    match row.kind {
-        MetricKind::Histogram(bounds) => bounds,
-        MetricKind::Counter | MetricKind::Gauge => &[],
-    }
+    catalog::rows().find(|row| row.name == metric && !row.kind.default_bounds().is_empty())
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ fn invalid_bounds_are_rejected() {
 #[test]
 fn catalog_bounds_fit_and_every_measure_has_a_histogram() {
     for row in catalog::rows() {
-        assert!(default_bounds(row).len() <= MAX_BUCKET_BOUNDS, "{}", row.name);
+        assert!(row.kind.default_bounds().len() <= MAX_BUCKET_BOUNDS, "{}", row.name);
     }
     for measure in LatencyMeasure::ALL {
         for metric in metrics(measure) {

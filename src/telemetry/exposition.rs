@@ -2,9 +2,9 @@
 //! OpenMetrics 1.0, which has exemplars.
 
 use super::exemplar::Exemplar;
-use super::metric::MetricKind;
 use super::series::SeriesPoint;
 use std::fmt::Write;
+use tokenweir_core::metric_kind::MetricKind;
 
 /// The exposition format of the metrics page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -89,11 +89,6 @@ impl ExpositionWriter {
     /// Writes the `HELP` and `TYPE` lines of a metric.
     pub(super) fn family(&mut self, name: &str, help: &str, kind: MetricKind) {
         let is_open_metrics = self.format == ExpositionFormat::OpenMetrics;
-        let kind = match kind {
-            MetricKind::Counter => "counter",
-            MetricKind::Gauge => "gauge",
-            MetricKind::Histogram(_) => "histogram",
-        };
         // In OpenMetrics the suffix `_total` is part of the sample name, not of the metric name.
         let bare = name.strip_suffix("_total").filter(|_| is_open_metrics).unwrap_or(name);
         let _ = write!(self.text, "# HELP {bare} ");
@@ -105,7 +100,7 @@ impl ExpositionWriter {
                 other => self.text.push(other),
             }
         }
-        let _ = writeln!(self.text, "\n# TYPE {bare} {kind}");
+        let _ = writeln!(self.text, "\n# TYPE {bare} {}", kind.as_str());
     }
 
     /// Writes one sample of a counter or a gauge.

@@ -9,6 +9,7 @@ use tokenweir_core::engine_metrics::ENGINE_METRICS;
 use tokenweir_core::engine_metrics::ScrapeError;
 use tokenweir_core::error;
 use tokenweir_core::histogram::HistogramSnapshot;
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::openai::{Api, FinishReason};
 use tokenweir_core::record::{
     FailoverDenialReason, ModelLabel, Outcome, RequestPhase, RequestRecord, SlowCause,
@@ -33,17 +34,6 @@ pub struct MetricDescriptor {
     pub labels: &'static [MetricLabel],
     /// The source of the values.
     pub read: MetricSource,
-}
-
-/// The type of a metric.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum MetricKind {
-    /// A value that only grows.
-    Counter,
-    /// A value that can go up and down.
-    Gauge,
-    /// Counts of values per bucket, with the default upper bounds of the buckets.
-    Histogram(&'static [f64]),
 }
 
 /// Receives one value and its label values, in the order of the row's labels.

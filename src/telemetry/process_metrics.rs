@@ -1,9 +1,9 @@
 //! Metrics of the gateway process: CPU time, memory and open files.
 
-use super::metric::MetricKind;
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::MetricType;
+use tokenweir_core::metric_kind::MetricKind;
 
 /// Calls `emit` with name, help, kind and value of each `process_*` metric.
 pub(super) fn read(process: &ProcessCollector, emit: &mut dyn FnMut(&str, &str, MetricKind, f64)) {

@@ -10,7 +10,8 @@ use crate::support::test_gateway::{Setup, start_with};
 use futures_util::future::join_all;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::telemetry::catalog;
-use tokenweir::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
+use tokenweir::telemetry::metric::{KnownLabelValues, MetricLabel};
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::TierResolver;
 use tokenweir_core::slo::Objective;
 

@@ -8,8 +8,9 @@ use crate::support::test_gateway::{Setup, start, start_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tokenweir::telemetry::catalog;
-use tokenweir::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
+use tokenweir::telemetry::metric::{KnownLabelValues, MetricLabel};
 use tokenweir::telemetry::quality;
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::slo::Objective;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -80,11 +81,7 @@ fn the_metrics_reference_has_a_row_for_each_metric_of_the_catalogue_and_no_other
     let (table, _) = page.split_once("\n## Labels\n").unwrap();
     let mut lines = table.lines().filter(|line| line.starts_with("| `"));
     for row in catalog::rows() {
-        let kind = match row.kind {
-            MetricKind::Counter => "counter",
-            MetricKind::Gauge => "gauge",
-            MetricKind::Histogram(_) => "histogram",
-        };
+        let kind = row.kind.as_str();
         let labels: Vec<String> =
             row.labels.iter().map(|label| format!("`{}`", label.name())).collect();
         let start = format!("| `{}` | {kind} | ", row.name);

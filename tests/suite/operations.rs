@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use tokenweir::commands::generate::run::{default_surroundings, metrics, tables};
 use tokenweir::config::{Config, LoadedConfig, Overrides};
 use tokenweir::telemetry::catalog;
-use tokenweir::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
+use tokenweir::telemetry::metric::{KnownLabelValues, MetricLabel};
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_operations::{Artifact, alerts, dashboards, recording_rules, runbooks};
 
 /// Metrics that Prometheus creates, and process metrics.

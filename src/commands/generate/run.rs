@@ -5,7 +5,7 @@ use crate::commands::{failed, wrong};
 use crate::config::schema;
 use crate::config::{Config, Overrides};
 use crate::telemetry::catalog;
-use crate::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
+use crate::telemetry::metric::{KnownLabelValues, MetricLabel};
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
@@ -113,11 +113,7 @@ pub fn metrics() -> MetricCatalogue {
     let metric = |row: &'static crate::telemetry::metric::MetricDescriptor| MetricDescription {
         name: row.name,
         help: row.help,
-        kind: match row.kind {
-            MetricKind::Counter => catalogue::MetricType::Counter,
-            MetricKind::Gauge => catalogue::MetricType::Gauge,
-            MetricKind::Histogram(bounds) => catalogue::MetricType::Histogram(bounds),
-        },
+        kind: row.kind,
         labels: row.labels.iter().map(label).collect(),
     };
     MetricCatalogue(catalog::rows().map(metric).collect())

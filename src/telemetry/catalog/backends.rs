@@ -2,12 +2,13 @@
 //! itself (spans, logs, pushes, build).
 
 use super::super::metric::{
-    ACCESS_RESULTS, MetricDescriptor, MetricEmitter, MetricKind, MetricLabel, MetricSource,
+    ACCESS_RESULTS, MetricDescriptor, MetricEmitter, MetricLabel, MetricSource,
     PAYLOAD_LOG_RESULTS, PUSH_RESULTS, SPAN_RESULTS, TRACE_CAPTURE_RESULTS,
 };
 use super::super::status::{BackendStatusSnapshot, LEAVING_STATE, StatusSnapshot};
 use super::SCRAPE_DURATION_BOUNDS;
 use crate::backend::Availability;
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::Attempt;
 use tokenweir_diagnose::RULES;
 

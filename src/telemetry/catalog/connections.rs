@@ -1,9 +1,10 @@
 //! Metrics of the client listener: client connections, memory of request bodies, and certificates.
 
 use super::super::metric::{
-    CERTIFICATE_RELOAD_RESULTS, CONNECTION_REFUSAL_REASONS, MetricDescriptor, MetricKind,
-    MetricLabel, MetricSource,
+    CERTIFICATE_RELOAD_RESULTS, CONNECTION_REFUSAL_REASONS, MetricDescriptor, MetricLabel,
+    MetricSource,
 };
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_net::tls::TlsPeer;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[

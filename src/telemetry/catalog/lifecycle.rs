@@ -1,8 +1,7 @@
 //! Metrics of the lifecycle of the gateway: configuration reloads, shutdown and panics.
 
-use super::super::metric::{
-    CONFIG_RELOAD_RESULTS, MetricDescriptor, MetricKind, MetricLabel, MetricSource,
-};
+use super::super::metric::{CONFIG_RELOAD_RESULTS, MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_net::supervise::BackgroundTask;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[

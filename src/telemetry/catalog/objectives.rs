@@ -1,6 +1,7 @@
 //! Metrics of service level objectives.
 
-use super::super::metric::{MetricDescriptor, MetricKind, MetricLabel, MetricSource};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::slo::ObjectiveResult;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[

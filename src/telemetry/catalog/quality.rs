@@ -1,11 +1,11 @@
 //! Metrics of response quality. They have no values unless `quality.enabled` is set.
 
 use super::super::metric::{
-    MetricDescriptor, MetricEmitter, MetricKind, MetricLabel, MetricSource, QUALITY_SAMPLE_RESULTS,
-    WINDOWS,
+    MetricDescriptor, MetricEmitter, MetricLabel, MetricSource, QUALITY_SAMPLE_RESULTS, WINDOWS,
 };
 use super::super::quality::ModelQuality;
 use super::super::status::StatusSnapshot;
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::ModelLabel;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[

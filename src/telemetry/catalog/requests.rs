@@ -1,10 +1,9 @@
 //! Metrics of requests: counts, terminations, rejections, queue waits and model refusals.
 
-use super::super::metric::{
-    MetricDescriptor, MetricKind, MetricLabel, MetricSource, OVERFLOW_LABELS,
-};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, OVERFLOW_LABELS};
 use super::{DURATION_BOUNDS, OVERHEAD_BOUNDS, QUEUE_WAIT_BOUNDS, RATIO_BOUNDS};
 use tokenweir_core::error;
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::openai::{Api, FinishReason};
 use tokenweir_core::record::{Outcome, RequestRecord, Tier};
 

@@ -1,9 +1,8 @@
 //! Metrics of failures: failovers, circuit breakers and ejections.
 
-use super::super::metric::{
-    FAILOVER_RESULTS, MetricDescriptor, MetricKind, MetricLabel, MetricSource,
-};
+use super::super::metric::{FAILOVER_RESULTS, MetricDescriptor, MetricLabel, MetricSource};
 use super::backends::emit_by_backend;
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::{Outcome, RequestRecord};
 use tokenweir_core::resilience::BreakerState;
 

@@ -1,11 +1,10 @@
 //! Metrics of routing: accuracy of its predictions, learned estimates of backends, and decisions of
 //! shadow policies.
 
-use super::super::metric::{
-    MetricDescriptor, MetricKind, MetricLabel, MetricSource, SHADOW_AGREEMENTS,
-};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, SHADOW_AGREEMENTS};
 use super::backends::emit_by_backend;
 use super::{PREDICTION_ERROR_BOUNDS, PREDICTION_RATIO_BOUNDS};
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::{RequestRecord, ShadowDecision};
 
 pub(super) const ROWS: &[MetricDescriptor] = &[

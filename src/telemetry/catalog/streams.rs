@@ -1,11 +1,12 @@
 //! Metrics of the latency and the tokens of responses.
 
 use super::super::metric::{
-    MetricDescriptor, MetricEmitter, MetricKind, MetricLabel, MetricSource, TOKEN_TYPES,
+    MetricDescriptor, MetricEmitter, MetricLabel, MetricSource, TOKEN_TYPES,
 };
 use super::{DURATION_BOUNDS, PHASE_BOUNDS, TTFT_BOUNDS, emit_by_model_and_backend};
 use std::time::Instant;
 use tokenweir_core::histogram::{BucketLayout, OutputGap, TokenCount};
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::{Outcome, RequestPhases, RequestRecord, UsageSource};
 
 pub(super) const ROWS: &[MetricDescriptor] = &[

@@ -1,7 +1,8 @@
 //! Metrics of tenants: requests and tokens.
 
-use super::super::metric::{MetricDescriptor, MetricKind, MetricLabel, MetricSource, TOKEN_TYPES};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, TOKEN_TYPES};
 use tokenweir_core::access::TokenCharge;
+use tokenweir_core::metric_kind::MetricKind;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {

@@ -3,7 +3,7 @@
 
 use super::otlp_names::{attribute_name, otlp_name};
 use crate::telemetry::exemplar::Exemplar;
-use crate::telemetry::metric::{MetricDescriptor, MetricKind};
+use crate::telemetry::metric::MetricDescriptor;
 use crate::telemetry::prometheus::{FamilyValue, Prometheus};
 use crate::telemetry::series::{MetricFamily, SeriesPoint};
 use crate::telemetry::status::StatusSnapshot;
@@ -17,6 +17,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use std::time::SystemTime;
+use tokenweir_core::metric_kind::MetricKind;
 
 /// Most points per message. A collector accepts 4 MiB over gRPC by default. A histogram point with
 /// all its exemplars has about 2 KiB.

@@ -8,7 +8,7 @@ use crate::backend::LabelledModel;
 use crate::telemetry::buckets::BucketOverrides;
 use crate::telemetry::catalog;
 use crate::telemetry::exposition::ExpositionFormat;
-use crate::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
+use crate::telemetry::metric::{KnownLabelValues, MetricLabel};
 use crate::telemetry::otel::OtlpProtocol;
 use crate::telemetry::prometheus::Prometheus;
 use crate::telemetry::status::BackendStatusSnapshot;
@@ -22,6 +22,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use tokenweir_core::histogram::BucketBounds;
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::fixtures::streamed;
 
 // === Translation by Prometheus ===
