@@ -49,6 +49,13 @@ pub struct AccessLogCounts {
     pub dropped: u64,
 }
 
+impl AccessLogCounts {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 3] {
+        [("written", self.written), ("left_out", self.left_out), ("dropped", self.dropped)]
+    }
+}
+
 /// The fields of a line, in order.
 #[derive(Debug, Serialize)]
 struct AccessLogLine<'a> {

@@ -21,9 +21,14 @@ fn objective_limits_become_bounds_of_related_histograms_once() {
         objective("ttft < 1200ms and itl_max < 33ms for 90 %"),
     ];
     let buckets = BucketOverrides::new(&BTreeMap::new(), &objectives).unwrap();
-    let ttft = bounds(&buckets, "gen_ai_server_time_to_first_token_seconds");
+    let metric = "gen_ai_server_time_to_first_token_seconds";
+    let ttft = bounds(&buckets, metric);
     assert_eq!(ttft.iter().filter(|bound| (1.0..=1.2).contains(*bound)).count(), 2);
-    assert_eq!(ttft.len(), catalog::TTFT_BOUNDS.len() + 1, "1 s was there");
+    assert_eq!(
+        ttft.len(),
+        find_histogram(metric).unwrap().kind.default_bounds().len() + 1,
+        "1 s was there"
+    );
     for metric in [INTER_TOKEN_LATENCY_METRIC, INTER_CHUNK_LATENCY_METRIC] {
         assert!(bounds(&buckets, metric).contains(&0.033), "{metric}");
     }

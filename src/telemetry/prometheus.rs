@@ -116,7 +116,7 @@ impl Prometheus {
         if retired_backends.has_forgotten() {
             let is_known = |name: &str| known.backends.iter().any(|known| known == name);
             for (family, _) in &self.families {
-                family.retain(MetricLabel::Backend, |name| {
+                family.retain(MetricLabel::BACKEND.name, |name| {
                     is_known(name) || retired_backends.has(name)
                 });
             }
@@ -128,7 +128,7 @@ impl Prometheus {
         if *has_forgotten_models {
             let is_label = |name: &str| name == ModelLabel::OTHER || labelled.contains(name);
             for (family, _) in &self.families {
-                family.retain(MetricLabel::Model, is_label);
+                family.retain(MetricLabel::MODEL.name, is_label);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! are copied. The page is written without the lock.
 
 use super::exemplar::Exemplar;
-use super::metric::{KnownLabelValues, MetricDescriptor, MetricLabel};
+use super::metric::{KnownLabelValues, MetricDescriptor};
 use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokenweir_core::histogram::{BucketBounds, HistogramSnapshot};
@@ -82,7 +82,7 @@ impl MetricFamily {
     /// A metric without series.
     pub(super) fn new(row: &'static MetricDescriptor, bounds: BucketBounds) -> Self {
         let mut label_order: Vec<usize> = (0..row.labels.len()).collect();
-        label_order.sort_unstable_by_key(|index| row.labels[*index].name());
+        label_order.sort_unstable_by_key(|index| row.labels[*index].name);
         Self { row, bounds, label_order: label_order.into(), table: Mutex::default() }
     }
 
@@ -95,10 +95,11 @@ impl MetricFamily {
         }
     }
 
-    /// Removes the series whose value of `label` does not satisfy `should_retain`. Without effect
-    /// if the metric lacks the label.
-    pub(super) fn retain(&self, label: MetricLabel, should_retain: impl Fn(&str) -> bool) {
-        let Some(index) = self.row.labels.iter().position(|other| *other == label) else { return };
+    /// Removes the series whose value of the label with this name does not satisfy
+    /// `should_retain`. Without effect if the metric lacks the label.
+    pub(super) fn retain(&self, label: &str, should_retain: impl Fn(&str) -> bool) {
+        let index = self.row.labels.iter().position(|other| other.name == label);
+        let Some(index) = index else { return };
         self.lock_table().series.retain(|series| should_retain(&series.labels.values[index]));
     }
 
@@ -126,7 +127,7 @@ impl MetricFamily {
             if !text.is_empty() {
                 text.push(',');
             }
-            text.push_str(label.name());
+            text.push_str(label.name);
             text.push_str("=\"");
             escape_label_value(value, &mut text);
             text.push('"');

@@ -113,7 +113,7 @@ fn snapshot_lists_series_in_creation_order() {
     for tier in tiers.iter().chain(&tiers) {
         family.open().record(&[tier], 1.0, None);
     }
-    family.retain(MetricLabel::Tier, |tier| tier != "7");
+    family.retain("tier", |tier| tier != "7");
     family.open().record(&["7"], 1.0, None);
     let tiers_in_snapshot: Vec<String> =
         family.points().iter().flat_map(|(labels, _)| labels.values().map(str::to_owned)).collect();

@@ -164,7 +164,7 @@ fn build_attributes<'a>(
         value: Some(AnyValue { value: Some(any_value::Value::StringValue(value.to_owned())) }),
         ..KeyValue::default()
     };
-    let names = row.labels.iter().map(|label| label.name());
+    let names = row.labels.iter().map(|label| label.name);
     names.zip(values).filter(|(_, value)| !value.is_empty()).map(attribute).collect()
 }
 

@@ -51,6 +51,13 @@ pub struct MetricsPushCounts {
     pub failed: u64,
 }
 
+impl MetricsPushCounts {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 2] {
+        [("ok", self.ok), ("failed", self.failed)]
+    }
+}
+
 /// Counts pushes. Clones share their counts.
 #[derive(Debug, Clone, Default)]
 pub struct MetricsPushStats(Arc<MetricsPushCounters>);

@@ -8,7 +8,7 @@ use crate::backend::LabelledModel;
 use crate::telemetry::buckets::BucketOverrides;
 use crate::telemetry::catalog;
 use crate::telemetry::exposition::ExpositionFormat;
-use crate::telemetry::metric::{KnownLabelValues, MetricLabel};
+use crate::telemetry::metric::KnownLabelValues;
 use crate::telemetry::otel::OtlpProtocol;
 use crate::telemetry::prometheus::Prometheus;
 use crate::telemetry::status::BackendStatusSnapshot;
@@ -62,7 +62,7 @@ fn otlp_names_translate_back_to_exposition_names() {
         let otlp = otlp_names::otlp_name(row.name, row.kind);
         assert_eq!(prometheus_name(&otlp.name, otlp.unit, row.kind), row.name, "{otlp:?}");
         assert!(names.insert(otlp.name), "{} is not unique", row.name);
-        for name in row.labels.iter().copied().map(MetricLabel::name) {
+        for name in row.labels.iter().map(|label| label.name) {
             assert_eq!(label(otlp_names::attribute_name(name)), name);
         }
     }

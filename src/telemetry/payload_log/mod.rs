@@ -63,6 +63,17 @@ pub struct PayloadLogCounts {
     pub redactor_failed: u64,
 }
 
+impl PayloadLogCounts {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 3] {
+        [
+            ("written", self.written),
+            ("dropped", self.dropped),
+            ("redactor_failed", self.redactor_failed),
+        ]
+    }
+}
+
 /// Why the payload log or the quality monitor cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadSinkStartError {

@@ -77,6 +77,18 @@ pub struct QualitySampleCounts {
     pub judge_failed: u64,
 }
 
+impl QualitySampleCounts {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 4] {
+        [
+            ("done", self.done),
+            ("dropped", self.dropped),
+            ("redactor_failed", self.redactor_failed),
+            ("judge_failed", self.judge_failed),
+        ]
+    }
+}
+
 #[derive(Debug, Default)]
 struct QualitySampleCounters {
     done: AtomicU64,

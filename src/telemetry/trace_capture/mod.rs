@@ -49,6 +49,13 @@ pub struct TraceCaptureCounts {
     pub dropped: u64,
 }
 
+impl TraceCaptureCounts {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 2] {
+        [("written", self.written), ("dropped", self.dropped)]
+    }
+}
+
 /// The writer thread. Dropping it writes the remaining lines.
 pub struct TraceCaptureGuard(
     #[expect(dead_code, reason = "dropping it ends the thread")] NonBlockingWriterGuard,
