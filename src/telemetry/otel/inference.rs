@@ -6,7 +6,7 @@
 
 use super::attributes::{SpanAttributes, count, host, reals, seconds, text, texts, words};
 use super::conventions::{Semconv, SpanConventions};
-use super::spans::{attempt_failure, error_type, to_wall_clock};
+use super::record_values::{attempt_failure, error_type, to_wall_clock};
 use super::viewer_profiles;
 use opentelemetry::Value;
 use opentelemetry::trace::Event;

@@ -6,7 +6,6 @@
 //! never latency.
 
 mod attributes;
-mod connectivity;
 mod conventions;
 pub(super) mod environment;
 pub(super) mod export;
@@ -14,6 +13,7 @@ pub(super) mod export;
 mod golden_tests;
 mod inference;
 mod propagators;
+mod record_values;
 mod rolling_p99;
 mod settings;
 mod span_limits;
@@ -25,12 +25,11 @@ mod viewer_profiles;
 
 pub use conventions::{Semconv, SpanConventions, ViewerProfile};
 pub use environment::{OtelSettingsError, OtlpProtocol};
-pub use export::SpanExportCounters;
+pub use export::{SpanExportCounters, SpanSinkStartError};
 pub use settings::{SpanBatchSettings, TracingConfig, TracingSettings};
 pub use span_limits::SpanLimits;
 
 use crate::telemetry::collector_client;
-use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +37,7 @@ use tail_sampling::{ExportAllSampling, TailSampler};
 use tokenweir_core::clock;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{RequestRecord, SampleReason};
-use tokenweir_net::tls::{OutboundTls, TlsError};
+use tokenweir_net::tls::OutboundTls;
 
 /// Longest wait of [`SpanSink::shutdown`] for the collector.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,26 +55,6 @@ pub struct SpanSink {
     tail_sampler: Option<Arc<TailSampler>>,
     style: Arc<SpanConventions>,
     limits: SpanLimits,
-}
-
-/// Why spans cannot be exported.
-#[derive(Debug, thiserror::Error)]
-pub enum SpanSinkStartError {
-    /// No endpoint is configured, or tracing is disabled by a variable.
-    #[error("tracing is disabled: no collector endpoint is configured")]
-    TracingDisabled,
-    /// The exporter was started outside of a tokio runtime.
-    #[error("the span exporter must be started inside a tokio runtime")]
-    NoRuntime,
-    /// The endpoint is not a URL.
-    #[error("the collector endpoint of spans is not a valid URL")]
-    InvalidEndpoint(#[from] tonic::transport::Error),
-    /// The TLS files cannot be used.
-    #[error("the TLS files of the span export cannot be used")]
-    Tls(#[from] TlsError),
-    /// The exporter rejects its settings.
-    #[error("the span exporter could not be built")]
-    Exporter(#[from] ExporterBuildError),
 }
 
 impl SpanSink {

@@ -7,13 +7,14 @@
 use super::attributes::{SpanAttributes, count as number, host as host_name, text};
 use super::conventions::SpanConventions;
 use super::inference;
+use super::record_values::{attempt_failure, error_type, to_wall_clock};
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
 };
 use opentelemetry::{InstrumentationScope, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use std::borrow::Cow;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 use tokenweir_core::record::{Attempt, Outcome, RequestRecord, SampleReason};
 use tokenweir_core::trace_context::TraceContext;
 
@@ -42,22 +43,6 @@ pub(super) fn span_count(record: &RequestRecord) -> u64 {
 /// Whether the server span or the inference span of [`build_spans`] has the status error.
 pub(super) fn has_error(record: &RequestRecord) -> bool {
     is_server_error(record) || (inference::has_inference(record) && error_type(record).is_some())
-}
-
-/// `error.type` of the request. For an error inside a response with status 200, it is the code or
-/// type that the backend reported.
-pub(super) fn error_type(record: &RequestRecord) -> Option<&str> {
-    let is_in_band = record.outcome == Outcome::StreamError;
-    let reported = record.observed.error.as_ref().filter(|_| is_in_band);
-    let named = reported.and_then(|error| error.code.as_deref().or(error.kind.as_deref()));
-    named.or_else(|| record.error_type())
-}
-
-/// Why an attempt had no response, or the error status of its response.
-pub(super) fn attempt_failure(attempt: &Attempt) -> Option<Value> {
-    let error_status = attempt.status.filter(|status| *status >= 400);
-    let status = || error_status.map(|status| status.to_string().into());
-    attempt.failure.map(Value::from).or_else(status)
 }
 
 /// Builds the spans of one record.
@@ -247,13 +232,6 @@ impl<'a> SpanTreeBuilder<'a> {
             instrumentation_scope: self.scope.clone(),
         }
     }
-}
-
-/// Converts an instant of a request to wall-clock time. An instant before the request counts as its
-/// start.
-pub(super) fn to_wall_clock(record: &RequestRecord, instant: Instant) -> SystemTime {
-    let elapsed = instant.saturating_duration_since(record.timings.accepted);
-    record.started.checked_add(elapsed).unwrap_or(record.started)
 }
 
 /// Whether the server span has the status error: the status is 5xx or the response is incomplete,

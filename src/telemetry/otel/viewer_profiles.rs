@@ -3,7 +3,7 @@
 
 use super::attributes::{SpanAttributes, count, text};
 use super::conventions::ViewerProfile;
-use super::spans::to_wall_clock;
+use super::record_values::to_wall_clock;
 use opentelemetry::trace::Event;
 use tokenweir_core::record::RequestRecord;
 

@@ -9,21 +9,24 @@
 //! redactor did not return in time is counted and not written.
 
 mod command_redactor;
+mod error;
 mod http_redactor;
 mod patterns;
-pub mod redact;
+mod redact;
 mod redactor;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod texts;
 
+pub use error::PayloadSinkStartError;
 pub(super) use redactor::{PayloadRedactor, RedactedPayload};
 pub use settings::PayloadLogSettings;
 
 use super::rotating_file::{RotatingFile, RotatingFileCounters};
 use super::sanitize;
 use serde::Serialize;
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -72,17 +75,6 @@ impl PayloadLogCounts {
             ("redactor_failed", self.redactor_failed),
         ]
     }
-}
-
-/// Why the payload log or the quality monitor cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum PayloadSinkStartError {
-    /// The file cannot be opened, or a thread or runtime cannot be created.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The URL is invalid or has no host.
-    #[error("`{0}` is not a valid URL; configure an absolute http URL")]
-    InvalidUrl(String),
 }
 
 #[derive(Debug, Default)]

@@ -2,8 +2,9 @@
 
 use super::http_redactor::HttpRedactor;
 use super::redact::redact;
-use super::redactor::{PayloadTexts, truncate_text};
+use super::redactor::truncate_text;
 use super::settings::REDACTION_MARGIN_BYTES;
+use super::texts::PayloadTexts;
 use super::*;
 use std::fs;
 use std::io::Read;

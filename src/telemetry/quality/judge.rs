@@ -1,6 +1,6 @@
 //! Client of a judge server that scores responses. A failure of the judge costs only the score.
 
-use super::QualitySample;
+use super::sample::QualitySample;
 use crate::telemetry::json_client::JsonHttpClient;
 use crate::telemetry::payload_log::PayloadSinkStartError;
 use futures_util::future::join_all;
