@@ -13,7 +13,7 @@ use crate::proxy::BodyMemory;
 use crate::proxy::access::AccessControl;
 use crate::proxy::admission::AdmissionController;
 use crate::telemetry::decision_log::DecisionLog;
-use crate::telemetry::exposition::ExpositionFormat;
+use crate::telemetry::metrics_registry::ExpositionFormat;
 use crate::telemetry::quality::QualityMonitor;
 use crate::telemetry::recent_requests::RecentRequests;
 use crate::telemetry::status::{

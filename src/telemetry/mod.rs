@@ -5,35 +5,27 @@
 
 pub mod access_log;
 pub mod batch_dispatcher;
-pub mod buckets;
 pub mod catalog;
 mod collector_client;
 pub mod decision_log;
-mod exemplar;
-pub mod exposition;
 mod json_client;
 pub mod metric;
 pub mod metrics_push;
+pub mod metrics_registry;
 pub(crate) mod non_blocking_writer;
 pub mod otel;
 pub mod payload_log;
-#[cfg(target_os = "linux")]
-mod process_metrics;
-pub mod prometheus;
 pub mod quality;
 pub mod recent_requests;
-mod retired_backends;
 mod rotating_file;
 pub(crate) mod sanitize;
-mod series;
 pub mod status;
 pub mod trace_capture;
 
 use crate::backend::Backend;
 use crate::backend::health_checker::ScrapeObserver;
 use batch_dispatcher::{BatchDispatcher, BatchDispatcherGuard};
-use exposition::ExpositionFormat;
-use prometheus::Prometheus;
+use metrics_registry::{ExpositionFormat, Prometheus};
 use status::StatusSnapshot;
 use std::sync::Arc;
 use std::time::Duration;

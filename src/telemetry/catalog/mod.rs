@@ -6,6 +6,7 @@
 
 mod backends;
 mod connections;
+mod exporters;
 mod lifecycle;
 mod objectives;
 mod quality;
@@ -26,6 +27,7 @@ pub fn rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         tenants::ROWS,
         objectives::ROWS,
         backends::ROWS,
+        exporters::ROWS,
         resilience::ROWS,
         routing::ROWS,
         connections::ROWS,

@@ -2,10 +2,10 @@
 //! cumulative since the start of the process.
 
 use super::otlp_names::{attribute_name, otlp_name};
-use crate::telemetry::exemplar::Exemplar;
 use crate::telemetry::metric::MetricDescriptor;
-use crate::telemetry::prometheus::{FamilyValue, Prometheus};
-use crate::telemetry::series::{MetricFamily, SeriesPoint};
+use crate::telemetry::metrics_registry::exemplar::Exemplar;
+use crate::telemetry::metrics_registry::prometheus::{FamilyValue, Prometheus};
+use crate::telemetry::metrics_registry::series::{MetricFamily, SeriesPoint};
 use crate::telemetry::status::StatusSnapshot;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};

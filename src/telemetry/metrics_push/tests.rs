@@ -5,12 +5,12 @@ use super::message::{self, PushTimeRange};
 use super::otlp_names;
 use super::*;
 use crate::backend::LabelledModel;
-use crate::telemetry::buckets::BucketOverrides;
 use crate::telemetry::catalog;
-use crate::telemetry::exposition::ExpositionFormat;
 use crate::telemetry::metric::KnownLabelValues;
+use crate::telemetry::metrics_registry::BucketOverrides;
+use crate::telemetry::metrics_registry::ExpositionFormat;
+use crate::telemetry::metrics_registry::Prometheus;
 use crate::telemetry::otel::OtlpProtocol;
-use crate::telemetry::prometheus::Prometheus;
 use crate::telemetry::status::BackendStatusSnapshot;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
@@ -213,7 +213,7 @@ fn samples(metric: &Metric) -> Vec<(String, String)> {
                         "{{trace_id=\"{trace:032x}\",span_id=\"{span:016x}\"}} {value} {seconds}.{millis:03}"
                     );
                 }
-                let bucket_labels = crate::telemetry::exposition::bars(&bounds);
+                let bucket_labels = crate::telemetry::metrics_registry::exposition::bars(&bounds);
                 let mut cumulative = 0;
                 let buckets = bucket_labels.iter().zip(&point.bucket_counts).zip(exemplars);
                 for ((le, count), exemplar) in buckets {

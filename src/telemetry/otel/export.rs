@@ -1,8 +1,8 @@
 //! Span export: an OTLP exporter behind a bounded queue and a thread, with counts of the spans by
 //! result; and a check whether the collector accepts spans.
 
-use super::environment::OtlpProtocol;
 use super::settings::TracingSettings;
+use super::settings::environment::OtlpProtocol;
 use crate::telemetry::collector_client::{self, OtlpHttpSender};
 use opentelemetry_otlp::{ExporterBuildError, WithExportConfig, WithHttpConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;

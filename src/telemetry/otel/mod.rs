@@ -5,35 +5,22 @@
 //! tracing work is done while the request is in progress. A slow or absent collector costs spans,
 //! never latency.
 
-mod attributes;
-mod conventions;
-pub(super) mod environment;
 pub(super) mod export;
-#[cfg(test)]
-mod golden_tests;
-mod inference;
-mod propagators;
-mod record_values;
-mod rolling_p99;
-mod settings;
-mod span_limits;
+mod sampling;
+pub(super) mod settings;
 mod spans;
-mod tail_sampling;
-#[cfg(test)]
-mod tests;
-mod viewer_profiles;
 
-pub use conventions::{Semconv, SpanConventions, ViewerProfile};
-pub use environment::{OtelSettingsError, OtlpProtocol};
 pub use export::{SpanExportCounters, SpanSinkStartError};
+pub use settings::environment::{OtelSettingsError, OtlpProtocol};
 pub use settings::{SpanBatchSettings, TracingConfig, TracingSettings};
-pub use span_limits::SpanLimits;
+pub use spans::conventions::{Semconv, SpanConventions, ViewerProfile};
+pub use spans::limits::SpanLimits;
 
 use crate::telemetry::collector_client;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
+use sampling::{ExportAllSampling, TailSampler};
 use std::sync::Arc;
 use std::time::Duration;
-use tail_sampling::{ExportAllSampling, TailSampler};
 use tokenweir_core::clock;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{RequestRecord, SampleReason};
@@ -122,7 +109,7 @@ impl Sink for SpanSink {
     fn judge(&self, record: &RequestRecord) -> Option<SampleReason> {
         record.trace.as_ref()?;
         let reason = self.tail_sampler.as_ref().and_then(|tail| tail.sample(record));
-        reason.or_else(|| tail_sampling::sample_head(record, self.export_all.as_deref()))
+        reason.or_else(|| sampling::sample_head(record, self.export_all.as_deref()))
     }
 
     fn finished(&self, record: &RequestRecord) {

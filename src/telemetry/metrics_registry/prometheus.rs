@@ -4,14 +4,14 @@
 //! rendered.
 
 use super::buckets::BucketOverrides;
-use super::catalog;
 use super::exemplar::Exemplar;
 use super::exposition::{BucketLabels, ExpositionFormat, ExpositionWriter, bars};
-use super::metric::{KnownLabelValues, MetricLabel, MetricSource, ScrapeResult};
 use super::retired_backends::RetiredBackends;
 use super::series::{LockedSeries, MetricFamily, SeriesLabels, SeriesPoint};
-use super::status::StatusSnapshot;
 use crate::backend::LabelledModel;
+use crate::telemetry::catalog;
+use crate::telemetry::metric::{KnownLabelValues, MetricLabel, MetricSource, ScrapeResult};
+use crate::telemetry::status::StatusSnapshot;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokenweir_core::metric_kind::MetricKind;
@@ -42,7 +42,7 @@ struct KnownLabelState {
 }
 
 /// One value of a metric.
-pub(super) enum FamilyValue<'a> {
+pub(in crate::telemetry) enum FamilyValue<'a> {
     /// Read from the current state, with the values of the row's labels.
     Current(&'a [&'a str], f64),
     /// Accumulated in a series.
@@ -158,13 +158,16 @@ impl Prometheus {
     }
 
     /// All metrics, with series for all labels known now.
-    pub(super) fn families(&self, vitals: &StatusSnapshot) -> impl Iterator<Item = &MetricFamily> {
+    pub(in crate::telemetry) fn families(
+        &self,
+        vitals: &StatusSnapshot,
+    ) -> impl Iterator<Item = &MetricFamily> {
         self.refresh_known_labels(vitals);
         self.families.iter().map(|(family, _)| family)
     }
 
     /// Calls `emit` with every value of a metric.
-    pub(super) fn values(
+    pub(in crate::telemetry) fn values(
         &self,
         family: &MetricFamily,
         vitals: &StatusSnapshot,
@@ -187,7 +190,7 @@ impl Prometheus {
 
     /// Calls `emit` with name, help, kind and value of each metric of the process.
     #[cfg_attr(not(target_os = "linux"), expect(clippy::unused_self, reason = "only on Linux"))]
-    pub(super) fn process(&self, emit: &mut dyn FnMut(&str, &str, MetricKind, f64)) {
+    pub(in crate::telemetry) fn process(&self, emit: &mut dyn FnMut(&str, &str, MetricKind, f64)) {
         #[cfg(target_os = "linux")]
         super::process_metrics::read(&self.process_collector, emit);
         #[cfg(not(target_os = "linux"))]

@@ -23,7 +23,7 @@ pub(super) struct ExpositionWriter {
 }
 
 /// Values of the `le` label of a histogram, including `+Inf`.
-pub(super) type BucketLabels = Vec<String>;
+pub(in crate::telemetry) type BucketLabels = Vec<String>;
 
 // === impl Format ===
 
@@ -65,7 +65,7 @@ impl ExpositionFormat {
 
 /// The `le` values of bucket bounds, in the form in which Prometheus stores them: always with a
 /// decimal point or an exponent.
-pub(super) fn bars(bounds: &[f64]) -> BucketLabels {
+pub(in crate::telemetry) fn bars(bounds: &[f64]) -> BucketLabels {
     let to_label = |bound: &f64| {
         if *bound >= 1e-4 {
             return format!("{bound:?}");

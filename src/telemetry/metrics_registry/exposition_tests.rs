@@ -1,7 +1,7 @@
 //! Tests of both exposition formats and of content negotiation.
 
 use super::*;
-use crate::telemetry::exemplar::Exemplar;
+use crate::telemetry::metrics_registry::exemplar::Exemplar;
 use std::time::Duration;
 
 fn point() -> SeriesPoint {

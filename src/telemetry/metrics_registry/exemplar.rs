@@ -5,15 +5,15 @@ use tokenweir_core::record::RequestRecord;
 
 /// The trace of a request, and its value of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Exemplar {
+pub(in crate::telemetry) struct Exemplar {
     /// The trace.
-    pub(super) trace_id: u128,
+    pub(in crate::telemetry) trace_id: u128,
     /// The gateway's inference span.
-    pub(super) span_id: u64,
+    pub(in crate::telemetry) span_id: u64,
     /// The value, in the unit of the metric.
-    pub(super) value: f64,
+    pub(in crate::telemetry) value: f64,
     /// When the request ended: time since the Unix epoch.
-    pub(super) at: Duration,
+    pub(in crate::telemetry) at: Duration,
 }
 
 // === impl Exemplar ===

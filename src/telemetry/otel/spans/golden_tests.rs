@@ -3,8 +3,8 @@
 //! conventions.
 
 use super::conventions::{Semconv, SpanConventions, ViewerProfile};
-use super::tail_sampling::TailSampler;
 use super::tests::{assert_matches_golden, before_output};
+use crate::telemetry::otel::sampling::TailSampler;
 use std::time::Duration;
 use tokenweir_core::openai::{Api, EngineTimes, GenerationParameters, InBandError};
 use tokenweir_core::record::fixtures::{at, streamed};

@@ -10,8 +10,10 @@
 //! The rolling p99 adapts to the traffic, so that it selects at most about 1 % of the requests. The
 //! `slow` limits are absolute.
 
-use super::rolling_p99::RollingP99;
+mod rolling_p99;
+
 use super::spans;
+use rolling_p99::RollingP99;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;

@@ -4,15 +4,25 @@
 //! A client that disconnects is not an error. A status of 4xx is an error of the client spans, but
 //! not of the server span.
 
-use super::attributes::{SpanAttributes, count as number, host as host_name, text};
-use super::conventions::SpanConventions;
-use super::inference;
-use super::record_values::{attempt_failure, error_type, to_wall_clock};
+mod attributes;
+pub(super) mod conventions;
+#[cfg(test)]
+mod golden_tests;
+mod inference;
+pub(super) mod limits;
+mod record_values;
+#[cfg(test)]
+mod tests;
+mod viewer_profiles;
+
+use attributes::{SpanAttributes, count as number, host as host_name, text};
+use conventions::SpanConventions;
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
 };
 use opentelemetry::{InstrumentationScope, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use record_values::{attempt_failure, error_type, to_wall_clock};
 use std::borrow::Cow;
 use std::time::SystemTime;
 use tokenweir_core::record::{Attempt, Outcome, RequestRecord, SampleReason};

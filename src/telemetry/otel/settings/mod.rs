@@ -4,14 +4,16 @@
 //! An invalid value prevents the start of the gateway. If it were ignored, the missing traces would
 //! be noticed only when they are needed.
 
-use super::conventions::{Semconv, SpanConventions, ViewerProfile};
-use super::environment::{
+pub(in crate::telemetry) mod environment;
+mod propagators;
+
+use super::sampling::ExportAllSampling;
+use super::spans::conventions::{Semconv, SpanConventions, ViewerProfile};
+use super::spans::limits::SpanLimits;
+use environment::{
     DEFAULT_SERVICE_NAME, OtelEnvironment, OtelSettingsError, OtlpProtocol, OtlpSignalVariables,
     invalid_value,
 };
-use super::propagators;
-use super::span_limits::SpanLimits;
-use super::tail_sampling::ExportAllSampling;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -21,7 +21,7 @@ pub struct SpanLimits {
 
 impl SpanLimits {
     /// Drops the items over the limits.
-    pub(super) fn apply(&self, span: &mut SpanData) {
+    pub(in crate::telemetry::otel) fn apply(&self, span: &mut SpanData) {
         span.dropped_attributes_count += truncate_list(&mut span.attributes, self.attributes);
         span.events.dropped_count += truncate_list(&mut span.events.events, self.events);
         span.links.dropped_count += truncate_list(&mut span.links.links, self.links);
@@ -70,8 +70,8 @@ fn truncate_list<T>(list: &mut Vec<T>, max_length: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::build_spans;
     use super::super::conventions::SpanConventions;
-    use super::super::spans;
     use super::*;
     use tokenweir_core::record::fixtures::streamed;
 
@@ -79,8 +79,7 @@ mod tests {
     fn items_over_the_limits_are_dropped_and_counted() {
         let record = streamed();
         let trace = record.trace.clone().unwrap();
-        let mut span =
-            spans::build_spans(&record, &trace, &SpanConventions::default()).swap_remove(1);
+        let mut span = build_spans(&record, &trace, &SpanConventions::default()).swap_remove(1);
         let (attributes, events) = (span.attributes.len(), span.events.events.len());
         SpanLimits::default().apply(&mut span);
         assert_eq!((span.attributes.len(), span.dropped_attributes_count), (attributes, 0));

@@ -4,18 +4,18 @@
 //! are copied. The page is written without the lock.
 
 use super::exemplar::Exemplar;
-use super::metric::{KnownLabelValues, MetricDescriptor};
+use crate::telemetry::metric::{KnownLabelValues, MetricDescriptor};
 use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokenweir_core::histogram::{BucketBounds, HistogramSnapshot};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// All series of one metric of the catalogue.
-pub(super) struct MetricFamily {
+pub(in crate::telemetry) struct MetricFamily {
     /// The metric's row in the catalogue.
-    pub(super) row: &'static MetricDescriptor,
+    pub(in crate::telemetry) row: &'static MetricDescriptor,
     /// Upper bounds of the buckets. Empty unless the metric is a histogram.
-    pub(super) bounds: BucketBounds,
+    pub(in crate::telemetry) bounds: BucketBounds,
     /// Indexes into the row's labels, sorted by label name.
     label_order: Box<[usize]>,
     table: Mutex<SeriesTable>,
@@ -57,7 +57,7 @@ struct Series {
 
 /// The label values of a series.
 #[derive(Debug)]
-pub(super) struct SeriesLabels {
+pub(in crate::telemetry) struct SeriesLabels {
     /// Number of series that were created before this one. Pages list series in this order.
     creation_index: usize,
     values: Box<[Box<str>]>,
@@ -67,13 +67,13 @@ pub(super) struct SeriesLabels {
 
 /// The accumulated value of a series.
 #[derive(Debug, Clone, Default)]
-pub(super) struct SeriesPoint {
+pub(in crate::telemetry) struct SeriesPoint {
     /// Number of values by bucket; the last bucket has no upper bound. Empty for a counter.
-    pub(super) counts: Box<[u64]>,
+    pub(in crate::telemetry) counts: Box<[u64]>,
     /// Sum of all values.
-    pub(super) sum: f64,
+    pub(in crate::telemetry) sum: f64,
     /// The latest exemplar of each bucket that has one, with the index of the bucket.
-    pub(super) exemplars: Vec<(usize, Exemplar)>,
+    pub(in crate::telemetry) exemplars: Vec<(usize, Exemplar)>,
 }
 
 // === impl Family ===
@@ -228,7 +228,7 @@ fn escape_label_value(value: &str, into: &mut String) {
 
 impl SeriesLabels {
     /// The label values, in the order of the row.
-    pub(super) fn values(&self) -> impl Iterator<Item = &str> {
+    pub(in crate::telemetry) fn values(&self) -> impl Iterator<Item = &str> {
         self.values.iter().map(AsRef::as_ref)
     }
 }

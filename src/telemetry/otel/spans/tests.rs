@@ -1,7 +1,7 @@
 //! Golden tests of spans: the spans of each way in which a request can end, as text.
 
 use super::conventions::SpanConventions;
-use super::spans;
+use super::{build_spans, span_count};
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
@@ -94,8 +94,8 @@ fn unknown_model_has_no_inference_span() {
     record.model = ModelLabel::unknown();
     record.attempts = Vec::new();
     let trace = record.trace.clone().unwrap();
-    assert_eq!(spans::build_spans(&record, &trace, &SpanConventions::default()).len(), 1);
-    assert_eq!(spans::span_count(&record), 1);
+    assert_eq!(build_spans(&record, &trace, &SpanConventions::default()).len(), 1);
+    assert_eq!(span_count(&record), 1);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn truncated_stream_is_an_error_of_the_last_attempt_only() {
     record.attempts[0].status = Some(200);
     record.attempts.push(retry);
     let trace = record.trace.clone().unwrap();
-    let spans = spans::build_spans(&record, &trace, &SpanConventions::default());
+    let spans = build_spans(&record, &trace, &SpanConventions::default());
     let is_error = |span: &SpanData| matches!(span.status, Status::Error { .. });
     assert_eq!(spans.iter().map(is_error).collect::<Vec<_>>(), [true, true, false, true]);
 }
@@ -118,7 +118,7 @@ fn valid_trace_state_of_the_client_is_preserved() {
     let mut trace = record.trace.clone().unwrap();
     for (state, expected) in [("a=1,b=2", "a=1,b=2"), ("no list", "")] {
         trace.trace_state = Some(state.into());
-        let spans = spans::build_spans(&record, &trace, &SpanConventions::default());
+        let spans = build_spans(&record, &trace, &SpanConventions::default());
         assert_eq!(spans[0].span_context.trace_state().header(), expected);
     }
 }
@@ -153,8 +153,8 @@ pub(super) fn assert_matches_golden(name: &str, record: &RequestRecord, style: &
 /// start.
 fn render_tree(record: &RequestRecord, style: &SpanConventions) -> String {
     let trace = record.trace.clone().unwrap();
-    let spans = spans::build_spans(record, &trace, style);
-    assert_eq!(spans.len() as u64, spans::span_count(record));
+    let spans = build_spans(record, &trace, style);
+    assert_eq!(spans.len() as u64, span_count(record));
     let mut text = String::new();
     let parent = trace.parent_span_id.map_or(SpanId::INVALID, SpanId::from);
     render(&spans, parent, 0, record.started, &mut text);

@@ -3,8 +3,8 @@
 //! They are the defaults of the catalogue or those of `metrics.buckets`, plus the limits of the
 //! objectives in `slos`, so that the share of requests within a limit is exact.
 
-use super::catalog;
-use super::metric::MetricDescriptor;
+use crate::telemetry::catalog;
+use crate::telemetry::metric::MetricDescriptor;
 use std::collections::BTreeMap;
 use tokenweir_core::histogram::{BucketBounds, MAX_BUCKET_BOUNDS};
 use tokenweir_core::record::ResponseBuckets;
