@@ -71,8 +71,8 @@ async fn measure(addresses: &str, settings: ScrapeSettings) -> (u64, Duration) {
         let address = BackendAddress::parse(address).unwrap();
         Backend::new(address.default_id(), address, None)
     };
-    let pool =
-        BackendPool::new(addresses.split(',').map(backend).collect(), &[], Policy::default());
+    let backends = addresses.split(',').map(backend).collect();
+    let pool = Arc::new(BackendPool::new(backends, &[], Policy::default()));
     let telemetry = Telemetry::new(
         Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new()),
         Vec::new(),
@@ -83,6 +83,7 @@ async fn measure(addresses: &str, settings: ScrapeSettings) -> (u64, Duration) {
     let mut watchers = JoinSet::new();
     for backend in pool.backends().iter() {
         watchers.spawn(health_checker::run(
+            pool.clone(),
             backend.clone(),
             client.clone(),
             settings,

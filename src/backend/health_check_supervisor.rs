@@ -88,11 +88,12 @@ impl HealthCheckSupervisor {
     }
 
     fn start_check(&mut self, backend: Arc<Backend>) {
-        let (client, settings, observer) =
-            (self.client.clone(), self.settings, self.scrape_observer.clone());
+        let (pool, client) = (self.pool.clone(), self.client.clone());
+        let (settings, observer) = (self.settings, self.scrape_observer.clone());
         let checked = backend.clone();
         let check = move || {
-            health_checker::run(checked.clone(), client.clone(), settings, observer.clone())
+            let (pool, observer) = (pool.clone(), observer.clone());
+            health_checker::run(pool, checked.clone(), client.clone(), settings, observer)
         };
         let task = supervise::spawn(BackgroundTask::HealthCheck, check);
         self.checked_backends.push(CheckedBackend { backend, _task: task });

@@ -5,6 +5,7 @@
 mod models;
 
 use super::engine_progress::EngineProgress;
+use super::pool::BackendPool;
 use super::scrape_interval::{self, BackendActivity};
 use super::wake::{WakeReason, wait_next_check};
 use super::{Backend, Health, LoadSample, recent_times};
@@ -71,14 +72,15 @@ const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// under load may answer `/health` late. A refused connection or an error status counts at once.
 const UNHEALTHY_THRESHOLD: u32 = 3;
 
-/// Checks the backend until the future is dropped.
+/// Checks a backend of the pool until the future is dropped.
 pub async fn run(
+    pool: Arc<BackendPool>,
     backend: Arc<Backend>,
     client: HttpClient,
     settings: ScrapeSettings,
     scrape_observer: Arc<dyn ScrapeObserver>,
 ) {
-    let mut checker = HealthChecker::new(backend, client, settings, scrape_observer);
+    let mut checker = HealthChecker::new(pool, backend, client, settings, scrape_observer);
     loop {
         checker.check().await;
         checker.rotate_gap_window();
@@ -89,6 +91,8 @@ pub async fn run(
 }
 
 struct HealthChecker {
+    /// Receives the models that the backend lists.
+    pool: Arc<BackendPool>,
     backend: Arc<Backend>,
     /// Origin of the time grid to which the checks of all backends are aligned.
     alignment_origin: Instant,
@@ -120,6 +124,7 @@ struct HealthChecker {
 
 impl HealthChecker {
     fn new(
+        pool: Arc<BackendPool>,
         backend: Arc<Backend>,
         client: HttpClient,
         settings: ScrapeSettings,
@@ -129,6 +134,7 @@ impl HealthChecker {
         let fetcher = PageFetcher::new(client, address, key, settings.timeout, settings.max_page);
         let now = clock::now();
         Self {
+            pool,
             backend,
             alignment_origin: clock::epoch(),
             fetcher,
@@ -162,7 +168,7 @@ impl HealthChecker {
         let started_at = clock::now();
         let ScrapeSettings { min_interval, max_interval, .. } = self.settings;
         let min_interval =
-            scrape_interval::min_interval_for_fleet(min_interval, self.backend.fleet_size());
+            scrape_interval::min_interval_for_fleet(min_interval, self.pool.backend_count());
         self.interval = scrape_interval::next_interval(
             self.interval,
             self.activity().scrape_urgency(),

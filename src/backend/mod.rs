@@ -25,9 +25,8 @@ use arc_swap::ArcSwap;
 use capacity_notifier::CapacityNotifier;
 use http::HeaderValue;
 use recent_times::RollingGapHistogram;
-use registry::BackendRegistry;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use stream_profile::StreamProfile;
 use tokenweir_core::address::BackendAddress;
@@ -85,8 +84,6 @@ pub struct Backend {
     recent_gaps: RollingGapHistogram,
     stream_profile: StreamProfile,
     stall_count: AtomicU64,
-    /// The registry whose routes depend on the models of this backend.
-    registry: Weak<BackendRegistry>,
     /// Requests a health check before the interval is over.
     health_check_requested: Notify,
     /// Signals the health checker that an idle backend got a request.
@@ -128,7 +125,6 @@ impl Backend {
             idle_pool: IdlePool::default(),
             candidate_sampler: Arc::new(CandidateSampler::new(clock::now(), 0)),
             position: AtomicUsize::new(usize::MAX),
-            registry: Weak::new(),
             is_model_list_stale: AtomicBool::new(false),
             is_first_request_notified: AtomicBool::new(false),
             health_check_requested: Notify::new(),
@@ -321,22 +317,11 @@ impl Backend {
         self.on_change(clock::now());
     }
 
-    /// Sets the models that the backend lists, and rebuilds the routes if the list changed.
-    fn set_models(&self, models: &Arc<[ServedModel]>) {
+    /// Whether a new model list differs from the known one. The known list is not stale any more.
+    fn has_new_models(&self, models: &[ServedModel]) -> bool {
         self.is_model_list_stale.store(false, Ordering::Relaxed);
         let known = self.state.load().models.clone();
-        if known.is_some_and(|known| ServedModel::are_equivalent(&known, models)) {
-            return;
-        }
-        match self.registry.upgrade() {
-            Some(registry) => registry.set_models(self, models),
-            None => self.update_state(|state| state.models = Some(models.clone())),
-        }
-    }
-
-    /// The number of backends in the pool. 1 outside a pool.
-    fn fleet_size(&self) -> usize {
-        self.registry.upgrade().map_or(1, |registry| registry.snapshot().backends.len())
+        !known.is_some_and(|known| ServedModel::are_equivalent(&known, models))
     }
 
     /// Sets the index in the pool.

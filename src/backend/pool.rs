@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
+use tokenweir_core::model::ServedModel;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{Outcome, RequestRecord, RoutingDecision};
 use tokenweir_core::resilience::FailureKind;
@@ -23,7 +24,7 @@ use tokenweir_core::routing::{Policy, PolicyKind, PromptFingerprint, RoutingRequ
 /// All backends, and the policy that picks one of them.
 #[derive(Debug)]
 pub struct BackendPool {
-    registry: Arc<BackendRegistry>,
+    registry: BackendRegistry,
     request_sequence: AtomicU64,
     capacity_notifier: Arc<CapacityNotifier>,
 }
@@ -98,6 +99,16 @@ impl BackendPool {
         self.registry.apply_update(update, settings);
         // Queued requests may have a backend with capacity now, or no backend at all.
         self.capacity_notifier.notify();
+    }
+
+    /// Sets the models that a backend lists, and rebuilds the routes if the list changed.
+    pub(super) fn set_models(&self, backend: &Backend, models: &Arc<[ServedModel]>) {
+        self.registry.set_models(backend, models);
+    }
+
+    /// Number of backends in the pool.
+    pub(super) fn backend_count(&self) -> usize {
+        self.registry.snapshot().backends.len()
     }
 
     /// The active policy.

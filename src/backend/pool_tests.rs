@@ -8,7 +8,6 @@ use std::sync::LazyLock;
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
-use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::BackendId;
 use tokenweir_core::routing::LocalLoad;
 
@@ -22,7 +21,7 @@ fn pool(models: &[Option<&[&str]>]) -> BackendPool {
         backend.update_state(|state| state.health = Health::Up);
         if let Some(ids) = models {
             let model = |id: &&str| ServedModel::from_entry(&json!({ "id": id })).unwrap();
-            backend.set_models(&ids.iter().map(model).collect());
+            pool.set_models(backend, &ids.iter().map(model).collect());
         }
     }
     pool
@@ -264,8 +263,8 @@ fn an_update_changes_the_models_and_the_policy() {
     let settings = PoolSettings { models, policy, shadow_policies, ..PoolSettings::default() };
     pool.apply_update(pool.plan_update(vec![backend_at(8001), backend_at(8002)]), &settings);
     assert_eq!(ports(&pool), [8002, 8001]);
-    pool.backends()[0]
-        .set_models(&[ServedModel::from_entry(&json!({ "id": "a" })).unwrap()].into());
+    let served = [ServedModel::from_entry(&json!({ "id": "a" })).unwrap()];
+    pool.set_models(&pool.backends()[0], &served.into());
     assert_eq!(pool.routes().lookup(Some("gpt")).backends[..], [1], "only 8001 may serve it");
     assert_eq!(pool.policy().kind, PolicyKind::P2c);
     set_backends(&pool, vec![backend_at(8001)]);

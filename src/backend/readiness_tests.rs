@@ -25,7 +25,7 @@ fn pool_of(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) -> Backen
     for (backend, ids) in pool.backends().iter().zip(models) {
         backend.update_state(|state| state.health = Health::Up);
         let model = |id: &&str| ServedModel::from_entry(&json!({ "id": id })).unwrap();
-        backend.set_models(&ids.iter().map(model).collect());
+        pool.set_models(backend, &ids.iter().map(model).collect());
     }
     pool
 }

@@ -78,7 +78,7 @@ impl Default for PoolSettings {
 
 impl BackendRegistry {
     /// An empty registry. Its backends report freed capacity to `capacity_notifier`.
-    pub(super) fn new(capacity_notifier: Arc<CapacityNotifier>) -> Arc<Self> {
+    pub(super) fn new(capacity_notifier: Arc<CapacityNotifier>) -> Self {
         let mut model_labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
         let snapshot = PoolSnapshot {
             backends: Arc::default(),
@@ -97,7 +97,7 @@ impl BackendRegistry {
             retiring: Vec::new(),
         };
         let (snapshot, state) = (ArcSwap::from_pointee(snapshot), Mutex::new(state));
-        Arc::new(Self { snapshot, state, capacity_notifier })
+        Self { snapshot, state, capacity_notifier }
     }
 
     /// The current snapshot. The guard is for a short use: it is not to be stored.
@@ -105,7 +105,7 @@ impl BackendRegistry {
         self.snapshot.load()
     }
 
-    pub(super) fn plan_update(self: &Arc<Self>, backends: Vec<Backend>) -> PoolUpdate {
+    pub(super) fn plan_update(&self, backends: Vec<Backend>) -> PoolUpdate {
         let snapshot = self.snapshot();
         let plan = |backend: Backend| match snapshot
             .backends
@@ -118,11 +118,10 @@ impl BackendRegistry {
         PoolUpdate(backends.into_iter().map(plan).collect())
     }
 
-    /// Connects a new backend to this registry.
-    fn register(self: &Arc<Self>, backend: Backend) -> Arc<Backend> {
+    /// Connects a new backend to the sampler and the notifier of this registry.
+    fn register(&self, backend: Backend) -> Arc<Backend> {
         Arc::new(Backend {
             candidate_sampler: self.snapshot().candidate_sampler.clone(),
-            registry: Arc::downgrade(self),
             capacity_notifier: self.capacity_notifier.clone(),
             ..backend
         })
@@ -176,8 +175,11 @@ impl BackendRegistry {
         self.snapshot.store(Arc::new(PoolSnapshot { panic_threshold, ..snapshot }));
     }
 
-    /// Sets the models that a backend lists.
+    /// Sets the models that a backend lists, and rebuilds the routes if the list changed.
     pub(super) fn set_models(&self, backend: &Backend, models: &Arc<[ServedModel]>) {
+        if !backend.has_new_models(models) {
+            return;
+        }
         let mut state = self.lock_state();
         let models = state.model_lists.intern(models);
         backend.update_state(|next| next.models = Some(models.clone()));

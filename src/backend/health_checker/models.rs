@@ -47,7 +47,7 @@ impl HealthChecker {
         };
         if let Some(ModelList { models, excess_models, too_long }) = listing {
             self.models_fetched_at = Some(clock::now());
-            self.backend.set_models(&models);
+            self.pool.set_models(&self.backend, &models);
             problem.has_too_many_models = excess_models > 0;
             problem.has_long_ids = too_long > 0;
             self.log_models_problem(problem, excess_models + too_long);
