@@ -1,7 +1,7 @@
 //! The lease of one attempt on one backend: it counts the attempt in the backend's load, feeds
 //! observations of the response back to the backend, and releases the load when it is dropped.
 
-use super::Backend;
+use super::backend::Backend;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;

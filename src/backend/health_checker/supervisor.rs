@@ -1,10 +1,9 @@
 //! Runs one health checker for each backend of the pool. A new backend is checked before it joins
 //! the pool, so that the policy can pick it at once.
 
-use super::Backend;
-use super::health_checker::{self, ScrapeObserver, ScrapeSettings};
-use super::pool::BackendPool;
-use super::registry::PoolSettings;
+use super::{ScrapeObserver, ScrapeSettings};
+use crate::backend::pool::BackendPool;
+use crate::backend::{Backend, PoolSettings};
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_net::client::HttpClient;
@@ -93,7 +92,7 @@ impl HealthCheckSupervisor {
         let checked = backend.clone();
         let check = move || {
             let (pool, observer) = (pool.clone(), observer.clone());
-            health_checker::run(pool, checked.clone(), client.clone(), settings, observer)
+            super::run(pool, checked.clone(), client.clone(), settings, observer)
         };
         let task = supervise::spawn(BackgroundTask::HealthCheck, check);
         self.checked_backends.push(CheckedBackend { backend, _task: task });

@@ -2,12 +2,20 @@
 //! backend comes from the configuration, from health checks and scrapes, and from the outcomes of
 //! this gateway's own requests.
 
+mod panic_mode;
+pub(super) mod readiness;
+pub(super) mod registry;
+mod snapshot;
+
+pub use snapshot::BackendRequirements;
+
 use super::capacity_notifier::CapacityNotifier;
-use super::pool_snapshot::{LeaseConstraints, PoolSnapshot};
-use super::registry::{BackendRegistry, PoolSettings, PoolUpdate};
 use super::routes::{ModelConfig, RouteTable};
-use super::{Backend, LabelledModel, Lease, Readiness};
+use super::{Backend, LabelledModel, Lease};
 use arc_swap::Guard;
+use readiness::Readiness;
+use registry::{BackendRegistry, PoolSettings, PoolUpdate};
+use snapshot::{LeaseConstraints, PoolSnapshot};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +27,7 @@ use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{Outcome, RequestRecord, RoutingDecision};
 use tokenweir_core::resilience::FailureKind;
 use tokenweir_core::routing::saturation::SaturationThresholds;
-use tokenweir_core::routing::{Policy, PolicyKind, PromptFingerprint, RoutingRequest};
+use tokenweir_core::routing::{Policy, PolicyKind, RoutingRequest};
 
 /// All backends, and the policy that picks one of them.
 #[derive(Debug)]
@@ -27,21 +35,6 @@ pub struct BackendPool {
     registry: BackendRegistry,
     request_sequence: AtomicU64,
     capacity_notifier: Arc<CapacityNotifier>,
-}
-
-/// The properties of a request that decide which backend may serve it.
-#[derive(Debug, Clone, Copy)]
-pub struct BackendRequirements<'a> {
-    /// The model, if the client named one.
-    pub model: Option<&'a str>,
-    /// The fingerprint of its prompt.
-    pub prompt: &'a Arc<PromptFingerprint>,
-    /// Whether its response is a stream.
-    pub is_stream: bool,
-    /// A hash of its session, if it has one.
-    pub session: Option<u64>,
-    /// Random seed for the policy.
-    pub seed: u64,
 }
 
 /// The routes of the snapshot that was current when the guard was made.
@@ -230,5 +223,4 @@ impl Sink for BackendPool {
 }
 
 #[cfg(test)]
-#[path = "pool_tests.rs"]
 mod tests;

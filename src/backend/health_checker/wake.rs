@@ -1,6 +1,6 @@
 //! The wait between two health checks of a backend, and the events that end it early.
 
-use super::Backend;
+use crate::backend::Backend;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

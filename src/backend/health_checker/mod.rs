@@ -2,15 +2,19 @@
 //! `/v1/models` and `/version`, and publishes the results. It sends one request at a time, so a
 //! slow backend never gets two health checks at once.
 
+mod engine_progress;
 mod models;
+mod scrape_interval;
+pub(super) mod supervisor;
+mod wake;
 
-use super::engine_progress::EngineProgress;
 use super::pool::BackendPool;
-use super::scrape_interval::{self, BackendActivity};
-use super::wake::{WakeReason, wait_next_check};
 use super::{Backend, Health, LoadSample, recent_times};
+use engine_progress::EngineProgress;
 use http::StatusCode;
+use models::ModelListRefresh;
 use schemars::JsonSchema;
+use scrape_interval::BackendActivity;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +23,7 @@ use tokenweir_core::engine_metrics::{self, EngineMetricSet, ScrapeError};
 use tokenweir_core::{clock, units};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
+use wake::{WakeReason, wait_next_check};
 
 /// How the gateway scrapes the metrics of backends and checks their health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -109,9 +114,7 @@ struct HealthChecker {
     consecutive_failures: u32,
     /// When `/health` last passed. `None`: the next check requests `/health`.
     last_healthy_at: Option<Instant>,
-    models_fetched_at: Option<Instant>,
-    /// The last logged reason why some of its models are not served.
-    logged_models_problem: models::ModelListProblem,
+    models: ModelListRefresh,
     gap_window_started_at: Instant,
     /// No scrape before this time.
     scrape_backoff_until: Instant,
@@ -145,8 +148,7 @@ impl HealthChecker {
             has_checked_signals: false,
             consecutive_failures: 0,
             last_healthy_at: None,
-            models_fetched_at: None,
-            logged_models_problem: models::ModelListProblem::default(),
+            models: ModelListRefresh::default(),
             gap_window_started_at: now,
             scrape_backoff_until: now,
             has_load_changed: false,
@@ -215,7 +217,7 @@ impl HealthChecker {
         let was_healthy = self.last_healthy_at.is_some_and(is_recent);
         // After a recent `/health`, a scrape that is answered in time is enough.
         if was_healthy && self.backend.state().health == Health::Up && self.scrape().await {
-            self.refresh_models().await;
+            self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
             return self.check_engine_progress();
         }
         let health = self.fetcher.get("/health").await.map(|(status, _)| status);
@@ -233,7 +235,7 @@ impl HealthChecker {
         self.consecutive_failures = 0;
         self.last_healthy_at = Some(clock::now());
         self.scrape().await;
-        self.refresh_models().await;
+        self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
         if self.excessive_standstill().is_some() {
             return self.check_engine_progress();
         }
@@ -299,7 +301,7 @@ impl HealthChecker {
 
     /// Forgets what may differ after a restart, because another version of the server may run then.
     fn reset_discovered_state(&mut self) {
-        self.models_fetched_at = None;
+        self.models.expire();
         self.should_discover_metrics_path = true;
         self.has_checked_signals = false;
     }

@@ -2,37 +2,18 @@
 //! use for it. The table is rebuilt when a backend lists other models, so that a request costs one
 //! lookup regardless of the number of backends.
 
-use super::model_labels::ModelLabelTable;
-pub use super::route_policy::RoutePolicy;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+mod model_config;
+pub mod model_labels;
+
+pub use model_config::{ModelConfig, RoutePolicy};
+
+use model_labels::ModelLabelTable;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokenweir_core::dialect::adapter_hash;
 use tokenweir_core::model::ServedModel;
-use tokenweir_core::openai::engine_control::{Permission, Permissions};
+use tokenweir_core::openai::engine_control::Permissions;
 use tokenweir_core::record::{BackendId, ModelLabel};
-
-/// A configured model name or alias. It takes precedence over a listed model of the same name.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ModelConfig {
-    /// The model name in client requests.
-    pub name: String,
-    /// The model name that the backends use. `None`: the same as `name`.
-    #[serde(default)]
-    pub served_as: Option<String>,
-    /// Names of the backends that may serve it. `None`: all backends that list it.
-    #[serde(default)]
-    pub backends: Option<Vec<String>>,
-    /// Engine-control fields that every client of this model may use, in addition to those that its
-    /// tenant may use.
-    #[serde(default)]
-    pub allow: Vec<Permission>,
-    /// Overrides of global settings for requests of this model.
-    #[serde(default)]
-    pub policy: RoutePolicy,
-}
 
 /// The route of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +50,7 @@ pub struct RouteTable {
 
 /// A [`ModelConfig`] with its backends resolved to positions.
 #[derive(Debug)]
-pub(super) struct RouteRule {
+pub(in crate::backend) struct RouteRule {
     name: Arc<str>,
     served_as: Option<Arc<str>>,
     /// For each position, whether that backend may serve the model. `None`: all may.
@@ -80,25 +61,16 @@ pub(super) struct RouteRule {
 
 /// The models that each backend lists, by position. `None`: not known yet. Equal lists share one
 /// allocation.
-pub(super) type AdvertisedModels = [Option<Arc<[ServedModel]>>];
+pub(in crate::backend) type AdvertisedModels = [Option<Arc<[ServedModel]>>];
 
 /// Stores each distinct model list once, regardless of the number of backends that have it.
 #[derive(Debug, Default)]
-pub(super) struct ModelListInterner(Vec<Arc<[ServedModel]>>);
+pub(in crate::backend) struct ModelListInterner(Vec<Arc<[ServedModel]>>);
 
 /// Backends with the same model list.
 struct BackendGroup<'a> {
     models: &'a [ServedModel],
     positions: Vec<usize>,
-}
-
-// === impl ModelConfig ===
-
-impl ModelConfig {
-    /// The model name that the backends use, if it differs from `name`.
-    pub fn alias_of(&self) -> Option<&str> {
-        self.served_as.as_deref().filter(|target| *target != self.name)
-    }
 }
 
 // === impl RouteTable ===
@@ -131,12 +103,12 @@ impl RouteTable {
     }
 
     /// The distinct sets of backends that requests can go to, as positions.
-    pub(super) fn backend_sets(&self) -> &[Arc<[usize]>] {
+    pub(in crate::backend) fn backend_sets(&self) -> &[Arc<[usize]>] {
         &self.backend_sets
     }
 
     /// Builds the table from the configured rules and the models that each backend lists.
-    pub(super) fn new(
+    pub(in crate::backend) fn new(
         rules: &[RouteRule],
         advertised: &AdvertisedModels,
         labels: &ModelLabelTable,
@@ -250,12 +222,12 @@ impl ModelRoute {
 
 impl RouteRule {
     /// The model name in client requests.
-    pub(super) const fn name(&self) -> &Arc<str> {
+    pub(in crate::backend) const fn name(&self) -> &Arc<str> {
         &self.name
     }
 
     /// The rule of a configured model. `backends` are the ids of all backends, by position.
-    pub(super) fn resolve(model: &ModelConfig, backends: &[BackendId]) -> Self {
+    pub(in crate::backend) fn resolve(model: &ModelConfig, backends: &[BackendId]) -> Self {
         let eligible_positions = model.backends.as_ref().map(|names| {
             let is_listed = |id: &BackendId| names.iter().any(|name| name == id.as_str());
             backends.iter().map(is_listed).collect()
@@ -299,7 +271,7 @@ impl RouteRule {
 
 impl ModelListInterner {
     /// The models that backends list. Lists with the same allocation are visited once.
-    pub(super) fn distinct_models(
+    pub(in crate::backend) fn distinct_models(
         advertised: &AdvertisedModels,
     ) -> impl Iterator<Item = &ServedModel> {
         let mut seen = HashSet::new();
@@ -308,7 +280,7 @@ impl ModelListInterner {
     }
 
     /// Returns the stored list that equals `models`. Stores `models` if there is none.
-    pub(super) fn intern(&mut self, models: &Arc<[ServedModel]>) -> Arc<[ServedModel]> {
+    pub(in crate::backend) fn intern(&mut self, models: &Arc<[ServedModel]>) -> Arc<[ServedModel]> {
         // Drops the lists that no backend has any more.
         self.0.retain(|list| Arc::strong_count(list) > 1);
         let known = self.0.iter().find(|list| ServedModel::are_equivalent(list, models)).cloned();
@@ -320,5 +292,4 @@ impl ModelListInterner {
 }
 
 #[cfg(test)]
-#[path = "routes_tests.rs"]
 mod tests;

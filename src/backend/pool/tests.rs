@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
 use tokenweir_core::record::BackendId;
-use tokenweir_core::routing::LocalLoad;
+use tokenweir_core::routing::{LocalLoad, PromptFingerprint};
 
 fn pool(models: &[Option<&[&str]>]) -> BackendPool {
     let backend = |port: usize| {

@@ -10,7 +10,7 @@ use tokenweir_core::record::ModelLabel;
 
 /// The models with a label of their own.
 #[derive(Debug)]
-pub(super) struct ModelLabelTable {
+pub(in crate::backend) struct ModelLabelTable {
     max_labels: usize,
     /// Number of labels assigned since the start.
     assigned_count: u64,
@@ -49,18 +49,18 @@ const MAX_SEEDED_MODELS: usize = 16;
 
 impl ModelLabelTable {
     /// An empty table with a limit for models that only backends list.
-    pub(super) fn new(max_labels: usize) -> Self {
+    pub(in crate::backend) fn new(max_labels: usize) -> Self {
         Self { max_labels, assigned_count: 0, by_name: HashMap::new() }
     }
 
     /// Changes the limit. Assigned labels stay.
-    pub(super) fn set_max_labels(&mut self, max_labels: usize) {
+    pub(in crate::backend) fn set_max_labels(&mut self, max_labels: usize) {
         self.max_labels = max_labels;
     }
 
     /// Assigns labels to configured models and listed models, and expires the labels of models that
     /// are neither.
-    pub(super) fn update<'a>(
+    pub(in crate::backend) fn update<'a>(
         &mut self,
         configured: impl Iterator<Item = &'a Arc<str>>,
         listed: impl Iterator<Item = &'a ServedModel>,
@@ -90,7 +90,7 @@ impl ModelLabelTable {
     }
 
     /// The label of a model that a backend or the configuration lists.
-    pub(super) fn label_for(&self, name: &Arc<str>) -> ModelLabel {
+    pub(in crate::backend) fn label_for(&self, name: &Arc<str>) -> ModelLabel {
         match self.by_name.get_key_value(name) {
             Some((name, _)) => ModelLabel::known(name.clone()),
             None => ModelLabel::over_limit(name.clone()),
@@ -99,7 +99,7 @@ impl ModelLabelTable {
 
     /// The models with labels, in the order of assignment, with models removed within the last
     /// [`LABEL_RETENTION`].
-    pub(super) fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
+    pub(in crate::backend) fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
         let current = self.by_name.iter().filter(|(_, label)| !label.is_expired(now));
         let mut all: Vec<_> = current.collect();
         all.sort_unstable_by_key(|(_, label)| label.sequence);

@@ -1,13 +1,16 @@
 //! Tests of availability, readiness and panic mode.
 
-use super::super::pool::{BackendPool, BackendRequirements};
-use super::super::{LoadSample, ServedModel};
 use super::*;
+use crate::backend::pool::{BackendPool, BackendRequirements};
+use crate::backend::{Health, LoadSample};
 use serde_json::json;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
 use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::error::GatewayError;
+use tokenweir_core::model::ServedModel;
 use tokenweir_core::resilience;
 use tokenweir_core::routing::{PANIC, Policy, PolicyKind, PromptFingerprint};
 
@@ -174,21 +177,4 @@ fn a_sample_with_many_ejected_backends_by_chance_does_not_cause_panic_mode() {
         let reason = routing_reason(&pool, "a", tokenweir_core::routing::mix(seed), now);
         assert_eq!(reason, Ok("random"), "{seed}");
     }
-}
-
-#[test]
-fn the_start_and_the_end_of_a_panic_mode_that_flaps_are_logged_once() {
-    let (log, now) = (PanicModeLog::default(), clock::now());
-    assert!(!log.end(now), "it has not started");
-    assert!(log.begin(2, 2, now));
-    for second in 1..30 {
-        let later = now + Duration::from_secs(second);
-        assert!(!log.end(later), "it was active a second ago");
-        assert!(!log.begin(2, 2, later));
-    }
-    let last = now + Duration::from_secs(29);
-    assert!(!log.end(last + PANIC_MODE_QUIET_PERIOD / 2));
-    assert!(log.end(last + PANIC_MODE_QUIET_PERIOD));
-    assert!(!log.end(last + 2 * PANIC_MODE_QUIET_PERIOD));
-    assert!(log.begin(2, 2, last + 3 * PANIC_MODE_QUIET_PERIOD), "a new panic mode");
 }

@@ -2,11 +2,10 @@
 //! the eligible backends of a request, runs the policy and leases the picked backend. Each change
 //! makes a new snapshot, so a request never sees a partial change.
 
-use super::model_labels::ModelLabelTable;
-use super::pool::BackendRequirements;
-use super::readiness::{self, PanicModeLog};
-use super::routes::{ModelListInterner, ModelRoute, RouteRule, RouteTable};
-use super::{Backend, Lease};
+use super::panic_mode::{self, PanicModeLog};
+use crate::backend::routes::model_labels::ModelLabelTable;
+use crate::backend::routes::{ModelListInterner, ModelRoute, RouteRule, RouteTable};
+use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_core::clock;
@@ -15,7 +14,7 @@ use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::{BackendId, RoutingDecision};
 use tokenweir_core::routing::saturation::{self, SaturationThresholds};
 use tokenweir_core::routing::{
-    self, Candidate, CandidateSampler, Policy, RoutingContext, RoutingRequest,
+    self, Candidate, CandidateSampler, Policy, PromptFingerprint, RoutingContext, RoutingRequest,
 };
 
 /// The backend pool at one moment.
@@ -37,6 +36,21 @@ pub(super) struct PoolSnapshot {
     pub(super) shadow_policies: Arc<[Policy]>,
     /// Share of backends, 0 to 1, below which ejections are ignored.
     pub(super) panic_threshold: f64,
+}
+
+/// The properties of a request that decide which backend may serve it.
+#[derive(Debug, Clone, Copy)]
+pub struct BackendRequirements<'a> {
+    /// The model, if the client named one.
+    pub model: Option<&'a str>,
+    /// The fingerprint of its prompt.
+    pub prompt: &'a Arc<PromptFingerprint>,
+    /// Whether its response is a stream.
+    pub is_stream: bool,
+    /// A hash of its session, if it has one.
+    pub session: Option<u64>,
+    /// Random seed for the policy.
+    pub seed: u64,
 }
 
 /// Restrictions on the backends of a lease.
@@ -109,6 +123,19 @@ impl PoolSnapshot {
             None if !has_saturated => Err(self.no_candidate_error(requirements.model, route)),
             leased => Ok(leased),
         }
+    }
+
+    /// Whether a set of backends is in panic mode when a request is routed. Logs the start of panic
+    /// mode. A request may ignore ejections in other cases too, which are not panic mode: after
+    /// attempts on the other backends, or while backends are overloaded for a moment.
+    fn check_panic_mode(&self, set: &[usize], now: Instant) -> bool {
+        let each = set.iter().map(|position| self.backends[*position].availability(now));
+        let (eligible, ejected) = panic_mode::count_eligible_and_ejected(each);
+        let is_panic = panic_mode::is_panic(eligible, ejected, self.panic_threshold);
+        if is_panic {
+            self.panic_log.begin(eligible, ejected, now);
+        }
+        is_panic
     }
 
     fn pick_backend(
@@ -265,7 +292,7 @@ impl<'a> LeaseConstraints<'a> {
 impl EligibleBackends {
     /// Whether too few backends are not ejected, so that ejections are ignored.
     fn is_panic(&self, panic_threshold: f64) -> bool {
-        readiness::is_panic(self.up_count, self.ejected_count, panic_threshold)
+        panic_mode::is_panic(self.up_count, self.ejected_count, panic_threshold)
     }
 
     /// The breaker mode for the request, given the result with [`BreakerMode::Enforced`].

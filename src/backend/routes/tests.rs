@@ -1,6 +1,6 @@
 //! Tests of the route table.
 
-use super::super::model_labels::DEFAULT_MAX_MODEL_LABELS;
+use super::model_labels::DEFAULT_MAX_MODEL_LABELS;
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;

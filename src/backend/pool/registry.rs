@@ -1,11 +1,13 @@
 //! The backend registry: it holds the current [`PoolSnapshot`] and replaces it when backends are
 //! added or removed, when settings change, and when a backend lists other models.
 
-use super::Backend;
-use super::capacity_notifier::CapacityNotifier;
-use super::model_labels::{DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable};
-use super::pool_snapshot::{PoolSnapshot, build_routes};
-use super::routes::{ModelConfig, ModelListInterner, RouteRule};
+use super::snapshot::{PoolSnapshot, build_routes};
+use crate::backend::Backend;
+use crate::backend::capacity_notifier::CapacityNotifier;
+use crate::backend::routes::model_labels::{
+    DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
+};
+use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule};
 use arc_swap::{ArcSwap, Guard};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,7 +53,7 @@ pub struct PoolSettings {
 
 /// A planned set of backends. [`BackendPool::apply_update`] makes it the pool.
 ///
-/// [`BackendPool::apply_update`]: super::pool::BackendPool::apply_update
+/// [`BackendPool::apply_update`]: super::BackendPool::apply_update
 #[derive(Debug)]
 pub struct PoolUpdate(Vec<PlannedBackend>);
 
