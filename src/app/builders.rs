@@ -237,7 +237,7 @@ pub(crate) fn telemetry(
 ) -> (Telemetry, BatchDispatcherGuard) {
     let known = KnownLabelValues {
         models: Vec::new(),
-        backends: pool.backends().iter().map(|backend| backend.id.to_string()).collect(),
+        backends: pool.backends().iter().map(|backend| backend.identity.id.to_string()).collect(),
         tiers: list_tier_names(config),
         // Read from the active keys at each scrape.
         tenants: Vec::new(),

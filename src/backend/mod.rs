@@ -3,17 +3,24 @@
 #[expect(clippy::module_inception, reason = "the file has the type that the folder is about")]
 mod backend;
 pub mod capacity_notifier;
+mod health;
 pub mod health_checker;
+mod identity;
 mod lease;
+mod load;
 pub mod pool;
+mod pool_membership;
 mod recent_times;
 pub mod routes;
 mod state;
 mod stream_profile;
 
 pub use backend::Backend;
+pub use health::BackendHealth;
 pub use health_checker::supervisor::HealthCheckSupervisor;
+pub use identity::BackendIdentity;
 pub use lease::Lease;
+pub use load::BackendLoad;
 pub use pool::readiness::{BackendAvailability, Readiness};
 pub use pool::registry::{PoolSettings, PoolUpdate};
 pub use routes::model_labels::{DEFAULT_MAX_MODEL_LABELS, LabelledModel};

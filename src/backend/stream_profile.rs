@@ -7,9 +7,6 @@ use tokenweir_core::record::{ObservedResponse, UsageEventOutcome};
 /// The learned properties. Concurrent updates may lose a sample, which is tolerated.
 #[derive(Debug, Default)]
 pub(super) struct StreamProfile {
-    /// The configured share of streams for which the gateway requests usage in every event, as bits
-    /// of an `f64`.
-    continuous_usage_share: AtomicU64,
     usage_mode: AtomicU8,
     /// Exponentially weighted means over streams, as bits of an `f64`. Both are 0 before the first
     /// stream. The ratio of the two means weighs each stream by its length.
@@ -33,16 +30,6 @@ const EWMA_WEIGHT: f64 = 0.1;
 const TOKENS_PER_EVENT_RANGE: std::ops::RangeInclusive<f64> = 0.25..=1024.0;
 
 impl StreamProfile {
-    /// The configured share of streams for which the gateway requests usage in every event.
-    pub(super) fn continuous_usage_share(&self) -> f64 {
-        load_f64(&self.continuous_usage_share)
-    }
-
-    /// Sets the configured share.
-    pub(super) fn set_continuous_usage_share(&self, share: f64) {
-        self.continuous_usage_share.store(share.to_bits(), Ordering::Relaxed);
-    }
-
     /// Learns from a response that has ended.
     pub(super) fn on_response_ended(&self, observed: &ObservedResponse) {
         let usage = match observed.usage_event {

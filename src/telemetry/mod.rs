@@ -115,7 +115,7 @@ impl ScrapeObserver for Telemetry {
     fn on_scrape(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>) {
         if let Some(metrics) = &self.prometheus {
             metrics.record_scrape(&metric::ScrapeResult {
-                backend: backend.id.as_str(),
+                backend: backend.identity.id.as_str(),
                 took,
                 error,
             });

@@ -9,7 +9,7 @@ pub(super) mod supervisor;
 mod wake;
 
 use super::pool::BackendPool;
-use super::{Backend, Health, LoadSample, recent_times};
+use super::{Backend, BackendIdentity, Health, LoadSample, recent_times};
 use engine_progress::EngineProgress;
 use http::StatusCode;
 use models::ModelListRefresh;
@@ -89,8 +89,7 @@ pub async fn run(
     loop {
         checker.check().await;
         checker.rotate_gap_window();
-        // Fails after the first check, which has set it.
-        let _ = checker.backend.first_check_completed.set(());
+        checker.backend.health.on_check_completed();
         checker.wait_until_next_check().await;
     }
 }
@@ -133,8 +132,9 @@ impl HealthChecker {
         settings: ScrapeSettings,
         scrape_observer: Arc<dyn ScrapeObserver>,
     ) -> Self {
-        let (address, key) = (backend.address.clone(), backend.authorization.as_ref());
-        let fetcher = PageFetcher::new(client, address, key, settings.timeout, settings.max_page);
+        let BackendIdentity { address, authorization: key, .. } = &backend.identity;
+        let (timeout, max_page) = (settings.timeout, settings.max_page);
+        let fetcher = PageFetcher::new(client, address.clone(), key.as_ref(), timeout, max_page);
         let now = clock::now();
         Self {
             pool,
@@ -161,7 +161,7 @@ impl HealthChecker {
         let now = clock::now();
         if now.saturating_duration_since(self.gap_window_started_at) >= recent_times::GAP_WINDOW {
             self.gap_window_started_at = now;
-            self.backend.recent_gaps.rotate();
+            self.backend.load.recent_gaps.rotate();
         }
     }
 
@@ -199,10 +199,10 @@ impl HealthChecker {
     }
 
     fn activity(&self) -> BackendActivity {
-        let state = self.backend.state();
+        let state = self.backend.health.state();
         let load = state.sample.map(|sample| sample.load).unwrap_or_default();
         BackendActivity {
-            in_flight: self.backend.in_flight(),
+            in_flight: self.backend.load.in_flight(),
             has_waiting_requests: load.waiting.is_some_and(|waiting| waiting >= 1.0),
             kv_usage: load.kv_usage.unwrap_or(0.0),
             has_changed: self.has_load_changed,
@@ -216,7 +216,7 @@ impl HealthChecker {
         let is_recent = |at: Instant| now.saturating_duration_since(at) < HEALTH_CHECK_INTERVAL;
         let was_healthy = self.last_healthy_at.is_some_and(is_recent);
         // After a recent `/health`, a scrape that is answered in time is enough.
-        if was_healthy && self.backend.state().health == Health::Up && self.scrape().await {
+        if was_healthy && self.backend.health.state().health == Health::Up && self.scrape().await {
             self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
             return self.check_engine_progress();
         }
@@ -239,17 +239,17 @@ impl HealthChecker {
         if self.excessive_standstill().is_some() {
             return self.check_engine_progress();
         }
-        let previous = self.backend.state().health;
+        let previous = self.backend.health.state().health;
         if previous == Health::Down {
-            self.backend.breaker.on_recovery(clock::now());
+            self.backend.health.breaker.on_recovery(clock::now());
         }
         self.backend.update_state(|state| {
             state.health = Health::Up;
             state.reason = None;
         });
-        self.backend.declared_down.send_replace(false);
+        self.backend.health.set_declared_down(false);
         if previous != Health::Up {
-            tracing::info!(backend = %self.backend.id, "backend is up: it gets requests");
+            tracing::info!(backend = %self.backend.identity.id, "backend is up: it gets requests");
         }
     }
 
@@ -263,14 +263,14 @@ impl HealthChecker {
 
     /// How long the engine has been stuck, if at least `circuit_breaker.stuck_after`.
     fn excessive_standstill(&self) -> Option<Duration> {
-        let limit = self.backend.breaker.settings().stuck_after?;
+        let limit = self.backend.health.breaker.settings().stuck_after?;
         Some(self.engine_progress.standstill_duration()).filter(|standstill| *standstill >= limit)
     }
 
     /// Handles a failed health check. One that is not certain counts from the third in a row.
     fn on_unhealthy(&mut self, reason: &str, is_certain: bool) {
         self.consecutive_failures += 1;
-        let is_up = self.backend.state().health == Health::Up;
+        let is_up = self.backend.health.state().health == Health::Up;
         if is_up && !is_certain && self.consecutive_failures < UNHEALTHY_THRESHOLD {
             return;
         }
@@ -281,17 +281,17 @@ impl HealthChecker {
     /// Marks the backend down. The progress state of a stuck engine stays: the backend is down
     /// until a scrape shows progress.
     fn declare_down(&mut self, reason: &str) {
-        let previous = self.backend.state().health;
+        let previous = self.backend.health.state().health;
         self.last_healthy_at = None;
         self.reset_discovered_state();
         self.backend.update_state(|state| {
             state.health = Health::Down;
             state.reason = Some(reason.into());
         });
-        self.backend.declared_down.send_replace(true);
+        self.backend.health.set_declared_down(true);
         if previous != Health::Down {
             tracing::warn!(
-                backend = %self.backend.id,
+                backend = %self.backend.identity.id,
                 reason,
                 "backend is down: it gets no new requests, and requests without a response may \
                  fail over"
@@ -312,7 +312,7 @@ impl HealthChecker {
         if at < self.scrape_backoff_until {
             return true;
         }
-        let local_load = self.backend.load_estimator.local_load();
+        let local_load = self.backend.load.estimator.local_load();
         let load = self.fetch_load().await;
         let now = clock::now();
         let took = now.saturating_duration_since(at);
@@ -323,12 +323,12 @@ impl HealthChecker {
             Err(_) => self.engine_progress = EngineProgress::default(),
         }
         if let Some(report) = load.ok().and_then(|load| load.report()) {
-            self.backend.load_estimator.on_report(&report, &local_load, at);
+            self.backend.load.estimator.on_report(&report, &local_load, at);
         }
         // The duration of a failed scrape does not show what rendering a page costs.
         let max_backoff = if load.is_ok() { Duration::MAX } else { self.settings.max_interval };
         self.scrape_backoff_until = now + scrape_interval::backoff(took).min(max_backoff);
-        let state = self.backend.state();
+        let state = self.backend.health.state();
         self.has_load_changed = match (&load, &state.sample) {
             (Ok(load), Some(previous)) => *load != previous.load,
             (Ok(_), None) => true,
@@ -375,25 +375,25 @@ impl HealthChecker {
 
     /// Detects a restart of the backend, and logs missing metrics once for each start.
     fn inspect_load(&mut self, load: &EngineLoad, previous: Option<&EngineLoad>) {
-        let backend = &self.backend.id;
+        let backend = &self.backend.identity.id;
         if previous.is_some_and(|previous| load.is_restart_of(previous)) {
             tracing::info!(%backend, "backend restarted: its counters were reset");
-            self.backend.load_estimator.on_restart();
+            self.backend.load.on_restart();
             self.engine_progress = EngineProgress::default();
-            self.backend.stream_profile.on_restart();
             self.reset_discovered_state();
         }
         if !std::mem::replace(&mut self.has_checked_signals, true)
             && let Some(losses) = EngineMetricSet::from_load(load).losses(load.server)
         {
             let dialect = load.server.map_or("unknown", dialect::EngineKind::as_str);
-            tracing::warn!(backend = %self.backend.id, dialect, "backend lacks metrics: {losses}");
+            tracing::warn!(backend = %self.backend.identity.id, dialect, "backend lacks metrics: {losses}");
         }
     }
 
     fn log_scrape_error(&self, error: ScrapeError) {
-        let help = engine_metrics::scrape_error_hint(error, self.backend.state().server_kind());
-        let (backend, error) = (&self.backend.id, error.as_str());
+        let help =
+            engine_metrics::scrape_error_hint(error, self.backend.health.state().server_kind());
+        let (backend, error) = (&self.backend.identity.id, error.as_str());
         tracing::warn!(
             %backend,
             error,

@@ -4,7 +4,6 @@ use crate::backend::Backend;
 use crate::backend::pool::BackendPool;
 use http::StatusCode;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
 use tokenweir_core::model::ModelList;
@@ -83,7 +82,7 @@ impl ModelListRefresh {
         if std::mem::replace(&mut self.logged_problem, problem) == problem {
             return;
         }
-        let backend = &backend.id;
+        let backend = &backend.identity.id;
         if problem.is_response_too_large {
             tracing::warn!(
                 %backend,
@@ -103,7 +102,7 @@ impl ModelListRefresh {
 }
 
 fn refresh_interval(backend: &Backend) -> Duration {
-    let is_stale = backend.is_model_list_stale.load(Ordering::Relaxed);
+    let is_stale = backend.health.is_model_list_stale();
     if is_stale { STALE_MODELS_REFRESH_INTERVAL } else { MODELS_REFRESH_INTERVAL }
 }
 

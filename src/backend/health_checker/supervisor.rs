@@ -45,7 +45,7 @@ impl HealthCheckSupervisor {
     pub async fn wait_first_checks(&self, timeout: Duration) {
         let first_checks = async {
             for checked in &self.checked_backends {
-                checked.backend.wait_first_check().await;
+                checked.backend.health.wait_first_check().await;
             }
         };
         let _ = tokio::time::timeout(timeout, first_checks).await;

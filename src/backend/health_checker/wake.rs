@@ -1,7 +1,6 @@
 //! The wait between two health checks of a backend, and the events that end it early.
 
 use crate::backend::Backend;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Why the wait ended.
@@ -23,14 +22,13 @@ pub(super) async fn wait_next_check(
     first_request_delay: Duration,
 ) -> WakeReason {
     let first_request = async {
-        backend.first_request.notified().await;
-        backend.is_first_request_notified.store(false, Ordering::Relaxed);
+        backend.load.wait_first_request().await;
         tokio::time::sleep(first_request_delay).await;
     };
     tokio::select! {
         () = tokio::time::sleep(interval) => WakeReason::IntervalElapsed,
         () = first_request => WakeReason::FirstRequest,
-        () = backend.health_check_requested.notified() => WakeReason::RequestFailed,
+        () = backend.health.wait_check_requested() => WakeReason::RequestFailed,
     }
 }
 

@@ -125,7 +125,7 @@ impl BackendPool {
         let backends = self.backends();
         // Starts at a random backend, so that no backend loses all its connections first.
         let (before, after) = backends.split_at(fastrand::usize(..=backends.len()));
-        after.iter().chain(before).any(|backend| backend.idle_pool().close_oldest())
+        after.iter().chain(before).any(|backend| backend.idle_pool.close_oldest())
     }
 
     /// Whether any backend is available. Cheaper than [`Readiness::is_ready`].
@@ -148,7 +148,7 @@ impl BackendPool {
     /// state changed, or `None` if there is no such backend.
     pub fn set_drained(&self, name: &str, is_drained: bool) -> Option<bool> {
         let snapshot = self.registry.snapshot();
-        let backend = snapshot.backends.iter().find(|backend| backend.id.as_str() == name);
+        let backend = snapshot.backends.iter().find(|backend| backend.identity.id.as_str() == name);
         backend.map(|backend| backend.set_drained(is_drained))
     }
 
@@ -211,7 +211,7 @@ impl Sink for BackendPool {
         }
         let snapshot = self.registry.snapshot();
         let backend =
-            snapshot.backends.iter().find(|backend| Some(&backend.id) == record.backend());
+            snapshot.backends.iter().find(|backend| Some(&backend.identity.id) == record.backend());
         let Some(backend) = backend else { return };
         // Failures before the first output were handled with the attempt.
         if record.timings.first_output.is_some() {

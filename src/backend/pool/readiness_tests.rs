@@ -4,7 +4,6 @@ use super::*;
 use crate::backend::pool::{BackendPool, BackendRequirements};
 use crate::backend::{Health, LoadSample};
 use serde_json::json;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
@@ -38,7 +37,7 @@ fn pool_of_two(panic_threshold: f64) -> BackendPool {
 }
 
 fn eject(backend: &Backend, now: Instant) {
-    assert!(backend.breaker.on_death(now));
+    assert!(backend.health.breaker.on_death(now));
 }
 
 /// The reason of the next routing decision.
@@ -87,10 +86,10 @@ fn the_gateway_is_ready_only_while_a_backend_is_available() {
             });
         }),
         (Availability::Drained, |pool, backend| {
-            pool.set_drained(backend.id.as_str(), true);
+            pool.set_drained(backend.identity.id.as_str(), true);
         }),
         (Availability::ZeroWeight, |_, backend| {
-            backend.weight.store(0, Ordering::Relaxed);
+            backend.identity.set_weight(0);
         }),
         (Availability::Ejected, |_, backend| eject(backend, clock::now())),
     ];
@@ -136,7 +135,7 @@ fn an_ejected_fleet_is_ready_after_the_ejection_time_and_at_once_in_panic_mode()
 #[test]
 fn an_overloaded_fleet_is_ready_and_not_in_panic_mode() {
     let (pool, now) = (pool_of_two(0.5), clock::now());
-    pool.backends().iter().for_each(|backend| backend.breaker.on_overload(now));
+    pool.backends().iter().for_each(|backend| backend.health.breaker.on_overload(now));
     let readiness = pool.readiness(now);
     assert!(pool.is_ready() && readiness.is_ready() && !readiness.is_panic);
     assert_eq!(readiness.summary(), "2 backends: 2 available");

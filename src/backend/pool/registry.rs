@@ -4,6 +4,7 @@
 use super::snapshot::{PoolSnapshot, build_routes};
 use crate::backend::Backend;
 use crate::backend::capacity_notifier::CapacityNotifier;
+use crate::backend::pool_membership::PoolMembership;
 use crate::backend::routes::model_labels::{
     DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
 };
@@ -112,7 +113,7 @@ impl BackendRegistry {
         let plan = |backend: Backend| match snapshot
             .backends
             .iter()
-            .find(|known| known.is_same_endpoint(&backend))
+            .find(|known| known.identity.is_same_endpoint(&backend.identity))
         {
             Some(known) => PlannedBackend::Retained(known.clone(), Box::new(backend)),
             None => PlannedBackend::Added(self.register(backend)),
@@ -122,11 +123,9 @@ impl BackendRegistry {
 
     /// Connects a new backend to the sampler and the notifier of this registry.
     fn register(&self, backend: Backend) -> Arc<Backend> {
-        Arc::new(Backend {
-            candidate_sampler: self.snapshot().candidate_sampler.clone(),
-            capacity_notifier: self.capacity_notifier.clone(),
-            ..backend
-        })
+        let sampler = self.snapshot().candidate_sampler.clone();
+        let membership = PoolMembership::new(sampler, self.capacity_notifier.clone());
+        Arc::new(backend.with_membership(membership))
     }
 
     pub(super) fn apply_update(&self, PoolUpdate(planned): PoolUpdate, settings: &PoolSettings) {
@@ -135,7 +134,8 @@ impl BackendRegistry {
         let next: Vec<Arc<Backend>> =
             planned.into_iter().map(PlannedBackend::into_backend).collect();
         let backends: Arc<[Arc<Backend>]> = assign_positions(&previous.backends, next).into();
-        let ids: Arc<[BackendId]> = backends.iter().map(|backend| backend.id.clone()).collect();
+        let ids: Arc<[BackendId]> =
+            backends.iter().map(|backend| backend.identity.id.clone()).collect();
         let rules: Arc<[RouteRule]> =
             settings.models.iter().map(|model| RouteRule::resolve(model, &ids)).collect();
         let removed = previous.backends.iter().filter(|backend| !contains(&backends, backend));
@@ -179,7 +179,7 @@ impl BackendRegistry {
 
     /// Sets the models that a backend lists, and rebuilds the routes if the list changed.
     pub(super) fn set_models(&self, backend: &Backend, models: &Arc<[ServedModel]>) {
-        if !backend.has_new_models(models) {
+        if !backend.health.has_new_models(models) {
             return;
         }
         let mut state = self.lock_state();
@@ -251,7 +251,7 @@ fn assign_positions(previous: &[Arc<Backend>], next: Vec<Arc<Backend>>) -> Vec<A
 
 impl RegistryState {
     fn prune_retiring(&mut self) {
-        self.retiring.retain(|backend| backend.in_flight() > 0);
+        self.retiring.retain(|backend| backend.load.in_flight() > 0);
     }
 }
 

@@ -153,11 +153,11 @@ impl PoolSnapshot {
         }
         let candidate = &context.candidates()[choice.index];
         let backend = &self.backends[candidate.position];
-        backend.breaker.on_pick(now);
+        backend.health.breaker.on_pick(now);
         let BackendRequirements { prompt, is_stream, .. } = *requirements;
         let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
         self.candidate_sampler.sent(prompt, candidate.position);
-        let condition = backend.state.load().condition(now);
+        let condition = backend.health.load_state().condition(now);
         let decision = RoutingDecision::new(
             context,
             choice,
@@ -207,7 +207,7 @@ impl PoolSnapshot {
         let mut up = Vec::with_capacity(positions.len());
         up.extend(positions.iter().copied().filter(|position| {
             let backend = &self.backends[*position];
-            backend.is_serving() && backend.weight() > 0 && !is_tried(backend)
+            backend.health.is_serving() && backend.weight() > 0 && !is_tried(backend)
         }));
         up
     }
@@ -232,20 +232,20 @@ impl PoolSnapshot {
         let mut is_capacity_expected = false;
         for position in up {
             let backend = &self.backends[position];
-            let random = routing::unit(routing::mix(requirements.seed ^ backend.id_hash));
+            let random = routing::unit(routing::mix(requirements.seed ^ backend.identity.id_hash));
             match constraints.breaker_mode {
                 BreakerMode::Ignored => {}
-                _ if backend.breaker.is_shut(now) => {
+                _ if backend.health.breaker.is_shut(now) => {
                     eligible.ejected_count += 1;
                     continue;
                 }
-                BreakerMode::Enforced if backend.breaker.spares(now, random) => {
+                BreakerMode::Enforced if backend.health.breaker.spares(now, random) => {
                     eligible.slow_start_count += 1;
                     continue;
                 }
                 BreakerMode::Enforced | BreakerMode::WithoutSlowStart => {}
             }
-            let may_have = |adapter| backend.state.load().may_have_adapter(adapter);
+            let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
             let has_adapter = adapter.is_none_or(may_have);
             let candidate = backend.candidate(requirements.prompt, now);
             let candidate = Candidate { position, has_adapter, ..candidate };
@@ -314,7 +314,7 @@ pub(super) fn build_routes(
     backends: &[Arc<Backend>],
     labels: &mut ModelLabelTable,
 ) -> RouteTable {
-    let advertised = backends.iter().map(|backend| backend.state.load().models.clone());
+    let advertised = backends.iter().map(|backend| backend.health.load_state().models.clone());
     let advertised: Vec<Option<Arc<[ServedModel]>>> = advertised.collect();
     labels.update(
         rules.iter().map(RouteRule::name),

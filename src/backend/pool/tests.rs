@@ -43,7 +43,7 @@ fn a_request_goes_only_where_its_model_is() {
     let pool = pool(&[Some(&["a"]), Some(&["b"])]);
     for _ in 0..4 {
         let lease = lease(&pool, Some("b")).unwrap();
-        assert_eq!(lease.backend().id.as_str(), "127.0.0.1:8001");
+        assert_eq!(lease.backend().identity.id.as_str(), "127.0.0.1:8001");
     }
 }
 
@@ -64,7 +64,7 @@ fn a_backend_that_is_down_or_was_tried_is_not_picked() {
     let (first, _) = pool.lease(requirements(None), &[], clock::now()).unwrap();
     let (second, _) =
         pool.lease(requirements(None), &[first.backend().clone()], clock::now()).unwrap();
-    assert_ne!(first.backend().id, second.backend().id);
+    assert_ne!(first.backend().identity.id, second.backend().identity.id);
     let tried = [first.backend().clone(), second.backend().clone()];
     assert_eq!(
         pool.lease(requirements(None), &tried, clock::now()).unwrap_err(),
@@ -79,7 +79,7 @@ fn a_backend_that_is_down_or_was_tried_is_not_picked() {
 fn a_dropped_lease_leaves_nothing_in_flight() {
     let pool = pool(&[None]);
     let lease = lease(&pool, None).unwrap();
-    let local_load = || pool.backends()[0].load_estimator.local_load();
+    let local_load = || pool.backends()[0].load.estimator.local_load();
     assert_eq!((local_load().in_flight, local_load().backlog), (1, 10));
     drop(lease);
     assert_eq!(local_load(), LocalLoad::default());
@@ -92,7 +92,7 @@ fn saturated_backends_are_not_leased_and_a_saturated_pool_is_no_error() {
     let lease = |model| pool.lease_below_thresholds(&thresholds, requirements(model), clock::now());
     let (first, _) = lease(None).unwrap().unwrap();
     let (second, _) = lease(None).unwrap().unwrap();
-    assert_ne!(first.backend().id, second.backend().id);
+    assert_ne!(first.backend().identity.id, second.backend().identity.id);
     assert!(lease(None).unwrap().is_none(), "all backends are saturated");
     drop(second);
     assert!(lease(None).unwrap().is_some());
@@ -112,10 +112,10 @@ fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
     };
     let stuck = lease_at(start).unwrap();
     let others = [lease_at(later).unwrap(), lease_at(later).unwrap()];
-    assert!(others.iter().all(|other| other.backend().id != stuck.backend().id));
+    assert!(others.iter().all(|other| other.backend().identity.id != stuck.backend().identity.id));
     assert!(lease_at(later).is_none(), "one is saturated, the other one is stuck");
     stuck.backend_feedback().on_first_output(later);
-    assert_eq!(lease_at(later).unwrap().backend().id, stuck.backend().id);
+    assert_eq!(lease_at(later).unwrap().backend().identity.id, stuck.backend().identity.id);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_large_fleet_has_prefix_affinity_and_finds_every_backend_that_is_up() {
     let pick = |seed| {
         let requirements = BackendRequirements { prompt: &prompt, seed, ..requirements(None) };
         let (lease, decision) = pool.lease(requirements, &[], clock::now()).unwrap();
-        (lease.backend().id.clone(), decision)
+        (lease.backend().identity.id.clone(), decision)
     };
     let (first, decision) = pick(1);
     assert_eq!(decision.candidate_count(), 4, "picked from a sample");
@@ -136,7 +136,7 @@ fn a_large_fleet_has_prefix_affinity_and_finds_every_backend_that_is_up() {
     }
     let backends = pool.backends();
     for backend in backends.iter().skip(1).step_by(2) {
-        assert_eq!(pool.set_drained(backend.id.as_str(), true), Some(true));
+        assert_eq!(pool.set_drained(backend.identity.id.as_str(), true), Some(true));
     }
     for seed in 1..50 {
         let (lease, decision) = pool
@@ -149,13 +149,13 @@ fn a_large_fleet_has_prefix_affinity_and_finds_every_backend_that_is_up() {
         );
     }
     for backend in backends.iter() {
-        pool.set_drained(backend.id.as_str(), false);
+        pool.set_drained(backend.identity.id.as_str(), false);
     }
     let (last, others) = backends.split_last().unwrap();
     for backend in others {
         backend.mark_down("gone");
     }
-    assert_eq!(pick(50).0, last.id);
+    assert_eq!(pick(50).0, last.identity.id);
 }
 
 #[tokio::test]
@@ -193,7 +193,7 @@ fn set_backends(pool: &BackendPool, backends: Vec<Backend>) {
 }
 
 fn ports(pool: &BackendPool) -> Vec<u16> {
-    pool.backends().iter().map(|backend| backend.address.host_and_port().1).collect()
+    pool.backends().iter().map(|backend| backend.identity.address.host_and_port().1).collect()
 }
 
 #[test]
@@ -210,18 +210,18 @@ fn a_retained_backend_keeps_its_state_and_gets_the_new_settings() {
     );
     let after = pool.backends();
     assert!(Arc::ptr_eq(&before[0], &after[0]) && Arc::ptr_eq(&before[1], &after[1]));
-    assert_eq!((after[0].weight(), after[0].in_flight()), (7, 1));
-    assert_eq!(after[0].load_estimator.horizon(), Duration::from_secs(9));
+    assert_eq!((after[0].weight(), after[0].load.in_flight()), (7, 1));
+    assert_eq!(after[0].load.estimator.horizon(), Duration::from_secs(9));
     assert_eq!(pool.routes().lookup(Some("a")).backends[..], [0], "its models stay known");
     drop(lease);
-    assert_eq!(after[0].in_flight(), 0);
+    assert_eq!(after[0].load.in_flight(), 0);
 }
 
 #[test]
 fn another_key_or_name_makes_another_backend() {
     let pool = pool(&[None]);
     let before = pool.backends();
-    let address = before[0].address.clone();
+    let address = before[0].identity.address.clone();
     for other in [
         Backend::new(BackendId::new("named"), address.clone(), None),
         Backend::new(address.default_id(), address.clone(), Some("Bearer a".parse().unwrap())),
@@ -237,15 +237,16 @@ fn a_removed_backend_gets_no_new_requests_and_is_retiring_until_its_last_request
     let leases = [lease(&pool, None).unwrap(), lease(&pool, None).unwrap()];
     set_backends(&pool, vec![backend_at(8001), backend_at(8002)]);
     for _ in 0..10 {
-        let port = lease(&pool, None).unwrap().backend().address.host_and_port().1;
+        let port = lease(&pool, None).unwrap().backend().identity.address.host_and_port().1;
         assert_ne!(port, 8000);
     }
-    let retiring =
-        || pool.retiring_backends().iter().map(|backend| backend.in_flight()).collect::<Vec<_>>();
+    let retiring = || {
+        pool.retiring_backends().iter().map(|backend| backend.load.in_flight()).collect::<Vec<_>>()
+    };
     assert_eq!(retiring(), [1]);
     drop(leases);
     assert_eq!(retiring(), [0; 0]);
-    assert_eq!(lease(&pool, None).unwrap().backend().in_flight(), 1);
+    assert_eq!(lease(&pool, None).unwrap().backend().load.in_flight(), 1);
 }
 
 #[test]
@@ -294,7 +295,7 @@ fn a_large_fleet_keeps_its_prefix_affinity_when_other_backends_change() {
     let prompt = Arc::new(PromptFingerprint::new(1, std::iter::once(words.as_bytes())));
     let pick = |seed| {
         let requirements = BackendRequirements { prompt: &prompt, seed, ..requirements(None) };
-        pool.lease(requirements, &[], clock::now()).unwrap().0.backend().id.clone()
+        pool.lease(requirements, &[], clock::now()).unwrap().0.backend().identity.id.clone()
     };
     let first = pick(1);
     let stays =
@@ -317,7 +318,7 @@ proptest! {
             set_backends(&pool, wanted.iter().map(|number| backend_at(8000 + number)).collect());
             let (after, mut ports) = (pool.backends(), ports(&pool));
             for (index, backend) in before.iter().enumerate().take(after.len()) {
-                let port = usize::from(backend.address.host_and_port().1);
+                let port = usize::from(backend.identity.address.host_and_port().1);
                 prop_assert!(
                     !wanted.contains(&(port - 8000)) || Arc::ptr_eq(backend, &after[index])
                 );
