@@ -24,6 +24,13 @@ pub struct BackendHealth {
     /// Ejects the backend when it fails requests.
     pub breaker: CircuitBreaker,
     state: ArcSwap<BackendState>,
+    /// Boxed, so that the fields of the load follow in the next cache lines.
+    signals: Box<HealthSignals>,
+}
+
+/// Signals from and to the health checker.
+#[derive(Debug)]
+struct HealthSignals {
     /// Requests a health check before the interval is over.
     check_requested: Notify,
     first_check_completed: SetOnce<()>,
@@ -40,9 +47,11 @@ impl BackendHealth {
             is_model_list_stale: AtomicBool::new(false),
             breaker: CircuitBreaker::new(settings, now),
             state: ArcSwap::default(),
-            check_requested: Notify::new(),
-            first_check_completed: SetOnce::new(),
-            declared_down: watch::Sender::new(false),
+            signals: Box::new(HealthSignals {
+                check_requested: Notify::new(),
+                first_check_completed: SetOnce::new(),
+                declared_down: watch::Sender::new(false),
+            }),
         }
     }
 
@@ -132,12 +141,12 @@ impl BackendHealth {
 
     /// Requests a health check at once.
     pub(super) fn request_check(&self) {
-        self.check_requested.notify_one();
+        self.signals.check_requested.notify_one();
     }
 
     /// Waits until a health check is requested.
     pub(super) async fn wait_check_requested(&self) {
-        self.check_requested.notified().await;
+        self.signals.check_requested.notified().await;
     }
 
     /// Requests a new model list, because the backend rejected a model that it had listed.
@@ -161,24 +170,24 @@ impl BackendHealth {
 
     /// Records whether the health checker declared the backend down.
     pub(super) fn set_declared_down(&self, is_down: bool) {
-        self.declared_down.send_replace(is_down);
+        self.signals.declared_down.send_replace(is_down);
     }
 
     /// Waits until the health checker declares the backend down.
     pub async fn wait_declared_down(&self) {
         // The sender lives as long as `self`, so this cannot fail.
-        let _ = self.declared_down.subscribe().wait_for(|is_down| *is_down).await;
+        let _ = self.signals.declared_down.subscribe().wait_for(|is_down| *is_down).await;
     }
 
     /// Records that a health check has completed.
     pub(super) fn on_check_completed(&self) {
         // Fails after the first check, which has set it.
-        let _ = self.first_check_completed.set(());
+        let _ = self.signals.first_check_completed.set(());
     }
 
     /// Waits until the first health check has completed.
     pub async fn wait_first_check(&self) {
-        self.first_check_completed.wait().await;
+        self.signals.first_check_completed.wait().await;
     }
 }
 
