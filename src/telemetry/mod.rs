@@ -30,7 +30,7 @@ use status::StatusSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::engine_metrics::ScrapeError;
-use tokenweir_core::observe::Sink;
+use tokenweir_core::observe::{RecordReceiver, Sink};
 use tokenweir_core::record::{RequestRecord, SampleReason};
 use tokenweir_net::supervise::{self, BackgroundTask};
 
@@ -77,6 +77,12 @@ impl Telemetry {
         self.batch_dispatcher.iter().for_each(BatchDispatcher::settle);
     }
 
+    /// Whether the trace of a finished request is exported, and why.
+    fn judge(&self, record: &RequestRecord) -> Option<SampleReason> {
+        let judge = || self.all_sinks().find_map(|sink| sink.judge(record));
+        supervise::catch_panic(BackgroundTask::RecordSink, judge).flatten()
+    }
+
     fn all_sinks(&self) -> impl Iterator<Item = &Arc<dyn Sink>> {
         self.sinks.iter().chain(self.batch_dispatcher.iter().flat_map(BatchDispatcher::sinks))
     }
@@ -85,25 +91,17 @@ impl Telemetry {
 /// A panic of a sink costs the output of that sink for this record, never the request. A request
 /// can end while its future is dropped during unwinding, where a second panic would abort the
 /// process.
-impl Sink for Telemetry {
+impl RecordReceiver for Telemetry {
     fn first_output(&self, record: &RequestRecord) {
         supervise::catch_panic(BackgroundTask::RecordSink, || {
             self.all_sinks().for_each(|sink| sink.first_output(record));
         });
     }
 
-    fn judge(&self, record: &RequestRecord) -> Option<SampleReason> {
-        let judge = || self.all_sinks().find_map(|sink| sink.judge(record));
-        supervise::catch_panic(BackgroundTask::RecordSink, judge).flatten()
-    }
-
-    fn finished(&self, record: &RequestRecord) {
-        self.on_finished_owned(Box::new(record.clone()));
-    }
-
-    fn on_finished_owned(&self, record: Box<RequestRecord>) {
+    fn finished(&self, mut record: Box<RequestRecord>) {
+        record.sample_reason = self.judge(&record);
         for sink in &self.sinks {
-            supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(&record));
+            supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(&[&record]));
         }
         if let Some(dispatcher) = &self.batch_dispatcher {
             dispatcher.enqueue(record);

@@ -121,7 +121,7 @@ impl ModelFixture {
             let name = format!("adapter-{number:05}");
             record.model = self.pool.routes().lookup(Some(&name)).label.clone();
             assert_eq!(record.model.name(), name, "each adapter is served");
-            self.prometheus.finished(&record);
+            self.prometheus.finished(&[&record]);
         }
         let backends = self.pool.backends();
         let backends = backends.iter().map(|backend| admin::backend_status(backend, now)).collect();

@@ -43,7 +43,7 @@ pub(super) fn parts() -> Vec<Part> {
     ];
     let sink_parts = sinks.map(|(name, sink, record)| {
         let record = record.clone();
-        Part::new(name, 1, bytes, move || sink.finished(black_box(&record)))
+        Part::new(name, 1, bytes, move || sink.finished(black_box(&[&*record])))
     });
     let judging = Part::new("judge a stream's trace", 1, bytes, move || {
         black_box(judge.judge(black_box(&judged)));

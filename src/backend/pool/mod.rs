@@ -205,19 +205,23 @@ impl Sink for BackendPool {
         self.capacity_notifier.notify();
     }
 
-    fn finished(&self, record: &RequestRecord) {
-        if !record.outcome.is_backend_failure() {
-            return;
-        }
-        let snapshot = self.registry.snapshot();
-        let backend =
-            snapshot.backends.iter().find(|backend| Some(&backend.identity.id) == record.backend());
-        let Some(backend) = backend else { return };
-        // Failures before the first output were handled with the attempt.
-        if record.timings.first_output.is_some() {
-            let is_aborted = record.outcome == Outcome::Aborted;
-            let failure = if is_aborted { FailureKind::Draining } else { FailureKind::Died };
-            backend.on_failure(failure, failure.as_str(), clock::now());
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            if !record.outcome.is_backend_failure() {
+                continue;
+            }
+            let snapshot = self.registry.snapshot();
+            let backend = snapshot
+                .backends
+                .iter()
+                .find(|backend| Some(&backend.identity.id) == record.backend());
+            let Some(backend) = backend else { continue };
+            // Failures before the first output were handled with the attempt.
+            if record.timings.first_output.is_some() {
+                let is_aborted = record.outcome == Outcome::Aborted;
+                let failure = if is_aborted { FailureKind::Draining } else { FailureKind::Died };
+                backend.on_failure(failure, failure.as_str(), clock::now());
+            }
         }
     }
 }

@@ -122,7 +122,7 @@ fn prometheus_with_request() -> Prometheus {
         Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new());
     let record = streamed();
     prometheus.first_output(&record);
-    prometheus.finished(&record);
+    prometheus.finished(&[&record]);
     prometheus
 }
 

@@ -242,13 +242,8 @@ impl Sink for Prometheus {
         }
     }
 
-    fn finished(&self, record: &RequestRecord) {
-        self.record_finished(&[(record, Exemplar::from_record(record))]);
-    }
-
-    fn finished_all(&self, records: &[Box<RequestRecord>]) {
-        let with_exemplars =
-            records.iter().map(|record| (&**record, Exemplar::from_record(record)));
+    fn finished(&self, records: &[&RequestRecord]) {
+        let with_exemplars = records.iter().map(|record| (*record, Exemplar::from_record(record)));
         self.record_finished(&with_exemplars.collect::<Vec<_>>());
     }
 }

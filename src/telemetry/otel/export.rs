@@ -257,7 +257,7 @@ mod tests {
     async fn export_and_count(exporter: GatedExporter, records: &[RequestRecord]) -> [u64; 5] {
         let sink = SpanSink::with_exporter(exporter, &TracingSettings::default());
         for record in records {
-            sink.finished(record);
+            sink.finished(&[record]);
         }
         let counts = sink.counts().clone();
         sink.shutdown().await;
@@ -279,7 +279,7 @@ mod tests {
         let settings = TracingSettings { batch, ..TracingSettings::default() };
         let exporter = GatedExporter { gate: Mutex::new(gate), accepts: true };
         let sink = SpanSink::with_exporter(exporter, &settings);
-        (0..10).for_each(|_| sink.finished(&streamed()));
+        (0..10).for_each(|_| sink.finished(&[&streamed()]));
         drop(gate_sender);
         let counts = sink.counts().clone();
         sink.shutdown().await;
@@ -334,7 +334,7 @@ mod tests {
                 let endpoint = Some(url.clone());
                 let settings = TracingSettings { endpoint, protocol, ..TracingSettings::default() };
                 let sink = SpanSink::start(&settings).unwrap();
-                sink.finished(&streamed());
+                sink.finished(&[&streamed()]);
                 let counts = sink.counts().clone();
                 let before = clock::now();
                 sink.shutdown_within(Duration::from_millis(500)).await;

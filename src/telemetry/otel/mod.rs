@@ -112,18 +112,20 @@ impl Sink for SpanSink {
         reason.or_else(|| sampling::sample_head(record, self.export_all.as_deref()))
     }
 
-    fn finished(&self, record: &RequestRecord) {
-        let Some(trace) = &record.trace else { return };
-        if record.sample_reason.is_none() && !(self.export_all.is_some() && trace.is_sampled) {
-            self.counts.add_filtered(spans::span_count(record));
-            return;
-        }
-        for mut span in spans::build_spans(record, trace, &self.style) {
-            self.limits.apply(&mut span);
-            // Counted first, so that the count of queued spans is never below the count of exported
-            // ones.
-            self.counts.add_queued(1);
-            self.processor.on_end(span);
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            let Some(trace) = &record.trace else { continue };
+            if record.sample_reason.is_none() && !(self.export_all.is_some() && trace.is_sampled) {
+                self.counts.add_filtered(spans::span_count(record));
+                continue;
+            }
+            for mut span in spans::build_spans(record, trace, &self.style) {
+                self.limits.apply(&mut span);
+                // Counted first, so that the count of queued spans is never below the count of
+                // exported ones.
+                self.counts.add_queued(1);
+                self.processor.on_end(span);
+            }
         }
     }
 }

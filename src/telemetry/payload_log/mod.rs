@@ -152,13 +152,15 @@ impl PayloadLog {
 }
 
 impl Sink for PayloadLog {
-    fn finished(&self, record: &RequestRecord) {
-        let prompt = record.prompt.as_ref().filter(|_| record.text_for.log);
-        let Some(prompt) = prompt.cloned() else { return };
-        let answer = record.observed.text_excerpt.clone().unwrap_or_default();
-        let job = PayloadLogJob { header: PayloadHeader::from_record(record), prompt, answer };
-        if self.job_queue.push(job, 1).is_err() {
-            self.counters.queue_full.fetch_add(1, Ordering::Relaxed);
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            let prompt = record.prompt.as_ref().filter(|_| record.text_for.log);
+            let Some(prompt) = prompt.cloned() else { continue };
+            let answer = record.observed.text_excerpt.clone().unwrap_or_default();
+            let job = PayloadLogJob { header: PayloadHeader::from_record(record), prompt, answer };
+            if self.job_queue.push(job, 1).is_err() {
+                self.counters.queue_full.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }

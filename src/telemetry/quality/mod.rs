@@ -126,20 +126,23 @@ impl QualityMonitor {
 }
 
 impl Sink for QualityMonitor {
-    fn finished(&self, record: &RequestRecord) {
-        let generates = record.api.is_some_and(Api::generates);
-        let is_inspected = record.observed.uninspected_reason.is_none()
-            && !record.observed.finish_reasons.is_empty();
-        // Neither the length nor the text of an incomplete response shows how the model behaves.
-        if record.outcome != Outcome::Ok || !generates || !is_inspected {
-            return;
-        }
-        self.trends.record_response(record);
-        let prompt = record.prompt.as_ref().filter(|_| record.text_for.quality);
-        if let (Some(job_queue), Some(prompt)) = (&self.job_queue, prompt)
-            && job_queue.push(QualityJob::from_record(record, prompt.clone()), 1).is_err()
-        {
-            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            let generates = record.api.is_some_and(Api::generates);
+            let is_inspected = record.observed.uninspected_reason.is_none()
+                && !record.observed.finish_reasons.is_empty();
+            // Neither the length nor the text of an incomplete response shows how the model
+            // behaves.
+            if record.outcome != Outcome::Ok || !generates || !is_inspected {
+                continue;
+            }
+            self.trends.record_response(record);
+            let prompt = record.prompt.as_ref().filter(|_| record.text_for.quality);
+            if let (Some(job_queue), Some(prompt)) = (&self.job_queue, prompt)
+                && job_queue.push(QualityJob::from_record(record, prompt.clone()), 1).is_err()
+            {
+                self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }

@@ -163,15 +163,18 @@ impl TraceCapture {
 }
 
 impl Sink for TraceCapture {
-    fn finished(&self, record: &RequestRecord) {
-        let Some(captured) = record.captured.as_ref().filter(|_| !is_client_error(record)) else {
-            return;
-        };
-        // Serializing a struct of texts and numbers cannot fail.
-        let line = self.build_line(record, captured);
-        let mut line = serde_json::to_string(&line).unwrap_or_default();
-        line.push('\n');
-        self.writer.give(line);
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            let Some(captured) = record.captured.as_ref().filter(|_| !is_client_error(record))
+            else {
+                continue;
+            };
+            // Serializing a struct of texts and numbers cannot fail.
+            let line = self.build_line(record, captured);
+            let mut line = serde_json::to_string(&line).unwrap_or_default();
+            line.push('\n');
+            self.writer.give(line);
+        }
     }
 }
 

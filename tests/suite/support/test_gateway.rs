@@ -143,9 +143,11 @@ impl Sink for RecordingSink {
         record.trace.as_ref().filter(|trace| trace.is_sampled).map(|_| SampleReason::Sampled)
     }
 
-    fn finished(&self, record: &RequestRecord) {
-        // The test may have ended.
-        let _ = self.0.send(record.clone());
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            // The test may have ended.
+            let _ = self.0.send((*record).clone());
+        }
     }
 }
 
