@@ -6,9 +6,8 @@
 pub mod access_log;
 pub mod batch_dispatcher;
 pub mod catalog;
-mod collector_client;
+mod clients;
 pub mod decision_log;
-mod json_client;
 pub mod metric;
 pub mod metrics_push;
 pub mod metrics_registry;

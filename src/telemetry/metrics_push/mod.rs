@@ -18,7 +18,7 @@ pub use stats::{MetricsPushCounts, MetricsPushStats};
 pub use transport::MetricsPushStartError;
 
 use super::Telemetry;
-use super::collector_client;
+use super::clients::collector_client;
 use super::otel::export::resource;
 use super::status::StatusSnapshot;
 use message::PushTimeRange;

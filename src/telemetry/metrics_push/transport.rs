@@ -1,7 +1,7 @@
 //! OTLP transports of the metrics push: gRPC and HTTP. A connection is reused by later pushes.
 
 use super::settings::MetricsPushSettings;
-use crate::telemetry::collector_client::{self, CollectorHttpClient, MAX_RESPONSE_BYTES};
+use crate::telemetry::clients::collector_client::{self, CollectorHttpClient, MAX_RESPONSE_BYTES};
 use crate::telemetry::otel::OtlpProtocol;
 use flate2::Compression;
 use flate2::write::GzEncoder;

@@ -3,7 +3,7 @@
 
 use super::settings::TracingSettings;
 use super::settings::environment::OtlpProtocol;
-use crate::telemetry::collector_client::{self, OtlpHttpSender};
+use crate::telemetry::clients::collector_client::{self, OtlpHttpSender};
 use opentelemetry_otlp::{ExporterBuildError, WithExportConfig, WithHttpConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};

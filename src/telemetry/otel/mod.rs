@@ -16,7 +16,7 @@ pub use settings::{SpanBatchSettings, TracingConfig, TracingSettings};
 pub use spans::conventions::{Semconv, SpanConventions, ViewerProfile};
 pub use spans::limits::SpanLimits;
 
-use crate::telemetry::collector_client;
+use crate::telemetry::clients::collector_client;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
 use sampling::{ExportAllSampling, TailSampler};
 use std::sync::Arc;

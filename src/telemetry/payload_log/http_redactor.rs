@@ -3,7 +3,7 @@
 
 use super::error::PayloadSinkStartError;
 use super::texts::PayloadTexts;
-use crate::telemetry::json_client::JsonHttpClient;
+use crate::telemetry::clients::json_client::JsonHttpClient;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 

@@ -10,7 +10,7 @@ use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokenweir_net::idle_pool::IdlePool;
 
 /// A client of one server.
-pub(super) struct JsonHttpClient {
+pub(in crate::telemetry) struct JsonHttpClient {
     url: Uri,
     host: HeaderValue,
     client: HttpClient,
@@ -21,7 +21,7 @@ pub(super) struct JsonHttpClient {
 
 impl JsonHttpClient {
     /// A client of the server at this URL. `None`: the URL is invalid or has no host.
-    pub(super) fn new(url: &str, max_response_bytes: usize) -> Option<Self> {
+    pub(in crate::telemetry) fn new(url: &str, max_response_bytes: usize) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
         let host = HeaderValue::from_str(uri.authority()?.as_str()).ok()?;
         let client = HttpClient::new(HttpClientTimeouts::default());
@@ -30,7 +30,10 @@ impl JsonHttpClient {
 
     /// Posts `body` and parses the response. `None`: the request failed, the status is not 200, or
     /// the body is too long or not valid. The caller must set a timeout.
-    pub(super) async fn post_json<T: DeserializeOwned>(&self, body: Vec<u8>) -> Option<T> {
+    pub(in crate::telemetry) async fn post_json<T: DeserializeOwned>(
+        &self,
+        body: Vec<u8>,
+    ) -> Option<T> {
         let request = Request::post(self.url.clone())
             .header(HOST, &self.host)
             .header(CONTENT_TYPE, "application/json")

@@ -1,7 +1,7 @@
 //! HTTP client for OTLP collectors, shared by span export and metrics push: TLS settings,
 //! connections, and an adapter for exporters that run outside the async runtime.
 
-use super::otel::OtlpProtocol;
+use crate::telemetry::otel::OtlpProtocol;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
@@ -16,17 +16,17 @@ use tokenweir_net::tls::{
 use tokio::runtime::Handle;
 
 /// HTTP client of one collector.
-pub(super) type CollectorHttpClient = Client<Connector, Full<Bytes>>;
+pub(in crate::telemetry) type CollectorHttpClient = Client<Connector, Full<Bytes>>;
 
 /// Longest response body that is read, in bytes.
-pub(super) const MAX_RESPONSE_BYTES: usize = 64 << 10;
+pub(in crate::telemetry) const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// TLS of connections to a collector: the identity of the gateway, and the certificates that it
 /// accepts.
-pub(super) fn outbound(
+pub(in crate::telemetry) fn outbound(
     security: &TlsClientSettings,
     protocol: OtlpProtocol,
 ) -> Result<Arc<OutboundTls>, TlsError> {
@@ -38,18 +38,18 @@ pub(super) fn outbound(
 }
 
 /// The connector of connections to a collector.
-pub(super) fn connector(outbound: &Arc<OutboundTls>) -> Connector {
+pub(in crate::telemetry) fn connector(outbound: &Arc<OutboundTls>) -> Connector {
     Connector::new(outbound.clone(), CONNECT_TIMEOUT)
 }
 
 /// An HTTP client for a collector.
-pub(super) fn http(outbound: &Arc<OutboundTls>) -> CollectorHttpClient {
+pub(in crate::telemetry) fn http(outbound: &Arc<OutboundTls>) -> CollectorHttpClient {
     Client::builder(TokioExecutor::new()).build(connector(outbound))
 }
 
 /// Sends requests of a thread without an async runtime on an existing runtime.
 #[derive(Debug)]
-pub(super) struct OtlpHttpSender {
+pub(in crate::telemetry) struct OtlpHttpSender {
     client: CollectorHttpClient,
     runtime: Handle,
     timeout: Duration,
@@ -57,7 +57,11 @@ pub(super) struct OtlpHttpSender {
 
 impl OtlpHttpSender {
     /// `timeout` is the longest wait for a response.
-    pub(super) fn new(outbound: &Arc<OutboundTls>, runtime: Handle, timeout: Duration) -> Self {
+    pub(in crate::telemetry) fn new(
+        outbound: &Arc<OutboundTls>,
+        runtime: Handle,
+        timeout: Duration,
+    ) -> Self {
         Self { client: http(outbound), runtime, timeout }
     }
 }
