@@ -61,9 +61,11 @@ const QUEUE_CLASS: MetricLabel = MetricLabel::variable(
     |known| [&[DEFAULT_CLASS.to_owned()], known.tiers.as_slice()].concat(),
     || "a tier of `admission.classes`, or `default`".to_owned(),
 );
-/// Labels that count unknown values under one overflow value, and whether the value of a request
-/// is unknown.
-const OVERFLOWS: [(&str, fn(&RequestRecord) -> bool); 5] = [
+/// Whether a request has a value that a label does not know.
+type IsUnknown = fn(&RequestRecord) -> bool;
+
+/// Labels that count unknown values under one overflow value.
+const OVERFLOWS: [(&str, IsUnknown); 5] = [
     (MetricLabel::MODEL.name, |record| record.api.is_some() && !record.model.is_label_value()),
     (MetricLabel::TIER.name, |record| record.tier == Tier::Other),
     ("reason", |record| record.observed.finish_reasons.contains(&Some(FinishReason::Other))),
@@ -268,8 +270,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("label", || OVERFLOWS.map(|(label, _)| label).to_vec())],
         read: MetricSource::Record(|record, emit| {
-            for (label, is_overflowed) in OVERFLOWS {
-                if is_overflowed(record) {
+            for (label, is_unknown) in OVERFLOWS {
+                if is_unknown(record) {
                     emit(&[label], 1.0);
                 }
             }
