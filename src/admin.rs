@@ -13,7 +13,7 @@ use crate::proxy::BodyMemory;
 use crate::proxy::access::AccessControl;
 use crate::proxy::admission::AdmissionController;
 use crate::telemetry::decision_log::DecisionLog;
-use crate::telemetry::exposition::ExpositionFormat;
+use crate::telemetry::metrics_registry::ExpositionFormat;
 use crate::telemetry::quality::QualityMonitor;
 use crate::telemetry::recent_requests::RecentRequests;
 use crate::telemetry::status::{
@@ -318,26 +318,26 @@ fn backend_statuses(
 
 /// The status of one backend at `now`, without regard to panic mode.
 pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot {
-    let state = backend.state();
+    let state = backend.health.state();
     let availability = backend.availability(now);
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
     let age = state.sample.map(|sample| now.saturating_duration_since(sample.scraped_at));
     BackendStatusSnapshot {
-        backend: backend.id.to_string(),
-        url: backend.address.to_string(),
+        backend: backend.identity.id.to_string(),
+        url: backend.identity.address.to_string(),
         health: state.health.as_str(),
         state: availability.as_str(),
         up: availability == Availability::Available,
-        breaker: backend.breaker.state().as_str(),
-        ejections: backend.breaker.ejections(),
+        breaker: backend.health.breaker.state().as_str(),
+        ejections: backend.health.breaker.ejections(),
         reason: unavailability_reason(&state),
         weight: backend.weight(),
-        drained: backend.is_drained(),
+        drained: backend.health.is_drained(),
         version: state.version.as_deref().map(Into::into),
         models: state.models.clone().unwrap_or_default(),
-        in_flight: backend.in_flight(),
-        stalled: backend.stalled_streams(),
-        stalls: backend.stall_count(),
+        in_flight: backend.load.in_flight(),
+        stalled: backend.load.stalled_streams(),
+        stalls: backend.load.stall_count(),
         kv_usage: load.kv_usage,
         waiting: load.waiting,
         running: load.running,
@@ -348,7 +348,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         signals: metric_availability(&state),
         sample_age_seconds: age.map(|age| age.as_secs_f64()),
         metrics_error: state.metrics_error.map(ScrapeError::as_str),
-        learned: learned_estimates(&backend.load_estimator, now),
+        learned: learned_estimates(&backend.load.estimator, now),
     }
 }
 

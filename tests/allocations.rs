@@ -27,7 +27,7 @@ use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::headers::RequestId;
 use tokenweir_core::observe::{
     BackendMonitor, Exchange, ExchangeRegistry, ObservationSettings, ObservedBody, PrefetchedBody,
-    ResponseObserver, Sink,
+    RecordReceiver, ResponseObserver, Sink,
 };
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::{
@@ -227,7 +227,7 @@ fn the_memory_of_the_decision_log_is_bounded() {
     let mut record = record(Instant::now());
     for _ in 0..3_000 {
         record.decision = Some(decision(100));
-        decision_log.finished(&record);
+        decision_log.finished(&[&record]);
     }
     record.decision = None;
     let used = held().wrapping_sub(before);
@@ -246,7 +246,7 @@ fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames,
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     exchange.on_request_sent(Arc::new(NoOp));
     exchange.on_head(200, &headers);
-    assert_eq!(exchange.is_stripping(), usage_injected);
+    assert_eq!(exchange.may_change_length(), usage_injected);
     ObservedBody::new(PrefetchedBody::new(Frames(chunks.iter().cloned().collect())), exchange, ())
 }
 
@@ -290,6 +290,6 @@ impl BackendMonitor for NoOp {
     fn on_stall(&self, _: bool) {}
 }
 
-impl Sink for NoOp {
-    fn finished(&self, _: &RequestRecord) {}
+impl RecordReceiver for NoOp {
+    fn finished(&self, _: Box<RequestRecord>) {}
 }

@@ -11,9 +11,9 @@ use tokenweir::backend::Backend;
 use tokenweir::backend::health_checker::{self, ScrapeObserver, ScrapeSettings};
 use tokenweir::backend::pool::BackendPool;
 use tokenweir::telemetry::Telemetry;
-use tokenweir::telemetry::buckets::BucketOverrides;
 use tokenweir::telemetry::metric::KnownLabelValues;
-use tokenweir::telemetry::prometheus::Prometheus;
+use tokenweir::telemetry::metrics_registry::BucketOverrides;
+use tokenweir::telemetry::metrics_registry::Prometheus;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::engine_metrics::ScrapeError;
@@ -71,8 +71,8 @@ async fn measure(addresses: &str, settings: ScrapeSettings) -> (u64, Duration) {
         let address = BackendAddress::parse(address).unwrap();
         Backend::new(address.default_id(), address, None)
     };
-    let pool =
-        BackendPool::new(addresses.split(',').map(backend).collect(), &[], Policy::default());
+    let backends = addresses.split(',').map(backend).collect();
+    let pool = Arc::new(BackendPool::new(backends, &[], Policy::default()));
     let telemetry = Telemetry::new(
         Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new()),
         Vec::new(),
@@ -83,6 +83,7 @@ async fn measure(addresses: &str, settings: ScrapeSettings) -> (u64, Duration) {
     let mut watchers = JoinSet::new();
     for backend in pool.backends().iter() {
         watchers.spawn(health_checker::run(
+            pool.clone(),
             backend.clone(),
             client.clone(),
             settings,

@@ -14,11 +14,11 @@ use crate::server::ServerLimits;
 use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::batch_dispatcher::BatchDispatcherGuard;
-use crate::telemetry::buckets::BucketOverrides;
 use crate::telemetry::metric::KnownLabelValues;
+use crate::telemetry::metrics_registry::BucketOverrides;
+use crate::telemetry::metrics_registry::Prometheus;
 use crate::telemetry::otel::SpanSink;
 use crate::telemetry::payload_log::{self, PayloadLog};
-use crate::telemetry::prometheus::Prometheus;
 use crate::telemetry::status::{RequestLogCounts, SpanCounts};
 use crate::telemetry::trace_capture::{self, TraceCapture};
 use http::HeaderName;
@@ -237,7 +237,7 @@ pub(crate) fn telemetry(
 ) -> (Telemetry, BatchDispatcherGuard) {
     let known = KnownLabelValues {
         models: Vec::new(),
-        backends: pool.backends().iter().map(|backend| backend.id.to_string()).collect(),
+        backends: pool.backends().iter().map(|backend| backend.identity.id.to_string()).collect(),
         tiers: list_tier_names(config),
         // Read from the active keys at each scrape.
         tenants: Vec::new(),

@@ -44,11 +44,11 @@ impl DiagnosisTask {
         // Called for its side effect: it logs the end of panic mode, which no request does.
         self.pool.readiness(now);
         let backends = self.pool.backends();
-        self.tallies.retain_backends(backends.iter().map(|backend| &backend.id));
+        self.tallies.retain_backends(backends.iter().map(|backend| &backend.identity.id));
         let queued = self.admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
         let samples = backends.iter().map(|backend| {
-            let counts = self.tallies.take(&backend.id);
-            (backend.id.clone(), sample_backend(backend, counts, queued, now))
+            let counts = self.tallies.take(&backend.identity.id);
+            (backend.identity.id.clone(), sample_backend(backend, counts, queued, now))
         });
         watch.diagnose(samples.collect::<Vec<(BackendId, DiagnosisSample)>>(), now)
     }
@@ -61,16 +61,16 @@ fn sample_backend(
     queued: usize,
     now: Instant,
 ) -> DiagnosisSample {
-    let state = backend.state();
+    let state = backend.health.state();
     let scrape = state.sample.filter(|scrape| {
         let age = now.saturating_duration_since(scrape.scraped_at);
         age <= EVERY * MAX_SAMPLE_AGE_INTERVALS && scrape.load.is_understood()
     });
     let observed = GatewayObservations {
-        in_flight: backend.in_flight(),
-        stalled: backend.stalled_streams(),
-        stalls: backend.stall_count(),
-        gap_p99: backend.gap_p99(),
+        in_flight: backend.load.in_flight(),
+        stalled: backend.load.stalled_streams(),
+        stalls: backend.load.stall_count(),
+        gap_p99: backend.load.gap_p99(),
         queued,
         counts,
     };

@@ -12,7 +12,7 @@ use crate::proxy::admission::AdmissionController;
 use crate::proxy::retry::RetryController;
 use crate::proxy::{BodyMemory, OverloadGuard, PayloadSampling, ProxyContext};
 use crate::telemetry::Telemetry;
-use crate::telemetry::buckets::BucketOverrides;
+use crate::telemetry::metrics_registry::BucketOverrides;
 use std::sync::Arc;
 use tokenweir_core::observe::{ExchangeRegistry, ObservationSettings};
 use tokenweir_core::trace_context::Propagation;

@@ -1,7 +1,7 @@
 //! The lease of one attempt on one backend: it counts the attempt in the backend's load, feeds
 //! observations of the response back to the backend, and releases the load when it is dropped.
 
-use super::Backend;
+use super::backend::Backend;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
@@ -28,10 +28,10 @@ impl Lease {
         is_stream: bool,
         now: Instant,
     ) -> Self {
-        if backend.in_flight() == 0 {
-            backend.on_first_request();
+        if backend.load.in_flight() == 0 {
+            backend.load.on_first_request();
         }
-        let reservation = backend.load_estimator.reserve(candidate, prompt, is_stream, now);
+        let reservation = backend.load.estimator.reserve(candidate, prompt, is_stream, now);
         backend.publish_load_hint(now);
         Self(Arc::new(LeaseState { backend, reservation: Mutex::new(reservation) }))
     }
@@ -51,7 +51,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let (reservation, now) = (*self.0.reservation(), clock::now());
         let backend = self.backend();
-        backend.load_estimator.release(reservation, now);
+        backend.load.estimator.release(reservation, now);
         backend.on_change(now);
     }
 }
@@ -64,42 +64,42 @@ impl LeaseState {
 
 impl BackendMonitor for LeaseState {
     fn condition(&self, now: Instant) -> BackendCondition {
-        self.backend.state.load().condition(now)
+        self.backend.health.load_state().condition(now)
     }
 
     fn recent_times(&self) -> RecentEngineTimes {
-        self.backend.state.load().recent_times()
+        self.backend.health.load_state().recent_times()
     }
 
     fn on_gap(&self, gap: Duration) {
-        self.backend.recent_gaps.observe(gap);
+        self.backend.load.recent_gaps.observe(gap);
     }
 
     fn usual_gap(&self) -> Option<f64> {
-        self.backend.gap_p99()
+        self.backend.load.gap_p99()
     }
 
     fn on_stall(&self, is_silent: bool) {
-        self.backend.on_stall(is_silent);
+        self.backend.load.on_stall(is_silent, clock::now());
     }
 
     fn on_first_output(&self, now: Instant) {
-        self.backend.load_estimator.first_output(&mut self.reservation(), now);
+        self.backend.load.estimator.first_output(&mut self.reservation(), now);
         self.backend.publish_load_hint(now);
     }
 
     fn tokens_per_event(&self) -> f64 {
-        self.backend.stream_profile.tokens_per_event()
+        self.backend.load.stream_profile.tokens_per_event()
     }
 
     fn on_answer(&self, observed: &ObservedResponse) {
-        self.backend.stream_profile.on_response_ended(observed);
+        self.backend.load.stream_profile.on_response_ended(observed);
         let (usage, is_exact) = (&observed.usage, observed.usage_source == UsageSource::Exact);
         let counts = TokenCounts {
             prompt: usage.input.filter(|_| is_exact),
             cached: usage.cached.filter(|_| is_exact),
             output: usage.output.filter(|_| is_exact),
         };
-        self.backend.load_estimator.answered(&mut self.reservation(), &counts);
+        self.backend.load.estimator.answered(&mut self.reservation(), &counts);
     }
 }

@@ -1,17 +1,12 @@
 //! Learns two properties of a backend's streams: whether events contain usage that the client did
 //! not request, and how many tokens an event contains.
 
-use super::Backend;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::record::{ObservedResponse, UsageEventOutcome};
 
 /// The learned properties. Concurrent updates may lose a sample, which is tolerated.
 #[derive(Debug, Default)]
 pub(super) struct StreamProfile {
-    /// The configured share of streams for which the gateway requests usage in every event, as bits
-    /// of an `f64`.
-    continuous_usage_share: AtomicU64,
     usage_mode: AtomicU8,
     /// Exponentially weighted means over streams, as bits of an `f64`. Both are 0 before the first
     /// stream. The ratio of the two means weighs each stream by its length.
@@ -34,35 +29,7 @@ const EWMA_WEIGHT: f64 = 0.1;
 /// events per token, such as the first events of a tool call.
 const TOKENS_PER_EVENT_RANGE: std::ops::RangeInclusive<f64> = 0.25..=1024.0;
 
-impl Backend {
-    /// Sets the share of streams, 0 to 1, for which the gateway requests usage in every event.
-    pub fn with_continuous_usage(self, share: f64) -> Self {
-        self.stream_profile.continuous_usage_share.store(share.to_bits(), Ordering::Relaxed);
-        self
-    }
-
-    /// The share of streams, among those with requested usage, for which the gateway requests usage
-    /// in every event. 0 for servers other than vLLM. 0 also until a stream has shown that the
-    /// server sends usage only on request: before that the gateway cannot tell which usage to
-    /// remove from the response.
-    pub fn continuous_usage_share(&self) -> f64 {
-        let is_known = self.stream_profile.has_usage_on_request_only();
-        let is_vllm = || self.server_kind() == Some(EngineKind::Vllm);
-        if is_known && is_vllm() {
-            load_f64(&self.stream_profile.continuous_usage_share)
-        } else {
-            0.0
-        }
-    }
-}
-
 impl StreamProfile {
-    /// Copies the configured share of another profile.
-    pub(super) fn adopt_continuous_usage_share(&self, other: &Self) {
-        self.continuous_usage_share
-            .store(other.continuous_usage_share.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-
     /// Learns from a response that has ended.
     pub(super) fn on_response_ended(&self, observed: &ObservedResponse) {
         let usage = match observed.usage_event {

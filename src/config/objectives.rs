@@ -2,7 +2,9 @@
 
 use super::Config;
 use super::rules::{RuleViolation, broken};
-use crate::telemetry::buckets::{BucketOverrides, BucketOverridesError, histograms};
+use crate::telemetry::metrics_registry::buckets::{
+    BucketOverrides, BucketOverridesError, histograms,
+};
 use tokenweir_core::error::listed;
 use tokenweir_core::slo::Objective;
 

@@ -159,11 +159,13 @@ impl AccessControl {
 
 /// Charges the tokens of each request to its tenant when the request has ended, in any way.
 impl Sink for AccessControl {
-    fn finished(&self, record: &RequestRecord) {
-        let Some(identity) = &record.caller else { return };
-        if let Some(keys) = &*self.keys.load() {
-            let ended = record.timings.ended.unwrap_or(record.timings.accepted);
-            keys.charge(identity, TokenCharge::from_record(record), ended);
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            let Some(identity) = &record.caller else { continue };
+            if let Some(keys) = &*self.keys.load() {
+                let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+                keys.charge(identity, TokenCharge::from_record(record), ended);
+            }
         }
     }
 }

@@ -61,9 +61,9 @@ async fn send_via(
     let started = clock::now();
     record.timings.sent = Some(started);
     record.attempts.push(Attempt {
-        backend: backend.id.clone(),
-        address: backend.address.host_and_port(),
-        provider: backend.server_kind().unwrap_or(EngineKind::Vllm).as_str(),
+        backend: backend.identity.id.clone(),
+        address: backend.identity.address.host_and_port(),
+        provider: backend.health.server_kind().unwrap_or(EngineKind::Vllm).as_str(),
         span_id: span,
         started,
         ended: None,
@@ -71,9 +71,9 @@ async fn send_via(
         failure: None,
     });
     let result =
-        client.send_via(via, call.response_headers_timeout, backend.idle_pool(), request).await;
+        client.send_via(via, call.response_headers_timeout, &backend.idle_pool, request).await;
     if let (Err(error), Some(attempt)) = (&result, record.attempts.last_mut()) {
-        tracing::debug!(backend = %backend.id, %error, "the attempt on this backend failed");
+        tracing::debug!(backend = %backend.identity.id, %error, "the attempt on this backend failed");
         attempt.ended = Some(clock::now());
         attempt.failure = Some(error.reason());
     }
@@ -92,18 +92,18 @@ fn build_outbound_request(
     let mut request = Request::new(body.clone());
     *request.method_mut() = head.method.clone();
     if let Some(path) = head.uri.path_and_query() {
-        *request.uri_mut() = backend.address.uri(path);
+        *request.uri_mut() = backend.identity.address.uri(path);
     }
     let mut outbound = head.headers.clone();
     headers::rewrite_request_headers(
         &mut outbound,
         &UpstreamHeaders {
-            host: backend.address.host_header(),
+            host: backend.identity.address.host_header(),
             request_id: &record.request_id,
             client_ip: record.client,
         },
     );
-    if let Some(key) = &backend.authorization {
+    if let Some(key) = &backend.identity.authorization {
         outbound.insert(AUTHORIZATION, key.clone());
     }
     if let Some(trace) = &record.trace {

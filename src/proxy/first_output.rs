@@ -83,7 +83,8 @@ pub(super) async fn buffer_until_first_output(
 /// Whether the response can still turn out to be a failure that must be detected.
 fn is_undecided(exchange: &mut Exchange, status: StatusCode) -> bool {
     let has_output = exchange.record().timings.first_output.is_some();
-    let Some(observed) = exchange.observed() else { return false };
+    let Some(observer) = exchange.observer() else { return false };
+    let observed = observer.observed();
     let is_decided =
         observed.is_complete || observed.error.is_some() || observed.uninspected_reason.is_some();
     let has_comment = observed.comments > 0;
@@ -91,7 +92,7 @@ fn is_undecided(exchange: &mut Exchange, status: StatusCode) -> bool {
     // client error the status is enough.
     let needs_body = status.is_server_error()
         || status == StatusCode::NOT_FOUND
-        || (status.is_success() && exchange.is_inspected() && !has_comment);
+        || (status.is_success() && !observer.is_opaque() && !has_comment);
     needs_body && !has_output && !is_decided
 }
 
@@ -154,8 +155,8 @@ fn classify_in_band_failure(
     if exchange.record().timings.first_output.is_some() {
         return None;
     }
-    let is_aborted = exchange.has_aborted_choice();
-    let observed = exchange.observed()?;
+    let observer = exchange.observer()?;
+    let observed = observer.observed();
     if let Some(error) = &observed.error {
         let code = error.code.as_ref().and_then(|code| code.parse().ok());
         return match code {
@@ -167,7 +168,7 @@ fn classify_in_band_failure(
     let has_ended = begun.rest.is_end_stream() || begun.end.is_some();
     match &begun.end {
         Some(Err(_)) => Some(FailureKind::Died),
-        _ if is_aborted => Some(FailureKind::Draining),
+        _ if observer.has_aborted_choice() => Some(FailureKind::Draining),
         _ if has_ended && observed.is_stream && !observed.is_complete => Some(FailureKind::Empty),
         _ => None,
     }

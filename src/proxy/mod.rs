@@ -58,7 +58,7 @@ use tokenweir_core::clock;
 use tokenweir_core::error::{ErrorEnvelope, GatewayError};
 use tokenweir_core::headers;
 use tokenweir_core::observe::{
-    Exchange, ExchangeRegistry, ObservedBody, PrefetchedBody, ResponseAbortHandle, Sink,
+    Exchange, ExchangeRegistry, ObservedBody, PrefetchedBody, RecordReceiver, ResponseAbortHandle,
     StreamPolicy,
 };
 use tokenweir_core::openai::Api;
@@ -82,7 +82,7 @@ pub struct ProxyContext {
     /// Timeout of the first output of a stream, counted from the request head. `None`: no timeout.
     pub first_output_timeout: Option<Duration>,
     /// The consumer of the records of all requests.
-    pub sink: Arc<dyn Sink>,
+    pub sink: Arc<dyn RecordReceiver>,
     /// Longest request body in bytes.
     pub max_body_bytes: usize,
     /// The memory of all request bodies together.
@@ -229,7 +229,7 @@ async fn forward<B: request_body::IncomingBody>(
     let flow_key = gateway.admission.flow_key(&head.headers, record.client, &record.tier, tenant);
     let lease = gateway.admission.admit(requirements, flow_key, &mut record.timings).await?;
     control.strip_headers(&mut head.headers);
-    apply_route_policy(exchange.terms(), &route.policy, deadline);
+    apply_route_policy(exchange.policy(), &route.policy, deadline);
     let response_headers = route.policy.response_headers;
     let backend_model = route.served_as.as_deref().or(requirements.model);
     let prepared = relay::PreparedRequest {

@@ -141,7 +141,7 @@ async fn failover_when_down(
     failed_attempts: u32,
 ) -> (Lease, Arc<RoutingDecision>) {
     loop {
-        lease.backend().wait_declared_down().await;
+        lease.backend().health.wait_declared_down().await;
         let tried = [tried, std::slice::from_ref(lease.backend())].concat();
         if let Ok(next) = gateway.pool.lease(request.requirements, &tried, clock::now()) {
             let failed = failed_request(FailureKind::Down, failed_attempts + 1, request);

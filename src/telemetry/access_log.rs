@@ -49,6 +49,13 @@ pub struct AccessLogCounts {
     pub dropped: u64,
 }
 
+impl AccessLogCounts {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 3] {
+        [("written", self.written), ("left_out", self.left_out), ("dropped", self.dropped)]
+    }
+}
+
 /// The fields of a line, in order.
 #[derive(Debug, Serialize)]
 struct AccessLogLine<'a> {
@@ -162,8 +169,15 @@ impl AccessLog {
         AccessLogStats(self.counters.clone())
     }
 
-    /// Writes the lines of the records that are not omitted.
-    fn write_records<'a>(&self, records: impl Iterator<Item = &'a RequestRecord>) {
+    fn is_rate_limited(&self, record: &RequestRecord) -> bool {
+        let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+        is_routine(record)
+            && self.rate_limit.as_ref().is_some_and(|limit| !limit.try_acquire(ended))
+    }
+}
+
+impl Sink for AccessLog {
+    fn finished(&self, records: &[&RequestRecord]) {
         let mut lines = String::new();
         for record in records {
             if self.is_rate_limited(record) {
@@ -186,22 +200,6 @@ impl AccessLog {
         if !lines.is_empty() {
             (self.line_writer)(lines);
         }
-    }
-
-    fn is_rate_limited(&self, record: &RequestRecord) -> bool {
-        let ended = record.timings.ended.unwrap_or(record.timings.accepted);
-        is_routine(record)
-            && self.rate_limit.as_ref().is_some_and(|limit| !limit.try_acquire(ended))
-    }
-}
-
-impl Sink for AccessLog {
-    fn finished(&self, record: &RequestRecord) {
-        self.write_records(std::iter::once(record));
-    }
-
-    fn finished_all(&self, records: &[Box<RequestRecord>]) {
-        self.write_records(records.iter().map(|record| &**record));
     }
 }
 

@@ -67,7 +67,7 @@ impl BatchDispatcher {
     pub(super) fn enqueue(&self, record: Box<RequestRecord>) {
         if let Err(record) = self.0.records.push(record, 1) {
             self.settle();
-            self.0.dispatch(&[record], false);
+            self.0.dispatch(&[&record], false);
         }
     }
 
@@ -91,6 +91,7 @@ impl BatchDispatcherState {
         let records = self.records.take_batch();
         let is_low_load = records.len() <= LOW_LOAD_MAX_RECORDS;
         let size = if is_low_load { LOW_LOAD_BATCH_SIZE } else { DISPATCH_BATCH_SIZE };
+        let records: Vec<&RequestRecord> = records.iter().map(|record| &**record).collect();
         for records in records.chunks(size) {
             self.dispatch(records, is_low_load);
         }
@@ -98,9 +99,9 @@ impl BatchDispatcherState {
 
     /// Calls one sink after the other and yields in between under low load. If a sink panics, it
     /// misses the rest of these records; the other sinks get all of them.
-    fn dispatch(&self, records: &[Box<RequestRecord>], is_low_load: bool) {
+    fn dispatch(&self, records: &[&RequestRecord], is_low_load: bool) {
         for sink in &self.sinks {
-            supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished_all(records));
+            supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(records));
             if is_low_load {
                 thread::yield_now();
             }
@@ -127,8 +128,8 @@ mod tests {
     struct RecordNumberCollector(Mutex<Vec<u64>>);
 
     impl Sink for RecordNumberCollector {
-        fn finished(&self, record: &RequestRecord) {
-            self.0.lock().unwrap().push(record.bytes_out);
+        fn finished(&self, records: &[&RequestRecord]) {
+            self.0.lock().unwrap().extend(records.iter().map(|record| record.bytes_out));
         }
     }
 
@@ -150,8 +151,9 @@ mod tests {
     struct PanickingSink;
 
     impl Sink for PanickingSink {
-        fn finished(&self, record: &RequestRecord) {
-            assert!(!record.bytes_out.is_multiple_of(100), "one in a hundred");
+        fn finished(&self, records: &[&RequestRecord]) {
+            let is_hundredth = |record: &RequestRecord| record.bytes_out.is_multiple_of(100);
+            assert!(!records.iter().copied().any(is_hundredth), "one in a hundred");
         }
     }
 

@@ -78,11 +78,13 @@ impl DecisionLog {
 }
 
 impl Sink for DecisionLog {
-    fn finished(&self, record: &RequestRecord) {
-        if self.capacity > 0
-            && let Some(entry) = DecisionLogEntry::from_record(record)
-        {
-            self.push(Arc::new(entry));
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            if self.capacity > 0
+                && let Some(entry) = DecisionLogEntry::from_record(record)
+            {
+                self.push(Arc::new(entry));
+            }
         }
     }
 }
@@ -216,7 +218,7 @@ mod tests {
         let mut record = streamed();
         for index in 0..5_u16 {
             Arc::make_mut(record.decision.as_mut().unwrap()).omitted_candidates = index.into();
-            log.finished(&record);
+            log.finished(&[&record]);
         }
         let omitted = |entry: &Arc<DecisionLogEntry>| entry.decision.omitted_candidates;
         let newest: Vec<usize> = log.newest(50).iter().map(omitted).collect();
@@ -228,17 +230,17 @@ mod tests {
     #[test]
     fn zero_capacity_or_no_decision_stores_nothing() {
         let empty_log = DecisionLog::new(0);
-        empty_log.finished(&streamed());
+        empty_log.finished(&[&streamed()]);
         assert!(empty_log.newest(50).is_empty());
         let log = DecisionLog::new(5);
-        log.finished(&RequestRecord { decision: None, ..streamed() });
+        log.finished(&[&RequestRecord { decision: None, ..streamed() }]);
         assert!(log.newest(50).is_empty());
     }
 
     #[test]
     fn detail_has_every_candidate_and_the_actual_outcome() {
         let log = DecisionLog::new(1);
-        log.finished(&streamed());
+        log.finished(&[&streamed()]);
         let detail = log.get("r-1").unwrap().detail();
         let expected = json!({ "ttft_seconds": 0.08, "input_tokens": 12.0, "cached_tokens": 6.0 });
         assert_eq!(detail["predicted"], expected);
@@ -260,7 +262,7 @@ mod tests {
         let record = streamed();
         thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..500).for_each(|_| log.finished(&record)));
+                scope.spawn(|| (0..500).for_each(|_| log.finished(&[&record])));
                 scope.spawn(|| (0..500).for_each(|_| drop(log.get("r-1"))));
             }
         });

@@ -5,40 +5,31 @@
 
 pub mod access_log;
 pub mod batch_dispatcher;
-pub mod buckets;
 pub mod catalog;
-mod collector_client;
+mod clients;
 pub mod decision_log;
-mod exemplar;
-pub mod exposition;
-mod json_client;
 pub mod metric;
 pub mod metrics_push;
+pub mod metrics_registry;
 pub(crate) mod non_blocking_writer;
 pub mod otel;
 pub mod payload_log;
-#[cfg(target_os = "linux")]
-mod process_metrics;
-pub mod prometheus;
 pub mod quality;
 pub mod recent_requests;
-mod retired_backends;
 mod rotating_file;
 pub(crate) mod sanitize;
-mod series;
 pub mod status;
 pub mod trace_capture;
 
 use crate::backend::Backend;
 use crate::backend::health_checker::ScrapeObserver;
 use batch_dispatcher::{BatchDispatcher, BatchDispatcherGuard};
-use exposition::ExpositionFormat;
-use prometheus::Prometheus;
+use metrics_registry::{ExpositionFormat, Prometheus};
 use status::StatusSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::engine_metrics::ScrapeError;
-use tokenweir_core::observe::Sink;
+use tokenweir_core::observe::{RecordReceiver, Sink};
 use tokenweir_core::record::{RequestRecord, SampleReason};
 use tokenweir_net::supervise::{self, BackgroundTask};
 
@@ -85,6 +76,12 @@ impl Telemetry {
         self.batch_dispatcher.iter().for_each(BatchDispatcher::settle);
     }
 
+    /// Whether the trace of a finished request is exported, and why.
+    fn judge(&self, record: &RequestRecord) -> Option<SampleReason> {
+        let judge = || self.all_sinks().find_map(|sink| sink.judge(record));
+        supervise::catch_panic(BackgroundTask::RecordSink, judge).flatten()
+    }
+
     fn all_sinks(&self) -> impl Iterator<Item = &Arc<dyn Sink>> {
         self.sinks.iter().chain(self.batch_dispatcher.iter().flat_map(BatchDispatcher::sinks))
     }
@@ -93,25 +90,17 @@ impl Telemetry {
 /// A panic of a sink costs the output of that sink for this record, never the request. A request
 /// can end while its future is dropped during unwinding, where a second panic would abort the
 /// process.
-impl Sink for Telemetry {
+impl RecordReceiver for Telemetry {
     fn first_output(&self, record: &RequestRecord) {
         supervise::catch_panic(BackgroundTask::RecordSink, || {
             self.all_sinks().for_each(|sink| sink.first_output(record));
         });
     }
 
-    fn judge(&self, record: &RequestRecord) -> Option<SampleReason> {
-        let judge = || self.all_sinks().find_map(|sink| sink.judge(record));
-        supervise::catch_panic(BackgroundTask::RecordSink, judge).flatten()
-    }
-
-    fn finished(&self, record: &RequestRecord) {
-        self.on_finished_owned(Box::new(record.clone()));
-    }
-
-    fn on_finished_owned(&self, record: Box<RequestRecord>) {
+    fn finished(&self, mut record: Box<RequestRecord>) {
+        record.sample_reason = self.judge(&record);
         for sink in &self.sinks {
-            supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(&record));
+            supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(&[&record]));
         }
         if let Some(dispatcher) = &self.batch_dispatcher {
             dispatcher.enqueue(record);
@@ -123,7 +112,7 @@ impl ScrapeObserver for Telemetry {
     fn on_scrape(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>) {
         if let Some(metrics) = &self.prometheus {
             metrics.record_scrape(&metric::ScrapeResult {
-                backend: backend.id.as_str(),
+                backend: backend.identity.id.as_str(),
                 took,
                 error,
             });

@@ -112,9 +112,11 @@ impl RecentRequests {
 }
 
 impl Sink for RecentRequests {
-    fn finished(&self, record: &RequestRecord) {
-        let index = record.timings.ended.map_or(0, |ended| self.window_index(ended));
-        self.lock_state().record_request(record, index);
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            let index = record.timings.ended.map_or(0, |ended| self.window_index(ended));
+            self.lock_state().record_request(record, index);
+        }
     }
 }
 

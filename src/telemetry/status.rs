@@ -230,9 +230,33 @@ pub struct RequestLogCounts {
     pub content: payload_log::PayloadLogCounts,
 }
 
-// === impl ConfigReloadStatus ===
+// === impl ConnectionStatusSnapshot, ConfigReloadStatus, SpanCounts ===
+
+impl ConnectionStatusSnapshot {
+    /// The refused connections by reason.
+    pub const fn refusals(&self) -> [(&'static str, u64); 3] {
+        [("full", self.full), ("client_full", self.client_full), ("tls", self.handshakes)]
+    }
+}
+
+impl SpanCounts {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 4] {
+        [
+            ("queued", self.queued),
+            ("exported", self.exported),
+            ("failed", self.failed),
+            ("filtered", self.filtered),
+        ]
+    }
+}
 
 impl ConfigReloadStatus {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 2] {
+        [("ok", self.ok), ("failed", self.failed)]
+    }
+
     /// The state after the first load of the configuration.
     pub fn initial(now: SystemTime) -> Self {
         Self { last_successful: true, last_success_seconds: unix_seconds(now), ..Self::default() }

@@ -11,10 +11,10 @@ use tokenweir::backend::pool::BackendPool;
 use tokenweir::backend::{Backend, HealthCheckSupervisor, health_checker};
 use tokenweir::server::start_health_checks;
 use tokenweir::telemetry::Telemetry;
-use tokenweir::telemetry::buckets::BucketOverrides;
-use tokenweir::telemetry::exposition::ExpositionFormat;
 use tokenweir::telemetry::metric::KnownLabelValues;
-use tokenweir::telemetry::prometheus::Prometheus;
+use tokenweir::telemetry::metrics_registry::BucketOverrides;
+use tokenweir::telemetry::metrics_registry::ExpositionFormat;
+use tokenweir::telemetry::metrics_registry::Prometheus;
 use tokenweir::telemetry::status::StatusSnapshot;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::observe::Sink;
@@ -121,7 +121,7 @@ impl ModelFixture {
             let name = format!("adapter-{number:05}");
             record.model = self.pool.routes().lookup(Some(&name)).label.clone();
             assert_eq!(record.model.name(), name, "each adapter is served");
-            self.prometheus.finished(&record);
+            self.prometheus.finished(&[&record]);
         }
         let backends = self.pool.backends();
         let backends = backends.iter().map(|backend| admin::backend_status(backend, now)).collect();

@@ -131,10 +131,10 @@ fn assert_shed(answer: &[u8], reason: &str) {
 async fn assert_no_state_left(gateway: &Running) {
     until_waiting(gateway, 0).await;
     for backend in gateway.pool.backends().iter() {
-        while backend.in_flight() > 0 {
+        while backend.load.in_flight() > 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(backend.load_estimator.local_load().tokens, 0);
+        assert_eq!(backend.load.estimator.local_load().tokens, 0);
     }
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("\ntokenweir_requests_in_flight 0\n"));

@@ -16,7 +16,16 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     (
         "crates/core/src",
         &[
-            &["batch_queue", "clock", "histogram", "json", "rate_limiter", "sse", "units"],
+            &[
+                "batch_queue",
+                "clock",
+                "histogram",
+                "json",
+                "metric_kind",
+                "rate_limiter",
+                "sse",
+                "units",
+            ],
             &["headers"],
             &["trace_context", "http1", "openai"],
             &["routing", "resilience"],

@@ -63,7 +63,7 @@ async fn start_backend(seed: u64) -> ScriptedBackend {
 async fn until_up(gateway: &Running) {
     let is_up = || {
         let backends = gateway.pool.backends();
-        backends.iter().all(|backend| backend.state().health == Health::Up)
+        backends.iter().all(|backend| backend.health.state().health == Health::Up)
     };
     while !is_up() {
         tokio::task::yield_now().await;
@@ -131,6 +131,6 @@ async fn a_backend_crash_in_any_phase_truncates_only_streams_with_output() {
     let cut: usize = outcomes_by_phase.values().map(|[cut, _]| cut).sum();
     println!("{outcomes:?} cut and whole, by phase {outcomes_by_phase:?}");
     assert!(cut > 0 && outcomes[1] > cut, "{outcomes:?}");
-    assert!(gateway.pool.backends().iter().all(|backend| backend.in_flight() == 0));
+    assert!(gateway.pool.backends().iter().all(|backend| backend.load.in_flight() == 0));
     assert!(gateway.admin("/status").await.contains(r#""in_flight":0"#));
 }

@@ -10,7 +10,8 @@ use crate::support::test_gateway::{Setup, start_with};
 use futures_util::future::join_all;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::telemetry::catalog;
-use tokenweir::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
+use tokenweir::telemetry::metric::{KnownLabelValues, MetricLabel};
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::TierResolver;
 use tokenweir_core::slo::Objective;
 
@@ -25,16 +26,16 @@ const MAX_GROWTH_KIB: usize = 16 << 10;
 /// The documented formula with these numbers of models, backends, tiers, objectives and error
 /// types.
 fn max_series(models: usize, backends: usize, tiers: usize, slos: usize, errors: usize) -> usize {
-    let values = |label: &MetricLabel| match label {
-        MetricLabel::Model => models,
-        MetricLabel::Backend => backends,
-        MetricLabel::Tier => tiers,
-        MetricLabel::Slo => slos,
-        MetricLabel::ErrorType => errors,
-        MetricLabel::GenAiOperation => 4,
+    let values = |label: &MetricLabel| match label.name {
+        "gen_ai_request_model" => models,
+        "backend" => backends,
+        "tier" => tiers,
+        "slo" => slos,
+        "error_type" => errors,
+        "gen_ai_operation_name" => 4,
         // No keys are configured.
-        MetricLabel::Tenant => 0,
-        closed => closed.values(&KnownLabelValues::default()).len(),
+        "tenant" => 0,
+        _ => label.seeds(&KnownLabelValues::default()).len(),
     };
     let of_row = |row: &tokenweir::telemetry::metric::MetricDescriptor| {
         let each = match row.kind {

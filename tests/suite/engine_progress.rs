@@ -35,11 +35,11 @@ async fn start(fake: &ScriptedBackend) -> Running {
 }
 
 fn health(gateway: &Running) -> Health {
-    gateway.pool.backends()[0].state().health
+    gateway.pool.backends()[0].health.state().health
 }
 
 fn reason(gateway: &Running) -> String {
-    gateway.pool.backends()[0].state().reason.as_deref().unwrap_or_default().to_owned()
+    gateway.pool.backends()[0].health.state().reason.as_deref().unwrap_or_default().to_owned()
 }
 
 async fn until(condition: impl Fn() -> bool) {
@@ -74,10 +74,10 @@ async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() 
                 .await;
         fake.set_metrics(Some(running(7)));
         let gateway = start(&fake).await;
-        let last = gateway.pool.backends()[0].state().sample.unwrap().load.running;
+        let last = gateway.pool.backends()[0].health.state().sample.unwrap().load.running;
         assert!(last.is_some_and(|running| running >= 1.0), "{name}: the last valid page");
         fake.set_metrics(Some(page));
-        until(|| gateway.pool.backends()[0].state().metrics_error.is_some()).await;
+        until(|| gateway.pool.backends()[0].health.state().metrics_error.is_some()).await;
         // A stuck state that valid pages had proved before is over.
         until(|| health(&gateway) == Health::Up).await;
         for _ in 0..scrapes {

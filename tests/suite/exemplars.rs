@@ -4,7 +4,7 @@
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
 use crate::support::test_gateway::{Running, Setup, post, start_with};
 use std::collections::BTreeMap;
-use tokenweir::telemetry::buckets::BucketOverrides;
+use tokenweir::telemetry::metrics_registry::BucketOverrides;
 use tokenweir::telemetry::otel;
 use tokenweir_core::trace_context::{Propagation, Sampler};
 

@@ -265,7 +265,7 @@ async fn a_client_timeout_ends_the_wait_and_does_not_count_against_the_backend()
         assert_eq!(status(&gateway.raw(ask).await), 504);
         fake.closed().await;
     }
-    assert_eq!(gateway.pool.backends()[0].breaker.state(), resilience::BreakerState::Closed);
+    assert_eq!(gateway.pool.backends()[0].health.breaker.state(), resilience::BreakerState::Closed);
 }
 
 #[tokio::test]
@@ -294,7 +294,7 @@ async fn failures_that_clients_can_cause_never_eject_a_backend() {
             gateway.post(CHAT, CHAT_STREAM_BODY).await;
         }
         for backend in gateway.pool.backends().iter() {
-            assert_eq!(backend.breaker.state(), resilience::BreakerState::Closed, "{code}");
+            assert_eq!(backend.health.breaker.state(), resilience::BreakerState::Closed, "{code}");
         }
     }
 }
@@ -310,7 +310,7 @@ async fn if_most_backends_are_ejected_all_of_them_are_used() {
             "the response of the backend, and no 503 of the gateway"
         );
     }
-    assert_eq!(gateway.pool.backends()[0].breaker.state(), resilience::BreakerState::Open);
+    assert_eq!(gateway.pool.backends()[0].health.breaker.state(), resilience::BreakerState::Open);
     assert_eq!(ill.seen().len(), 20);
 }
 

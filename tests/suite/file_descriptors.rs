@@ -167,8 +167,8 @@ async fn a_gateway_without_descriptors_reports_its_own_fault_and_no_backend_goes
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("gateway_exhausted")));
     let backend = gateway.pool.backends()[0].clone();
-    assert_eq!(backend.state().health, Health::Up);
-    assert_eq!(backend.breaker.state(), BreakerState::Closed);
+    assert_eq!(backend.health.state().health, Health::Up);
+    assert_eq!(backend.health.breaker.state(), BreakerState::Closed);
     taken.clear();
     let served = async { while status(&gateway.post(CHAT, "{}").await) != 200 {} };
     until("an answer", served).await;

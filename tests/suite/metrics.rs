@@ -8,8 +8,9 @@ use crate::support::test_gateway::{Setup, start, start_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tokenweir::telemetry::catalog;
-use tokenweir::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
+use tokenweir::telemetry::metric::{KnownLabelValues, MetricLabel};
 use tokenweir::telemetry::quality;
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::slo::Objective;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -65,7 +66,7 @@ fn names_units_and_help_texts_follow_the_conventions() {
             assert!(units.iter().any(|unit| row.name.ends_with(unit)), "{}", row.name);
         }
         assert!(row.help.ends_with('.') && row.help.len() > 10, "{}", row.name);
-        let labels: BTreeSet<&str> = row.labels.iter().map(|label| label.name()).collect();
+        let labels: BTreeSet<&str> = row.labels.iter().map(|label| label.name).collect();
         assert_eq!(labels.len(), row.labels.len(), "{} has a duplicate label", row.name);
         if let MetricKind::Histogram(bounds) = row.kind {
             assert!(bounds.windows(2).all(|pair| pair[0] < pair[1]), "{}", row.name);
@@ -80,13 +81,9 @@ fn the_metrics_reference_has_a_row_for_each_metric_of_the_catalogue_and_no_other
     let (table, _) = page.split_once("\n## Labels\n").unwrap();
     let mut lines = table.lines().filter(|line| line.starts_with("| `"));
     for row in catalog::rows() {
-        let kind = match row.kind {
-            MetricKind::Counter => "counter",
-            MetricKind::Gauge => "gauge",
-            MetricKind::Histogram(_) => "histogram",
-        };
+        let kind = row.kind.as_str();
         let labels: Vec<String> =
-            row.labels.iter().map(|label| format!("`{}`", label.name())).collect();
+            row.labels.iter().map(|label| format!("`{}`", label.name)).collect();
         let start = format!("| `{}` | {kind} | ", row.name);
         let end = format!(" | {} | {} |", labels.join(" "), row.help.replace('|', "\\|"));
         let line = lines.next().unwrap_or_default();
@@ -99,26 +96,27 @@ fn the_metrics_reference_has_a_row_for_each_metric_of_the_catalogue_and_no_other
 /// Maximum number of series per row, by the labels whose values depend on the fleet.
 fn max_series() -> BTreeMap<String, usize> {
     let open = [
-        (MetricLabel::Model, "M"),
-        (MetricLabel::Backend, "B"),
-        (MetricLabel::Tier, "T"),
-        (MetricLabel::ErrorType, "E"),
-        (MetricLabel::GenAiOperation, "O"),
-        (MetricLabel::Slo, "S"),
-        (MetricLabel::Tenant, "N"),
+        ("gen_ai_request_model", "M"),
+        ("backend", "B"),
+        ("tier", "T"),
+        ("error_type", "E"),
+        ("gen_ai_operation_name", "O"),
+        ("slo", "S"),
+        ("tenant", "N"),
     ];
     let mut most = BTreeMap::new();
     for row in catalog::rows() {
-        let is_open = |label: &MetricLabel| open.iter().any(|(other, _)| other == label);
+        let is_open = |label: &MetricLabel| open.iter().any(|(other, _)| *other == label.name);
         let closed = row.labels.iter().filter(|label| !is_open(label));
         let combinations: usize =
-            closed.map(|label| label.values(&KnownLabelValues::default()).len()).product();
+            closed.map(|label| label.seeds(&KnownLabelValues::default()).len()).product();
         let each = match row.kind {
             MetricKind::Counter | MetricKind::Gauge => 1,
             // Plus the `+Inf` bucket, the sum and the count.
             MetricKind::Histogram(bounds) => bounds.len() + 3,
         };
-        let factors = open.iter().filter(|(label, _)| row.labels.contains(label));
+        let factors =
+            open.iter().filter(|(label, _)| row.labels.iter().any(|other| other.name == *label));
         let factors = factors.map(|(_, name)| format!("·{name}")).collect::<Vec<_>>().concat();
         *most.entry(factors).or_insert(0) += each * combinations;
     }

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use tokenweir::commands::generate::run::{default_surroundings, metrics, tables};
 use tokenweir::config::{Config, LoadedConfig, Overrides};
 use tokenweir::telemetry::catalog;
-use tokenweir::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
+use tokenweir::telemetry::metric::{KnownLabelValues, MetricLabel};
+use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_core::openai::Api;
 use tokenweir_operations::{Artifact, alerts, dashboards, recording_rules, runbooks};
 
 /// Metrics that Prometheus creates, and process metrics.
@@ -82,11 +84,12 @@ fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
 
 /// Whether a label can have the value of a matcher: `a|b`, `a.*` or a variable.
 fn can_be(label: MetricLabel, pattern: &str) -> bool {
-    let is_open = matches!(label, MetricLabel::Model | MetricLabel::Backend | MetricLabel::Tier);
-    // Only one of its values has series from the start.
-    let label_with_values =
-        if label == MetricLabel::GenAiOperation { MetricLabel::Operation } else { label };
-    let values = label_with_values.values(&KnownLabelValues::default());
+    let is_open = ["gen_ai_request_model", "backend", "tier"].contains(&label.name);
+    let values = match label.name {
+        // Only one of its values has series from the start.
+        "gen_ai_operation_name" => Api::ALL.map(|api| api.operation().to_owned()).to_vec(),
+        _ => label.seeds(&KnownLabelValues::default()),
+    };
     let can_be_one = |one: &str| match one.strip_suffix(".*") {
         Some(prefix) => values.iter().any(|value| value.starts_with(prefix)),
         None => values.iter().any(|value| value == one),
@@ -100,7 +103,7 @@ fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<MetricLabel>>>) -> 
     let Some(labels) = labels else { return Vec::new() };
     let mut faults = Vec::new();
     for (label, value) in matchers {
-        match labels.iter().find(|known| known.name() == label) {
+        match labels.iter().find(|known| known.name == label) {
             Some(known) if can_be(*known, value) => {}
             Some(_) => faults.push(format!("{metric}: {label} is never {value}")),
             None if EXTERNAL_LABELS.contains(&label.as_str()) => {}
@@ -113,7 +116,7 @@ fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<MetricLabel>>>) -> 
 #[test]
 fn every_query_names_metrics_labels_and_values_that_exist() {
     let known = known_metrics();
-    let rows = catalog::rows().flat_map(|row| row.labels).map(|label| label.name());
+    let rows = catalog::rows().flat_map(|row| row.labels).map(|label| label.name);
     let labels: BTreeSet<&str> = rows.chain(EXTERNAL_LABELS).collect();
     let mut wrong = Vec::new();
     for (location, query) in queries() {
@@ -138,7 +141,7 @@ fn variables_of_dashboards_name_labels_that_exist() {
             let inner = query.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
             let (metric, label) = inner.split_once(", ").unwrap();
             let row = catalog::rows().find(|row| row.name == metric).unwrap();
-            assert!(row.labels.iter().any(|known| known.name() == label), "{query}");
+            assert!(row.labels.iter().any(|known| known.name == label), "{query}");
         }
     }
 }

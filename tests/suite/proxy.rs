@@ -133,7 +133,7 @@ async fn a_client_disconnect_during_a_stream_reaches_the_backend_and_its_tokens_
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "decode"));
     assert_eq!(record.output_tokens(), Some(2));
-    assert_eq!(gateway.pool.backends()[0].in_flight(), 0);
+    assert_eq!(gateway.pool.backends()[0].load.in_flight(), 0);
 }
 
 #[tokio::test]
@@ -154,7 +154,7 @@ async fn a_client_disconnect_before_the_headers_closes_the_backend_connection() 
         fake.closed().await;
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "headers"));
-        assert_eq!(gateway.pool.backends()[0].in_flight(), 0);
+        assert_eq!(gateway.pool.backends()[0].load.in_flight(), 0);
     }
 }
 
@@ -336,7 +336,7 @@ async fn a_close_a_reset_or_invalid_http_before_the_headers_is_a_502() {
         envelope(&answer);
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.refusal), (Outcome::UpstreamError, Some(reason)));
-        assert_eq!(gateway.pool.backends()[0].in_flight(), 0);
+        assert_eq!(gateway.pool.backends()[0].load.in_flight(), 0);
         gateway.assert_no_more_records().await;
     }
 }

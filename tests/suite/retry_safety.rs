@@ -182,7 +182,7 @@ async fn a_request_without_output_fails_over_from_a_backend_that_goes_down() {
         }
         frozen.set_healthy(false);
         let pool = gateway.pool.backends();
-        pool[0].wait_declared_down().await;
+        pool[0].health.wait_declared_down().await;
         assert_eq!(frozen.seen().len(), 1, "without another backend, the request stays");
         other.set_healthy(true);
         frozen.closed().await;
@@ -209,7 +209,7 @@ async fn a_request_with_side_effects_stays_at_a_backend_that_goes_down() {
         }
         slow.set_healthy(false);
         other.set_healthy(true);
-        gateway.pool.backends()[0].wait_declared_down().await;
+        gateway.pool.backends()[0].health.wait_declared_down().await;
         slow.go();
     });
     assert_eq!(status(&answer), 200);

@@ -159,13 +159,13 @@ async fn a_prediction_and_the_actual_ttft_are_in_the_metrics_and_in_the_log() {
     near("tokenweir_backend_prefill_backlog_tokens", 0.0);
     near(
         "tokenweir_backend_prefix_retention_ratio",
-        gateway.pool.backends()[0].load_estimator.learned().retention(),
+        gateway.pool.backends()[0].load.estimator.learned().retention(),
     );
     assert!((0.9..=1.0).contains(&of("tokenweir_backend_load_freshness_ratio")));
     assert!(of("tokenweir_backend_prefill_tokens_per_second") > 0.0);
     let (written, lines) = std::sync::mpsc::channel();
     let write = Box::new(move |lines: String| written.send(lines).unwrap());
-    tokenweir_core::observe::Sink::finished(&AccessLog::new(true, write), &record);
+    tokenweir_core::observe::Sink::finished(&AccessLog::new(true, write), &[&record]);
     let line: Value = serde_json::from_str(&lines.recv().unwrap()).unwrap();
     assert_eq!((&line["policy"], &line["reason"]), (&json!("kv_aware"), &json!("only_candidate")));
     let logged = line["predicted_ttft_ms"].as_f64().unwrap();

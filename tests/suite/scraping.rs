@@ -13,7 +13,7 @@ const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 
 /// The state of the only backend.
 fn state(gateway: &Running) -> std::sync::Arc<BackendState> {
-    gateway.pool.backends()[0].state()
+    gateway.pool.backends()[0].health.state()
 }
 
 /// The time of the request for the last valid page.

@@ -165,10 +165,10 @@ async fn mass_disconnects_at_random_times_leave_no_state() {
     }
     fleet.gateway.assert_no_more_records().await;
     for backend in fleet.gateway.pool.backends().iter() {
-        while backend.in_flight() > 0 {
+        while backend.load.in_flight() > 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(backend.load_estimator.local_load().tokens, 0);
+        assert_eq!(backend.load.estimator.local_load().tokens, 0);
     }
     assert!(fleet.gateway.admin("/metrics").await.contains("tokenweir_requests_in_flight 0\n"));
 }

@@ -171,7 +171,7 @@ async fn a_stall_over_the_limit_aborts_the_stream_on_both_sides() {
     );
     assert_eq!(record.observed.stalls.len(), 1);
     assert_eq!(stalls(&gateway).await, [0, 1]);
-    assert_eq!(gateway.pool.backends()[0].in_flight(), 0);
+    assert_eq!(gateway.pool.backends()[0].load.in_flight(), 0);
 }
 
 #[tokio::test]

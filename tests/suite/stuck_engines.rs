@@ -36,8 +36,8 @@ async fn hang(gateway: &Running, stuck: &ScriptedBackend) -> TcpStream {
 /// Seconds by which a backend is overdue.
 fn overdue(gateway: &Running, backend: &str) -> f64 {
     let backends = gateway.pool.backends();
-    let backend = backends.iter().find(|known| known.id.as_str() == backend).unwrap();
-    backend.load_estimator.candidate(&PromptFingerprint::default(), clock::now()).overdue
+    let backend = backends.iter().find(|known| known.identity.id.as_str() == backend).unwrap();
+    backend.load.estimator.candidate(&PromptFingerprint::default(), clock::now()).overdue
 }
 
 #[tokio::test]

@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Duration;
 use tokenweir::telemetry::access_log::AccessLog;
-use tokenweir::telemetry::buckets::BucketOverrides;
 use tokenweir::telemetry::metric::KnownLabelValues;
+use tokenweir::telemetry::metrics_registry::BucketOverrides;
+use tokenweir::telemetry::metrics_registry::Prometheus;
 use tokenweir::telemetry::otel::{self, SpanSink};
-use tokenweir::telemetry::prometheus::Prometheus;
 use tokenweir_core::clock;
 use tokenweir_core::headers::RequestId;
 use tokenweir_core::observe::{ResponseObserver, Sink};
@@ -43,7 +43,7 @@ pub(super) fn parts() -> Vec<Part> {
     ];
     let sink_parts = sinks.map(|(name, sink, record)| {
         let record = record.clone();
-        Part::new(name, 1, bytes, move || sink.finished(black_box(&record)))
+        Part::new(name, 1, bytes, move || sink.finished(black_box(&[&*record])))
     });
     let judging = Part::new("judge a stream's trace", 1, bytes, move || {
         black_box(judge.judge(black_box(&judged)));

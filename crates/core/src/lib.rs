@@ -12,6 +12,7 @@ pub mod batch_queue;
 pub mod clock;
 pub mod histogram;
 pub mod json;
+pub mod metric_kind;
 pub mod rate_limiter;
 pub mod sse;
 pub mod units;

@@ -61,9 +61,11 @@ impl Sink for BackendRequestCounters {
         }
     }
 
-    fn finished(&self, record: &RequestRecord) {
-        if let Some(counters) = self.counters(record) {
-            counters.on_finished(record);
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            if let Some(counters) = self.counters(record) {
+                counters.on_finished(record);
+            }
         }
     }
 }
@@ -130,20 +132,20 @@ mod tests {
         let record = streamed();
         let id = record.backend().unwrap().clone();
         let counters = BackendRequestCounters::default();
-        counters.finished(&record);
+        counters.finished(&[&record]);
         assert_eq!(counters.take(&id), BackendRequestCounts::default(), "its backend is unknown");
         counters.retain_backends([&id].into_iter());
         counters.first_output(&record);
-        counters.finished(&record);
+        counters.finished(&[&record]);
         let cancelled = RequestRecord { outcome: Outcome::Cancelled, ..streamed() };
-        counters.finished(&cancelled);
+        counters.finished(&[&cancelled]);
         counters.retain_backends([&id].into_iter());
         let counts = counters.take(&id);
         assert_eq!((counts.first_outputs, counts.finished, counts.cancelled), (1, 2, 1));
         assert!(counts.first_output_seconds > 0.0 && counts.cancel_seconds > 0.0, "{counts:?}");
         assert_eq!(counters.take(&id), BackendRequestCounts::default(), "the counts were reset");
         counters.retain_backends(std::iter::empty());
-        counters.finished(&record);
+        counters.finished(&[&record]);
         assert_eq!(counters.take(&id), BackendRequestCounts::default());
     }
 }

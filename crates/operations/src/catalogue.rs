@@ -1,6 +1,8 @@
 //! The catalogue of metrics, as far as generated files need it. The gateway builds it from its own
 //! table of metrics.
 
+use tokenweir_core::metric_kind::MetricKind;
+
 /// All metrics of the gateway.
 #[derive(Debug, Clone, Default)]
 pub struct MetricCatalogue(pub Vec<MetricDescription>);
@@ -12,21 +14,10 @@ pub struct MetricDescription {
     pub name: &'static str,
     /// The help text.
     pub help: &'static str,
-    /// The type.
-    pub kind: MetricType,
+    /// The kind.
+    pub kind: MetricKind,
     /// The labels, in order.
     pub labels: Vec<LabelDescription>,
-}
-
-/// The type of a metric.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum MetricType {
-    /// A counter.
-    Counter,
-    /// A gauge.
-    Gauge,
-    /// A histogram with these default bounds.
-    Histogram(&'static [f64]),
 }
 
 /// One label of a metric.

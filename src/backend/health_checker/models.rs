@@ -1,13 +1,13 @@
-//! The health checker's refresh of the model list and the version of a backend.
+//! The refresh of the model list and the version of a backend by its health checker.
 
-use super::HealthChecker;
+use crate::backend::Backend;
+use crate::backend::pool::BackendPool;
 use http::StatusCode;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
 use tokenweir_core::model::ModelList;
-use tokenweir_net::page_fetcher::FetchError;
+use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
 
 /// Time between two requests for the models and the version.
 const MODELS_REFRESH_INTERVAL: Duration = Duration::from_secs(10);
@@ -16,24 +16,39 @@ const STALE_MODELS_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of the stored version, in characters. The backend chooses its length.
 const MAX_VERSION_CHARS: usize = 100;
 
+/// The refresh of the model list and the version of one backend.
+#[derive(Debug, Default)]
+pub(super) struct ModelListRefresh {
+    /// `None`: the next refresh is due.
+    fetched_at: Option<Instant>,
+    /// The last logged reason why some of its models are not served.
+    logged_problem: ModelListProblem,
+}
+
 /// Why some models of a backend are not served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct ModelListProblem {
+struct ModelListProblem {
     is_response_too_large: bool,
     has_too_many_models: bool,
     has_long_ids: bool,
 }
 
-impl HealthChecker {
-    /// Requests the models and the version if the refresh interval is over.
-    pub(super) async fn refresh_models(&mut self) {
-        let (now, interval) = (clock::now(), self.models_refresh_interval());
+impl ModelListRefresh {
+    /// Requests the models and the version if the refresh interval is over. The pool receives the
+    /// models.
+    pub(super) async fn refresh(
+        &mut self,
+        pool: &BackendPool,
+        backend: &Backend,
+        fetcher: &mut PageFetcher,
+    ) {
+        let (now, interval) = (clock::now(), refresh_interval(backend));
         let is_due = |at: Instant| now.saturating_duration_since(at) >= interval;
-        if !self.models_fetched_at.is_none_or(is_due) {
+        if !self.fetched_at.is_none_or(is_due) {
             return;
         }
         let mut problem = ModelListProblem::default();
-        let listing = match self.fetcher.get("/v1/models").await {
+        let listing = match fetcher.get("/v1/models").await {
             Ok((StatusCode::OK, body)) => ModelList::read(body),
             Err(FetchError::TooLarge) => {
                 problem.is_response_too_large = true;
@@ -41,33 +56,33 @@ impl HealthChecker {
             }
             _ => None,
         };
-        let version = match self.fetcher.get("/version").await {
+        let version = match fetcher.get("/version").await {
             Ok((StatusCode::OK, body)) => parse_version(body),
             _ => None,
         };
         if let Some(ModelList { models, excess_models, too_long }) = listing {
-            self.models_fetched_at = Some(clock::now());
-            self.backend.set_models(&models);
+            self.fetched_at = Some(clock::now());
+            pool.set_models(backend, &models);
             problem.has_too_many_models = excess_models > 0;
             problem.has_long_ids = too_long > 0;
-            self.log_models_problem(problem, excess_models + too_long);
+            self.log_problem(backend, problem, excess_models + too_long);
         } else if problem.is_response_too_large {
-            self.log_models_problem(problem, 0);
+            self.log_problem(backend, problem, 0);
         }
-        self.backend.update_state(|state| state.version = version.clone().or(state.version.take()));
+        backend.update_state(|state| state.version = version.clone().or(state.version.take()));
     }
 
-    fn models_refresh_interval(&self) -> Duration {
-        let is_stale = self.backend.is_model_list_stale.load(Ordering::Relaxed);
-        if is_stale { STALE_MODELS_REFRESH_INTERVAL } else { MODELS_REFRESH_INTERVAL }
+    /// Makes the next refresh due at once.
+    pub(super) fn expire(&mut self) {
+        self.fetched_at = None;
     }
 
     /// Logs a problem if it differs from the last logged one.
-    fn log_models_problem(&mut self, problem: ModelListProblem, left_out: usize) {
-        if std::mem::replace(&mut self.logged_models_problem, problem) == problem {
+    fn log_problem(&mut self, backend: &Backend, problem: ModelListProblem, left_out: usize) {
+        if std::mem::replace(&mut self.logged_problem, problem) == problem {
             return;
         }
-        let backend = &self.backend.id;
+        let backend = &backend.identity.id;
         if problem.is_response_too_large {
             tracing::warn!(
                 %backend,
@@ -84,6 +99,11 @@ impl HealthChecker {
             );
         }
     }
+}
+
+fn refresh_interval(backend: &Backend) -> Duration {
+    let is_stale = backend.health.is_model_list_stale();
+    if is_stale { STALE_MODELS_REFRESH_INTERVAL } else { MODELS_REFRESH_INTERVAL }
 }
 
 fn parse_version(body: &[u8]) -> Option<Arc<str>> {

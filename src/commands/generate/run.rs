@@ -5,12 +5,11 @@ use crate::commands::{failed, wrong};
 use crate::config::schema;
 use crate::config::{Config, Overrides};
 use crate::telemetry::catalog;
-use crate::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
+use crate::telemetry::metric::MetricLabel;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use tokenweir_core::openai::Api;
 use tokenweir_operations::catalogue::{self, MetricCatalogue, MetricDescription};
 use tokenweir_operations::{Artifact, DeploymentEndpoints, GatewayTables};
 
@@ -107,53 +106,14 @@ pub fn tables() -> GatewayTables {
 /// The metrics of this gateway.
 pub fn metrics() -> MetricCatalogue {
     let label = |label: &MetricLabel| catalogue::LabelDescription {
-        name: label.name(),
-        values: label_values(*label),
+        name: label.name,
+        values: label.description(),
     };
     let metric = |row: &'static crate::telemetry::metric::MetricDescriptor| MetricDescription {
         name: row.name,
         help: row.help,
-        kind: match row.kind {
-            MetricKind::Counter => catalogue::MetricType::Counter,
-            MetricKind::Gauge => catalogue::MetricType::Gauge,
-            MetricKind::Histogram(bounds) => catalogue::MetricType::Histogram(bounds),
-        },
+        kind: row.kind,
         labels: row.labels.iter().map(label).collect(),
     };
     MetricCatalogue(catalog::rows().map(metric).collect())
-}
-
-/// A description of the values of a label, in Markdown.
-fn label_values(label: MetricLabel) -> String {
-    match label {
-        MetricLabel::Model => {
-            "a model of the configuration, one of the first further models that backends list \
-             (`metrics.max_models`), or `_other`"
-                .into()
-        }
-        MetricLabel::Backend => "the name of a backend".into(),
-        MetricLabel::Tier => "a tier of the configuration, `_other`, or empty".into(),
-        MetricLabel::Tenant => "a tenant of the keys file, or `_other`".into(),
-        MetricLabel::Slo => "an objective of the configuration".into(),
-        MetricLabel::QueueClass => "a tier of `admission.classes`, or `default`".into(),
-        MetricLabel::ErrorType => {
-            "empty on success and for a client that disconnected, else the failure, or `_OTHER`"
-                .into()
-        }
-        MetricLabel::GenAiOperation => {
-            let mut operations = Api::ALL.map(|api| format!("`{}`", api.operation())).to_vec();
-            operations.sort_unstable();
-            operations.dedup();
-            format!(
-                "{}; all but `chat` get their series with the first request",
-                operations.join(" ")
-            )
-        }
-        MetricLabel::Version => "the version of the gateway".into(),
-        closed => {
-            let values = closed.values(&KnownLabelValues::default());
-            let named = values.iter().map(|value| format!("`{value}`"));
-            named.collect::<Vec<_>>().join(" ")
-        }
-    }
 }

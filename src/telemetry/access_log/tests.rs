@@ -27,10 +27,10 @@ fn routine_requests_are_rate_limited_and_omissions_are_counted() {
     let epoch = record.timings.accepted;
     for tick in 0..1_000 {
         record.timings.ended = Some(at(epoch, 10_000 + tick));
-        log.finished(&record);
+        log.finished(&[&record]);
     }
     record.timings.ended = Some(at(epoch, 60_000));
-    log.finished(&record);
+    log.finished(&[&record]);
     let lines = lines.lock().unwrap();
     // A burst of 10, 9 more in the second that follows, and the last one.
     assert_eq!(lines.len(), 10 + 9 + 1);
@@ -61,9 +61,9 @@ fn non_routine_requests_are_always_written() {
     for (number, change) in changes.iter().enumerate() {
         let (log, lines) = log(false, Some(0));
         let mut record = streamed();
-        log.finished(&record);
+        log.finished(&[&record]);
         change(&mut record);
-        log.finished(&record);
+        log.finished(&[&record]);
         let lines = lines.lock().unwrap();
         assert_eq!(lines.len(), 1, "{number}");
         assert!(lines[0].contains(" left_out=1 "), "{}", lines[0]);
@@ -73,7 +73,7 @@ fn non_routine_requests_are_always_written() {
 #[test]
 fn without_a_limit_every_request_is_written() {
     let (log, lines) = log(false, None);
-    (0..5_000).for_each(|_| log.finished(&streamed()));
+    (0..5_000).for_each(|_| log.finished(&[&streamed()]));
     assert_eq!(lines.lock().unwrap().len(), 5_000);
 }
 
@@ -94,7 +94,7 @@ fn no_field_value_breaks_a_line_or_controls_a_terminal() {
         for is_json in [true, false] {
             let (log, lines) = log(is_json, None);
             let record = RequestRecord { model: ModelLabel::known(name.into()), ..streamed() };
-            log.finished(&record);
+            log.finished(&[&record]);
             let lines = lines.lock().unwrap();
             let line = lines[0].strip_suffix('\n').unwrap();
             let is_control_or_bidi = |c: char| {

@@ -1,22 +1,25 @@
-//! Metrics of backends (attempts, scrapes, reported load, stalls, diagnosis) and of the gateway
-//! itself (spans, logs, pushes, build).
+//! Metrics of backends: attempts, scrapes, reported load, stalls and diagnosis.
 
-use super::super::metric::{
-    ACCESS_RESULTS, MetricDescriptor, MetricEmitter, MetricKind, MetricLabel, MetricSource,
-    PAYLOAD_LOG_RESULTS, PUSH_RESULTS, SPAN_RESULTS, TRACE_CAPTURE_RESULTS,
-};
+use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
 use super::super::status::{BackendStatusSnapshot, LEAVING_STATE, StatusSnapshot};
-use super::SCRAPE_DURATION_BOUNDS;
 use crate::backend::Availability;
+use tokenweir_core::engine_metrics::{ENGINE_METRICS, ScrapeError};
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::Attempt;
+use tokenweir_core::resilience::FailureKind;
+use tokenweir_core::routing;
 use tokenweir_diagnose::RULES;
+
+/// Bucket bounds of the duration of a scrape, in seconds.
+const SCRAPE_DURATION_BOUNDS: &[f64] =
+    &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "tokenweir_attempts_total",
         help: "Attempts to serve a request on a backend, by result.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Backend, MetricLabel::AttemptResult],
+        labels: &[MetricLabel::BACKEND, MetricLabel::fixed("result", attempt_results)],
         read: MetricSource::Record(|record, emit| {
             for attempt in &record.attempts {
                 emit(&[attempt.backend.as_str(), attempt_result(attempt)], 1.0);
@@ -27,7 +30,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_routing_decisions_total",
         help: "Routing decisions, by chosen backend and deciding reason. Reason panic_mode: the request was routed although most backends are ejected.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Backend, MetricLabel::RoutingReason],
+        labels: &[MetricLabel::BACKEND, MetricLabel::fixed("reason", || routing::REASONS.to_vec())],
         read: MetricSource::Record(|record, emit| {
             if let (Some(backend), Some(decision)) = (record.backend(), &record.decision) {
                 emit(&[backend.as_str(), decision.reason()], 1.0);
@@ -38,7 +41,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_scrape_duration_seconds",
         help: "Duration of one scrape of a backend's metrics page.",
         kind: MetricKind::Histogram(SCRAPE_DURATION_BOUNDS),
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Scrape(|scrape, emit| {
             emit(&[scrape.backend], scrape.took.as_secs_f64());
         }),
@@ -47,7 +50,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_scrape_errors_total",
         help: "Scrapes of backend metrics that failed, by kind of error.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Backend, MetricLabel::ScrapeError],
+        labels: &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("kind", || ScrapeError::ALL.map(ScrapeError::as_str).to_vec()),
+        ],
         read: MetricSource::Scrape(|scrape, emit| {
             if let Some(error) = scrape.error {
                 emit(&[scrape.backend, error.as_str()], 1.0);
@@ -72,7 +78,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_up",
         help: "1 if the backend may receive requests now. tokenweir_backend_state gives the reason if not.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend(vitals, emit, |backend| Some(f64::from(u8::from(backend.up))));
         }),
@@ -81,7 +87,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_state",
         help: "1 for the current state of the backend, 0 for the other states. Requests go to available backends, and in panic mode also to ejected ones.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend, MetricLabel::BackendState],
+        labels: &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("state", || Availability::ALL.map(Availability::as_str).to_vec()),
+        ],
         read: MetricSource::Status(|vitals, emit| {
             for backend in registered_backends(vitals) {
                 for state in Availability::ALL.map(Availability::as_str) {
@@ -102,7 +111,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_requests_in_flight",
         help: "Requests of this gateway in progress on the backend.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend_or_leaving(vitals, emit, |backend| f64::from(backend.in_flight));
         }),
@@ -111,7 +120,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_streams_stalled",
         help: "Open streams of the backend without output for longer than the stall threshold.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend_or_leaving(vitals, emit, |backend| f64::from(backend.stalled));
         }),
@@ -120,7 +129,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_stalls_total",
         help: "Stalls: number of times that a stream of the backend had no output for longer than the stall threshold.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend_or_leaving(vitals, emit, |backend| backend.stalls as f64);
         }),
@@ -129,7 +138,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_kv_usage_ratio",
         help: "Share of the backend's KV cache in use, from its last successful scrape. NaN: not reported.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend(vitals, emit, |backend| backend.kv_usage);
         }),
@@ -138,7 +147,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_waiting_requests",
         help: "Requests waiting in the backend's engine, from its last successful scrape. NaN: not reported.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend(vitals, emit, |backend| backend.waiting);
         }),
@@ -147,7 +156,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_running_requests",
         help: "Requests running in the backend's engine, from its last successful scrape. NaN: not reported.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend(vitals, emit, |backend| backend.running);
         }),
@@ -156,7 +165,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_preemptions_total",
         help: "Preemptions of running requests by the backend's engine, from its last successful scrape. NaN: not reported.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend(vitals, emit, |backend| backend.preemptions);
         }),
@@ -165,7 +174,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_scrape_age_seconds",
         help: "Age of the backend's last successful scrape. NaN: no scrape has succeeded.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend(vitals, emit, |backend| backend.sample_age_seconds);
         }),
@@ -174,7 +183,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_metric_available",
         help: "1 if the backend's metrics page has the metric, 0 if it has not or if no scrape has succeeded.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend, MetricLabel::BackendMetric],
+        labels: &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("signal", || ENGINE_METRICS.map(|metric| metric.name).to_vec()),
+        ],
         read: MetricSource::Status(|vitals, emit| {
             for backend in registered_backends(vitals) {
                 let signals = &backend.signals;
@@ -190,7 +202,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_diagnosis_active",
         help: "1 while diagnosis detects the condition on the backend, 0 while it does not. NaN: not enough data to decide.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend, MetricLabel::DiagnosisRule],
+        labels: &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("verdict", || RULES.each_ref().map(|rule| rule.name).to_vec()),
+        ],
         read: MetricSource::Status(|vitals, emit| {
             for backend in registered_backends(vitals) {
                 for rule in &RULES {
@@ -200,76 +215,6 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_otel_spans_total",
-        help: "Spans, by result. Dropped spans are queued - exported - failed.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::SpanResult],
-        read: MetricSource::Status(|vitals, emit| {
-            let spans = &vitals.spans;
-            let counts = [spans.queued, spans.exported, spans.failed, spans.filtered];
-            for (result, count) in SPAN_RESULTS.iter().zip(counts) {
-                emit(&[result], count as f64);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_capture_records_total",
-        help: "Records of the trace capture, by whether they were written or dropped.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::TraceCaptureResult],
-        read: MetricSource::Status(|vitals, emit| {
-            let counts = [vitals.capture.written, vitals.capture.dropped];
-            for (result, count) in TRACE_CAPTURE_RESULTS.iter().zip(counts) {
-                emit(&[result], count as f64);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_access_log_lines_total",
-        help: "Access log lines: written, left out by the rate limit under load, or dropped because the log reader was too slow.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::AccessLogResult],
-        read: MetricSource::Status(|vitals, emit| {
-            let lines = &vitals.logs.access;
-            let counts = [lines.written, lines.left_out, lines.dropped];
-            for (result, count) in ACCESS_RESULTS.iter().zip(counts) {
-                emit(&[result], count as f64);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_content_records_total",
-        help: "Requests selected for the payload log (log.payloads), by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::PayloadLogResult],
-        read: MetricSource::Status(|vitals, emit| {
-            let records = &vitals.logs.content;
-            let counts = [records.written, records.dropped, records.redactor_failed];
-            for (result, count) in PAYLOAD_LOG_RESULTS.iter().zip(counts) {
-                emit(&[result], count as f64);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_otlp_metric_pushes_total",
-        help: "Pushes of metrics to the OTLP collector, by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::PushResult],
-        read: MetricSource::Status(|vitals, emit| {
-            let counts = [vitals.pushes.ok, vitals.pushes.failed];
-            for (result, count) in PUSH_RESULTS.iter().zip(counts) {
-                emit(&[result], count as f64);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_build_info",
-        help: "Always 1. The label has the version of the gateway.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Version],
-        read: MetricSource::Status(|_, emit| emit(&[env!("CARGO_PKG_VERSION")], 1.0)),
     },
 ];
 
@@ -300,6 +245,11 @@ fn emit_by_backend_or_leaving(
 /// requests.
 fn registered_backends(vitals: &StatusSnapshot) -> impl Iterator<Item = &BackendStatusSnapshot> {
     vitals.backends.iter().filter(|backend| backend.health != LEAVING_STATE)
+}
+
+/// The values of [`attempt_result`].
+fn attempt_results() -> Vec<&'static str> {
+    [&["ok", "error_status", "stale"][..], &FailureKind::ALL.map(FailureKind::as_str)].concat()
 }
 
 fn attempt_result(attempt: &Attempt) -> &'static str {

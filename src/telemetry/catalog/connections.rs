@@ -1,10 +1,11 @@
 //! Metrics of the client listener: client connections, memory of request bodies, and certificates.
 
 use super::super::metric::{
-    CERTIFICATE_RELOAD_RESULTS, CONNECTION_REFUSAL_REASONS, MetricDescriptor, MetricKind,
-    MetricLabel, MetricSource,
+    MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
 };
-use tokenweir_net::tls::TlsPeer;
+use super::super::status::ConnectionStatusSnapshot;
+use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_net::tls::{CertificateCounts, TlsPeer};
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
@@ -27,13 +28,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_connections_refused_total",
         help: "Client connections closed before a request, by reason.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::ConnectionRefusalReason],
+        labels: &[MetricLabel::fixed("reason", || {
+            label_values(ConnectionStatusSnapshot::default().refusals())
+        })],
         read: MetricSource::Status(|vitals, emit| {
-            let counts = &vitals.connections;
-            let counts = [counts.full, counts.client_full, counts.handshakes];
-            for (reason, count) in CONNECTION_REFUSAL_REASONS.iter().zip(counts) {
-                emit(&[reason], count as f64);
-            }
+            emit_counts(vitals.connections.refusals(), emit);
         }),
     },
     MetricDescriptor {
@@ -63,7 +62,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_certificate_expiry_timestamp_seconds",
         help: "Unix time at which the first certificate that the gateway presents to this side expires. NaN: no certificate.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::TlsSide],
+        labels: &[MetricLabel::fixed("side", || TlsPeer::ALL.map(TlsPeer::as_str).to_vec())],
         read: MetricSource::Status(|vitals, emit| {
             for (side, expires) in TlsPeer::ALL.iter().zip(vitals.tls.expire) {
                 emit(&[side.as_str()], expires.unwrap_or(f64::NAN));
@@ -74,12 +73,15 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_certificate_reloads_total",
         help: "Reloads of changed certificate, key and CA files, by whether the new files could be used.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::CertificateReloadResult],
+        labels: &[MetricLabel::fixed("result", || {
+            label_values(reloads(&CertificateCounts::default()))
+        })],
         read: MetricSource::Status(|vitals, emit| {
-            let counts = [vitals.tls.reloaded, vitals.tls.failed];
-            for (result, count) in CERTIFICATE_RELOAD_RESULTS.iter().zip(counts) {
-                emit(&[result], count as f64);
-            }
+            emit_counts(reloads(&vitals.tls), emit);
         }),
     },
 ];
+
+const fn reloads(certificates: &CertificateCounts) -> [(&'static str, u64); 2] {
+    [("ok", certificates.reloaded), ("failed", certificates.failed)]
+}

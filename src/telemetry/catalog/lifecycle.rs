@@ -1,8 +1,10 @@
 //! Metrics of the lifecycle of the gateway: configuration reloads, shutdown and panics.
 
 use super::super::metric::{
-    CONFIG_RELOAD_RESULTS, MetricDescriptor, MetricKind, MetricLabel, MetricSource,
+    MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
 };
+use super::super::status::ConfigReloadStatus;
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_net::supervise::BackgroundTask;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
@@ -26,12 +28,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_config_reloads_total",
         help: "Reloads of the configuration, by whether the new configuration could be used.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::ConfigReloadResult],
+        labels: &[MetricLabel::fixed("result", || {
+            label_values(ConfigReloadStatus::default().by_result())
+        })],
         read: MetricSource::Status(|vitals, emit| {
-            let counts = [vitals.reloads.ok, vitals.reloads.failed];
-            for (result, count) in CONFIG_RELOAD_RESULTS.iter().zip(counts) {
-                emit(&[result], count as f64);
-            }
+            emit_counts(vitals.reloads.by_result(), emit);
         }),
     },
     MetricDescriptor {
@@ -45,7 +46,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_task_panics_total",
         help: "Panics of background tasks. Each is a defect of the gateway; the log has the location.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::BackgroundTask],
+        labels: &[MetricLabel::fixed("task", || {
+            BackgroundTask::ALL.map(BackgroundTask::as_str).to_vec()
+        })],
         read: MetricSource::Status(|vitals, emit| {
             for task in BackgroundTask::ALL {
                 emit(&[task.as_str()], vitals.panics.for_task(task) as f64);

@@ -1,14 +1,28 @@
 //! Metrics of service level objectives.
 
-use super::super::metric::{MetricDescriptor, MetricKind, MetricLabel, MetricSource};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::slo::ObjectiveResult;
+
+/// An objective of `slos`.
+const OBJECTIVE: MetricLabel = MetricLabel::variable(
+    "slo",
+    |known| known.slos.clone(),
+    || "an objective of the configuration".to_owned(),
+);
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "tokenweir_slo_requests_total",
         help: "Requests that count for an objective of slos, by whether they met it.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Slo, MetricLabel::Model, MetricLabel::SloResult],
+        labels: &[
+            OBJECTIVE,
+            MetricLabel::MODEL,
+            MetricLabel::fixed("result", || {
+                ObjectiveResult::COUNTED.map(ObjectiveResult::as_str).to_vec()
+            }),
+        ],
         read: MetricSource::RecordPerObjective(|objective, record, emit| {
             let result = objective.judge(record);
             if result != ObjectiveResult::Excluded {
@@ -20,7 +34,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_slo_objective_ratio",
         help: "Target of the objective: the share of requests that must meet it.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Slo],
+        labels: &[OBJECTIVE],
         read: MetricSource::Objective(|objective, emit| {
             emit(&[&objective.name], objective.definition.target);
         }),

@@ -1,19 +1,23 @@
 //! Metrics of response quality. They have no values unless `quality.enabled` is set.
 
 use super::super::metric::{
-    MetricDescriptor, MetricEmitter, MetricKind, MetricLabel, MetricSource, QUALITY_SAMPLE_RESULTS,
-    WINDOWS,
+    MetricDescriptor, MetricEmitter, MetricLabel, MetricSource, emit_counts, label_values,
 };
-use super::super::quality::ModelQuality;
+use super::super::quality::{ModelQuality, QualitySampleCounts};
 use super::super::status::StatusSnapshot;
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::ModelLabel;
+
+/// The windows of a mean, in the order of its values.
+const WINDOWS: [&str; 2] = ["recent", "baseline"];
+const WINDOW: MetricLabel = MetricLabel::fixed("window", || WINDOWS.to_vec());
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "tokenweir_quality_output_drift_ratio",
         help: "Mean output tokens of complete responses: quality.window / quality.baseline_window.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Model],
+        labels: &[MetricLabel::MODEL],
         read: MetricSource::Status(|vitals, emit| {
             for_each_model(vitals, |model| {
                 emit(&[&model.model], model.output_drift.unwrap_or(f64::NAN));
@@ -24,7 +28,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_quality_refusal_ratio",
         help: "Share of complete responses in which the model declined, over quality.window and over quality.baseline_window.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Model, MetricLabel::QualityWindow],
+        labels: &[MetricLabel::MODEL, WINDOW],
         read: MetricSource::Status(|vitals, emit| {
             for_each_model(vitals, |model| emit_by_window(&model.model, model.refusals, emit));
         }),
@@ -33,7 +37,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_quality_score_ratio",
         help: "Mean score of the judge, 0 to 1, over quality.window and over quality.baseline_window.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Model, MetricLabel::QualityWindow],
+        labels: &[MetricLabel::MODEL, WINDOW],
         read: MetricSource::Status(|vitals, emit| {
             for_each_model(vitals, |model| emit_by_window(&model.model, model.scores, emit));
         }),
@@ -42,14 +46,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_quality_samples_total",
         help: "Responses sampled for quality.file and quality.judge, by result.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::QualitySampleResult],
+        labels: &[MetricLabel::fixed("result", || {
+            label_values(QualitySampleCounts::default().by_result())
+        })],
         read: MetricSource::Status(|vitals, emit| {
-            let Some(quality) = &vitals.quality else { return };
-            let samples = &quality.samples;
-            let counts =
-                [samples.done, samples.dropped, samples.redactor_failed, samples.judge_failed];
-            for (result, count) in QUALITY_SAMPLE_RESULTS.iter().zip(counts) {
-                emit(&[result], count as f64);
+            if let Some(quality) = &vitals.quality {
+                emit_counts(quality.samples.by_result(), emit);
             }
         }),
     },

@@ -1,24 +1,84 @@
 //! Metrics of requests: counts, terminations, rejections, queue waits and model refusals.
 
-use super::super::metric::{
-    MetricDescriptor, MetricKind, MetricLabel, MetricSource, OVERFLOW_LABELS,
-};
-use super::{DURATION_BOUNDS, OVERHEAD_BOUNDS, QUEUE_WAIT_BOUNDS, RATIO_BOUNDS};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_core::admission::DEFAULT_CLASS;
 use tokenweir_core::error;
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::openai::{Api, FinishReason};
-use tokenweir_core::record::{Outcome, RequestRecord, Tier};
+use tokenweir_core::record::{
+    Outcome, RequestRecord, SlowCause, TERMINATION_REASONS, TerminationInitiator, Tier,
+    UninspectedReason,
+};
+
+/// Bucket bounds of the duration of a whole request, in seconds.
+pub(super) const DURATION_BOUNDS: &[f64] = &[
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0,
+    40.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
+];
+/// Bucket bounds of the time that the gateway itself adds to a request, in seconds.
+const OVERHEAD_BOUNDS: &[f64] = &[
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
+    0.05, 0.1, 0.5,
+];
+/// Bucket bounds of the wait in the admission queue, in seconds.
+const QUEUE_WAIT_BOUNDS: &[f64] =
+    &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+/// Bucket bounds of a share of a limit, 0 to 1.
+const RATIO_BOUNDS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
+
+/// [`Api::operation`] of an inference request, under the name of the OpenTelemetry conventions.
+/// Chat is the only operation of most models, and the others get series when they occur.
+const GEN_AI_OPERATION: MetricLabel = MetricLabel::variable(
+    "gen_ai_operation_name",
+    |_| vec![Api::Chat.operation().to_owned()],
+    || {
+        let mut operations = Api::ALL.map(|api| format!("`{}`", api.operation())).to_vec();
+        operations.sort_unstable();
+        operations.dedup();
+        format!("{}; all but `chat` get their series with the first request", operations.join(" "))
+    },
+);
+/// [`RequestRecord::error_type`]
+const ERROR_TYPE: MetricLabel = MetricLabel::variable(
+    "error_type",
+    |_| vec![String::new()],
+    || {
+        "empty on success and for a client that disconnected, else the failure, or `_OTHER`"
+            .to_owned()
+    },
+);
+/// [`Api::operation`], or `none` for a request that is not an inference request.
+const OPERATION: MetricLabel = MetricLabel::fixed("operation", || {
+    let mut operations = Api::ALL.map(Api::operation).to_vec();
+    operations.push("none");
+    operations.sort_unstable();
+    operations.dedup();
+    operations
+});
+/// A class of the admission queue.
+const QUEUE_CLASS: MetricLabel = MetricLabel::variable(
+    "class",
+    |known| [&[DEFAULT_CLASS.to_owned()], known.tiers.as_slice()].concat(),
+    || "a tier of `admission.classes`, or `default`".to_owned(),
+);
+/// Whether a request has a value that a label does not know.
+type IsUnknown = fn(&RequestRecord) -> bool;
+
+/// Labels that count unknown values under one overflow value.
+const OVERFLOWS: [(&str, IsUnknown); 5] = [
+    (MetricLabel::MODEL.name, |record| record.api.is_some() && !record.model.is_label_value()),
+    (MetricLabel::TIER.name, |record| record.tier == Tier::Other),
+    ("reason", |record| record.observed.finish_reasons.contains(&Some(FinishReason::Other))),
+    (ERROR_TYPE.name, |record| record.error_type() == Some("_OTHER")),
+    ("tenant", |record| record.caller.as_ref().is_some_and(|caller| !caller.is_tenant_label)),
+];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "gen_ai_server_request_duration_seconds",
         help: "Inference requests: request head read to the end of the exchange.",
         kind: MetricKind::Histogram(DURATION_BOUNDS),
-        labels: &[
-            MetricLabel::Model,
-            MetricLabel::Backend,
-            MetricLabel::GenAiOperation,
-            MetricLabel::ErrorType,
-        ],
+        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND, GEN_AI_OPERATION, ERROR_TYPE],
         read: MetricSource::Record(|record, emit| {
             if let (Some(backend), Some(api)) = (record.backend(), record.api) {
                 let error = record.error_type().unwrap_or("");
@@ -31,12 +91,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_requests_total",
         help: "Requests, by outcome.",
         kind: MetricKind::Counter,
-        labels: &[
-            MetricLabel::Model,
-            MetricLabel::Operation,
-            MetricLabel::Outcome,
-            MetricLabel::Tier,
-        ],
+        labels: &[MetricLabel::MODEL, OPERATION, MetricLabel::OUTCOME, MetricLabel::TIER],
         read: MetricSource::Record(|record, emit| {
             let operation = record.api.map_or("none", Api::operation);
             let outcome = record.outcome.as_str();
@@ -47,7 +102,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_request_terminations_total",
         help: "Requests, by the exact way in which they ended and by the side that closed first.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::TerminationReason, MetricLabel::ClosedBy],
+        labels: &[
+            MetricLabel::fixed("ending", || TERMINATION_REASONS.to_vec()),
+            MetricLabel::fixed("closed_by", || {
+                TerminationInitiator::ALL.map(TerminationInitiator::as_str).to_vec()
+            }),
+        ],
         read: MetricSource::Record(|record, emit| {
             emit(&[record.ending(), record.end.initiator().as_str()], 1.0);
         }),
@@ -56,7 +116,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_finish_reasons_total",
         help: "Choices, by the finish reason that the engine reported.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Model, MetricLabel::FinishReason],
+        labels: &[
+            MetricLabel::MODEL,
+            MetricLabel::fixed("reason", || FinishReason::ALL.map(FinishReason::as_str).to_vec()),
+        ],
         read: MetricSource::Record(|record, emit| {
             for finish in record.observed.finish_reasons.iter().flatten() {
                 emit(&[record.model.as_str(), finish.as_str()], 1.0);
@@ -67,7 +130,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_client_disconnects_total",
         help: "Clients that disconnected before the response was complete, by the phase of the request.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::DisconnectPhase],
+        labels: &[MetricLabel::fixed("phase", || RequestRecord::UNFINISHED_PHASES.to_vec())],
         read: MetricSource::Record(|record, emit| {
             if record.outcome == Outcome::Cancelled {
                 emit(&[record.phase()], 1.0);
@@ -78,7 +141,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_requests_rejected_total",
         help: "Requests that the gateway answered with an error of its own, by reason.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::RejectionReason],
+        labels: &[MetricLabel::fixed("reason", || error::REASONS.to_vec())],
         read: MetricSource::Record(|record, emit| {
             if let Some(reason) = record.refusal {
                 emit(&[reason], 1.0);
@@ -89,7 +152,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_requests_shed_total",
         help: "Rejected requests for which every backend was full: the queue was full, the request was displaced from it, or it waited too long.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::ShedReason],
+        labels: &[MetricLabel::fixed("reason", || error::SHED_REASONS.to_vec())],
         read: MetricSource::Record(|record, emit| {
             let is_shed = |reason: &&str| error::SHED_REASONS.contains(reason);
             if let Some(reason) = record.refusal.filter(is_shed) {
@@ -101,7 +164,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_queue_wait_seconds",
         help: "Time in the admission queue of requests that had to wait, whether they got a backend or not.",
         kind: MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
-        labels: &[MetricLabel::Tier],
+        labels: &[MetricLabel::TIER],
         read: MetricSource::Record(|record, emit| {
             if let Some(wait) = record.gateway_queue_wait() {
                 emit(&[record.tier.as_str()], wait.as_secs_f64());
@@ -112,7 +175,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_queue_requests",
         help: "Requests waiting in the admission queue now.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::QueueClass],
+        labels: &[QUEUE_CLASS],
         read: MetricSource::Status(|vitals, emit| {
             for queue in &vitals.queue {
                 emit(&[&queue.class], queue.waiting as f64);
@@ -123,7 +186,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_slow_requests_total",
         help: "Slow requests, by the cause that took most of their time.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Model, MetricLabel::SlowCause],
+        labels: &[
+            MetricLabel::MODEL,
+            MetricLabel::fixed("cause", || SlowCause::ALL.map(SlowCause::as_str).to_vec()),
+        ],
         read: MetricSource::Record(|record, emit| {
             if let Some(cause) = record.slow {
                 emit(&[record.model.as_str(), cause.as_str()], 1.0);
@@ -134,7 +200,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_empty_responses_total",
         help: "Responses that completed without error and had no text and no tool call outside of reasoning.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Model],
+        labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
             if record.is_empty_response() {
                 emit(&[record.model.as_str()], 1.0);
@@ -145,7 +211,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_refusal_phrases_total",
         help: "Responses with a phrase that the configuration lists as a refusal.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Model],
+        labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
             if record.observed.has_refusal_phrase {
                 emit(&[record.model.as_str()], 1.0);
@@ -156,7 +222,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_model_refusals_total",
         help: "Responses in which the model declined: a refusal field, the finish reason content_filter, or a configured phrase.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Model],
+        labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
             if record.is_model_refusal() {
                 emit(&[record.model.as_str()], 1.0);
@@ -167,7 +233,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_max_tokens_utilization_ratio",
         help: "Output tokens / max_tokens of the request. At 1 the output was cut.",
         kind: MetricKind::Histogram(RATIO_BOUNDS),
-        labels: &[MetricLabel::Model],
+        labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
             if let Some(ratio) = record.max_tokens_utilization() {
                 emit(&[record.model.as_str()], ratio);
@@ -189,7 +255,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_uninspected_responses_total",
         help: "Responses whose content could not be read. Their bytes were forwarded unchanged.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::UninspectedReason],
+        labels: &[MetricLabel::fixed("reason", || {
+            UninspectedReason::ALL.map(UninspectedReason::as_str).to_vec()
+        })],
         read: MetricSource::Record(|record, emit| {
             if let Some(reason) = record.observed.uninspected_reason {
                 emit(&[reason.as_str()], 1.0);
@@ -200,11 +268,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_label_overflow_total",
         help: "Requests with a value unknown to a label. They are counted under _other, other or _OTHER.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::OverflowedLabel],
+        labels: &[MetricLabel::fixed("label", || OVERFLOWS.map(|(label, _)| label).to_vec())],
         read: MetricSource::Record(|record, emit| {
-            for (label, is_overflowed) in OVERFLOW_LABELS.iter().zip(overflowed_labels(record)) {
-                if is_overflowed {
-                    emit(&[label.name()], 1.0);
+            for (label, is_unknown) in OVERFLOWS {
+                if is_unknown(record) {
+                    emit(&[label], 1.0);
                 }
             }
         }),
@@ -224,14 +292,3 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         read: MetricSource::Record(|record, emit| emit(&[], record.bytes_out as f64)),
     },
 ];
-
-/// Whether the value of the request is unknown, for each of [`OVERFLOW_LABELS`] in order.
-fn overflowed_labels(record: &RequestRecord) -> [bool; 5] {
-    [
-        record.api.is_some() && !record.model.is_label_value(),
-        record.tier == Tier::Other,
-        record.observed.finish_reasons.contains(&Some(FinishReason::Other)),
-        record.error_type() == Some("_OTHER"),
-        record.caller.as_ref().is_some_and(|caller| !caller.is_tenant_label),
-    ]
-}

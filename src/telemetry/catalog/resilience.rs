@@ -1,10 +1,9 @@
 //! Metrics of failures: failovers, circuit breakers and ejections.
 
-use super::super::metric::{
-    FAILOVER_RESULTS, MetricDescriptor, MetricKind, MetricLabel, MetricSource,
-};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use super::backends::emit_by_backend;
-use tokenweir_core::record::{Outcome, RequestRecord};
+use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_core::record::{FailoverDenialReason, Outcome, RequestRecord};
 use tokenweir_core::resilience::BreakerState;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
@@ -12,14 +11,14 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_failovers_total",
         help: "Requests that failed on one backend and were retried on another, by whether the retry succeeded.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::FailoverResult],
+        labels: &[MetricLabel::fixed("result", || vec!["saved", "failed"])],
         read: MetricSource::Record(|record, emit| {
             if has_failed_over(record) {
                 let is_saved = !matches!(
                     record.outcome,
                     Outcome::UpstreamError | Outcome::Rejected | Outcome::Timeout
                 );
-                emit(&[FAILOVER_RESULTS[usize::from(!is_saved)]], 1.0);
+                emit(&[if is_saved { "saved" } else { "failed" }], 1.0);
             }
         }),
     },
@@ -27,7 +26,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_failovers_denied_total",
         help: "Requests that failed on a backend and were not retried on another, by reason.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::FailoverDenialReason],
+        labels: &[MetricLabel::fixed("reason", || {
+            FailoverDenialReason::ALL.map(FailoverDenialReason::as_str).to_vec()
+        })],
         read: MetricSource::Record(|record, emit| {
             if let Some(reason) = record.not_retried {
                 emit(&[reason.as_str()], 1.0);
@@ -38,7 +39,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_breaker_state",
         help: "1 for the current state of the backend's circuit breaker, 0 for the other states.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend, MetricLabel::CircuitBreakerState],
+        labels: &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("state", || BreakerState::ALL.map(BreakerState::as_str).to_vec()),
+        ],
         read: MetricSource::Status(|vitals, emit| {
             for backend in &vitals.backends {
                 for state in BreakerState::ALL.map(BreakerState::as_str) {
@@ -52,7 +56,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_ejections_total",
         help: "Ejections of the backend by its circuit breaker.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend(vitals, emit, |backend| Some(backend.ejections as f64));
         }),

@@ -1,19 +1,28 @@
 //! Metrics of routing: accuracy of its predictions, learned estimates of backends, and decisions of
 //! shadow policies.
 
-use super::super::metric::{
-    MetricDescriptor, MetricKind, MetricLabel, MetricSource, SHADOW_AGREEMENTS,
-};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use super::backends::emit_by_backend;
-use super::{PREDICTION_ERROR_BOUNDS, PREDICTION_RATIO_BOUNDS};
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::{RequestRecord, ShadowDecision};
+use tokenweir_core::routing::PolicyKind;
+
+/// Bucket bounds of the absolute error of a predicted time, in seconds.
+const PREDICTION_ERROR_BOUNDS: &[f64] =
+    &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+/// Bucket bounds of actual time / predicted time, spread to both sides of 1.
+const PREDICTION_RATIO_BOUNDS: &[f64] = &[0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 2.0, 4.0, 10.0];
+
+/// [`PolicyKind::name`]
+const POLICY: MetricLabel =
+    MetricLabel::fixed("policy", || PolicyKind::ALL.map(PolicyKind::name).to_vec());
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "tokenweir_routing_prediction_error_seconds",
         help: "Streams: absolute difference between actual and predicted time from sending the request to the first output.",
         kind: MetricKind::Histogram(PREDICTION_ERROR_BOUNDS),
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::FirstOutput(|record, emit| {
             if let (Some((actual, predicted)), Some(backend)) = ttft_and_backend(record) {
                 emit(&[backend], (actual - predicted).abs());
@@ -24,7 +33,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_routing_prediction_ratio",
         help: "Streams: actual / predicted time from sending the request to the first output. Above 1: slower than predicted.",
         kind: MetricKind::Histogram(PREDICTION_RATIO_BOUNDS),
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::FirstOutput(|record, emit| {
             if let (Some((actual, predicted)), Some(backend)) = ttft_and_backend(record)
                 && predicted > 0.0
@@ -37,7 +46,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_cached_tokens_predicted_total",
         help: "Prompt tokens predicted to be cached, for responses that report their cached tokens.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Record(|record, emit| {
             if let (Some((_, predicted)), Some(backend)) = cached_tokens_and_backend(record) {
                 emit(&[backend], predicted.max(0.0));
@@ -48,7 +57,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_cached_tokens_reported_total",
         help: "Prompt tokens that the engine reported as cached, for the same responses.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Record(|record, emit| {
             if let (Some((reported, _)), Some(backend)) = cached_tokens_and_backend(record) {
                 emit(&[backend], reported as f64);
@@ -59,7 +68,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_load_freshness_ratio",
         help: "Weight of the last scraped load in predictions, 0 to 1: horizon / (horizon + age). 0: no scrape has succeeded.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend(vitals, emit, |backend| Some(backend.learned.certainty));
         }),
@@ -68,7 +77,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_prefill_tokens_per_second",
         help: "Prompt tokens that the backend computes per second, learned from its times to first output.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend(vitals, emit, |backend| {
                 Some(backend.learned.prefill_tokens_per_second)
@@ -79,7 +88,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_prefill_backlog_tokens",
         help: "Predicted prompt tokens that the backend must compute before those of a new request.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend(vitals, emit, |backend| Some(backend.learned.prefill_backlog_tokens));
         }),
@@ -88,7 +97,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_backend_prefix_retention_ratio",
         help: "Share of the backend's KV cache assumed to hold prefixes of past requests, learned from reported cached tokens.",
         kind: MetricKind::Gauge,
-        labels: &[MetricLabel::Backend],
+        labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
             emit_by_backend(vitals, emit, |backend| Some(backend.learned.prefix_retention));
         }),
@@ -107,11 +116,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_shadow_decisions_total",
         help: "Decisions of the policies in routing.shadow, by whether they chose the same backend as the active policy.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Policy, MetricLabel::ShadowAgreement],
+        labels: &[POLICY, MetricLabel::fixed("result", || vec!["same", "different"])],
         read: MetricSource::Record(|record, emit| {
-            let [same, different] = SHADOW_AGREEMENTS;
             for shadow in finite_shadows(record) {
-                emit(&[shadow.policy, if shadow.is_same { same } else { different }], 1.0);
+                emit(&[shadow.policy, if shadow.is_same { "same" } else { "different" }], 1.0);
             }
         }),
     },
@@ -119,7 +127,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_shadow_regret_seconds_total",
         help: "Time to first token that the choices of a shadow policy would have cost. Predicted, not measured.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Policy],
+        labels: &[POLICY],
         read: MetricSource::Record(|record, emit| {
             for shadow in finite_shadows(record).filter(|shadow| shadow.regret > 0.0) {
                 emit(&[shadow.policy], shadow.regret);
@@ -130,7 +138,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_shadow_saving_seconds_total",
         help: "Time to first token that the choices of a shadow policy would have saved. Predicted, not measured.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Policy],
+        labels: &[POLICY],
         read: MetricSource::Record(|record, emit| {
             for shadow in finite_shadows(record).filter(|shadow| shadow.regret < 0.0) {
                 emit(&[shadow.policy], -shadow.regret);

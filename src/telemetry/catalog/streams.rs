@@ -1,19 +1,33 @@
 //! Metrics of the latency and the tokens of responses.
 
-use super::super::metric::{
-    MetricDescriptor, MetricEmitter, MetricKind, MetricLabel, MetricSource, TOKEN_TYPES,
-};
-use super::{DURATION_BOUNDS, PHASE_BOUNDS, TTFT_BOUNDS, emit_by_model_and_backend};
-use std::time::Instant;
+use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
+use super::requests::DURATION_BOUNDS;
+use std::time::{Duration, Instant};
 use tokenweir_core::histogram::{BucketLayout, OutputGap, TokenCount};
-use tokenweir_core::record::{Outcome, RequestPhases, RequestRecord, UsageSource};
+use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_core::record::{
+    Outcome, RequestPhase, RequestPhases, RequestRecord, UsageEventOutcome, UsageSource,
+};
+
+/// Bucket bounds of time to first token, in seconds: those of OpenTelemetry and vLLM, with finer
+/// ones around common objectives.
+const TTFT_BOUNDS: &[f64] = &[
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1.0, 1.5,
+    2.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
+];
+/// Bucket bounds of the phases of a request, in seconds: from microseconds in the gateway to a
+/// response of 10 minutes.
+const PHASE_BOUNDS: &[f64] = &[
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "gen_ai_server_time_to_first_token_seconds",
         help: "Streams: request head read to the first generated output, in any channel.",
         kind: MetricKind::Histogram(TTFT_BOUNDS),
-        labels: &[MetricLabel::Model, MetricLabel::Backend, MetricLabel::Tier],
+        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND, MetricLabel::TIER],
         read: MetricSource::FirstOutput(|record, emit| {
             if let (Some(ttft), Some(backend)) = (record.ttft(), record.backend()) {
                 let labels = [record.model.as_str(), backend.as_str(), record.tier.as_str()];
@@ -25,7 +39,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_time_to_response_headers_seconds",
         help: "Streams: request head read to the head of the response.",
         kind: MetricKind::Histogram(TTFT_BOUNDS),
-        labels: &[MetricLabel::Model],
+        labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
             emit_time_to(record, record.timings.headers, emit);
         }),
@@ -34,7 +48,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_time_to_first_event_seconds",
         help: "Streams: request head read to the first event of any kind.",
         kind: MetricKind::Histogram(TTFT_BOUNDS),
-        labels: &[MetricLabel::Model],
+        labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
             emit_time_to(record, record.timings.first_event, emit);
         }),
@@ -43,7 +57,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_time_to_first_answer_seconds",
         help: "Streams: request head read to the first output that is not reasoning.",
         kind: MetricKind::Histogram(TTFT_BOUNDS),
-        labels: &[MetricLabel::Model],
+        labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
             emit_time_to(record, record.timings.first_answer, emit);
         }),
@@ -52,7 +66,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "gen_ai_server_time_per_output_token_seconds",
         help: "Streams with an exact token count: (last output - first output) / (output tokens - 1).",
         kind: MetricKind::Histogram(OutputGap::BOUNDS),
-        labels: &[MetricLabel::Model, MetricLabel::Backend],
+        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
         read: MetricSource::Record(|record, emit| {
             emit_by_model_and_backend(record, record.tpot(), emit);
         }),
@@ -61,7 +75,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_inter_chunk_latency_seconds",
         help: "Time from one event with output to the next event of the same choice, as received from the backend.",
         kind: MetricKind::Histogram(OutputGap::BOUNDS),
-        labels: &[MetricLabel::Model, MetricLabel::Backend],
+        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
         read: MetricSource::RecordHistogram(|record| {
             Some(record.observed.inter_chunk_latency.snapshot())
         }),
@@ -70,7 +84,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_inter_token_latency_seconds",
         help: "Time from one event with output to the next, divided by the tokens of the later event, where their number is known.",
         kind: MetricKind::Histogram(OutputGap::BOUNDS),
-        labels: &[MetricLabel::Model, MetricLabel::Backend],
+        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
         read: MetricSource::RecordHistogram(|record| {
             Some(record.observed.inter_token_latency.snapshot())
         }),
@@ -79,7 +93,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_chunk_tokens",
         help: "Tokens per event with output, where their number is known. Above 1: speculative decoding or merged events.",
         kind: MetricKind::Histogram(TokenCount::BOUNDS),
-        labels: &[MetricLabel::Model, MetricLabel::Backend],
+        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
         read: MetricSource::RecordHistogram(|record| Some(record.observed.chunk_tokens.snapshot())),
     },
     MetricDescriptor {
@@ -97,7 +111,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_phase_seconds",
         help: "Time of a stream, by phase. Source estimated: derived from other requests of the same backend.",
         kind: MetricKind::Histogram(PHASE_BOUNDS),
-        labels: &[MetricLabel::Backend, MetricLabel::RequestPhase, MetricLabel::PhaseSource],
+        labels: &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("phase", || RequestPhase::ALL.map(RequestPhase::as_str).to_vec()),
+            MetricLabel::fixed("source", || vec!["exact", "estimated"]),
+        ],
         read: MetricSource::Record(|record, emit| {
             let Some(backend) = record.backend() else { return };
             for span in RequestPhases::from_record(record).iter() {
@@ -112,15 +130,15 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Tokens as counted by the engine. Cached tokens are part of the input, reasoning tokens part of the output.",
         kind: MetricKind::Counter,
         labels: &[
-            MetricLabel::Model,
-            MetricLabel::TokenType,
-            MetricLabel::TokenSource,
-            MetricLabel::Tier,
+            MetricLabel::MODEL,
+            MetricLabel::TOKEN_TYPE,
+            MetricLabel::fixed("source", || vec!["exact", "continuous"]),
+            MetricLabel::TIER,
         ],
         read: MetricSource::Record(|record, emit| {
             let is_final = record.observed.usage_source == UsageSource::Exact;
             let source = if is_final { "exact" } else { "continuous" };
-            for (kind, count) in TOKEN_TYPES.iter().zip(record.engine_token_counts()) {
+            for (kind, count) in MetricLabel::TOKEN_TYPES.iter().zip(record.engine_token_counts()) {
                 if let Some(count) = count {
                     let labels = [record.model.as_str(), kind, source, record.tier.as_str()];
                     emit(&labels, count as f64);
@@ -132,7 +150,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_estimated_output_tokens_total",
         help: "Output tokens of responses without a token count, estimated from their events.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Model],
+        labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
             let is_estimated = record.observed.usage_source == UsageSource::Estimated;
             if let Some(tokens) = record.output_tokens().filter(|_| is_estimated) {
@@ -144,7 +162,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_wasted_tokens_total",
         help: "Output tokens of responses that the client did not receive completely.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Model, MetricLabel::WasteReason, MetricLabel::UsageSource],
+        labels: &[
+            MetricLabel::MODEL,
+            MetricLabel::fixed("reason", || vec!["cancelled", "failed"]),
+            MetricLabel::fixed("source", || UsageSource::ALL.map(UsageSource::as_str).to_vec()),
+        ],
         read: MetricSource::Record(|record, emit| {
             if let Some(tokens) = record.wasted_tokens() {
                 let is_cancelled = record.outcome == Outcome::Cancelled;
@@ -158,7 +180,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_usage_events_total",
         help: "Usage events that the gateway requested and the client did not, by result.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::UsageEvent],
+        labels: &[MetricLabel::fixed("result", || {
+            UsageEventOutcome::ALL.map(UsageEventOutcome::as_str).to_vec()
+        })],
         read: MetricSource::Record(|record, emit| {
             if let Some(event) = record.observed.usage_event {
                 emit(&[event.as_str()], 1.0);
@@ -166,6 +190,16 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
 ];
+
+fn emit_by_model_and_backend(
+    record: &RequestRecord,
+    value: Option<Duration>,
+    emit: MetricEmitter<'_>,
+) {
+    if let (Some(value), Some(backend)) = (value, record.backend()) {
+        emit(&[record.model.as_str(), backend.as_str()], value.as_secs_f64());
+    }
+}
 
 /// Emits the time from the request head to `at`, if the response is a stream and had this event.
 fn emit_time_to(record: &RequestRecord, at: Option<Instant>, emit: MetricEmitter<'_>) {

@@ -1,14 +1,22 @@
 //! Metrics of tenants: requests and tokens.
 
-use super::super::metric::{MetricDescriptor, MetricKind, MetricLabel, MetricSource, TOKEN_TYPES};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_core::access::TokenCharge;
+use tokenweir_core::metric_kind::MetricKind;
+
+/// A tenant of the keys file, or `_other` beyond the limit of labelled tenants.
+const TENANT: MetricLabel = MetricLabel::variable(
+    "tenant",
+    |known| known.tenants.clone(),
+    || "a tenant of the keys file, or `_other`".to_owned(),
+);
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "tokenweir_tenant_requests_total",
         help: "Requests with a valid API key, by tenant and outcome.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Tenant, MetricLabel::Outcome],
+        labels: &[TENANT, MetricLabel::OUTCOME],
         read: MetricSource::Record(|record, emit| {
             if let Some(principal) = &record.caller {
                 emit(&[principal.tenant_label(), record.outcome.as_str()], 1.0);
@@ -19,13 +27,13 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_tenant_tokens_total",
         help: "Tokens of requests with a valid API key, as they count towards limits. Estimated where the engine did not count.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::Tenant, MetricLabel::TokenType],
+        labels: &[TENANT, MetricLabel::TOKEN_TYPE],
         read: MetricSource::Record(|record, emit| {
             if let Some(principal) = &record.caller {
                 let TokenCharge { input, output } = TokenCharge::from_record(record);
                 let [.., cached, reasoning] = record.engine_token_counts();
                 let counts = [input, output, cached.unwrap_or(0), reasoning.unwrap_or(0)];
-                for (kind, count) in TOKEN_TYPES.iter().zip(counts) {
+                for (kind, count) in MetricLabel::TOKEN_TYPES.iter().zip(counts) {
                     emit(&[principal.tenant_label(), kind], count as f64);
                 }
             }

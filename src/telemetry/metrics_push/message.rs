@@ -2,10 +2,10 @@
 //! cumulative since the start of the process.
 
 use super::otlp_names::{attribute_name, otlp_name};
-use crate::telemetry::exemplar::Exemplar;
-use crate::telemetry::metric::{MetricDescriptor, MetricKind};
-use crate::telemetry::prometheus::{FamilyValue, Prometheus};
-use crate::telemetry::series::{MetricFamily, SeriesPoint};
+use crate::telemetry::metric::MetricDescriptor;
+use crate::telemetry::metrics_registry::exemplar::Exemplar;
+use crate::telemetry::metrics_registry::prometheus::{FamilyValue, Prometheus};
+use crate::telemetry::metrics_registry::series::{MetricFamily, SeriesPoint};
 use crate::telemetry::status::StatusSnapshot;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
@@ -17,6 +17,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use std::time::SystemTime;
+use tokenweir_core::metric_kind::MetricKind;
 
 /// Most points per message. A collector accepts 4 MiB over gRPC by default. A histogram point with
 /// all its exemplars has about 2 KiB.
@@ -163,7 +164,7 @@ fn build_attributes<'a>(
         value: Some(AnyValue { value: Some(any_value::Value::StringValue(value.to_owned())) }),
         ..KeyValue::default()
     };
-    let names = row.labels.iter().map(|label| label.name());
+    let names = row.labels.iter().map(|label| label.name);
     names.zip(values).filter(|(_, value)| !value.is_empty()).map(attribute).collect()
 }
 

@@ -7,26 +7,27 @@
 mod message;
 mod otlp_names;
 mod settings;
+mod stats;
 mod transport;
 
 #[cfg(test)]
 mod tests;
 
 pub use settings::{MetricsPushConfig, MetricsPushSettings};
+pub use stats::{MetricsPushCounts, MetricsPushStats};
+pub use transport::MetricsPushStartError;
 
 use super::Telemetry;
-use super::collector_client;
+use super::clients::collector_client;
 use super::otel::export::resource;
 use super::status::StatusSnapshot;
 use message::PushTimeRange;
 use opentelemetry_proto::tonic::resource::v1::Resource;
-use serde::Serialize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokenweir_core::clock;
 use tokenweir_net::supervise::{self, BackgroundTask};
-use tokenweir_net::tls::{OutboundTls, TlsError};
+use tokenweir_net::tls::OutboundTls;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -42,43 +43,12 @@ pub struct MetricsPushSource {
     pub since: SystemTime,
 }
 
-/// Pushes by result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct MetricsPushCounts {
-    /// Pushes that the collector accepted completely.
-    pub ok: u64,
-    /// Pushes that failed or timed out.
-    pub failed: u64,
-}
-
-/// Counts pushes. Clones share their counts.
-#[derive(Debug, Clone, Default)]
-pub struct MetricsPushStats(Arc<MetricsPushCounters>);
-
-#[derive(Debug, Default)]
-struct MetricsPushCounters {
-    ok: AtomicU64,
-    failed: AtomicU64,
-    is_failing: AtomicBool,
-}
-
 /// The running push task.
 #[derive(Debug)]
 pub struct MetricsPusher {
     outbound: Arc<OutboundTls>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
-}
-
-/// Why the metrics push cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum MetricsPushStartError {
-    /// The endpoint is not a URL.
-    #[error("the endpoint of the metrics push is not a valid URL")]
-    Endpoint(#[from] http::uri::InvalidUri),
-    /// The TLS files cannot be used.
-    #[error("the TLS files of the metrics push cannot be used")]
-    Tls(#[from] TlsError),
 }
 
 /// Longest duration of the last push.
@@ -170,35 +140,5 @@ impl MetricsPushTask {
             self.transport.send(request).await?;
         }
         Ok(())
-    }
-}
-
-// === impl Counter ===
-
-impl MetricsPushStats {
-    /// The counts so far.
-    pub fn counts(&self) -> MetricsPushCounts {
-        let MetricsPushCounters { ok, failed, .. } = &*self.0;
-        MetricsPushCounts { ok: ok.load(Ordering::Relaxed), failed: failed.load(Ordering::Relaxed) }
-    }
-
-    /// Counts a push. Logs the first failure and the recovery.
-    fn record_result(&self, result: Result<(), MetricsPushError>) {
-        let MetricsPushCounters { ok, failed, is_failing } = &*self.0;
-        let was_failing = is_failing.swap(result.is_err(), Ordering::Relaxed);
-        match result {
-            Ok(()) => {
-                ok.fetch_add(1, Ordering::Relaxed);
-                if was_failing {
-                    tracing::info!("metrics push recovered");
-                }
-            }
-            Err(error) => {
-                failed.fetch_add(1, Ordering::Relaxed);
-                if !was_failing {
-                    tracing::warn!(%error, "metrics push failed: trying again after each interval");
-                }
-            }
-        }
     }
 }

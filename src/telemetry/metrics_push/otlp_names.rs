@@ -3,7 +3,7 @@
 //! Prometheus translates an OTLP name and its unit back to the name on the metrics page, so that
 //! queries work for both.
 
-use crate::telemetry::metric::MetricKind;
+use tokenweir_core::metric_kind::MetricKind;
 
 /// The OTLP name and unit of a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]

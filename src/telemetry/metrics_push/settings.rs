@@ -1,7 +1,9 @@
 //! Settings of the metrics push: from the configuration, and from the standard `OTEL_*` variables
 //! for values that are not configured.
 
-use crate::telemetry::otel::environment::{OtelEnvironment, OtlpSignalVariables, invalid_value};
+use crate::telemetry::otel::settings::environment::{
+    OtelEnvironment, OtlpSignalVariables, invalid_value,
+};
 use crate::telemetry::otel::{OtelSettingsError, OtlpProtocol};
 use http::HeaderMap;
 use std::time::Duration;

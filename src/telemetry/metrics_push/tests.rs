@@ -5,12 +5,12 @@ use super::message::{self, PushTimeRange};
 use super::otlp_names;
 use super::*;
 use crate::backend::LabelledModel;
-use crate::telemetry::buckets::BucketOverrides;
 use crate::telemetry::catalog;
-use crate::telemetry::exposition::ExpositionFormat;
-use crate::telemetry::metric::{KnownLabelValues, MetricKind, MetricLabel};
+use crate::telemetry::metric::KnownLabelValues;
+use crate::telemetry::metrics_registry::BucketOverrides;
+use crate::telemetry::metrics_registry::ExpositionFormat;
+use crate::telemetry::metrics_registry::Prometheus;
 use crate::telemetry::otel::OtlpProtocol;
-use crate::telemetry::prometheus::Prometheus;
 use crate::telemetry::status::BackendStatusSnapshot;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
@@ -22,6 +22,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use tokenweir_core::histogram::BucketBounds;
+use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::fixtures::streamed;
 
 // === Translation by Prometheus ===
@@ -61,7 +62,7 @@ fn otlp_names_translate_back_to_exposition_names() {
         let otlp = otlp_names::otlp_name(row.name, row.kind);
         assert_eq!(prometheus_name(&otlp.name, otlp.unit, row.kind), row.name, "{otlp:?}");
         assert!(names.insert(otlp.name), "{} is not unique", row.name);
-        for name in row.labels.iter().copied().map(MetricLabel::name) {
+        for name in row.labels.iter().map(|label| label.name) {
             assert_eq!(label(otlp_names::attribute_name(name)), name);
         }
     }
@@ -121,7 +122,7 @@ fn prometheus_with_request() -> Prometheus {
         Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new());
     let record = streamed();
     prometheus.first_output(&record);
-    prometheus.finished(&record);
+    prometheus.finished(&[&record]);
     prometheus
 }
 
@@ -212,7 +213,7 @@ fn samples(metric: &Metric) -> Vec<(String, String)> {
                         "{{trace_id=\"{trace:032x}\",span_id=\"{span:016x}\"}} {value} {seconds}.{millis:03}"
                     );
                 }
-                let bucket_labels = crate::telemetry::exposition::bars(&bounds);
+                let bucket_labels = crate::telemetry::metrics_registry::exposition::bars(&bounds);
                 let mut cumulative = 0;
                 let buckets = bucket_labels.iter().zip(&point.bucket_counts).zip(exemplars);
                 for ((le, count), exemplar) in buckets {

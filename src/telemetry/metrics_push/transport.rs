@@ -1,7 +1,7 @@
 //! OTLP transports of the metrics push: gRPC and HTTP. A connection is reused by later pushes.
 
-use super::{MetricsPushSettings, MetricsPushStartError};
-use crate::telemetry::collector_client::{self, CollectorHttpClient, MAX_RESPONSE_BYTES};
+use super::settings::MetricsPushSettings;
+use crate::telemetry::clients::collector_client::{self, CollectorHttpClient, MAX_RESPONSE_BYTES};
 use crate::telemetry::otel::OtlpProtocol;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -16,7 +16,7 @@ use prost::Message;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_net::tls::OutboundTls;
+use tokenweir_net::tls::{OutboundTls, TlsError};
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
@@ -25,6 +25,17 @@ use tonic::transport::{Channel, Endpoint};
 pub(super) enum MetricsPushTransport {
     Grpc { client: MetricsServiceClient<Channel>, headers: MetadataMap },
     Http { client: Box<CollectorHttpClient>, url: Uri, headers: HeaderMap, is_gzip: bool },
+}
+
+/// Why the metrics push cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum MetricsPushStartError {
+    /// The endpoint is not a URL.
+    #[error("the endpoint of the metrics push is not a valid URL")]
+    Endpoint(#[from] http::uri::InvalidUri),
+    /// The TLS files cannot be used.
+    #[error("the TLS files of the metrics push cannot be used")]
+    Tls(#[from] TlsError),
 }
 
 /// Why a push failed.

@@ -1,11 +1,10 @@
 //! Span export: an OTLP exporter behind a bounded queue and a thread, with counts of the spans by
-//! result.
+//! result; and a check whether the collector accepts spans.
 
-use super::SpanSinkStartError;
-use super::environment::OtlpProtocol;
 use super::settings::TracingSettings;
-use crate::telemetry::collector_client::{self, OtlpHttpSender};
-use opentelemetry_otlp::{WithExportConfig, WithHttpConfig, WithTonicConfig};
+use super::settings::environment::OtlpProtocol;
+use crate::telemetry::clients::collector_client::{self, OtlpHttpSender};
+use opentelemetry_otlp::{ExporterBuildError, WithExportConfig, WithHttpConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{
@@ -15,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
-use tokenweir_net::tls::OutboundTls;
+use tokenweir_net::tls::{OutboundTls, TlsError};
 use tokio::runtime::Handle;
 use tonic::transport::Endpoint;
 
@@ -37,6 +36,26 @@ struct CountingExporter<E> {
     exporter: E,
     counts: Arc<SpanExportCounters>,
     is_failing: AtomicBool,
+}
+
+/// Why spans cannot be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum SpanSinkStartError {
+    /// No endpoint is configured, or tracing is disabled by a variable.
+    #[error("tracing is disabled: no collector endpoint is configured")]
+    TracingDisabled,
+    /// The exporter was started outside of a tokio runtime.
+    #[error("the span exporter must be started inside a tokio runtime")]
+    NoRuntime,
+    /// The endpoint is not a URL.
+    #[error("the collector endpoint of spans is not a valid URL")]
+    InvalidEndpoint(#[from] tonic::transport::Error),
+    /// The TLS files cannot be used.
+    #[error("the TLS files of the span export cannot be used")]
+    Tls(#[from] TlsError),
+    /// The exporter rejects its settings.
+    #[error("the span exporter could not be built")]
+    Exporter(#[from] ExporterBuildError),
 }
 
 /// Builds the OTLP exporter. The exporter reads headers from `OTEL_EXPORTER_OTLP_HEADERS`.
@@ -96,7 +115,27 @@ pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
     Resource::builder().with_service_name(service_name.to_owned()).build()
 }
 
-// === impl Counts ===
+// === impl TracingSettings ===
+
+impl TracingSettings {
+    /// Sends an empty export request to the endpoint, and returns why it failed. `None`: tracing is
+    /// disabled. Must be called inside a tokio runtime.
+    pub async fn reach(&self, limit: Duration) -> Option<Result<(), String>> {
+        self.endpoint.as_ref()?;
+        let settings = Self { timeout: limit, ..self.clone() };
+        let send = async {
+            let outbound = collector_client::outbound(&settings.security, settings.protocol);
+            let outbound = outbound.map_err(|error| error.to_string())?;
+            let exporter = exporter(&settings, &outbound);
+            let exporter = exporter.map_err(|error| error.to_string())?;
+            exporter.export(Vec::new()).await.map_err(|error| error.to_string())
+        };
+        let result = tokio::time::timeout(limit, send).await;
+        Some(result.unwrap_or_else(|_| Err(format!("no response within {limit:?}"))))
+    }
+}
+
+// === impl SpanExportCounters ===
 
 impl SpanExportCounters {
     /// Spans put into the queue.
@@ -218,7 +257,7 @@ mod tests {
     async fn export_and_count(exporter: GatedExporter, records: &[RequestRecord]) -> [u64; 5] {
         let sink = SpanSink::with_exporter(exporter, &TracingSettings::default());
         for record in records {
-            sink.finished(record);
+            sink.finished(&[record]);
         }
         let counts = sink.counts().clone();
         sink.shutdown().await;
@@ -240,7 +279,7 @@ mod tests {
         let settings = TracingSettings { batch, ..TracingSettings::default() };
         let exporter = GatedExporter { gate: Mutex::new(gate), accepts: true };
         let sink = SpanSink::with_exporter(exporter, &settings);
-        (0..10).for_each(|_| sink.finished(&streamed()));
+        (0..10).for_each(|_| sink.finished(&[&streamed()]));
         drop(gate_sender);
         let counts = sink.counts().clone();
         sink.shutdown().await;
@@ -295,7 +334,7 @@ mod tests {
                 let endpoint = Some(url.clone());
                 let settings = TracingSettings { endpoint, protocol, ..TracingSettings::default() };
                 let sink = SpanSink::start(&settings).unwrap();
-                sink.finished(&streamed());
+                sink.finished(&[&streamed()]);
                 let counts = sink.counts().clone();
                 let before = clock::now();
                 sink.shutdown_within(Duration::from_millis(500)).await;

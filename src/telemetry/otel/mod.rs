@@ -5,40 +5,26 @@
 //! tracing work is done while the request is in progress. A slow or absent collector costs spans,
 //! never latency.
 
-mod attributes;
-mod connectivity;
-mod conventions;
-pub(super) mod environment;
 pub(super) mod export;
-#[cfg(test)]
-mod golden_tests;
-mod inference;
-mod propagators;
-mod rolling_p99;
-mod settings;
-mod span_limits;
+mod sampling;
+pub(super) mod settings;
 mod spans;
-mod tail_sampling;
-#[cfg(test)]
-mod tests;
-mod viewer_profiles;
 
-pub use conventions::{Semconv, SpanConventions, ViewerProfile};
-pub use environment::{OtelSettingsError, OtlpProtocol};
-pub use export::SpanExportCounters;
+pub use export::{SpanExportCounters, SpanSinkStartError};
+pub use settings::environment::{OtelSettingsError, OtlpProtocol};
 pub use settings::{SpanBatchSettings, TracingConfig, TracingSettings};
-pub use span_limits::SpanLimits;
+pub use spans::conventions::{Semconv, SpanConventions, ViewerProfile};
+pub use spans::limits::SpanLimits;
 
-use crate::telemetry::collector_client;
-use opentelemetry_otlp::ExporterBuildError;
+use crate::telemetry::clients::collector_client;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
+use sampling::{ExportAllSampling, TailSampler};
 use std::sync::Arc;
 use std::time::Duration;
-use tail_sampling::{ExportAllSampling, TailSampler};
 use tokenweir_core::clock;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{RequestRecord, SampleReason};
-use tokenweir_net::tls::{OutboundTls, TlsError};
+use tokenweir_net::tls::OutboundTls;
 
 /// Longest wait of [`SpanSink::shutdown`] for the collector.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,26 +42,6 @@ pub struct SpanSink {
     tail_sampler: Option<Arc<TailSampler>>,
     style: Arc<SpanConventions>,
     limits: SpanLimits,
-}
-
-/// Why spans cannot be exported.
-#[derive(Debug, thiserror::Error)]
-pub enum SpanSinkStartError {
-    /// No endpoint is configured, or tracing is disabled by a variable.
-    #[error("tracing is disabled: no collector endpoint is configured")]
-    TracingDisabled,
-    /// The exporter was started outside of a tokio runtime.
-    #[error("the span exporter must be started inside a tokio runtime")]
-    NoRuntime,
-    /// The endpoint is not a URL.
-    #[error("the collector endpoint of spans is not a valid URL")]
-    InvalidEndpoint(#[from] tonic::transport::Error),
-    /// The TLS files cannot be used.
-    #[error("the TLS files of the span export cannot be used")]
-    Tls(#[from] TlsError),
-    /// The exporter rejects its settings.
-    #[error("the span exporter could not be built")]
-    Exporter(#[from] ExporterBuildError),
 }
 
 impl SpanSink {
@@ -143,21 +109,23 @@ impl Sink for SpanSink {
     fn judge(&self, record: &RequestRecord) -> Option<SampleReason> {
         record.trace.as_ref()?;
         let reason = self.tail_sampler.as_ref().and_then(|tail| tail.sample(record));
-        reason.or_else(|| tail_sampling::sample_head(record, self.export_all.as_deref()))
+        reason.or_else(|| sampling::sample_head(record, self.export_all.as_deref()))
     }
 
-    fn finished(&self, record: &RequestRecord) {
-        let Some(trace) = &record.trace else { return };
-        if record.sample_reason.is_none() && !(self.export_all.is_some() && trace.is_sampled) {
-            self.counts.add_filtered(spans::span_count(record));
-            return;
-        }
-        for mut span in spans::build_spans(record, trace, &self.style) {
-            self.limits.apply(&mut span);
-            // Counted first, so that the count of queued spans is never below the count of exported
-            // ones.
-            self.counts.add_queued(1);
-            self.processor.on_end(span);
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            let Some(trace) = &record.trace else { continue };
+            if record.sample_reason.is_none() && !(self.export_all.is_some() && trace.is_sampled) {
+                self.counts.add_filtered(spans::span_count(record));
+                continue;
+            }
+            for mut span in spans::build_spans(record, trace, &self.style) {
+                self.limits.apply(&mut span);
+                // Counted first, so that the count of queued spans is never below the count of
+                // exported ones.
+                self.counts.add_queued(1);
+                self.processor.on_end(span);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 //! The process is started for the first text, and restarted when it has ended or was too slow, at
 //! most once per second.
 
-use super::redactor::{PayloadTexts, to_json_line};
+use super::texts::PayloadTexts;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -50,7 +50,7 @@ impl CommandRedactor {
             self.start_process();
         }
         let process = self.process.as_ref()?;
-        let redacted = process.requests.send(to_json_line(texts)).ok().and_then(|()| {
+        let redacted = process.requests.send(texts.to_json_line()).ok().and_then(|()| {
             let response = process.responses.recv_timeout(timeout).ok();
             response.flatten()
         });

@@ -1,9 +1,9 @@
 //! A redactor server: the texts are posted as a JSON object, and the redacted object comes back
 //! with status 200.
 
-use super::PayloadSinkStartError;
-use super::redactor::PayloadTexts;
-use crate::telemetry::json_client::JsonHttpClient;
+use super::error::PayloadSinkStartError;
+use super::texts::PayloadTexts;
+use crate::telemetry::clients::json_client::JsonHttpClient;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 

@@ -9,21 +9,24 @@
 //! redactor did not return in time is counted and not written.
 
 mod command_redactor;
+mod error;
 mod http_redactor;
 mod patterns;
-pub mod redact;
+mod redact;
 mod redactor;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod texts;
 
+pub use error::PayloadSinkStartError;
 pub(super) use redactor::{PayloadRedactor, RedactedPayload};
 pub use settings::PayloadLogSettings;
 
 use super::rotating_file::{RotatingFile, RotatingFileCounters};
 use super::sanitize;
 use serde::Serialize;
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -63,15 +66,15 @@ pub struct PayloadLogCounts {
     pub redactor_failed: u64,
 }
 
-/// Why the payload log or the quality monitor cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum PayloadSinkStartError {
-    /// The file cannot be opened, or a thread or runtime cannot be created.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The URL is invalid or has no host.
-    #[error("`{0}` is not a valid URL; configure an absolute http URL")]
-    InvalidUrl(String),
+impl PayloadLogCounts {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 3] {
+        [
+            ("written", self.written),
+            ("dropped", self.dropped),
+            ("redactor_failed", self.redactor_failed),
+        ]
+    }
 }
 
 #[derive(Debug, Default)]
@@ -149,13 +152,15 @@ impl PayloadLog {
 }
 
 impl Sink for PayloadLog {
-    fn finished(&self, record: &RequestRecord) {
-        let prompt = record.prompt.as_ref().filter(|_| record.text_for.log);
-        let Some(prompt) = prompt.cloned() else { return };
-        let answer = record.observed.text_excerpt.clone().unwrap_or_default();
-        let job = PayloadLogJob { header: PayloadHeader::from_record(record), prompt, answer };
-        if self.job_queue.push(job, 1).is_err() {
-            self.counters.queue_full.fetch_add(1, Ordering::Relaxed);
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            let prompt = record.prompt.as_ref().filter(|_| record.text_for.log);
+            let Some(prompt) = prompt.cloned() else { continue };
+            let answer = record.observed.text_excerpt.clone().unwrap_or_default();
+            let job = PayloadLogJob { header: PayloadHeader::from_record(record), prompt, answer };
+            if self.job_queue.push(job, 1).is_err() {
+                self.counters.queue_full.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }

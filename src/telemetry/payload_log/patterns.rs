@@ -1,10 +1,25 @@
 //! The table of built-in redaction patterns: a regular expression per kind of private data, and a
 //! check of each match.
 
-use super::redact::RedactionKind;
 use regex::Regex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::sync::LazyLock;
+
+/// Kinds of private data that the built-in patterns redact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RedactionKind {
+    /// Email addresses.
+    Email,
+    /// Telephone numbers.
+    Phone,
+    /// Payment card numbers.
+    Card,
+    /// Keys, tokens and passwords.
+    Key,
+}
 
 /// One pattern of private data.
 pub(super) struct RedactionPattern {
@@ -22,6 +37,21 @@ pub(super) struct PatternMatch<'a> {
     pub(super) text: &'a str,
     pub(super) char_before: Option<char>,
     pub(super) char_after: Option<char>,
+}
+
+impl RedactionKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Email, Self::Phone, Self::Card, Self::Key];
+
+    /// The text that replaces private data of this kind.
+    pub(super) const fn placeholder(self) -> &'static str {
+        match self {
+            Self::Email => "[email]",
+            Self::Phone => "[phone]",
+            Self::Card => "[card]",
+            Self::Key => "[key]",
+        }
+    }
 }
 
 type PatternTable =

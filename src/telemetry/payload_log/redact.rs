@@ -5,24 +5,8 @@
 //! address, and in tool arguments escapes are themselves escaped. But a path such as `C:\notes`
 //! contains no escape. Everything that either pass finds is redacted.
 
-use super::patterns::{PATTERNS, PatternMatch, RedactionPattern};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use super::patterns::{PATTERNS, PatternMatch, RedactionKind, RedactionPattern};
 use std::ops::Range;
-
-/// Kinds of private data that the built-in patterns redact.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum RedactionKind {
-    /// Email addresses.
-    Email,
-    /// Telephone numbers.
-    Phone,
-    /// Payment card numbers.
-    Card,
-    /// Keys, tokens and passwords.
-    Key,
-}
 
 /// A text with its escapes decoded, and the source offset of each byte.
 struct UnescapedText {
@@ -30,21 +14,6 @@ struct UnescapedText {
     /// For each byte the offset of the character or escape that it came from. The last element is
     /// the length of the source.
     source_offsets: Vec<usize>,
-}
-
-impl RedactionKind {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Email, Self::Phone, Self::Card, Self::Key];
-
-    /// The text that replaces private data of this kind.
-    const fn placeholder(self) -> &'static str {
-        match self {
-            Self::Email => "[email]",
-            Self::Phone => "[phone]",
-            Self::Card => "[card]",
-            Self::Key => "[key]",
-        }
-    }
 }
 
 /// Replaces private data of these kinds. Returns the text and the number of replaced passages.

@@ -4,11 +4,12 @@
 //! It fails closed: if a redactor fails, the texts are discarded.
 
 use super::command_redactor::CommandRedactor;
+use super::error::PayloadSinkStartError;
 use super::http_redactor::HttpRedactor;
 use super::redact::redact;
-use super::settings::REDACTION_MARGIN_BYTES;
-use super::{PayloadLogSettings, PayloadSinkStartError};
-use serde::{Deserialize, Serialize};
+use super::settings::{PayloadLogSettings, REDACTION_MARGIN_BYTES};
+use super::texts::PayloadTexts;
+use serde::Serialize;
 use std::time::Duration;
 use tokenweir_core::openai::TextExcerpt;
 
@@ -17,13 +18,6 @@ use tokenweir_core::openai::TextExcerpt;
 pub(in crate::telemetry) struct PayloadRedactor {
     settings: PayloadLogSettings,
     external: Option<ExternalRedactor>,
-}
-
-/// The JSON object that redactors receive and return.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct PayloadTexts {
-    pub(super) prompt: String,
-    pub(super) answer: String,
 }
 
 /// Redacted texts.
@@ -87,13 +81,6 @@ impl PayloadRedactor {
         let redacted = prompt_count + answer_count;
         Some(RedactedPayload { texts, prompt_cut, answer_cut, redacted })
     }
-}
-
-/// The JSON object and a newline.
-pub(super) fn to_json_line(texts: &PayloadTexts) -> Vec<u8> {
-    let mut line = serde_json::to_vec(texts).unwrap_or_default();
-    line.push(b'\n');
-    line
 }
 
 /// Truncates `text` to `max_bytes`. If the text was cut before, its last [`REDACTION_MARGIN_BYTES`]

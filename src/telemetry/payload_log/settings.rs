@@ -1,6 +1,6 @@
 //! Configuration of the payload log.
 
-use super::redact::RedactionKind;
+use super::patterns::RedactionKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

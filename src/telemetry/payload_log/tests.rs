@@ -2,8 +2,9 @@
 
 use super::http_redactor::HttpRedactor;
 use super::redact::redact;
-use super::redactor::{PayloadTexts, truncate_text};
+use super::redactor::truncate_text;
 use super::settings::REDACTION_MARGIN_BYTES;
+use super::texts::PayloadTexts;
 use super::*;
 use std::fs;
 use std::io::Read;
@@ -39,7 +40,7 @@ fn written(
         record.prompt = Some(excerpt(prompt, settings.excerpt_bytes()));
         record.text_for.log = true;
         record.observed.text_excerpt = Some(excerpt(answer, settings.excerpt_bytes()));
-        log.finished(&record);
+        log.finished(&[&record]);
     }
     drop(guard);
     let text = fs::read_to_string(settings.file.as_ref().unwrap()).unwrap();
@@ -119,10 +120,10 @@ fn full_queue_drops_records_and_counts_them() {
     let log = PayloadLog { job_queue, counters: Arc::default() };
     let text_for = PayloadConsumers { log: true, quality: false };
     let record = RequestRecord { prompt: Some(TextExcerpt::new(8)), text_for, ..streamed() };
-    (0..3).for_each(|_| log.finished(&record));
-    log.finished(&streamed());
+    (0..3).for_each(|_| log.finished(&[&record]));
+    log.finished(&[&streamed()]);
     let text_for = PayloadConsumers { log: false, quality: true };
-    log.finished(&RequestRecord { text_for, ..record });
+    log.finished(&[&RequestRecord { text_for, ..record }]);
     assert_eq!(log.counter().counts().dropped, 2, "requests outside of the sample are not counted");
 }
 

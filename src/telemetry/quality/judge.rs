@@ -1,7 +1,7 @@
 //! Client of a judge server that scores responses. A failure of the judge costs only the score.
 
-use super::QualitySample;
-use crate::telemetry::json_client::JsonHttpClient;
+use super::sample::QualitySample;
+use crate::telemetry::clients::json_client::JsonHttpClient;
 use crate::telemetry::payload_log::PayloadSinkStartError;
 use futures_util::future::join_all;
 use serde::Deserialize;

@@ -9,6 +9,7 @@
 
 mod judge;
 mod model_trends;
+mod sample;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -16,14 +17,14 @@ mod trend;
 mod worker;
 
 pub use model_trends::ModelQuality;
+pub use sample::QualitySampleCounts;
 pub use settings::QualitySettings;
 
-use super::payload_log::{
-    self, PayloadHeader, PayloadRedactor, PayloadSinkStartError, RedactedPayload,
-};
-use super::rotating_file::{RotatingFile, RotatingFileCounters};
+use super::payload_log::{self, PayloadRedactor, PayloadSinkStartError};
+use super::rotating_file::RotatingFile;
 use judge::QualityJudge;
 use model_trends::QualityTrends;
+use sample::{QualityJob, QualitySampleCounters};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +33,7 @@ use std::time::{Duration, Instant};
 use tokenweir_core::batch_queue::BatchQueue;
 use tokenweir_core::clock;
 use tokenweir_core::observe::Sink;
-use tokenweir_core::openai::{Api, FinishReason, TextExcerpt};
+use tokenweir_core::openai::Api;
 use tokenweir_core::record::{Outcome, RequestRecord};
 use tokio::sync::watch;
 use worker::QualityWorker;
@@ -61,58 +62,6 @@ pub struct QualitySnapshot {
     pub models: Vec<ModelQuality>,
     /// Samples by result.
     pub samples: QualitySampleCounts,
-}
-
-/// Samples by result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct QualitySampleCounts {
-    /// Scored, or written to the file if no judge is configured.
-    pub done: u64,
-    /// Dropped, because the queue was full, the disk failed or the gateway shut down.
-    pub dropped: u64,
-    /// Dropped, because the redactor failed or was too slow.
-    pub redactor_failed: u64,
-    /// Not scored, because the judge failed or was too slow. The sample is still written to the
-    /// file, if one is configured.
-    pub judge_failed: u64,
-}
-
-#[derive(Debug, Default)]
-struct QualitySampleCounters {
-    done: AtomicU64,
-    dropped: AtomicU64,
-    redactor_failed: AtomicU64,
-    judge_failed: AtomicU64,
-    file_counters: Arc<RotatingFileCounters>,
-}
-
-/// A queued sample.
-struct QualityJob {
-    header: PayloadHeader,
-    prompt: TextExcerpt,
-    answer: TextExcerpt,
-    metadata: ResponseMetadata,
-}
-
-/// Properties of a response besides its text.
-#[derive(Debug, Serialize)]
-struct ResponseMetadata {
-    finish_reasons: Vec<Option<&'static str>>,
-    output_tokens: Option<u64>,
-    refused: bool,
-}
-
-/// A sample as the judge and the file receive it. The fields are in this order.
-#[derive(Debug, Serialize)]
-struct QualitySample<'a> {
-    #[serde(flatten)]
-    header: &'a PayloadHeader,
-    #[serde(flatten)]
-    payload: RedactedPayload,
-    #[serde(flatten)]
-    metadata: &'a ResponseMetadata,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    score: Option<f64>,
 }
 
 /// Most queued samples. Further ones are dropped and counted.
@@ -177,39 +126,28 @@ impl QualityMonitor {
 }
 
 impl Sink for QualityMonitor {
-    fn finished(&self, record: &RequestRecord) {
-        let generates = record.api.is_some_and(Api::generates);
-        let is_inspected = record.observed.uninspected_reason.is_none()
-            && !record.observed.finish_reasons.is_empty();
-        // Neither the length nor the text of an incomplete response shows how the model behaves.
-        if record.outcome != Outcome::Ok || !generates || !is_inspected {
-            return;
-        }
-        self.trends.record_response(record);
-        let prompt = record.prompt.as_ref().filter(|_| record.text_for.quality);
-        if let (Some(job_queue), Some(prompt)) = (&self.job_queue, prompt)
-            && job_queue.push(QualityJob::from_record(record, prompt.clone()), 1).is_err()
-        {
-            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            let generates = record.api.is_some_and(Api::generates);
+            let is_inspected = record.observed.uninspected_reason.is_none()
+                && !record.observed.finish_reasons.is_empty();
+            // Neither the length nor the text of an incomplete response shows how the model
+            // behaves.
+            if record.outcome != Outcome::Ok || !generates || !is_inspected {
+                continue;
+            }
+            self.trends.record_response(record);
+            let prompt = record.prompt.as_ref().filter(|_| record.text_for.quality);
+            if let (Some(job_queue), Some(prompt)) = (&self.job_queue, prompt)
+                && job_queue.push(QualityJob::from_record(record, prompt.clone()), 1).is_err()
+            {
+                self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }
 
-// === impl QualityJob, Running ===
-
-impl QualityJob {
-    fn from_record(record: &RequestRecord, prompt: TextExcerpt) -> Self {
-        let observed = &record.observed;
-        let finishes = observed.finish_reasons.iter();
-        let metadata = ResponseMetadata {
-            finish_reasons: finishes.map(|finish| finish.map(FinishReason::as_str)).collect(),
-            output_tokens: record.output_tokens(),
-            refused: record.is_model_refusal(),
-        };
-        let answer = observed.text_excerpt.clone().unwrap_or_default();
-        Self { header: PayloadHeader::from_record(record), prompt, answer, metadata }
-    }
-}
+// === impl QualityMonitorGuard ===
 
 impl Drop for QualityMonitorGuard {
     fn drop(&mut self) {

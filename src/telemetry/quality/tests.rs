@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use tokenweir_core::openai::TextExcerpt;
 use tokenweir_core::record::PayloadConsumers;
 use tokenweir_core::record::fixtures::streamed;
 
@@ -44,7 +45,7 @@ fn lines(
     let settings = QualitySettings { enabled: true, sample: 0.05, ..settings };
     let (quality, guard) = QualityMonitor::start(&settings, &texts()).unwrap().unwrap();
     for record in records {
-        quality.finished(record);
+        quality.finished(&[record]);
     }
     // Waits for all samples, because the time at shutdown is short and the machine may be busy.
     let is_over = |counts: QualitySampleCounts| {
@@ -171,7 +172,7 @@ fn full_queue_drops_samples_and_counts_them() {
     let trends = Arc::new(QualityTrends::new(Duration::from_hours(1), Duration::from_hours(2)));
     let job_queue = Some(Arc::new(BatchQueue::new(BATCH_LINGER, 1)));
     let quality = QualityMonitor { trends, job_queue, counters: Arc::default() };
-    (0..3).for_each(|_| quality.finished(&sampled("a", "b")));
+    (0..3).for_each(|_| quality.finished(&[&sampled("a", "b")]));
     assert_eq!(quality.vitals(clock::now()).samples.dropped, 2);
 }
 
@@ -190,7 +191,7 @@ fn unredacted_texts_are_neither_judged_nor_written() {
         ..QualitySettings::default()
     };
     let (quality, guard) = QualityMonitor::start(&settings, &texts).unwrap().unwrap();
-    quality.finished(&sampled("a", "b"));
+    quality.finished(&[&sampled("a", "b")]);
     drop(guard);
     let samples = quality.vitals(clock::now()).samples;
     assert_eq!(
@@ -227,7 +228,7 @@ fn snapshot_after(requests: &[(u64, bool)]) -> ModelQuality {
         record.timings.ended = Some(now);
         record.observed.usage.output = Some(*tokens);
         record.observed.is_refusal = *is_refusal;
-        quality.finished(&record);
+        quality.finished(&[&record]);
     }
     quality.vitals(now).models.remove(0)
 }

@@ -2,7 +2,8 @@
 //! file.
 
 use super::judge::QualityJudge;
-use super::{QualityJob, QualitySample, QualitySampleCounters, QualityTrends};
+use super::model_trends::QualityTrends;
+use super::sample::{QualityJob, QualitySample, QualitySampleCounters};
 use crate::telemetry::payload_log::PayloadRedactor;
 use crate::telemetry::rotating_file::RotatingFile;
 use crate::telemetry::sanitize;

@@ -20,9 +20,9 @@ fn last_minute_covers_only_requests_that_ended_in_it() {
     let epoch = epoch();
     let recent = RecentRequests::new(epoch);
     let at = |seconds| epoch + Duration::from_secs(seconds);
-    recent.finished(&ended(at(1)));
-    recent.finished(&RequestRecord { outcome: Outcome::Truncated, ..ended(at(58)) });
-    recent.finished(&RequestRecord { outcome: Outcome::Cancelled, ..ended(at(59)) });
+    recent.finished(&[&ended(at(1))]);
+    recent.finished(&[&RequestRecord { outcome: Outcome::Truncated, ..ended(at(58)) }]);
+    recent.finished(&[&RequestRecord { outcome: Outcome::Cancelled, ..ended(at(59)) }]);
     let minute = recent.last_minute(at(59));
     assert_eq!((minute.requests, minute.failed, minute.left), (3, 1, 1));
     assert_eq!((minute.output_tokens, minute.by_replica["vllm-0"]), (48, 3));
@@ -44,7 +44,7 @@ fn expired_windows_are_removed() {
     let epoch = epoch();
     let recent = RecentRequests::new(epoch);
     for minute in 0..100 {
-        recent.finished(&ended(epoch + Duration::from_mins(minute)));
+        recent.finished(&[&ended(epoch + Duration::from_mins(minute))]);
     }
     assert_eq!(recent.lock_state().windows.len(), 2);
 }
@@ -53,8 +53,8 @@ fn expired_windows_are_removed() {
 fn slow_requests_stay_listed_after_newer_requests() {
     let epoch = epoch();
     let recent = RecentRequests::new(epoch);
-    recent.finished(&RequestRecord { slow: Some(SlowCause::Stalled), ..ended(epoch) });
-    (0..100).for_each(|_| recent.finished(&ended(epoch)));
+    recent.finished(&[&RequestRecord { slow: Some(SlowCause::Stalled), ..ended(epoch) }]);
+    (0..100).for_each(|_| recent.finished(&[&ended(epoch)]));
     let listed = recent.ended();
     assert_eq!(listed.len(), MAX_LISTED_REQUESTS + 1);
     assert!(listed.is_sorted_by_key(|request| std::cmp::Reverse(request.number)));
@@ -64,11 +64,11 @@ fn slow_requests_stay_listed_after_newer_requests() {
 #[test]
 fn trace_id_is_listed_only_if_the_trace_is_sampled() {
     let recent = RecentRequests::new(epoch());
-    recent.finished(&RequestRecord { sample_reason: None, ..streamed() });
+    recent.finished(&[&RequestRecord { sample_reason: None, ..streamed() }]);
     assert_eq!(recent.ended()[0].trace_id, None);
-    recent.finished(&RequestRecord {
+    recent.finished(&[&RequestRecord {
         sample_reason: Some(tokenweir_core::record::SampleReason::Slow),
         ..streamed()
-    });
+    }]);
     assert_eq!(recent.ended()[0].trace_id, Some(streamed().trace.unwrap().trace_id));
 }

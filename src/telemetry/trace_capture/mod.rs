@@ -49,6 +49,13 @@ pub struct TraceCaptureCounts {
     pub dropped: u64,
 }
 
+impl TraceCaptureCounts {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 2] {
+        [("written", self.written), ("dropped", self.dropped)]
+    }
+}
+
 /// The writer thread. Dropping it writes the remaining lines.
 pub struct TraceCaptureGuard(
     #[expect(dead_code, reason = "dropping it ends the thread")] NonBlockingWriterGuard,
@@ -156,15 +163,18 @@ impl TraceCapture {
 }
 
 impl Sink for TraceCapture {
-    fn finished(&self, record: &RequestRecord) {
-        let Some(captured) = record.captured.as_ref().filter(|_| !is_client_error(record)) else {
-            return;
-        };
-        // Serializing a struct of texts and numbers cannot fail.
-        let line = self.build_line(record, captured);
-        let mut line = serde_json::to_string(&line).unwrap_or_default();
-        line.push('\n');
-        self.writer.give(line);
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            let Some(captured) = record.captured.as_ref().filter(|_| !is_client_error(record))
+            else {
+                continue;
+            };
+            // Serializing a struct of texts and numbers cannot fail.
+            let line = self.build_line(record, captured);
+            let mut line = serde_json::to_string(&line).unwrap_or_default();
+            line.push('\n');
+            self.writer.give(line);
+        }
     }
 }
 

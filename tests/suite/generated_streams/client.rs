@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir_core::headers::RequestId;
 use tokenweir_core::observe::{
-    BackendMonitor, Exchange, ExchangeRegistry, ObservedBody, PrefetchedBody, Sink,
+    BackendMonitor, Exchange, ExchangeRegistry, ObservedBody, PrefetchedBody, RecordReceiver,
 };
 use tokenweir_core::record::{BackendCondition, RecentEngineTimes, RequestOptions, RequestRecord};
 
@@ -156,13 +156,13 @@ struct Capture {
     first_outputs: Mutex<usize>,
 }
 
-impl Sink for Capture {
+impl RecordReceiver for Capture {
     fn first_output(&self, _: &RequestRecord) {
         *lock(&self.first_outputs) += 1;
     }
 
-    fn finished(&self, record: &RequestRecord) {
-        lock(&self.records).push(record.clone());
+    fn finished(&self, record: Box<RequestRecord>) {
+        lock(&self.records).push(*record);
     }
 }
 

@@ -18,12 +18,12 @@ use tokenweir::proxy::retry::{self, RetryController};
 use tokenweir::proxy::{BodyMemory, OverloadGuard, OverloadLimits, PayloadSampling, ProxyContext};
 use tokenweir::server::{self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerTls};
 use tokenweir::telemetry::Telemetry;
-use tokenweir::telemetry::buckets::BucketOverrides;
 use tokenweir::telemetry::decision_log::DecisionLog;
 use tokenweir::telemetry::metric::KnownLabelValues;
 use tokenweir::telemetry::metrics_push;
+use tokenweir::telemetry::metrics_registry::BucketOverrides;
+use tokenweir::telemetry::metrics_registry::Prometheus;
 use tokenweir::telemetry::payload_log;
-use tokenweir::telemetry::prometheus::Prometheus;
 use tokenweir::telemetry::quality::{self, QualityMonitor};
 use tokenweir::telemetry::recent_requests::RecentRequests;
 use tokenweir::telemetry::status::{RequestLogCounts, SpanCounts};
@@ -143,9 +143,11 @@ impl Sink for RecordingSink {
         record.trace.as_ref().filter(|trace| trace.is_sampled).map(|_| SampleReason::Sampled)
     }
 
-    fn finished(&self, record: &RequestRecord) {
-        // The test may have ended.
-        let _ = self.0.send(record.clone());
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            // The test may have ended.
+            let _ = self.0.send((*record).clone());
+        }
     }
 }
 

@@ -12,13 +12,17 @@ mod outcome;
 mod record_slot;
 mod usage_filters;
 
+mod sink;
+
 mod observer;
+
+mod attempt_response;
 
 mod exchange;
 
 mod observed_body;
 
-pub use exchange::{Exchange, Sink};
+pub use exchange::Exchange;
 pub use observed_body::{ObservedBody, ObservedBodyError, PrefetchedBody};
 pub use observer::ResponseObserver;
 pub use open_streams::{
@@ -26,3 +30,4 @@ pub use open_streams::{
     OpenStreamsSnapshot, RegisteredAbortHandle, ResponseAbortHandle, StallLimits, StreamInfo,
     StreamPhase, StreamPolicy, StreamRules,
 };
+pub use sink::{RecordReceiver, Sink};

@@ -209,7 +209,12 @@ impl ResponseObserver {
     }
 
     /// The observations so far.
-    pub fn observed(&mut self) -> &mut ObservedResponse {
+    pub fn observed(&self) -> &ObservedResponse {
+        &self.observed
+    }
+
+    /// The observations so far, to add to them.
+    pub(super) fn observed_mut(&mut self) -> &mut ObservedResponse {
         &mut self.observed
     }
 

@@ -1,6 +1,6 @@
 //! Tests of the settings that result from environment variables.
 
-use super::super::environment::{
+use super::environment::{
     ENDPOINT_VARIABLE, PROTOCOL_VARIABLE, RESOURCE_ATTRIBUTES_VARIABLE, SDK_DISABLED_VARIABLE,
     SERVICE_NAME_VARIABLE,
 };

@@ -66,6 +66,18 @@ impl FirstOutputWait {
 }
 
 impl RequestRecord {
+    /// The values of [`RequestRecord::phase`] of a request that ended before its response.
+    pub const UNFINISHED_PHASES: [&'static str; 8] = [
+        "upload",
+        "queued",
+        "routing",
+        "headers",
+        "engine_queue",
+        "prefill",
+        "unresponsive",
+        "decode",
+    ];
+
     /// The phase in which the request ended. A backend sends the head of a stream before it
     /// computes anything, so after the head the phase is what the request waited for.
     pub fn phase(&self) -> &'static str {

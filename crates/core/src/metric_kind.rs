@@ -1,0 +1,31 @@
+//! The kinds of metrics that Prometheus and OpenTelemetry share.
+
+/// The kind of a metric.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum MetricKind {
+    /// A value that only grows.
+    Counter,
+    /// A value that can go up and down.
+    Gauge,
+    /// Counts of values per bucket, with the default upper bounds of the buckets.
+    Histogram(&'static [f64]),
+}
+
+impl MetricKind {
+    /// The name in the exposition formats.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram(_) => "histogram",
+        }
+    }
+
+    /// The default upper bounds of the buckets. Empty unless the metric is a histogram.
+    pub const fn default_bounds(self) -> &'static [f64] {
+        match self {
+            Self::Counter | Self::Gauge => &[],
+            Self::Histogram(bounds) => bounds,
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The response of one attempt while it passes: its observer, its backend, and its entry among the
+//! open streams.
+
+use super::observer::{MIN_WRITE_STALL, ResponseObserver};
+use super::open_streams::{
+    BackendMonitor, InFlightGuard, ResponseAbortHandle, StreamEntry, StreamInfo, StreamPolicy,
+};
+use super::outcome::outcome;
+use super::sink::RecordReceiver;
+use crate::headers::media_type;
+use crate::openai::{Api, TextExcerpt};
+use crate::record::{RequestRecord, Stall, Termination};
+use bytes::Bytes;
+use http::header::CONTENT_ENCODING;
+use http::{HeaderMap, HeaderValue};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The response of one attempt. A failover discards it.
+#[derive(Default)]
+pub(super) struct AttemptResponse {
+    pub(super) backend: Option<Arc<dyn BackendMonitor>>,
+    /// `None` before the head.
+    pub(super) observer: Option<ResponseObserver>,
+    /// The entry among the open streams. `None`: the response is not an event stream.
+    pub(super) entry: Option<StreamEntry>,
+    /// When the client was handed a frame, if it has not asked for the next since.
+    written_at: Option<Instant>,
+    /// The end of the body has been processed.
+    body_ended: bool,
+}
+
+/// Most stalls that are recorded per stream.
+const MAX_RECORDED_STALLS: usize = 16;
+
+impl AttemptResponse {
+    /// Processes the head of the response.
+    pub(super) fn on_head(
+        &mut self,
+        record: &mut RequestRecord,
+        in_flight: &InFlightGuard,
+        policy: StreamPolicy,
+        headers: &HeaderMap,
+        now: Instant,
+    ) {
+        let mut observer = ResponseObserver::new(record.api.unwrap_or(Api::Other));
+        observer.measure_by(&in_flight.settings().scales);
+        observer.set_refusal_phrases(in_flight.settings().phrases.clone());
+        if let Some(prompt) = &record.prompt {
+            observer.capture_text(TextExcerpt::new(prompt.capacity()));
+        }
+        let is_identity = |value: &HeaderValue| value.as_bytes() == b"identity";
+        let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| !is_identity(value));
+        observer.on_head(media_type(headers), is_encoded);
+        // vLLM reports the usage of embeddings that are encoded as bytes in a header.
+        if let Some(metadata) = headers.get("metadata") {
+            observer.on_metadata(metadata.as_bytes(), now, &mut record.timings);
+        }
+        observer.remove_injected_usage(&record.options);
+        let is_stream = observer.observed().is_stream;
+        let open_stream =
+            |backend| in_flight.stream(backend, StreamInfo::from_record(record), policy, now);
+        self.entry = self.backend.clone().filter(|_| is_stream).map(open_stream);
+        self.observer = Some(observer);
+    }
+
+    /// Observes a chunk of the body. Returns the bytes to forward, which can be empty.
+    pub(super) fn on_data(
+        &mut self,
+        record: &mut RequestRecord,
+        receiver: &dyn RecordReceiver,
+        abort: Option<&ResponseAbortHandle>,
+        frame: Bytes,
+        now: Instant,
+    ) -> Bytes {
+        let Some(observer) = &mut self.observer else { return frame };
+        let had_output = record.timings.first_output.is_some();
+        let arrival = observer.on_data(&frame, now, &mut record.timings);
+        if let Some(entry) = &self.entry {
+            entry.pulse().on_bytes(now);
+            if arrival.outputs > 0 {
+                let stall = entry.pulse().on_output(now, arrival.gap);
+                record_stall(observer, stall);
+                entry.pulse().count(observer.observed().estimated_tokens);
+            }
+            if record.timings.terminal.is_some() {
+                record_stall(observer, entry.pulse().on_end(now));
+            }
+        }
+        if !had_output && record.timings.first_output.is_some() {
+            if let Some(backend) = &self.backend {
+                backend.on_first_output(now);
+            }
+            receiver.first_output(record);
+        }
+        let frame = observer.forward(frame);
+        record.bytes_out += frame.len() as u64;
+        self.written_at = Some(now);
+        if let Some(abort) = abort {
+            abort.on_write(now);
+        }
+        frame
+    }
+
+    /// The client's connection asks for more data: the write stall ends. `now` is called if the
+    /// client was handed a frame since the last call, and the result is whether it was.
+    pub(super) fn on_client_poll(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        let Some(written_at) = self.written_at.take() else { return false };
+        if let Some(observer) = &mut self.observer {
+            record_write_stall(observer, written_at, now());
+        }
+        if let Some(entry) = &self.entry {
+            entry.pulse().set_waits_for_backend(true);
+        }
+        true
+    }
+
+    /// The body ended in the way that HTTP framing demands.
+    pub(super) fn on_end(&mut self, record: &mut RequestRecord, now: impl FnOnce() -> Instant) {
+        let Self { observer, body_ended, .. } = self;
+        if let Some(observer) = observer.as_mut().filter(|_| !std::mem::replace(body_ended, true)) {
+            observer.on_end(now(), &mut record.timings);
+        }
+    }
+
+    /// The bytes that the usage filter held back.
+    pub(super) fn flush(&mut self, record: &mut RequestRecord) -> Bytes {
+        let rest = self.observer.as_mut().map(ResponseObserver::flush).unwrap_or_default();
+        record.bytes_out += rest.len() as u64;
+        rest
+    }
+
+    /// Whether the stream is between two events. False if the body is not observed.
+    pub(super) fn is_between_events(&self) -> bool {
+        self.observer.as_ref().is_some_and(ResponseObserver::is_between_events)
+    }
+
+    /// Whether forwarded frames can be shorter than received ones, because usage is removed.
+    pub(super) fn is_stripping(&self) -> bool {
+        self.observer.as_ref().is_some_and(ResponseObserver::is_stripping)
+    }
+
+    /// Completes the record with the observed response and determines the outcome.
+    pub(super) fn finalize_record(
+        &mut self,
+        record: &mut RequestRecord,
+        termination: Termination,
+        now: Instant,
+    ) {
+        let backend = self.backend.take();
+        if let Some(backend) = &backend {
+            record.condition = backend.condition(now);
+        }
+        let Some(mut observer) = self.observer.take() else { return };
+        if let Some(written_at) = self.written_at.take() {
+            record_write_stall(&mut observer, written_at, now);
+        }
+        if let Some(entry) = self.entry.take() {
+            record_stall(&mut observer, entry.pulse().on_end(now));
+        }
+        record.observed = observer.into_observed();
+        record.end = termination;
+        record.outcome = outcome(record);
+        if let Some(backend) = backend {
+            record.observed.scale_estimated_tokens(backend.tokens_per_event());
+            backend.on_answer(&record.observed);
+            record.recent = backend.recent_times();
+        }
+    }
+}
+
+/// Records a write stall if the client did not ask for data from `since` to `until`.
+fn record_write_stall(observer: &mut ResponseObserver, since: Instant, until: Instant) {
+    if until.saturating_duration_since(since) >= MIN_WRITE_STALL {
+        observer.on_write_stall(since, until);
+    }
+}
+
+fn record_stall(observer: &mut ResponseObserver, stall: Option<Stall>) {
+    let stalls = &mut observer.observed_mut().stalls;
+    if let Some(stall) = stall.filter(|_| stalls.len() < MAX_RECORDED_STALLS) {
+        stalls.push(stall);
+    }
+}

@@ -1,0 +1,210 @@
+//! One backend: its identity, its health and its load.
+
+use super::health::BackendHealth;
+use super::identity::BackendIdentity;
+use super::load::BackendLoad;
+use super::pool_membership::PoolMembership;
+use super::state::{Availability, BackendState, Health};
+use http::HeaderValue;
+use std::time::{Duration, Instant};
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
+use tokenweir_core::dialect::EngineKind;
+use tokenweir_core::record::BackendId;
+use tokenweir_core::resilience::{BreakerAction, CircuitBreakerSettings, FailureKind};
+use tokenweir_core::routing::{Candidate, PromptFingerprint};
+use tokenweir_net::idle_pool::IdlePool;
+use tokenweir_net::resource_exhaustion;
+
+/// One backend. A change of its health or its load is published to its pool.
+///
+/// In a large fleet the fields are not in the CPU caches, and each cache line that routing reads
+/// costs a miss. Routing reads the last fields of the identity and the first fields of the health
+/// and the load.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Backend {
+    /// The name, the address and the settings.
+    pub identity: BackendIdentity,
+    /// The state from health checks and scrapes, the circuit breaker, and whether it is drained.
+    pub health: BackendHealth,
+    /// The requests in flight, the estimates, and the stalls and gaps of streams.
+    pub load: BackendLoad,
+    membership: PoolMembership,
+    /// The idle connections to the backend.
+    pub idle_pool: IdlePool,
+}
+
+// === impl Backend ===
+
+impl Backend {
+    /// A backend of unknown health: it gets no requests before its first health check.
+    pub fn new(id: BackendId, address: BackendAddress, authorization: Option<HeaderValue>) -> Self {
+        let now = clock::now();
+        Self {
+            identity: BackendIdentity::new(id, address, authorization),
+            health: BackendHealth::new(CircuitBreakerSettings::default(), now),
+            load: BackendLoad::new(now),
+            membership: PoolMembership::none(now),
+            idle_pool: IdlePool::default(),
+        }
+    }
+
+    /// Sets whether the gateway may request usage that the client did not request.
+    pub fn with_usage_injection(self, may_inject_usage: bool) -> Self {
+        self.identity.set_usage_injection(may_inject_usage);
+        self
+    }
+
+    /// Sets the share of the requests relative to other backends. 0: no new requests.
+    pub fn with_weight(self, weight: u32) -> Self {
+        self.identity.set_weight(weight);
+        self
+    }
+
+    /// Sets when the circuit breaker ejects and re-admits the backend.
+    pub fn with_circuit_breaker(self, settings: CircuitBreakerSettings) -> Self {
+        Self { health: BackendHealth::new(settings, clock::now()), ..self }
+    }
+
+    /// Sets the age at which reported load has half its weight.
+    pub fn with_load_horizon(self, horizon: Duration) -> Self {
+        self.load.estimator.set_horizon(horizon);
+        self
+    }
+
+    /// Sets the share of streams, 0 to 1, for which the gateway requests usage in every event.
+    pub fn with_continuous_usage(self, share: f64) -> Self {
+        self.identity.set_continuous_usage_share(share);
+        self
+    }
+
+    /// The same backend as a member of a pool.
+    pub(super) fn with_membership(self, membership: PoolMembership) -> Self {
+        Self { membership, ..self }
+    }
+
+    /// Copies the settings that can change without a new backend.
+    pub(super) fn adopt_settings(&self, other: &Self) {
+        self.identity.adopt_settings(&other.identity);
+        self.health.breaker.set(other.health.breaker.settings());
+        self.load.estimator.set_horizon(other.load.estimator.horizon());
+    }
+
+    /// The share of the requests relative to other backends. 0 while the backend is drained.
+    pub fn weight(&self) -> u32 {
+        if self.health.is_drained() { 0 } else { self.identity.weight() }
+    }
+
+    /// Whether the backend may be sent new requests, and if not, why.
+    pub fn availability(&self, now: Instant) -> Availability {
+        self.health.availability(self.identity.weight(), now)
+    }
+
+    /// Whether the gateway adds `include_usage` to requests without it. True only for servers that
+    /// are known to send usage in a separate event, which the gateway can remove.
+    pub fn should_inject_usage(&self) -> bool {
+        self.identity.may_inject_usage()
+            && self.health.server_kind().is_some_and(EngineKind::sends_usage_event)
+    }
+
+    /// The share of streams, among those with requested usage, for which the gateway requests usage
+    /// in every event. 0 for servers other than vLLM. 0 also until a stream has shown that the
+    /// server sends usage only on request: before that the gateway cannot tell which usage to
+    /// remove from the response.
+    pub fn continuous_usage_share(&self) -> f64 {
+        let is_known = self.load.stream_profile.has_usage_on_request_only();
+        let is_vllm = || self.health.server_kind() == Some(EngineKind::Vllm);
+        if is_known && is_vllm() { self.identity.continuous_usage_share() } else { 0.0 }
+    }
+
+    /// Drains or undrains the backend. A drained backend finishes its requests and gets no new
+    /// ones. Returns whether the state changed.
+    pub(super) fn set_drained(&self, is_drained: bool) -> bool {
+        let is_change = self.health.set_drained(is_drained);
+        if is_change {
+            let id = &self.identity.id;
+            tracing::info!(backend = %id, is_drained, "operator drained or undrained backend");
+            self.on_change(clock::now());
+        }
+        is_change
+    }
+
+    /// Marks the backend down after a failed connection, and requests a health check at once. The
+    /// backend gets no requests until a health check passes.
+    pub fn mark_down(&self, reason: &str) {
+        self.update_state(|state| {
+            state.health = Health::Down;
+            state.reason = Some(reason.into());
+        });
+        self.health.request_check();
+    }
+
+    /// Handles a failed request: applies the breaker action of the failure. `why` is for the log.
+    pub fn on_failure(&self, failure: FailureKind, why: &str, now: Instant) {
+        match failure.effect() {
+            BreakerAction::Nothing => {}
+            BreakerAction::MarkDown => self.mark_down(why),
+            BreakerAction::RefreshModels => self.health.mark_models_stale(),
+            action => {
+                self.health.apply_to_breaker(action, &self.identity.id, why, now);
+                self.health.request_check();
+                self.on_change(now);
+            }
+        }
+    }
+
+    /// Handles the start of a response: closes a half-open circuit breaker.
+    pub fn on_response_started(&self, now: Instant) {
+        if self.health.breaker.on_answer(now) {
+            tracing::info!(backend = %self.identity.id, "backend re-admitted: slow start begins");
+            self.on_change(now);
+        }
+    }
+
+    /// The gateway lacked resources for a health check. The previous state stays valid.
+    pub(super) fn on_check_skipped(&self, problem: &str) {
+        resource_exhaustion::warn_rate_limited(problem);
+        self.update_state(|state| {
+            if state.health == Health::Unknown {
+                state.reason = Some(problem.into());
+            }
+        });
+    }
+
+    pub(super) fn update_state(&self, change: impl Fn(&mut BackendState)) {
+        self.health.update_state(change);
+        self.on_change(clock::now());
+    }
+
+    /// Sets the index in the pool.
+    pub(super) fn set_position(&self, position: usize) {
+        self.membership.set_position(position);
+        self.publish_load_hint(clock::now());
+    }
+
+    /// Publishes the load hint and wakes queued requests. Called after every change that may affect
+    /// routing.
+    pub(super) fn on_change(&self, now: Instant) {
+        self.publish_load_hint(now);
+        self.membership.notify_capacity();
+    }
+
+    /// Publishes the load hint to the candidate sampler.
+    pub(super) fn publish_load_hint(&self, now: Instant) {
+        self.membership.publish_load_hint(now, || {
+            let is_excluded =
+                !self.health.is_serving() || self.weight() == 0 || self.health.breaker.is_shut(now);
+            (!is_excluded).then(|| self.candidate(&PromptFingerprint::default(), now))
+        });
+    }
+
+    /// The load and cost estimates of the backend for this prompt.
+    pub(super) fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
+        Candidate {
+            weight: self.weight(),
+            key: self.identity.id_hash,
+            ..self.load.estimator.candidate(prompt, now)
+        }
+    }
+}

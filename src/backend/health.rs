@@ -1,0 +1,274 @@
+//! The health of a backend: its state from health checks and scrapes, its circuit breaker, and
+//! whether an operator has drained it.
+
+use super::state::{Availability, BackendState, Health};
+use arc_swap::{ArcSwap, Guard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use tokenweir_core::dialect::EngineKind;
+use tokenweir_core::model::ServedModel;
+use tokenweir_core::record::BackendId;
+use tokenweir_core::resilience::{BreakerAction, CircuitBreaker, CircuitBreakerSettings};
+use tokio::sync::{Notify, SetOnce, watch};
+
+/// The health of a backend.
+#[derive(Debug)]
+#[repr(C)] // the fields that routing reads of each candidate come first
+pub struct BackendHealth {
+    /// Copy of [`BackendState::is_serving`]: routing reads it for many backends per request.
+    is_serving: AtomicBool,
+    is_drained: AtomicBool,
+    /// The backend rejected a model that it had listed, so the known list may be out of date.
+    is_model_list_stale: AtomicBool,
+    /// Ejects the backend when it fails requests.
+    pub breaker: CircuitBreaker,
+    state: ArcSwap<BackendState>,
+    /// Boxed, so that the fields of the load follow in the next cache lines.
+    signals: Box<HealthSignals>,
+}
+
+/// Signals from and to the health checker.
+#[derive(Debug)]
+struct HealthSignals {
+    /// Requests a health check before the interval is over.
+    check_requested: Notify,
+    first_check_completed: SetOnce<()>,
+    /// Whether the health checker declared the backend down. A failed connection alone does not.
+    declared_down: watch::Sender<bool>,
+}
+
+impl BackendHealth {
+    /// Unknown health, with a closed circuit breaker.
+    pub(super) fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
+        Self {
+            is_serving: AtomicBool::new(false),
+            is_drained: AtomicBool::new(false),
+            is_model_list_stale: AtomicBool::new(false),
+            breaker: CircuitBreaker::new(settings, now),
+            state: ArcSwap::default(),
+            signals: Box::new(HealthSignals {
+                check_requested: Notify::new(),
+                first_check_completed: SetOnce::new(),
+                declared_down: watch::Sender::new(false),
+            }),
+        }
+    }
+
+    /// The current state.
+    pub fn state(&self) -> Arc<BackendState> {
+        self.state.load_full()
+    }
+
+    /// The current state, for a short use: the guard is not to be stored.
+    pub(super) fn load_state(&self) -> Guard<Arc<BackendState>> {
+        self.state.load()
+    }
+
+    /// The kind of the inference server, if known.
+    pub fn server_kind(&self) -> Option<EngineKind> {
+        self.state.load().server_kind()
+    }
+
+    /// Whether the backend is up and awake.
+    pub(super) fn is_serving(&self) -> bool {
+        self.is_serving.load(Ordering::Acquire)
+    }
+
+    /// Whether an operator has drained the backend.
+    pub fn is_drained(&self) -> bool {
+        self.is_drained.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether an operator has drained the backend. Returns whether that changed.
+    pub(super) fn set_drained(&self, is_drained: bool) -> bool {
+        self.is_drained.swap(is_drained, Ordering::Relaxed) != is_drained
+    }
+
+    /// Whether a backend with this configured weight may be sent new requests, and if not, why.
+    pub(super) fn availability(&self, weight: u32, now: Instant) -> Availability {
+        let state = self.state.load();
+        match state.health {
+            _ if self.is_drained() => Availability::Drained,
+            Health::Unknown => Availability::Unknown,
+            Health::Down => Availability::Down,
+            Health::Up if state.is_asleep() => Availability::Asleep,
+            Health::Up if weight == 0 => Availability::ZeroWeight,
+            Health::Up if self.breaker.is_ejected(now) => Availability::Ejected,
+            Health::Up => Availability::Available,
+        }
+    }
+
+    pub(super) fn update_state(&self, change: impl Fn(&mut BackendState)) {
+        self.state.rcu(|state| {
+            let mut next = BackendState::clone(state);
+            change(&mut next);
+            next.with_summary()
+        });
+        // Concurrent updates may store their flags out of order: repeat until the state is stable.
+        loop {
+            let state = self.state.load();
+            self.is_serving.store(state.is_serving(), Ordering::Release);
+            if Arc::ptr_eq(&state, &self.state.load()) {
+                break;
+            }
+        }
+    }
+
+    /// Applies the action of a failed request to the circuit breaker. `id` and `why` are for the
+    /// log.
+    pub(super) fn apply_to_breaker(
+        &self,
+        action: BreakerAction,
+        id: &BackendId,
+        why: &str,
+        now: Instant,
+    ) {
+        match action {
+            BreakerAction::CountFailure if self.breaker.on_failure(now) => {
+                tracing::warn!(backend = %id, why, "backend ejected: too many requests failed");
+            }
+            BreakerAction::Eject if self.breaker.on_death(now) => {
+                tracing::warn!(backend = %id, why, "backend ejected: its engine is dead");
+            }
+            BreakerAction::Drain if self.breaker.on_drain(now) => {
+                tracing::warn!(backend = %id, why, "backend ejected: it aborts its requests");
+            }
+            BreakerAction::BackOff => self.breaker.on_overload(now),
+            _ => {}
+        }
+    }
+
+    /// Requests a health check at once.
+    pub(super) fn request_check(&self) {
+        self.signals.check_requested.notify_one();
+    }
+
+    /// Waits until a health check is requested.
+    pub(super) async fn wait_check_requested(&self) {
+        self.signals.check_requested.notified().await;
+    }
+
+    /// Requests a new model list, because the backend rejected a model that it had listed.
+    pub fn mark_models_stale(&self) {
+        if !self.is_model_list_stale.swap(true, Ordering::Relaxed) {
+            self.request_check();
+        }
+    }
+
+    /// Whether the backend rejected a model of the known list.
+    pub(super) fn is_model_list_stale(&self) -> bool {
+        self.is_model_list_stale.load(Ordering::Relaxed)
+    }
+
+    /// Whether a new model list differs from the known one. The known list is not stale any more.
+    pub(super) fn has_new_models(&self, models: &[ServedModel]) -> bool {
+        self.is_model_list_stale.store(false, Ordering::Relaxed);
+        let known = self.state.load().models.clone();
+        !known.is_some_and(|known| ServedModel::are_equivalent(&known, models))
+    }
+
+    /// Records whether the health checker declared the backend down.
+    pub(super) fn set_declared_down(&self, is_down: bool) {
+        self.signals.declared_down.send_replace(is_down);
+    }
+
+    /// Waits until the health checker declares the backend down.
+    pub async fn wait_declared_down(&self) {
+        // The sender lives as long as `self`, so this cannot fail.
+        let _ = self.signals.declared_down.subscribe().wait_for(|is_down| *is_down).await;
+    }
+
+    /// Records that a health check has completed.
+    pub(super) fn on_check_completed(&self) {
+        // Fails after the first check, which has set it.
+        let _ = self.signals.first_check_completed.set(());
+    }
+
+    /// Waits until the first health check has completed.
+    pub async fn wait_first_check(&self) {
+        self.signals.first_check_completed.wait().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::LoadSample;
+    use futures_util::FutureExt;
+    use serde_json::json;
+    use tokenweir_core::clock;
+    use tokenweir_core::dialect::EngineLoad;
+
+    fn health() -> BackendHealth {
+        BackendHealth::new(CircuitBreakerSettings::default(), clock::now())
+    }
+
+    fn set_health(health: &BackendHealth, value: Health) {
+        health.update_state(|state| state.health = value);
+    }
+
+    #[test]
+    fn only_a_backend_that_is_up_and_awake_serves() {
+        let health = health();
+        assert!(!health.is_serving(), "its health is unknown");
+        set_health(&health, Health::Up);
+        assert!(health.is_serving());
+        let asleep = EngineLoad { awake: Some(0.0), ..EngineLoad::default() };
+        let sample = LoadSample { load: asleep, scraped_at: clock::now() };
+        health.update_state(|state| state.sample = Some(sample));
+        assert!(!health.is_serving());
+        health.update_state(|state| state.sample = None);
+        set_health(&health, Health::Down);
+        assert!(!health.is_serving());
+    }
+
+    #[test]
+    fn a_drained_backend_is_drained_whatever_its_health_is() {
+        let (health, now) = (health(), clock::now());
+        assert_eq!(health.availability(1, now), Availability::Unknown);
+        assert!(health.set_drained(true) && !health.set_drained(true));
+        for value in [Health::Unknown, Health::Up, Health::Down] {
+            set_health(&health, value);
+            assert_eq!(health.availability(1, now), Availability::Drained);
+        }
+        assert!(health.set_drained(false));
+        assert_eq!(health.availability(1, now), Availability::Down);
+    }
+
+    #[test]
+    fn a_backend_of_weight_zero_or_with_an_open_breaker_is_not_available() {
+        let (health, now) = (health(), clock::now());
+        set_health(&health, Health::Up);
+        assert_eq!(health.availability(1, now), Availability::Available);
+        assert_eq!(health.availability(0, now), Availability::ZeroWeight);
+        health.apply_to_breaker(BreakerAction::Eject, &BackendId::new("a"), "died", now);
+        assert_eq!(health.availability(1, now), Availability::Ejected);
+    }
+
+    #[test]
+    fn a_rejected_model_requests_one_check_until_the_list_arrives() {
+        let health = health();
+        let requested = || health.wait_check_requested().now_or_never().is_some();
+        health.mark_models_stale();
+        assert!(health.is_model_list_stale() && requested());
+        health.mark_models_stale();
+        assert!(!requested(), "it was requested before");
+        let models = [ServedModel::from_entry(&json!({ "id": "a" })).unwrap()];
+        assert!(health.has_new_models(&models) && !health.is_model_list_stale());
+        health.update_state(|state| state.models = Some(models.clone().into()));
+        assert!(!health.has_new_models(&models), "the list is known");
+    }
+
+    #[test]
+    fn the_waits_end_with_the_first_check_and_when_the_backend_is_declared_down() {
+        let health = health();
+        assert!(health.wait_first_check().now_or_never().is_none());
+        health.on_check_completed();
+        health.on_check_completed();
+        assert!(health.wait_first_check().now_or_never().is_some());
+        assert!(health.wait_declared_down().now_or_never().is_none());
+        health.set_declared_down(true);
+        assert!(health.wait_declared_down().now_or_never().is_some());
+    }
+}

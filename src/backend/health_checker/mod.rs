@@ -1,0 +1,404 @@
+//! The health checker of one backend: it polls `/health` and `/metrics`, and less often
+//! `/v1/models` and `/version`, and publishes the results. It sends one request at a time, so a
+//! slow backend never gets two health checks at once.
+
+mod engine_progress;
+mod models;
+mod scrape_interval;
+pub(super) mod supervisor;
+mod wake;
+
+use super::pool::BackendPool;
+use super::{Backend, BackendIdentity, Health, LoadSample, recent_times};
+use engine_progress::EngineProgress;
+use http::StatusCode;
+use models::ModelListRefresh;
+use schemars::JsonSchema;
+use scrape_interval::BackendActivity;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir_core::dialect::{self, EngineLoad};
+use tokenweir_core::engine_metrics::{self, EngineMetricSet, ScrapeError};
+use tokenweir_core::{clock, units};
+use tokenweir_net::client::HttpClient;
+use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
+use wake::{WakeReason, wait_next_check};
+
+/// How the gateway scrapes the metrics of backends and checks their health.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScrapeSettings {
+    /// Time between two scrapes of a backend under load. In large fleets it is at least 1 ms times
+    /// the number of backends, which is 1 s for 1,000 backends, to limit the total to 1,000 scrapes
+    /// per second.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub min_interval: Duration,
+    /// Time between two scrapes of an idle backend.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub max_interval: Duration,
+    /// Timeout of one scrape or health check.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub timeout: Duration,
+    /// Maximum size of a response to a scrape or to `/v1/models`, in bytes. A longer response is a
+    /// failure.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
+    pub max_page: usize,
+}
+
+impl Default for ScrapeSettings {
+    /// 100 ms under load and 5 s when idle. Timeout 2 s. At most 4 MiB per response.
+    fn default() -> Self {
+        Self {
+            min_interval: Duration::from_millis(100),
+            max_interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(2),
+            max_page: 4 << 20,
+        }
+    }
+}
+
+/// Receives the results of scrapes, for the gateway's own metrics.
+pub trait ScrapeObserver: Send + Sync + 'static {
+    /// A scrape ended after `took`. `error` is `None` if it succeeded.
+    fn on_scrape(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>);
+}
+
+/// Min time between two checks of a backend, also after failed requests.
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Time between two requests for `/health` while scrapes succeed. A failed request causes one at
+/// once. Scrapes do not replace it, because vLLM serves its metrics while its engine is dead.
+const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Consecutive checks without an HTTP status after which a backend that was up is down: an engine
+/// under load may answer `/health` late. A refused connection or an error status counts at once.
+const UNHEALTHY_THRESHOLD: u32 = 3;
+
+/// Checks a backend of the pool until the future is dropped.
+pub async fn run(
+    pool: Arc<BackendPool>,
+    backend: Arc<Backend>,
+    client: HttpClient,
+    settings: ScrapeSettings,
+    scrape_observer: Arc<dyn ScrapeObserver>,
+) {
+    let mut checker = HealthChecker::new(pool, backend, client, settings, scrape_observer);
+    loop {
+        checker.check().await;
+        checker.rotate_gap_window();
+        checker.backend.health.on_check_completed();
+        checker.wait_until_next_check().await;
+    }
+}
+
+struct HealthChecker {
+    /// Receives the models that the backend lists.
+    pool: Arc<BackendPool>,
+    backend: Arc<Backend>,
+    /// Origin of the time grid to which the checks of all backends are aligned.
+    alignment_origin: Instant,
+    fetcher: PageFetcher,
+    settings: ScrapeSettings,
+    scrape_observer: Arc<dyn ScrapeObserver>,
+    /// Path of its metrics page.
+    metrics_path: &'static str,
+    /// Whether to try the other known paths if `metrics_path` fails.
+    should_discover_metrics_path: bool,
+    /// Whether missing metrics have been logged since the last start of the backend.
+    has_checked_signals: bool,
+    /// Number of consecutive failed health checks.
+    consecutive_failures: u32,
+    /// When `/health` last passed. `None`: the next check requests `/health`.
+    last_healthy_at: Option<Instant>,
+    models: ModelListRefresh,
+    gap_window_started_at: Instant,
+    /// No scrape before this time.
+    scrape_backoff_until: Instant,
+    /// Whether the last two scrapes differ.
+    has_load_changed: bool,
+    engine_progress: EngineProgress,
+    /// The interval before the next check, without jitter.
+    interval: Duration,
+}
+
+impl HealthChecker {
+    fn new(
+        pool: Arc<BackendPool>,
+        backend: Arc<Backend>,
+        client: HttpClient,
+        settings: ScrapeSettings,
+        scrape_observer: Arc<dyn ScrapeObserver>,
+    ) -> Self {
+        let BackendIdentity { address, authorization: key, .. } = &backend.identity;
+        let (timeout, max_page) = (settings.timeout, settings.max_page);
+        let fetcher = PageFetcher::new(client, address.clone(), key.as_ref(), timeout, max_page);
+        let now = clock::now();
+        Self {
+            pool,
+            backend,
+            alignment_origin: clock::epoch(),
+            fetcher,
+            settings,
+            scrape_observer,
+            metrics_path: dialect::PATHS[0],
+            should_discover_metrics_path: true,
+            has_checked_signals: false,
+            consecutive_failures: 0,
+            last_healthy_at: None,
+            models: ModelListRefresh::default(),
+            gap_window_started_at: now,
+            scrape_backoff_until: now,
+            has_load_changed: false,
+            engine_progress: EngineProgress::default(),
+            interval: settings.min_interval,
+        }
+    }
+
+    fn rotate_gap_window(&mut self) {
+        let now = clock::now();
+        if now.saturating_duration_since(self.gap_window_started_at) >= recent_times::GAP_WINDOW {
+            self.gap_window_started_at = now;
+            self.backend.load.recent_gaps.rotate();
+        }
+    }
+
+    /// Waits for the next check: for the interval, or less after a first or failed request.
+    async fn wait_until_next_check(&mut self) {
+        let started_at = clock::now();
+        let ScrapeSettings { min_interval, max_interval, .. } = self.settings;
+        let min_interval =
+            scrape_interval::min_interval_for_fleet(min_interval, self.pool.backend_count());
+        self.interval = scrape_interval::next_interval(
+            self.interval,
+            self.activity().scrape_urgency(),
+            min_interval,
+            max_interval,
+        );
+        let since_origin = started_at.saturating_duration_since(self.alignment_origin);
+        let jittered = scrape_interval::with_jitter(self.interval, fastrand::f64());
+        let pause = scrape_interval::align_to_grid(since_origin, jittered).max(MIN_CHECK_INTERVAL);
+        match wait_next_check(
+            &self.backend,
+            pause,
+            scrape_interval::with_jitter(min_interval, fastrand::f64()),
+        )
+        .await
+        {
+            WakeReason::IntervalElapsed => {}
+            WakeReason::FirstRequest => self.interval = min_interval,
+            WakeReason::RequestFailed => {
+                // A successful scrape does not prove health, so `/health` is requested again.
+                self.last_healthy_at = None;
+                // Each failed request wakes this task: limit the rate of checks.
+                tokio::time::sleep_until((started_at + MIN_CHECK_INTERVAL).into()).await;
+            }
+        }
+    }
+
+    fn activity(&self) -> BackendActivity {
+        let state = self.backend.health.state();
+        let load = state.sample.map(|sample| sample.load).unwrap_or_default();
+        BackendActivity {
+            in_flight: self.backend.load.in_flight(),
+            has_waiting_requests: load.waiting.is_some_and(|waiting| waiting >= 1.0),
+            kv_usage: load.kv_usage.unwrap_or(0.0),
+            has_changed: self.has_load_changed,
+            is_down: state.health != Health::Up,
+        }
+    }
+
+    async fn check(&mut self) {
+        let now = clock::now();
+        self.backend.idle_pool.close_expired(self.fetcher.idle_timeout(), now);
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < HEALTH_CHECK_INTERVAL;
+        let was_healthy = self.last_healthy_at.is_some_and(is_recent);
+        // After a recent `/health`, a scrape that is answered in time is enough.
+        if was_healthy && self.backend.health.state().health == Health::Up && self.scrape().await {
+            self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
+            return self.check_engine_progress();
+        }
+        let health = self.fetcher.get("/health").await.map(|(status, _)| status);
+        match health {
+            Ok(StatusCode::OK) => self.on_healthy().await,
+            Ok(status) => self.on_unhealthy(&format!("/health answered {}", status.as_u16()), true),
+            Err(FetchError::Connect(reason)) => self.on_unhealthy(&reason, true),
+            // The gateway lacks sockets or ports: the state of the backend does not change.
+            Err(FetchError::Exhausted(problem)) => self.backend.on_check_skipped(&problem),
+            Err(error) => self.on_unhealthy(&format!("/health: {error:?}"), false),
+        }
+    }
+
+    async fn on_healthy(&mut self) {
+        self.consecutive_failures = 0;
+        self.last_healthy_at = Some(clock::now());
+        self.scrape().await;
+        self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
+        if self.excessive_standstill().is_some() {
+            return self.check_engine_progress();
+        }
+        let previous = self.backend.health.state().health;
+        if previous == Health::Down {
+            self.backend.health.breaker.on_recovery(clock::now());
+        }
+        self.backend.update_state(|state| {
+            state.health = Health::Up;
+            state.reason = None;
+        });
+        self.backend.health.set_declared_down(false);
+        if previous != Health::Up {
+            tracing::info!(backend = %self.backend.identity.id, "backend is up: it gets requests");
+        }
+    }
+
+    /// Declares the backend down if its engine is stuck, although `/health` passes.
+    fn check_engine_progress(&mut self) {
+        if let Some(standstill) = self.excessive_standstill() {
+            let seconds = standstill.as_secs();
+            self.declare_down(&format!("engine has requests and made no token for {seconds} s"));
+        }
+    }
+
+    /// How long the engine has been stuck, if at least `circuit_breaker.stuck_after`.
+    fn excessive_standstill(&self) -> Option<Duration> {
+        let limit = self.backend.health.breaker.settings().stuck_after?;
+        Some(self.engine_progress.standstill_duration()).filter(|standstill| *standstill >= limit)
+    }
+
+    /// Handles a failed health check. One that is not certain counts from the third in a row.
+    fn on_unhealthy(&mut self, reason: &str, is_certain: bool) {
+        self.consecutive_failures += 1;
+        let is_up = self.backend.health.state().health == Health::Up;
+        if is_up && !is_certain && self.consecutive_failures < UNHEALTHY_THRESHOLD {
+            return;
+        }
+        self.engine_progress = EngineProgress::default();
+        self.declare_down(reason);
+    }
+
+    /// Marks the backend down. The progress state of a stuck engine stays: the backend is down
+    /// until a scrape shows progress.
+    fn declare_down(&mut self, reason: &str) {
+        let previous = self.backend.health.state().health;
+        self.last_healthy_at = None;
+        self.reset_discovered_state();
+        self.backend.update_state(|state| {
+            state.health = Health::Down;
+            state.reason = Some(reason.into());
+        });
+        self.backend.health.set_declared_down(true);
+        if previous != Health::Down {
+            tracing::warn!(
+                backend = %self.backend.identity.id,
+                reason,
+                "backend is down: it gets no new requests, and requests without a response may \
+                 fail over"
+            );
+        }
+    }
+
+    /// Forgets what may differ after a restart, because another version of the server may run then.
+    fn reset_discovered_state(&mut self) {
+        self.models.expire();
+        self.should_discover_metrics_path = true;
+        self.has_checked_signals = false;
+    }
+
+    /// Scrapes the metrics, except during the backoff. Returns whether the backend answered.
+    async fn scrape(&mut self) -> bool {
+        let at = clock::now();
+        if at < self.scrape_backoff_until {
+            return true;
+        }
+        let local_load = self.backend.load.estimator.local_load();
+        let load = self.fetch_load().await;
+        let now = clock::now();
+        let took = now.saturating_duration_since(at);
+        self.scrape_observer.on_scrape(&self.backend, took, load.err());
+        match &load {
+            Ok(load) => self.engine_progress.record_load(load, at),
+            // Without scrapes the progress is unknown: the health check alone decides.
+            Err(_) => self.engine_progress = EngineProgress::default(),
+        }
+        if let Some(report) = load.ok().and_then(|load| load.report()) {
+            self.backend.load.estimator.on_report(&report, &local_load, at);
+        }
+        // The duration of a failed scrape does not show what rendering a page costs.
+        let max_backoff = if load.is_ok() { Duration::MAX } else { self.settings.max_interval };
+        self.scrape_backoff_until = now + scrape_interval::backoff(took).min(max_backoff);
+        let state = self.backend.health.state();
+        self.has_load_changed = match (&load, &state.sample) {
+            (Ok(load), Some(previous)) => *load != previous.load,
+            (Ok(_), None) => true,
+            (Err(_), _) => false,
+        };
+        self.backend.update_state(|state| {
+            state.metrics_error = load.err();
+            if let Ok(load) = load {
+                state.sample = Some(LoadSample { load, scraped_at: at });
+                state.mean_times.record_load(&load, at);
+            }
+        });
+        match load {
+            Ok(load) => self.inspect_load(&load, state.sample.as_ref().map(|sample| &sample.load)),
+            Err(error) if state.metrics_error != Some(error) => self.log_scrape_error(error),
+            Err(_) => {}
+        }
+        !matches!(load, Err(ScrapeError::Connect | ScrapeError::Timeout | ScrapeError::Truncated))
+    }
+
+    async fn fetch_load(&mut self) -> Result<EngineLoad, ScrapeError> {
+        let current_path = self.metrics_path;
+        let load = self.fetch_load_from(current_path).await;
+        let is_wrong_path = matches!(load, Err(ScrapeError::Status | ScrapeError::NotUnderstood));
+        if is_wrong_path && std::mem::take(&mut self.should_discover_metrics_path) {
+            for path in dialect::PATHS.into_iter().filter(|path| *path != current_path) {
+                if let Ok(load) = self.fetch_load_from(path).await {
+                    self.metrics_path = path;
+                    return Ok(load);
+                }
+            }
+        }
+        load
+    }
+
+    async fn fetch_load_from(&mut self, path: &'static str) -> Result<EngineLoad, ScrapeError> {
+        let (status, page) = self.fetcher.get(path).await?;
+        if status != StatusCode::OK {
+            return Err(ScrapeError::Status);
+        }
+        let load = EngineLoad::read(page);
+        if load.is_understood() { Ok(load) } else { Err(ScrapeError::NotUnderstood) }
+    }
+
+    /// Detects a restart of the backend, and logs missing metrics once for each start.
+    fn inspect_load(&mut self, load: &EngineLoad, previous: Option<&EngineLoad>) {
+        let backend = &self.backend.identity.id;
+        if previous.is_some_and(|previous| load.is_restart_of(previous)) {
+            tracing::info!(%backend, "backend restarted: its counters were reset");
+            self.backend.load.on_restart();
+            self.engine_progress = EngineProgress::default();
+            self.reset_discovered_state();
+        }
+        if !std::mem::replace(&mut self.has_checked_signals, true)
+            && let Some(losses) = EngineMetricSet::from_load(load).losses(load.server)
+        {
+            let dialect = load.server.map_or("unknown", dialect::EngineKind::as_str);
+            tracing::warn!(backend = %self.backend.identity.id, dialect, "backend lacks metrics: {losses}");
+        }
+    }
+
+    fn log_scrape_error(&self, error: ScrapeError) {
+        let help =
+            engine_metrics::scrape_error_hint(error, self.backend.health.state().server_kind());
+        let (backend, error) = (&self.backend.identity.id, error.as_str());
+        tracing::warn!(
+            %backend,
+            error,
+            help,
+            "scrape failed: keeping the previous metrics of this backend"
+        );
+    }
+}

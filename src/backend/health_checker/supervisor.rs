@@ -1,0 +1,100 @@
+//! Runs one health checker for each backend of the pool. A new backend is checked before it joins
+//! the pool, so that the policy can pick it at once.
+
+use super::{ScrapeObserver, ScrapeSettings};
+use crate::backend::pool::BackendPool;
+use crate::backend::{Backend, PoolSettings};
+use std::sync::Arc;
+use std::time::Duration;
+use tokenweir_net::client::HttpClient;
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+
+/// Owns the health checkers of a pool. They end when it is dropped.
+pub struct HealthCheckSupervisor {
+    pool: Arc<BackendPool>,
+    client: HttpClient,
+    settings: ScrapeSettings,
+    scrape_observer: Arc<dyn ScrapeObserver>,
+    checked_backends: Vec<CheckedBackend>,
+}
+
+/// A backend with its health checker, which ends when this is dropped.
+struct CheckedBackend {
+    backend: Arc<Backend>,
+    _task: SupervisedTask,
+}
+
+// === impl HealthCheckSupervisor ===
+
+impl HealthCheckSupervisor {
+    /// Starts the health checkers. Must be called inside a Tokio runtime.
+    pub fn new(
+        pool: Arc<BackendPool>,
+        client: HttpClient,
+        settings: ScrapeSettings,
+        scrape_observer: Arc<dyn ScrapeObserver>,
+    ) -> Self {
+        let mut supervisor =
+            Self { pool, client, settings, scrape_observer, checked_backends: Vec::new() };
+        supervisor.start_all_checks();
+        supervisor
+    }
+
+    /// Waits until the first check of every backend has completed, at most for `timeout`. A backend
+    /// that takes longer gets requests when its first check passes.
+    pub async fn wait_first_checks(&self, timeout: Duration) {
+        let first_checks = async {
+            for checked in &self.checked_backends {
+                checked.backend.health.wait_first_check().await;
+            }
+        };
+        let _ = tokio::time::timeout(timeout, first_checks).await;
+    }
+
+    /// Replaces the backends of the pool, after the first checks of the added ones or after
+    /// `timeout`.
+    pub async fn update_backends(
+        &mut self,
+        backends: Vec<Backend>,
+        settings: &PoolSettings,
+        timeout: Duration,
+    ) {
+        let update = self.pool.plan_update(backends);
+        let added: Vec<Arc<Backend>> = update.added_backends().cloned().collect();
+        for backend in added {
+            self.start_check(backend);
+        }
+        self.wait_first_checks(timeout).await;
+        self.pool.apply_update(update, settings);
+        let backends = self.pool.backends();
+        let is_member =
+            |backend: &Arc<Backend>| backends.iter().any(|other| Arc::ptr_eq(other, backend));
+        self.checked_backends.retain(|checked| is_member(&checked.backend));
+    }
+
+    /// Restarts all health checkers with another client and other settings.
+    pub fn reconfigure(&mut self, client: HttpClient, settings: ScrapeSettings) {
+        self.client = client;
+        self.settings = settings;
+        self.checked_backends.clear();
+        self.start_all_checks();
+    }
+
+    fn start_all_checks(&mut self) {
+        for backend in self.pool.backends().iter() {
+            self.start_check(backend.clone());
+        }
+    }
+
+    fn start_check(&mut self, backend: Arc<Backend>) {
+        let (pool, client) = (self.pool.clone(), self.client.clone());
+        let (settings, observer) = (self.settings, self.scrape_observer.clone());
+        let checked = backend.clone();
+        let check = move || {
+            let (pool, observer) = (pool.clone(), observer.clone());
+            super::run(pool, checked.clone(), client.clone(), settings, observer)
+        };
+        let task = supervise::spawn(BackgroundTask::HealthCheck, check);
+        self.checked_backends.push(CheckedBackend { backend, _task: task });
+    }
+}

@@ -1,0 +1,103 @@
+//! The wait between two health checks of a backend, and the events that end it early.
+
+use crate::backend::Backend;
+use std::time::Duration;
+
+/// Why the wait ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum WakeReason {
+    /// The interval was over.
+    IntervalElapsed,
+    /// An idle backend got a request.
+    FirstRequest,
+    /// A request failed.
+    RequestFailed,
+}
+
+/// Waits for `interval`. Ends earlier, `first_request_delay` after an idle backend gets a request,
+/// and at once when a request fails.
+pub(super) async fn wait_next_check(
+    backend: &Backend,
+    interval: Duration,
+    first_request_delay: Duration,
+) -> WakeReason {
+    let first_request = async {
+        backend.load.wait_first_request().await;
+        tokio::time::sleep(first_request_delay).await;
+    };
+    tokio::select! {
+        () = tokio::time::sleep(interval) => WakeReason::IntervalElapsed,
+        () = first_request => WakeReason::FirstRequest,
+        () = backend.health.wait_check_requested() => WakeReason::RequestFailed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Lease;
+    use std::sync::Arc;
+    use tokenweir_core::address::BackendAddress;
+    use tokenweir_core::clock;
+    use tokenweir_core::routing::PromptFingerprint;
+
+    const INTERVAL: Duration = Duration::from_secs(5);
+    const FIRST_REQUEST_DELAY: Duration = Duration::from_millis(100);
+
+    fn backend() -> Arc<Backend> {
+        let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
+        Arc::new(Backend::new(address.default_id(), address, None))
+    }
+
+    fn lease(backend: &Arc<Backend>) -> Lease {
+        let (prompt, now) = (PromptFingerprint::default(), clock::now());
+        Lease::new(backend.clone(), &backend.candidate(&prompt, now), &prompt, true, now)
+    }
+
+    /// The reason and the length of a wait during which `event` happens after one second.
+    async fn measure_wait(event: impl FnOnce(&Arc<Backend>)) -> (WakeReason, Duration) {
+        let (backend, started_at) = (backend(), clock::now());
+        let delayed_event = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            event(&backend);
+        };
+        let (reason, ()) =
+            tokio::join!(wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY), delayed_event);
+        (reason, clock::now() - started_at)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_ends_soon_after_the_first_request_and_at_once_after_a_failed_one() {
+        assert_eq!(measure_wait(|_| {}).await, (WakeReason::IntervalElapsed, INTERVAL));
+        let first = measure_wait(|backend| drop(lease(backend))).await;
+        assert_eq!(first, (WakeReason::FirstRequest, Duration::from_secs(1) + FIRST_REQUEST_DELAY));
+        let failed = measure_wait(|backend| backend.mark_down("refused")).await;
+        assert_eq!(failed, (WakeReason::RequestFailed, Duration::from_secs(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_first_request_of_a_busy_period_ends_the_wait() {
+        let backend = backend();
+        let first = lease(&backend);
+        assert_eq!(
+            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY).await,
+            WakeReason::FirstRequest
+        );
+        let second = lease(&backend);
+        assert_eq!(
+            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY).await,
+            WakeReason::IntervalElapsed
+        );
+        drop((first, second));
+        // A request between two waits ends the next wait.
+        drop(lease(&backend));
+        assert_eq!(
+            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY).await,
+            WakeReason::FirstRequest
+        );
+        assert_eq!(
+            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY).await,
+            WakeReason::IntervalElapsed
+        );
+    }
+}

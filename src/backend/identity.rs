@@ -1,0 +1,125 @@
+//! The identity of a backend: its name, its address, and the settings of requests to it.
+
+use http::HeaderValue;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::record::BackendId;
+use tokenweir_core::routing::mix;
+
+/// The identity and the settings of a backend. A reload can change the settings.
+#[derive(Debug)]
+#[repr(C)] // the last fields, which routing reads, are next to the first fields of the health
+pub struct BackendIdentity {
+    /// The name of the backend.
+    pub id: BackendId,
+    /// Host, port and scheme.
+    pub address: BackendAddress,
+    /// The `Authorization` header to send instead of the client's.
+    pub authorization: Option<HeaderValue>,
+    /// Share of streams for which the gateway requests usage in every event, as bits of an `f64`.
+    continuous_usage_share: AtomicU64,
+    /// Whether the gateway may request usage that the client did not request.
+    may_inject_usage: AtomicBool,
+    weight: AtomicU32,
+    /// Hash of the name.
+    pub(super) id_hash: u64,
+}
+
+impl BackendIdentity {
+    /// An identity with default settings.
+    pub(super) fn new(
+        id: BackendId,
+        address: BackendAddress,
+        authorization: Option<HeaderValue>,
+    ) -> Self {
+        let id_hash = id.as_str().bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
+        Self {
+            id,
+            address,
+            authorization,
+            continuous_usage_share: AtomicU64::new(0.0_f64.to_bits()),
+            may_inject_usage: AtomicBool::new(true),
+            weight: AtomicU32::new(1),
+            id_hash,
+        }
+    }
+
+    /// Whether both have the same name, address and credentials.
+    pub(super) fn is_same_endpoint(&self, other: &Self) -> bool {
+        self.id == other.id
+            && self.address == other.address
+            && self.authorization == other.authorization
+    }
+
+    /// Copies the settings of another identity.
+    pub(super) fn adopt_settings(&self, other: &Self) {
+        self.set_weight(other.weight());
+        self.set_usage_injection(other.may_inject_usage());
+        self.set_continuous_usage_share(other.continuous_usage_share());
+    }
+
+    /// The configured share of the requests relative to other backends.
+    pub(super) fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_weight(&self, weight: u32) {
+        self.weight.store(weight, Ordering::Relaxed);
+    }
+
+    /// Whether the gateway may request usage that the client did not request.
+    pub(super) fn may_inject_usage(&self) -> bool {
+        self.may_inject_usage.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_usage_injection(&self, may_inject_usage: bool) {
+        self.may_inject_usage.store(may_inject_usage, Ordering::Relaxed);
+    }
+
+    /// The configured share of streams, 0 to 1, for which the gateway requests usage in every
+    /// event.
+    pub(super) fn continuous_usage_share(&self) -> f64 {
+        f64::from_bits(self.continuous_usage_share.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_continuous_usage_share(&self, share: f64) {
+        self.continuous_usage_share.store(share.to_bits(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(name: &str, url: &str, key: Option<&'static str>) -> BackendIdentity {
+        let address = BackendAddress::parse(url).unwrap();
+        BackendIdentity::new(BackendId::new(name), address, key.map(HeaderValue::from_static))
+    }
+
+    #[test]
+    fn name_address_and_credentials_identify_a_backend_and_settings_do_not() {
+        let backend = identity("a", "http://a:1", None);
+        let same = identity("a", "http://a:1", None);
+        same.set_weight(7);
+        assert!(backend.is_same_endpoint(&same));
+        for other in [
+            identity("b", "http://a:1", None),
+            identity("a", "http://a:2", None),
+            identity("a", "http://a:1", Some("Bearer x")),
+        ] {
+            assert!(!backend.is_same_endpoint(&other));
+        }
+    }
+
+    #[test]
+    fn all_settings_are_adopted() {
+        let (backend, other) =
+            (identity("a", "http://a:1", None), identity("a", "http://a:1", None));
+        other.set_weight(7);
+        other.set_usage_injection(false);
+        other.set_continuous_usage_share(0.5);
+        backend.adopt_settings(&other);
+        assert_eq!((backend.weight(), backend.may_inject_usage()), (7, false));
+        assert_eq!(backend.continuous_usage_share().to_bits(), 0.5_f64.to_bits());
+    }
+}

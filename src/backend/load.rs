@@ -1,0 +1,119 @@
+//! The load of a backend: its requests in flight, the estimates that the gateway learned from its
+//! responses and its scrapes, and the stalls and gaps of its streams.
+
+use super::recent_times::RollingGapHistogram;
+use super::stream_profile::StreamProfile;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokenweir_core::routing::LoadEstimator;
+use tokio::sync::Notify;
+
+/// The load of a backend.
+#[derive(Debug)]
+#[repr(C)] // the estimator, which routing reads of each candidate, comes first
+pub struct BackendLoad {
+    /// Estimates the load and the speed of the backend.
+    pub estimator: LoadEstimator,
+    /// `first_request` was signalled, and the health checker has not received the signal yet.
+    is_first_request_notified: AtomicBool,
+    /// Signals the health checker that an idle backend got a request.
+    first_request: Notify,
+    pub(super) recent_gaps: RollingGapHistogram,
+    pub(super) stream_profile: StreamProfile,
+    stall_count: AtomicU64,
+}
+
+/// Default age at which reported load has half its weight.
+const DEFAULT_LOAD_HORIZON: Duration = Duration::from_secs(5);
+
+impl BackendLoad {
+    /// The load of a backend without requests and scrapes.
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            estimator: LoadEstimator::new(now, DEFAULT_LOAD_HORIZON),
+            is_first_request_notified: AtomicBool::new(false),
+            first_request: Notify::new(),
+            recent_gaps: RollingGapHistogram::default(),
+            stream_profile: StreamProfile::default(),
+            stall_count: AtomicU64::new(0),
+        }
+    }
+
+    /// Number of requests that this gateway has in flight on the backend.
+    pub fn in_flight(&self) -> u32 {
+        self.estimator.local_load().in_flight
+    }
+
+    /// Number of streams of the backend that are stalled now.
+    pub fn stalled_streams(&self) -> u32 {
+        self.estimator.silent()
+    }
+
+    /// Number of stalls since the start of the gateway.
+    pub fn stall_count(&self) -> u64 {
+        self.stall_count.load(Ordering::Relaxed)
+    }
+
+    /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: too few gaps.
+    pub fn gap_p99(&self) -> Option<f64> {
+        self.recent_gaps.p99()
+    }
+
+    /// A stream of the backend stalled, or its stall ended.
+    pub(super) fn on_stall(&self, is_silent: bool, now: Instant) {
+        if is_silent {
+            self.stall_count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.estimator.on_stall_change(is_silent, now);
+    }
+
+    /// The server process restarted, possibly with other flags.
+    pub(super) fn on_restart(&self) {
+        self.estimator.on_restart();
+        self.stream_profile.on_restart();
+    }
+
+    /// Signals the health checker that an idle backend gets a request. The flag avoids a second
+    /// signal before the first one is received: the `Notify` is usually not in the CPU caches.
+    pub(super) fn on_first_request(&self) {
+        if !self.is_first_request_notified.load(Ordering::Relaxed)
+            && !self.is_first_request_notified.swap(true, Ordering::Relaxed)
+        {
+            self.first_request.notify_one();
+        }
+    }
+
+    /// Waits until an idle backend gets a request.
+    pub(super) async fn wait_first_request(&self) {
+        self.first_request.notified().await;
+        self.is_first_request_notified.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use tokenweir_core::clock;
+
+    #[test]
+    fn the_first_request_is_signalled_once_until_the_signal_is_received() {
+        let load = BackendLoad::new(clock::now());
+        let is_signalled = || load.wait_first_request().now_or_never().is_some();
+        assert!(!is_signalled());
+        load.on_first_request();
+        load.on_first_request();
+        assert!(is_signalled() && !is_signalled());
+        load.on_first_request();
+        assert!(is_signalled());
+    }
+
+    #[test]
+    fn stalls_are_counted_and_the_streams_that_are_stalled_now_as_well() {
+        let (load, now) = (BackendLoad::new(clock::now()), clock::now());
+        load.on_stall(true, now);
+        load.on_stall(true, now);
+        load.on_stall(false, now);
+        assert_eq!((load.stall_count(), load.stalled_streams()), (2, 1));
+    }
+}

@@ -1,0 +1,230 @@
+//! The backend pool: it holds all backends and leases one of them to each attempt. The state of a
+//! backend comes from the configuration, from health checks and scrapes, and from the outcomes of
+//! this gateway's own requests.
+
+mod panic_mode;
+pub(super) mod readiness;
+pub(super) mod registry;
+mod snapshot;
+
+pub use snapshot::BackendRequirements;
+
+use super::capacity_notifier::CapacityNotifier;
+use super::routes::{ModelConfig, RouteTable};
+use super::{Backend, LabelledModel, Lease};
+use arc_swap::Guard;
+use readiness::Readiness;
+use registry::{BackendRegistry, PoolSettings, PoolUpdate};
+use snapshot::{LeaseConstraints, PoolSnapshot};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use tokenweir_core::clock;
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::model::ServedModel;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{Outcome, RequestRecord, RoutingDecision};
+use tokenweir_core::resilience::FailureKind;
+use tokenweir_core::routing::saturation::SaturationThresholds;
+use tokenweir_core::routing::{Policy, PolicyKind, RoutingRequest};
+
+/// All backends, and the policy that picks one of them.
+#[derive(Debug)]
+pub struct BackendPool {
+    registry: BackendRegistry,
+    request_sequence: AtomicU64,
+    capacity_notifier: Arc<CapacityNotifier>,
+}
+
+/// The routes of the snapshot that was current when the guard was made.
+struct RoutesGuard(Guard<Arc<PoolSnapshot>>);
+
+impl BackendPool {
+    /// A pool of backends of unknown health, with the configured models.
+    pub fn new(backends: Vec<Backend>, models: &[ModelConfig], policy: Policy) -> Self {
+        let capacity_notifier = Arc::<CapacityNotifier>::default();
+        let registry = BackendRegistry::new(capacity_notifier.clone());
+        let pool = Self { registry, request_sequence: AtomicU64::new(0), capacity_notifier };
+        let update = pool.plan_update(backends);
+        let models = models.to_vec();
+        pool.apply_update(update, &PoolSettings { models, policy, ..PoolSettings::default() });
+        pool
+    }
+
+    /// Runs these policies in shadow: their picks are recorded and not used.
+    pub fn with_shadow_policies(self, kinds: &[PolicyKind]) -> Self {
+        self.registry.set_shadow_policies(kinds);
+        self
+    }
+
+    /// Sets the share of backends below which ejections are ignored (panic mode).
+    pub fn with_panic_threshold(self, panic_threshold: f64) -> Self {
+        self.registry.set_panic_threshold(panic_threshold);
+        self
+    }
+
+    /// Limits the number of model labels for models that the configuration does not name.
+    pub fn with_max_model_labels(self, max_labels: usize) -> Self {
+        self.registry.set_max_model_labels(max_labels);
+        self
+    }
+
+    /// The backends, by position.
+    pub fn backends(&self) -> Arc<[Arc<Backend>]> {
+        self.registry.snapshot().backends.clone()
+    }
+
+    /// Backends that were removed from the pool and still have requests in flight.
+    pub fn retiring_backends(&self) -> Vec<Arc<Backend>> {
+        self.registry.retiring_backends()
+    }
+
+    /// Plans an update to exactly these backends. A backend that the pool already has, with the
+    /// same name, address and credentials, keeps its state.
+    pub fn plan_update(&self, backends: Vec<Backend>) -> PoolUpdate {
+        self.registry.plan_update(backends)
+    }
+
+    /// Applies a planned update: the next request sees the new backends only. Requests in flight on
+    /// removed backends continue.
+    pub fn apply_update(&self, update: PoolUpdate, settings: &PoolSettings) {
+        self.registry.apply_update(update, settings);
+        // Queued requests may have a backend with capacity now, or no backend at all.
+        self.capacity_notifier.notify();
+    }
+
+    /// Sets the models that a backend lists, and rebuilds the routes if the list changed.
+    pub(super) fn set_models(&self, backend: &Backend, models: &Arc<[ServedModel]>) {
+        self.registry.set_models(backend, models);
+    }
+
+    /// Number of backends in the pool.
+    pub(super) fn backend_count(&self) -> usize {
+        self.registry.snapshot().backends.len()
+    }
+
+    /// The active policy.
+    pub fn policy(&self) -> Policy {
+        self.registry.snapshot().policy
+    }
+
+    /// Memory of the candidate sampler, in bytes.
+    pub fn candidate_sampler_bytes(&self) -> usize {
+        self.registry.snapshot().candidate_sampler.bytes()
+    }
+
+    /// Notifies queued requests of freed capacity.
+    pub fn capacity_notifier(&self) -> &CapacityNotifier {
+        &self.capacity_notifier
+    }
+
+    /// Closes an idle connection to some backend, which frees its file descriptor. Returns whether
+    /// there was one.
+    pub fn close_idle_connection(&self) -> bool {
+        let backends = self.backends();
+        // Starts at a random backend, so that no backend loses all its connections first.
+        let (before, after) = backends.split_at(fastrand::usize(..=backends.len()));
+        after.iter().chain(before).any(|backend| backend.idle_pool.close_oldest())
+    }
+
+    /// Whether any backend is available. Cheaper than [`Readiness::is_ready`].
+    pub fn is_ready(&self) -> bool {
+        self.registry.snapshot().is_ready(clock::now())
+    }
+
+    /// The availability of each backend. Logs the end of panic mode.
+    pub fn readiness(&self, now: Instant) -> Readiness {
+        self.registry.snapshot().readiness(now)
+    }
+
+    /// The models that have their own label value in metrics.
+    pub fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
+        self.registry.labelled_models(now)
+    }
+
+    /// Drains or undrains the backend of this name. A drained backend finishes its requests and
+    /// gets no new ones. The state lasts as long as the backend is in the pool. Returns whether the
+    /// state changed, or `None` if there is no such backend.
+    pub fn set_drained(&self, name: &str, is_drained: bool) -> Option<bool> {
+        let snapshot = self.registry.snapshot();
+        let backend = snapshot.backends.iter().find(|backend| backend.identity.id.as_str() == name);
+        backend.map(|backend| backend.set_drained(is_drained))
+    }
+
+    /// Leases the backend that the policy picks, other than those in `tried`.
+    pub fn lease(
+        &self,
+        requirements: BackendRequirements<'_>,
+        tried: &[Arc<Backend>],
+        now: Instant,
+    ) -> Result<(Lease, Arc<RoutingDecision>), GatewayError> {
+        let constraints = LeaseConstraints::new(tried, None);
+        let request = self.routing_request(&requirements);
+        let leased = self.registry.snapshot().lease(&requirements, &request, &constraints, now)?;
+        leased.ok_or(GatewayError::NoBackend)
+    }
+
+    /// Leases the backend that the policy picks among those below the saturation thresholds.
+    /// `None`: some backends could serve the request, and all of them are saturated.
+    pub fn lease_below_thresholds(
+        &self,
+        thresholds: &SaturationThresholds,
+        requirements: BackendRequirements<'_>,
+        now: Instant,
+    ) -> Result<Option<(Lease, Arc<RoutingDecision>)>, GatewayError> {
+        let constraints = LeaseConstraints::new(&[], Some(thresholds));
+        let request = self.routing_request(&requirements);
+        self.registry.snapshot().lease(&requirements, &request, &constraints, now)
+    }
+
+    fn routing_request(&self, requirements: &BackendRequirements<'_>) -> RoutingRequest {
+        let sequence = self.request_sequence.fetch_add(1, Ordering::Relaxed);
+        RoutingRequest { sequence, seed: requirements.seed, session: requirements.session }
+    }
+
+    /// The current routes. The guard is for a short use: it is not to be stored.
+    pub fn routes(&self) -> impl Deref<Target = RouteTable> + use<> {
+        RoutesGuard(self.registry.snapshot())
+    }
+}
+
+impl Deref for RoutesGuard {
+    type Target = RouteTable;
+
+    fn deref(&self) -> &RouteTable {
+        &self.0.routes
+    }
+}
+
+/// Applies the outcomes of requests to backends. Failures count against a backend, because one that
+/// fails fast looks idle to the policies.
+impl Sink for BackendPool {
+    /// The prefill of a request has ended, which may free capacity.
+    fn first_output(&self, _: &RequestRecord) {
+        self.capacity_notifier.notify();
+    }
+
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            if !record.outcome.is_backend_failure() {
+                continue;
+            }
+            let snapshot = self.registry.snapshot();
+            let backend = snapshot
+                .backends
+                .iter()
+                .find(|backend| Some(&backend.identity.id) == record.backend());
+            let Some(backend) = backend else { continue };
+            // Failures before the first output were handled with the attempt.
+            if record.timings.first_output.is_some() {
+                let is_aborted = record.outcome == Outcome::Aborted;
+                let failure = if is_aborted { FailureKind::Draining } else { FailureKind::Died };
+                backend.on_failure(failure, failure.as_str(), clock::now());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! Computes the availability of each backend and the readiness of the gateway. `/readyz`, `/health`,
+//! `/status`, the metrics and the live views read this.
+
+use super::panic_mode::{count_eligible_and_ejected, is_panic};
+use super::snapshot::PoolSnapshot;
+use crate::backend::{Availability, Backend};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The availability of all backends at one moment.
+#[derive(Debug, Clone)]
+pub struct Readiness {
+    /// The backends.
+    pub backends: Vec<BackendAvailability>,
+    /// Whether ejections are ignored, for all models or for some.
+    pub is_panic: bool,
+}
+
+/// The availability of one backend.
+#[derive(Debug, Clone)]
+pub struct BackendAvailability {
+    /// The backend.
+    pub backend: Arc<Backend>,
+    /// The availability, without regard to panic mode.
+    pub availability: Availability,
+    /// Whether the backend may be sent requests now. In panic mode also true if it is ejected.
+    pub is_up: bool,
+}
+
+// === impl Readiness ===
+
+impl PoolSnapshot {
+    /// Whether any backend may be sent requests. If all eligible backends are ejected, this is true
+    /// only with a panic threshold above 0.
+    pub(super) fn is_ready(&self, now: Instant) -> bool {
+        self.backends.iter().any(|backend| match backend.availability(now) {
+            Availability::Available => true,
+            Availability::Ejected => self.panic_threshold > 0.0,
+            _ => false,
+        })
+    }
+
+    /// The availability of each backend. Logs the end of panic mode.
+    pub(super) fn readiness(&self, now: Instant) -> Readiness {
+        let evaluate = |backend: &Arc<Backend>| {
+            let availability = backend.availability(now);
+            let is_up = availability == Availability::Available;
+            BackendAvailability { backend: backend.clone(), availability, is_up }
+        };
+        let mut backends: Vec<BackendAvailability> = self.backends.iter().map(evaluate).collect();
+        let mut is_in_panic = false;
+        if backends.iter().any(|backend| backend.availability == Availability::Ejected) {
+            for set in self.routes.backend_sets() {
+                let each = set.iter().map(|position| backends[*position].availability);
+                let (eligible, ejected) = count_eligible_and_ejected(each);
+                if is_panic(eligible, ejected, self.panic_threshold) {
+                    is_in_panic = true;
+                    for position in &**set {
+                        let backend = &mut backends[*position];
+                        backend.is_up |= backend.availability == Availability::Ejected;
+                    }
+                }
+            }
+        }
+        if !is_in_panic {
+            self.panic_log.end(now);
+        }
+        Readiness { backends, is_panic: is_in_panic }
+    }
+}
+
+impl Readiness {
+    /// Whether any backend may be sent requests, so that at least one model can be served.
+    pub fn is_ready(&self) -> bool {
+        self.backends.iter().any(|backend| backend.is_up)
+    }
+
+    /// The number of backends by availability, such as `3 backends: 1 asleep, 2 down`.
+    pub fn summary(&self) -> String {
+        let mut counts: BTreeMap<Availability, usize> = BTreeMap::new();
+        for backend in &self.backends {
+            *counts.entry(backend.availability).or_default() += 1;
+        }
+        let total = self.backends.len();
+        let mut summary = match total {
+            0 => "no backends".to_owned(),
+            1 => "1 backend".to_owned(),
+            _ => format!("{total} backends"),
+        };
+        for (index, (availability, count)) in counts.into_iter().enumerate() {
+            let separator = if index == 0 { ':' } else { ',' };
+            // Writing to a string cannot fail.
+            let _ = write!(summary, "{separator} {count} {}", availability.as_str());
+        }
+        summary
+    }
+}
+
+#[cfg(test)]
+#[path = "readiness_tests.rs"]
+mod tests;

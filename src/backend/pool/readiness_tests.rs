@@ -1,0 +1,179 @@
+//! Tests of availability, readiness and panic mode.
+
+use super::*;
+use crate::backend::pool::{BackendPool, BackendRequirements};
+use crate::backend::{Health, LoadSample};
+use serde_json::json;
+use std::time::Duration;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
+use tokenweir_core::dialect::EngineLoad;
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::model::ServedModel;
+use tokenweir_core::resilience;
+use tokenweir_core::routing::{PANIC, Policy, PolicyKind, PromptFingerprint};
+
+/// A pool of backends that are up, one for each list of models.
+fn pool_of(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) -> BackendPool {
+    let backend = |port: usize| {
+        let address = BackendAddress::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
+        let settings =
+            resilience::CircuitBreakerSettings { slow_start: Duration::ZERO, ..Default::default() };
+        Backend::new(address.default_id(), address, None).with_circuit_breaker(settings)
+    };
+    let policy = Policy { kind, ..Policy::default() };
+    let pool = BackendPool::new((0..models.len()).map(backend).collect(), &[], policy);
+    let pool = pool.with_panic_threshold(panic_threshold);
+    for (backend, ids) in pool.backends().iter().zip(models) {
+        backend.update_state(|state| state.health = Health::Up);
+        let model = |id: &&str| ServedModel::from_entry(&json!({ "id": id })).unwrap();
+        pool.set_models(backend, &ids.iter().map(model).collect());
+    }
+    pool
+}
+
+fn pool_of_two(panic_threshold: f64) -> BackendPool {
+    pool_of(&[&["a"], &["a"]], panic_threshold, PolicyKind::default())
+}
+
+fn eject(backend: &Backend, now: Instant) {
+    assert!(backend.health.breaker.on_death(now));
+}
+
+/// The reason of the next routing decision.
+fn routing_reason(
+    pool: &BackendPool,
+    model: &str,
+    seed: u64,
+    now: Instant,
+) -> Result<&'static str, GatewayError> {
+    routing_reason_after(pool, model, &[], seed, now)
+}
+
+/// The reason of the next routing decision for a request with earlier attempts on `tried`.
+fn routing_reason_after(
+    pool: &BackendPool,
+    model: &str,
+    tried: &[Arc<Backend>],
+    seed: u64,
+    now: Instant,
+) -> Result<&'static str, GatewayError> {
+    let prompt = Arc::new(PromptFingerprint::default());
+    let requirements = BackendRequirements {
+        model: Some(model),
+        prompt: &prompt,
+        is_stream: true,
+        session: None,
+        seed,
+    };
+    pool.lease(requirements, tried, now).map(|(_, decision)| decision.reason())
+}
+
+/// Puts a backend into a state.
+type StateSetter = fn(&BackendPool, &Arc<Backend>);
+
+#[test]
+fn the_gateway_is_ready_only_while_a_backend_is_available() {
+    let states: [(Availability, StateSetter); 6] = [
+        (Availability::Unknown, |_, backend| {
+            backend.update_state(|state| state.health = Health::Unknown);
+        }),
+        (Availability::Down, |_, backend| backend.mark_down("refused")),
+        (Availability::Asleep, |_, backend| {
+            let load = EngineLoad { awake: Some(0.0), ..EngineLoad::default() };
+            backend.update_state(|state| {
+                state.sample = Some(LoadSample { load, scraped_at: clock::now() });
+            });
+        }),
+        (Availability::Drained, |pool, backend| {
+            pool.set_drained(backend.identity.id.as_str(), true);
+        }),
+        (Availability::ZeroWeight, |_, backend| {
+            backend.identity.set_weight(0);
+        }),
+        (Availability::Ejected, |_, backend| eject(backend, clock::now())),
+    ];
+    for (availability, set_state) in states {
+        let pool = pool_of_two(0.0);
+        let now = || clock::now();
+        for (number, backend) in pool.backends().iter().enumerate() {
+            assert!(pool.is_ready() && pool.readiness(now()).is_ready(), "{availability:?}");
+            assert!(routing_reason(&pool, "a", 0, now()).is_ok(), "{availability:?}");
+            set_state(&pool, backend);
+            let readiness = pool.readiness(now());
+            assert_eq!(readiness.backends[number].availability, availability);
+            assert!(!readiness.backends[number].is_up, "{availability:?}");
+        }
+        let readiness = pool.readiness(now());
+        assert!(!pool.is_ready() && !readiness.is_ready(), "{availability:?}");
+        assert_eq!(readiness.summary(), format!("2 backends: 2 {}", availability.as_str()));
+        assert_eq!(
+            routing_reason(&pool, "a", 0, now()),
+            Err(GatewayError::NoBackend),
+            "{availability:?}"
+        );
+    }
+    assert!(!pool_of(&[], 0.5, PolicyKind::default()).is_ready());
+}
+
+#[test]
+fn an_ejected_fleet_is_ready_after_the_ejection_time_and_at_once_in_panic_mode() {
+    let now = clock::now();
+    let pool = pool_of_two(0.0);
+    pool.backends().iter().for_each(|backend| eject(backend, now));
+    let ejection = resilience::CircuitBreakerSettings::default().base_ejection_time;
+    assert!(!pool.readiness(now + ejection / 2).is_ready());
+    assert!(pool.readiness(now + ejection).is_ready(), "the next request probes a backend");
+    let pool = pool_of_two(0.5);
+    pool.backends().iter().for_each(|backend| eject(backend, now));
+    let readiness = pool.readiness(now);
+    assert!(pool.is_ready() && readiness.is_ready() && readiness.is_panic);
+    assert_eq!(readiness.summary(), "2 backends: 2 ejected");
+    assert_eq!(routing_reason(&pool, "a", 0, now), Ok(PANIC));
+}
+
+#[test]
+fn an_overloaded_fleet_is_ready_and_not_in_panic_mode() {
+    let (pool, now) = (pool_of_two(0.5), clock::now());
+    pool.backends().iter().for_each(|backend| backend.health.breaker.on_overload(now));
+    let readiness = pool.readiness(now);
+    assert!(pool.is_ready() && readiness.is_ready() && !readiness.is_panic);
+    assert_eq!(readiness.summary(), "2 backends: 2 available");
+    assert!(routing_reason(&pool, "a", 0, now).is_ok_and(|reason| reason != PANIC));
+}
+
+#[test]
+fn panic_mode_applies_to_the_backends_of_one_model() {
+    let models: [&[&str]; 6] = [&["a"], &["a"], &["b"], &["b"], &["b"], &["b"]];
+    let (pool, now) = (pool_of(&models, 0.5, PolicyKind::default()), clock::now());
+    let backends = pool.backends();
+    backends.iter().take(3).for_each(|backend| eject(backend, now));
+    let readiness = pool.readiness(now);
+    let up: Vec<bool> = readiness.backends.iter().map(|backend| backend.is_up).collect();
+    assert_eq!(up, [true, true, false, true, true, true]);
+    assert!(readiness.is_panic);
+    assert_eq!(routing_reason(&pool, "a", 0, now), Ok(PANIC));
+    assert!(routing_reason(&pool, "b", 0, now).is_ok_and(|reason| reason != PANIC));
+}
+
+#[test]
+fn a_second_attempt_on_the_only_other_backend_is_not_panic_mode_although_it_is_ejected() {
+    let (pool, now) = (pool_of_two(0.5), clock::now());
+    let backends = pool.backends();
+    eject(&backends[1], now);
+    let tried = [backends[0].clone()];
+    assert_eq!(routing_reason_after(&pool, "a", &tried, 0, now), Ok("only_candidate"));
+    assert!(!pool.readiness(now).is_panic);
+}
+
+#[test]
+fn a_sample_with_many_ejected_backends_by_chance_does_not_cause_panic_mode() {
+    let models: &[&str] = &["a"];
+    let (pool, now) = (pool_of(&[models; 200], 0.5, PolicyKind::Random), clock::now());
+    pool.backends().iter().step_by(5).for_each(|backend| eject(backend, now));
+    pool.backends().iter().skip(1).step_by(5).for_each(|backend| eject(backend, now));
+    for seed in 0..2_000 {
+        let reason = routing_reason(&pool, "a", tokenweir_core::routing::mix(seed), now);
+        assert_eq!(reason, Ok("random"), "{seed}");
+    }
+}

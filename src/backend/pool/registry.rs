@@ -1,0 +1,280 @@
+//! The backend registry: it holds the current [`PoolSnapshot`] and replaces it when backends are
+//! added or removed, when settings change, and when a backend lists other models.
+
+use super::snapshot::{PoolSnapshot, build_routes};
+use crate::backend::Backend;
+use crate::backend::capacity_notifier::CapacityNotifier;
+use crate::backend::pool_membership::PoolMembership;
+use crate::backend::routes::model_labels::{
+    DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
+};
+use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule};
+use arc_swap::{ArcSwap, Guard};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokenweir_core::clock;
+use tokenweir_core::model::ServedModel;
+use tokenweir_core::record::BackendId;
+use tokenweir_core::resilience;
+use tokenweir_core::routing::{CandidateSampler, Policy, PolicyKind};
+
+/// The registry of the backends.
+#[derive(Debug)]
+pub(super) struct BackendRegistry {
+    snapshot: ArcSwap<PoolSnapshot>,
+    /// Held until the new snapshot is stored, so that an older one cannot overwrite it.
+    state: Mutex<RegistryState>,
+    capacity_notifier: Arc<CapacityNotifier>,
+}
+
+/// State that is shared by successive snapshots.
+#[derive(Debug)]
+struct RegistryState {
+    model_lists: ModelListInterner,
+    model_labels: ModelLabelTable,
+    /// Backends that were removed while they had requests in flight.
+    retiring: Vec<Arc<Backend>>,
+}
+
+/// The settings of the pool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PoolSettings {
+    /// The configured models and aliases.
+    pub models: Vec<ModelConfig>,
+    /// The active policy.
+    pub policy: Policy,
+    /// Policies whose picks are recorded and not used.
+    pub shadow_policies: Vec<PolicyKind>,
+    /// Share of backends, 0 to 1, below which ejections are ignored (panic mode).
+    pub panic_threshold: f64,
+    /// Limit on the labels of models that the configuration does not name.
+    pub max_model_labels: usize,
+}
+
+/// A planned set of backends. [`BackendPool::apply_update`] makes it the pool.
+///
+/// [`BackendPool::apply_update`]: super::BackendPool::apply_update
+#[derive(Debug)]
+pub struct PoolUpdate(Vec<PlannedBackend>);
+
+#[derive(Debug)]
+enum PlannedBackend {
+    /// A backend of the pool, and the same backend with the new settings.
+    Retained(Arc<Backend>, Box<Backend>),
+    Added(Arc<Backend>),
+}
+
+impl Default for PoolSettings {
+    fn default() -> Self {
+        Self {
+            models: Vec::new(),
+            policy: Policy::default(),
+            shadow_policies: Vec::new(),
+            panic_threshold: resilience::CircuitBreakerSettings::default().panic_threshold,
+            max_model_labels: DEFAULT_MAX_MODEL_LABELS,
+        }
+    }
+}
+
+// === impl BackendRegistry ===
+
+impl BackendRegistry {
+    /// An empty registry. Its backends report freed capacity to `capacity_notifier`.
+    pub(super) fn new(capacity_notifier: Arc<CapacityNotifier>) -> Self {
+        let mut model_labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
+        let snapshot = PoolSnapshot {
+            backends: Arc::default(),
+            backend_ids: Arc::default(),
+            routes: build_routes(&[], &[], &mut model_labels),
+            panic_log: Arc::default(),
+            route_rules: Arc::default(),
+            candidate_sampler: Arc::new(CandidateSampler::new(clock::now(), 0)),
+            policy: Policy::default(),
+            shadow_policies: Arc::default(),
+            panic_threshold: 0.0,
+        };
+        let state = RegistryState {
+            model_lists: ModelListInterner::default(),
+            model_labels,
+            retiring: Vec::new(),
+        };
+        let (snapshot, state) = (ArcSwap::from_pointee(snapshot), Mutex::new(state));
+        Self { snapshot, state, capacity_notifier }
+    }
+
+    /// The current snapshot. The guard is for a short use: it is not to be stored.
+    pub(super) fn snapshot(&self) -> Guard<Arc<PoolSnapshot>> {
+        self.snapshot.load()
+    }
+
+    pub(super) fn plan_update(&self, backends: Vec<Backend>) -> PoolUpdate {
+        let snapshot = self.snapshot();
+        let plan = |backend: Backend| match snapshot
+            .backends
+            .iter()
+            .find(|known| known.identity.is_same_endpoint(&backend.identity))
+        {
+            Some(known) => PlannedBackend::Retained(known.clone(), Box::new(backend)),
+            None => PlannedBackend::Added(self.register(backend)),
+        };
+        PoolUpdate(backends.into_iter().map(plan).collect())
+    }
+
+    /// Connects a new backend to the sampler and the notifier of this registry.
+    fn register(&self, backend: Backend) -> Arc<Backend> {
+        let sampler = self.snapshot().candidate_sampler.clone();
+        let membership = PoolMembership::new(sampler, self.capacity_notifier.clone());
+        Arc::new(backend.with_membership(membership))
+    }
+
+    pub(super) fn apply_update(&self, PoolUpdate(planned): PoolUpdate, settings: &PoolSettings) {
+        let mut state = self.lock_state();
+        let previous = self.snapshot();
+        let next: Vec<Arc<Backend>> =
+            planned.into_iter().map(PlannedBackend::into_backend).collect();
+        let backends: Arc<[Arc<Backend>]> = assign_positions(&previous.backends, next).into();
+        let ids: Arc<[BackendId]> =
+            backends.iter().map(|backend| backend.identity.id.clone()).collect();
+        let rules: Arc<[RouteRule]> =
+            settings.models.iter().map(|model| RouteRule::resolve(model, &ids)).collect();
+        let removed = previous.backends.iter().filter(|backend| !contains(&backends, backend));
+        for backend in removed {
+            backend.set_position(usize::MAX);
+            state.retiring.push(backend.clone());
+        }
+        previous.candidate_sampler.fit(backends.len());
+        for (position, backend) in backends.iter().enumerate() {
+            backend.set_position(position);
+        }
+        state.model_labels.set_max_labels(settings.max_model_labels);
+        self.snapshot.store(Arc::new(PoolSnapshot {
+            routes: build_routes(&rules, &backends, &mut state.model_labels),
+            panic_log: previous.panic_log.clone(),
+            candidate_sampler: previous.candidate_sampler.clone(),
+            backends,
+            backend_ids: ids,
+            route_rules: rules,
+            policy: settings.policy,
+            shadow_policies: policies_to_shadow(&settings.policy, &settings.shadow_policies),
+            panic_threshold: settings.panic_threshold,
+        }));
+        state.prune_retiring();
+    }
+
+    /// Changes the shadow policies.
+    pub(super) fn set_shadow_policies(&self, kinds: &[PolicyKind]) {
+        let mut state = self.lock_state();
+        let snapshot = self.snapshot().rebuild_routes(&mut state.model_labels);
+        let shadow_policies = policies_to_shadow(&snapshot.policy, kinds);
+        self.snapshot.store(Arc::new(PoolSnapshot { shadow_policies, ..snapshot }));
+    }
+
+    /// Changes the panic threshold.
+    pub(super) fn set_panic_threshold(&self, panic_threshold: f64) {
+        let mut state = self.lock_state();
+        let snapshot = self.snapshot().rebuild_routes(&mut state.model_labels);
+        self.snapshot.store(Arc::new(PoolSnapshot { panic_threshold, ..snapshot }));
+    }
+
+    /// Sets the models that a backend lists, and rebuilds the routes if the list changed.
+    pub(super) fn set_models(&self, backend: &Backend, models: &Arc<[ServedModel]>) {
+        if !backend.health.has_new_models(models) {
+            return;
+        }
+        let mut state = self.lock_state();
+        let models = state.model_lists.intern(models);
+        backend.update_state(|next| next.models = Some(models.clone()));
+        self.snapshot.store(Arc::new(self.snapshot().rebuild_routes(&mut state.model_labels)));
+    }
+
+    /// Changes the limit on model labels.
+    pub(super) fn set_max_model_labels(&self, max_labels: usize) {
+        let mut state = self.lock_state();
+        state.model_labels.set_max_labels(max_labels);
+        self.snapshot.store(Arc::new(self.snapshot().rebuild_routes(&mut state.model_labels)));
+    }
+
+    /// The models that have their own label value in metrics.
+    pub(super) fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
+        self.lock_state().model_labels.labelled_models(now)
+    }
+
+    /// Backends that were removed and still have requests in flight.
+    pub(super) fn retiring_backends(&self) -> Vec<Arc<Backend>> {
+        let mut state = self.lock_state();
+        state.prune_retiring();
+        state.retiring.clone()
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, RegistryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The shadow policies without the active one, with the settings of the active one.
+fn policies_to_shadow(policy: &Policy, kinds: &[PolicyKind]) -> Arc<[Policy]> {
+    let others = kinds.iter().filter(|kind| **kind != policy.kind);
+    others.map(|kind| Policy { kind: *kind, ..*policy }).collect()
+}
+
+fn contains(backends: &[Arc<Backend>], wanted: &Arc<Backend>) -> bool {
+    backends.iter().any(|backend| Arc::ptr_eq(backend, wanted))
+}
+
+/// Assigns positions to the backends of an update. Retained backends keep their position, because
+/// the candidate sampler refers to backends by position. Added backends take free positions. The
+/// last backends move into the remaining gaps.
+fn assign_positions(previous: &[Arc<Backend>], next: Vec<Arc<Backend>>) -> Vec<Arc<Backend>> {
+    let next_set: HashSet<*const Backend> = next.iter().map(Arc::as_ptr).collect();
+    let previous_set: HashSet<*const Backend> = previous.iter().map(Arc::as_ptr).collect();
+    let is_retained = |backend: &Arc<Backend>| next_set.contains(&Arc::as_ptr(backend));
+    let slots = previous.iter().map(|backend| Some(backend.clone()).filter(is_retained));
+    let mut slots: Vec<Option<Arc<Backend>>> = slots.collect();
+    let mut gaps = (0..slots.len()).filter(|index| slots[*index].is_none()).collect::<Vec<_>>();
+    gaps.reverse();
+    let is_added = |backend: &Arc<Backend>| !previous_set.contains(&Arc::as_ptr(backend));
+    for added in next.into_iter().filter(is_added) {
+        match gaps.pop() {
+            Some(gap) => slots[gap] = Some(added),
+            None => slots.push(Some(added)),
+        }
+    }
+    // Closes the remaining gaps from the highest index down.
+    for gap in gaps {
+        slots.swap_remove(gap);
+    }
+    slots.into_iter().flatten().collect()
+}
+
+// === impl RegistryState ===
+
+impl RegistryState {
+    fn prune_retiring(&mut self) {
+        self.retiring.retain(|backend| backend.load.in_flight() > 0);
+    }
+}
+
+// === impl PoolUpdate, PlannedBackend ===
+
+impl PoolUpdate {
+    /// The backends that are not in the pool yet. Their health checks may start before the update.
+    pub fn added_backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
+        self.0.iter().filter_map(|planned| match planned {
+            PlannedBackend::Added(backend) => Some(backend),
+            PlannedBackend::Retained(..) => None,
+        })
+    }
+}
+
+impl PlannedBackend {
+    fn into_backend(self) -> Arc<Backend> {
+        match self {
+            Self::Added(backend) => backend,
+            Self::Retained(backend, updated) => {
+                backend.adopt_settings(&updated);
+                backend
+            }
+        }
+    }
+}

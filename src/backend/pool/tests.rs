@@ -1,0 +1,331 @@
+//! Tests of leases and of updates of the pool.
+
+use super::*;
+use crate::backend::Health;
+use proptest::prelude::*;
+use serde_json::json;
+use std::sync::LazyLock;
+use std::time::Duration;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
+use tokenweir_core::record::BackendId;
+use tokenweir_core::routing::{LocalLoad, PromptFingerprint};
+
+fn pool(models: &[Option<&[&str]>]) -> BackendPool {
+    let backend = |port: usize| {
+        let address = BackendAddress::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
+        Backend::new(address.default_id(), address, None)
+    };
+    let pool = BackendPool::new((0..models.len()).map(backend).collect(), &[], Policy::default());
+    for (backend, models) in pool.backends().iter().zip(models) {
+        backend.update_state(|state| state.health = Health::Up);
+        if let Some(ids) = models {
+            let model = |id: &&str| ServedModel::from_entry(&json!({ "id": id })).unwrap();
+            pool.set_models(backend, &ids.iter().map(model).collect());
+        }
+    }
+    pool
+}
+
+static PROMPT: LazyLock<Arc<PromptFingerprint>> =
+    LazyLock::new(|| Arc::new(PromptFingerprint { bytes: 40, ..PromptFingerprint::default() }));
+
+fn requirements(model: Option<&str>) -> BackendRequirements<'_> {
+    BackendRequirements { model, prompt: &PROMPT, is_stream: true, session: None, seed: 0 }
+}
+
+fn lease(pool: &BackendPool, model: Option<&str>) -> Result<Lease, GatewayError> {
+    pool.lease(requirements(model), &[], clock::now()).map(|(lease, _)| lease)
+}
+
+#[test]
+fn a_request_goes_only_where_its_model_is() {
+    let pool = pool(&[Some(&["a"]), Some(&["b"])]);
+    for _ in 0..4 {
+        let lease = lease(&pool, Some("b")).unwrap();
+        assert_eq!(lease.backend().identity.id.as_str(), "127.0.0.1:8001");
+    }
+}
+
+#[test]
+fn a_model_is_unknown_only_if_every_backend_has_listed_its_models() {
+    let all_known = pool(&[Some(&["a"]), Some(&["b"])]);
+    let error = lease(&all_known, Some("c")).unwrap_err();
+    assert_eq!(error, GatewayError::UnknownModel { model: "c".into(), known: "`a`, `b`".into() });
+    let one_unlisted = pool(&[Some(&["a"]), None]);
+    assert!(lease(&one_unlisted, Some("c")).is_ok());
+    one_unlisted.backends()[1].mark_down("gone");
+    assert_eq!(lease(&one_unlisted, Some("c")).unwrap_err(), GatewayError::NoBackend);
+}
+
+#[test]
+fn a_backend_that_is_down_or_was_tried_is_not_picked() {
+    let pool = pool(&[None, None]);
+    let (first, _) = pool.lease(requirements(None), &[], clock::now()).unwrap();
+    let (second, _) =
+        pool.lease(requirements(None), &[first.backend().clone()], clock::now()).unwrap();
+    assert_ne!(first.backend().identity.id, second.backend().identity.id);
+    let tried = [first.backend().clone(), second.backend().clone()];
+    assert_eq!(
+        pool.lease(requirements(None), &tried, clock::now()).unwrap_err(),
+        GatewayError::NoBackend
+    );
+    pool.backends().iter().for_each(|backend| backend.mark_down("refused"));
+    assert!(!pool.is_ready());
+    assert_eq!(lease(&pool, None).unwrap_err(), GatewayError::NoBackend);
+}
+
+#[test]
+fn a_dropped_lease_leaves_nothing_in_flight() {
+    let pool = pool(&[None]);
+    let lease = lease(&pool, None).unwrap();
+    let local_load = || pool.backends()[0].load.estimator.local_load();
+    assert_eq!((local_load().in_flight, local_load().backlog), (1, 10));
+    drop(lease);
+    assert_eq!(local_load(), LocalLoad::default());
+}
+
+#[test]
+fn saturated_backends_are_not_leased_and_a_saturated_pool_is_no_error() {
+    let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
+    let pool = pool(&[None, None]);
+    let lease = |model| pool.lease_below_thresholds(&thresholds, requirements(model), clock::now());
+    let (first, _) = lease(None).unwrap().unwrap();
+    let (second, _) = lease(None).unwrap().unwrap();
+    assert_ne!(first.backend().identity.id, second.backend().identity.id);
+    assert!(lease(None).unwrap().is_none(), "all backends are saturated");
+    drop(second);
+    assert!(lease(None).unwrap().is_some());
+    pool.backends().iter().for_each(|backend| backend.mark_down("gone"));
+    assert_eq!(lease(None).unwrap_err(), GatewayError::NoBackend);
+}
+
+#[test]
+fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
+    let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(2) };
+    let pool = pool(&[None, None]);
+    let start = clock::now();
+    let later = start + Duration::from_secs(5);
+    let lease_at = |at| {
+        let leased = pool.lease_below_thresholds(&thresholds, requirements(None), at);
+        leased.unwrap().map(|(lease, _)| lease)
+    };
+    let stuck = lease_at(start).unwrap();
+    let others = [lease_at(later).unwrap(), lease_at(later).unwrap()];
+    assert!(others.iter().all(|other| other.backend().identity.id != stuck.backend().identity.id));
+    assert!(lease_at(later).is_none(), "one is saturated, the other one is stuck");
+    stuck.backend_feedback().on_first_output(later);
+    assert_eq!(lease_at(later).unwrap().backend().identity.id, stuck.backend().identity.id);
+}
+
+#[test]
+fn a_large_fleet_has_prefix_affinity_and_finds_every_backend_that_is_up() {
+    let pool = pool(&[None; 200]);
+    let words = "a long prompt ".repeat(4_000);
+    let prompt = Arc::new(PromptFingerprint::new(1, std::iter::once(words.as_bytes())));
+    let pick = |seed| {
+        let requirements = BackendRequirements { prompt: &prompt, seed, ..requirements(None) };
+        let (lease, decision) = pool.lease(requirements, &[], clock::now()).unwrap();
+        (lease.backend().identity.id.clone(), decision)
+    };
+    let (first, decision) = pick(1);
+    assert_eq!(decision.candidate_count(), 4, "picked from a sample");
+    for seed in 2..50 {
+        let (id, decision) = pick(seed);
+        assert_eq!((id, decision.reason()), (first.clone(), "cached_prefix"));
+    }
+    let backends = pool.backends();
+    for backend in backends.iter().skip(1).step_by(2) {
+        assert_eq!(pool.set_drained(backend.identity.id.as_str(), true), Some(true));
+    }
+    for seed in 1..50 {
+        let (lease, decision) = pool
+            .lease(BackendRequirements { seed, ..requirements(None) }, &[], clock::now())
+            .unwrap();
+        assert_eq!(
+            (lease.backend().weight(), decision.candidate_count()),
+            (1, 4),
+            "drained backends are not sampled"
+        );
+    }
+    for backend in backends.iter() {
+        pool.set_drained(backend.identity.id.as_str(), false);
+    }
+    let (last, others) = backends.split_last().unwrap();
+    for backend in others {
+        backend.mark_down("gone");
+    }
+    assert_eq!(pick(50).0, last.identity.id);
+}
+
+#[tokio::test]
+async fn freed_capacity_is_notified_only_while_requests_wait() {
+    let pool = pool(&[None]);
+    let is_notified = || {
+        futures_util::FutureExt::now_or_never(pool.capacity_notifier().wait_capacity_freed())
+            .is_some()
+    };
+    drop(lease(&pool, None).unwrap());
+    assert!(!is_notified());
+    pool.capacity_notifier().set_waiting_requests(1);
+    assert!(!is_notified());
+    drop(lease(&pool, None).unwrap());
+    assert!(is_notified());
+    pool.backends()[0].mark_down("gone");
+    assert!(is_notified() && !is_notified(), "one notification per change");
+    pool.first_output(&tokenweir_core::record::fixtures::streamed());
+    assert!(is_notified(), "a prefill has ended");
+}
+
+// === updates ===
+
+/// A configured backend on this port.
+fn backend_at(port: usize) -> Backend {
+    let address = BackendAddress::parse(&format!("http://127.0.0.1:{port}")).unwrap();
+    Backend::new(address.default_id(), address, None)
+}
+
+fn set_backends(pool: &BackendPool, backends: Vec<Backend>) {
+    pool.apply_update(pool.plan_update(backends), &PoolSettings::default());
+    pool.backends()
+        .iter()
+        .for_each(|backend| backend.update_state(|state| state.health = Health::Up));
+}
+
+fn ports(pool: &BackendPool) -> Vec<u16> {
+    pool.backends().iter().map(|backend| backend.identity.address.host_and_port().1).collect()
+}
+
+#[test]
+fn a_retained_backend_keeps_its_state_and_gets_the_new_settings() {
+    let pool = pool(&[Some(&["a"]), Some(&["b"])]);
+    let before = pool.backends();
+    let lease = lease(&pool, Some("a")).unwrap();
+    set_backends(
+        &pool,
+        vec![
+            backend_at(8001),
+            backend_at(8000).with_weight(7).with_load_horizon(Duration::from_secs(9)),
+        ],
+    );
+    let after = pool.backends();
+    assert!(Arc::ptr_eq(&before[0], &after[0]) && Arc::ptr_eq(&before[1], &after[1]));
+    assert_eq!((after[0].weight(), after[0].load.in_flight()), (7, 1));
+    assert_eq!(after[0].load.estimator.horizon(), Duration::from_secs(9));
+    assert_eq!(pool.routes().lookup(Some("a")).backends[..], [0], "its models stay known");
+    drop(lease);
+    assert_eq!(after[0].load.in_flight(), 0);
+}
+
+#[test]
+fn another_key_or_name_makes_another_backend() {
+    let pool = pool(&[None]);
+    let before = pool.backends();
+    let address = before[0].identity.address.clone();
+    for other in [
+        Backend::new(BackendId::new("named"), address.clone(), None),
+        Backend::new(address.default_id(), address.clone(), Some("Bearer a".parse().unwrap())),
+    ] {
+        set_backends(&pool, vec![other]);
+        assert!(!Arc::ptr_eq(&before[0], &pool.backends()[0]));
+    }
+}
+
+#[test]
+fn a_removed_backend_gets_no_new_requests_and_is_retiring_until_its_last_request_ends() {
+    let pool = pool(&[None, None]);
+    let leases = [lease(&pool, None).unwrap(), lease(&pool, None).unwrap()];
+    set_backends(&pool, vec![backend_at(8001), backend_at(8002)]);
+    for _ in 0..10 {
+        let port = lease(&pool, None).unwrap().backend().identity.address.host_and_port().1;
+        assert_ne!(port, 8000);
+    }
+    let retiring = || {
+        pool.retiring_backends().iter().map(|backend| backend.load.in_flight()).collect::<Vec<_>>()
+    };
+    assert_eq!(retiring(), [1]);
+    drop(leases);
+    assert_eq!(retiring(), [0; 0]);
+    assert_eq!(lease(&pool, None).unwrap().backend().load.in_flight(), 1);
+}
+
+#[test]
+fn an_update_changes_the_models_and_the_policy() {
+    let pool = pool(&[Some(&["a"]), Some(&["a"])]);
+    let model = |backends: &[&str]| ModelConfig {
+        name: "gpt".into(),
+        served_as: Some("a".into()),
+        backends: Some(backends.iter().map(|name| (*name).to_owned()).collect()),
+        ..ModelConfig::default()
+    };
+    let policy = Policy { kind: PolicyKind::P2c, ..Policy::default() };
+    let shadow_policies = vec![PolicyKind::P2c, PolicyKind::Random];
+    let models = vec![model(&["127.0.0.1:8001"])];
+    let settings = PoolSettings { models, policy, shadow_policies, ..PoolSettings::default() };
+    pool.apply_update(pool.plan_update(vec![backend_at(8001), backend_at(8002)]), &settings);
+    assert_eq!(ports(&pool), [8002, 8001]);
+    let served = [ServedModel::from_entry(&json!({ "id": "a" })).unwrap()];
+    pool.set_models(&pool.backends()[0], &served.into());
+    assert_eq!(pool.routes().lookup(Some("gpt")).backends[..], [1], "only 8001 may serve it");
+    assert_eq!(pool.policy().kind, PolicyKind::P2c);
+    set_backends(&pool, vec![backend_at(8001)]);
+    assert_eq!(pool.routes().lookup(Some("gpt")).backends[..], [0; 0], "the alias is removed");
+}
+
+#[test]
+fn an_update_notifies_queued_requests() {
+    let pool = pool(&[None]);
+    pool.capacity_notifier().set_waiting_requests(1);
+    let is_notified = || {
+        futures_util::FutureExt::now_or_never(pool.capacity_notifier().wait_capacity_freed())
+            .is_some()
+    };
+    assert!(!is_notified());
+    pool.apply_update(
+        pool.plan_update(vec![backend_at(8000), backend_at(8001)]),
+        &PoolSettings::default(),
+    );
+    assert!(is_notified());
+}
+
+#[test]
+fn a_large_fleet_keeps_its_prefix_affinity_when_other_backends_change() {
+    let pool = pool(&[None; 100]);
+    let words = "a long prompt ".repeat(4_000);
+    let prompt = Arc::new(PromptFingerprint::new(1, std::iter::once(words.as_bytes())));
+    let pick = |seed| {
+        let requirements = BackendRequirements { prompt: &prompt, seed, ..requirements(None) };
+        pool.lease(requirements, &[], clock::now()).unwrap().0.backend().identity.id.clone()
+    };
+    let first = pick(1);
+    let stays =
+        |port: &usize| port.is_multiple_of(2) || first.as_str().ends_with(&port.to_string());
+    set_backends(&pool, (8000..8100).filter(stays).chain(9000..9060).map(backend_at).collect());
+    for seed in 2..50 {
+        assert_eq!(pick(seed), first);
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_update_has_exactly_the_given_backends_and_retained_ones_keep_their_positions(
+        lists in proptest::collection::vec(
+            proptest::collection::btree_set(0..12_usize, 0..9), 1..6),
+    ) {
+        let pool = pool(&[]);
+        for wanted in lists {
+            let before = pool.backends();
+            set_backends(&pool, wanted.iter().map(|number| backend_at(8000 + number)).collect());
+            let (after, mut ports) = (pool.backends(), ports(&pool));
+            for (index, backend) in before.iter().enumerate().take(after.len()) {
+                let port = usize::from(backend.identity.address.host_and_port().1);
+                prop_assert!(
+                    !wanted.contains(&(port - 8000)) || Arc::ptr_eq(backend, &after[index])
+                );
+            }
+            ports.sort_unstable();
+            let wanted: Vec<u16> = wanted.iter().map(|number| 8000 + *number as u16).collect();
+            prop_assert_eq!(ports, wanted);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The route table: maps each model name to the backends that serve it and to the name that they
+//! use for it. The table is rebuilt when a backend lists other models, so that a request costs one
+//! lookup regardless of the number of backends.
+
+mod model_config;
+pub mod model_labels;
+
+pub use model_config::{ModelConfig, RoutePolicy};
+
+use model_labels::ModelLabelTable;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use tokenweir_core::dialect::adapter_hash;
+use tokenweir_core::model::ServedModel;
+use tokenweir_core::openai::engine_control::Permissions;
+use tokenweir_core::record::{BackendId, ModelLabel};
+
+/// The route of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelRoute {
+    /// The metric label of the model.
+    pub label: ModelLabel,
+    /// The model name that the backends use, if it differs from the clients' name.
+    pub served_as: Option<Arc<str>>,
+    /// The positions of the backends that serve it or may serve it: the latter have not listed
+    /// their models yet.
+    pub backends: Arc<[usize]>,
+    /// The hash of the model's name, if it is a LoRA adapter.
+    pub adapter_hash: Option<u64>,
+    /// The engine-control fields that every client of the model may use.
+    pub permissions: Permissions,
+    /// Overrides of global settings for requests of this model.
+    pub policy: RoutePolicy,
+}
+
+/// The routes of all models. Each change replaces the whole value.
+#[derive(Debug)]
+pub struct RouteTable {
+    by_name: HashMap<Arc<str>, ModelRoute>,
+    /// The route of requests without a model.
+    default_route: ModelRoute,
+    /// The route of models that no backend lists.
+    unknown_model_route: ModelRoute,
+    models: Vec<ServedModel>,
+    /// The distinct sets of backends that the routes have.
+    backend_sets: Vec<Arc<[usize]>>,
+    /// Whether the models of some backend are not known yet.
+    has_unlisted_backend: bool,
+}
+
+/// A [`ModelConfig`] with its backends resolved to positions.
+#[derive(Debug)]
+pub(in crate::backend) struct RouteRule {
+    name: Arc<str>,
+    served_as: Option<Arc<str>>,
+    /// For each position, whether that backend may serve the model. `None`: all may.
+    eligible_positions: Option<Vec<bool>>,
+    permissions: Permissions,
+    policy: RoutePolicy,
+}
+
+/// The models that each backend lists, by position. `None`: not known yet. Equal lists share one
+/// allocation.
+pub(in crate::backend) type AdvertisedModels = [Option<Arc<[ServedModel]>>];
+
+/// Stores each distinct model list once, regardless of the number of backends that have it.
+#[derive(Debug, Default)]
+pub(in crate::backend) struct ModelListInterner(Vec<Arc<[ServedModel]>>);
+
+/// Backends with the same model list.
+struct BackendGroup<'a> {
+    models: &'a [ServedModel],
+    positions: Vec<usize>,
+}
+
+// === impl RouteTable ===
+
+impl RouteTable {
+    /// The route of a model. A request without a model, or with an empty name as vLLM allows, may
+    /// go to every backend.
+    pub fn lookup(&self, model: Option<&str>) -> &ModelRoute {
+        match model {
+            None | Some("") => &self.default_route,
+            Some(name) => self.by_name.get(name).unwrap_or(&self.unknown_model_route),
+        }
+    }
+
+    /// The model that every backend uses for a request without a model. `None`: the backends
+    /// differ, one has not listed its models yet, or the configuration gives that name to another
+    /// model.
+    pub fn default_model(&self) -> Option<&str> {
+        let label = &self.default_route.label;
+        let is_known = label.is_known() && !self.has_unlisted_backend;
+        let is_plain =
+            |name: &&str| self.by_name.get(*name).is_none_or(|route| route.served_as.is_none());
+        is_known.then(|| label.name()).filter(is_plain)
+    }
+
+    /// The models for `/v1/models`, sorted by id, with the configured names. If several backends
+    /// list the same id, the entry is that of the first backend.
+    pub fn models(&self) -> &[ServedModel] {
+        &self.models
+    }
+
+    /// The distinct sets of backends that requests can go to, as positions.
+    pub(in crate::backend) fn backend_sets(&self) -> &[Arc<[usize]>] {
+        &self.backend_sets
+    }
+
+    /// Builds the table from the configured rules and the models that each backend lists.
+    pub(in crate::backend) fn new(
+        rules: &[RouteRule],
+        advertised: &AdvertisedModels,
+        labels: &ModelLabelTable,
+    ) -> Self {
+        let groups = BackendGroup::group_by_models(advertised);
+        let unlisted = (0..advertised.len()).filter(|position| advertised[*position].is_none());
+        let unlisted: Vec<usize> = unlisted.collect();
+        let mut served: HashMap<&Arc<str>, Vec<(&BackendGroup<'_>, &ServedModel)>> = HashMap::new();
+        for group in &groups {
+            for model in group.models {
+                let entries = served.entry(&model.id).or_default();
+                if entries.last().is_none_or(|(last, _)| !std::ptr::eq(*last, group)) {
+                    entries.push((group, model));
+                }
+            }
+        }
+        let configured: HashSet<&Arc<str>> = rules.iter().map(|rule| &rule.name).collect();
+        let discovered = served.keys().filter(|id| !configured.contains(*id));
+        let discovered: Vec<RouteRule> = discovered.map(|id| RouteRule::for_model_id(id)).collect();
+        let (mut by_name, mut models) = (HashMap::new(), Vec::new());
+        // Most models have the same backends as others: such routes share one list of positions.
+        let mut sets: HashSet<Arc<[usize]>> = HashSet::new();
+        let mut share_positions = |route: ModelRoute| {
+            let backends = sets.get(&route.backends).cloned().unwrap_or_else(|| {
+                sets.insert(route.backends.clone());
+                route.backends.clone()
+            });
+            ModelRoute { backends, ..route }
+        };
+        for rule in rules.iter().chain(&discovered) {
+            let entries = served.get(rule.target()).map_or(&[][..], Vec::as_slice);
+            models.extend(rule.model_entry(entries));
+            let serving = entries.iter().flat_map(|(group, _)| &group.positions);
+            let eligible = serving.chain(&unlisted).filter(|position| rule.is_eligible(**position));
+            let label = labels.label_for(&rule.name);
+            let mut route = ModelRoute::new(label, rule.served_as.clone(), eligible.copied());
+            let is_adapter = entries.iter().any(|(_, model)| model.parent.is_some());
+            route.policy = rule.policy;
+            route.permissions = rule.permissions;
+            route.adapter_hash = is_adapter.then(|| adapter_hash(rule.target()));
+            by_name.insert(rule.name.clone(), share_positions(route));
+        }
+        models.sort_by(|a, b| a.id.cmp(&b.id));
+        let default_label = default_model_label(&groups, labels);
+        let default_route = ModelRoute::new(default_label, None, 0..advertised.len());
+        let default_route = share_positions(default_route);
+        let unknown_route = ModelRoute::new(ModelLabel::unknown(), None, unlisted.iter().copied());
+        let unknown_model_route = share_positions(unknown_route);
+        let (backend_sets, has_unlisted_backend) =
+            (sets.into_iter().collect(), !unlisted.is_empty());
+        Self {
+            by_name,
+            default_route,
+            unknown_model_route,
+            models,
+            backend_sets,
+            has_unlisted_backend,
+        }
+    }
+}
+
+/// The label of the model that backends use for a request without a model: the first model that a
+/// backend lists. Unknown if the backends differ.
+fn default_model_label(groups: &[BackendGroup<'_>], labels: &ModelLabelTable) -> ModelLabel {
+    let mut firsts = groups.iter().filter_map(|group| group.models.first());
+    match firsts.next() {
+        Some(first) if firsts.all(|other| other.id == first.id) => labels.label_for(&first.id),
+        _ => ModelLabel::unknown(),
+    }
+}
+
+// === impl BackendGroup ===
+
+impl<'a> BackendGroup<'a> {
+    fn group_by_models(advertised: &'a AdvertisedModels) -> Vec<Self> {
+        let mut by_list = HashMap::new();
+        let mut groups: Vec<Self> = Vec::new();
+        for (position, models) in advertised.iter().enumerate() {
+            let Some(models) = models else { continue };
+            let index = *by_list.entry(models.as_ptr()).or_insert(groups.len());
+            if index == groups.len() {
+                groups.push(Self { models, positions: Vec::new() });
+            }
+            groups[index].positions.push(position);
+        }
+        groups
+    }
+}
+
+// === impl ModelRoute, RouteRule ===
+
+impl ModelRoute {
+    fn new(
+        label: ModelLabel,
+        served_as: Option<Arc<str>>,
+        positions: impl Iterator<Item = usize>,
+    ) -> Self {
+        let mut backends: Vec<usize> = positions.collect();
+        backends.sort_unstable();
+        let (permissions, policy) = Default::default();
+        Self {
+            label,
+            served_as,
+            backends: backends.into(),
+            adapter_hash: None,
+            permissions,
+            policy,
+        }
+    }
+}
+
+impl RouteRule {
+    /// The model name in client requests.
+    pub(in crate::backend) const fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The rule of a configured model. `backends` are the ids of all backends, by position.
+    pub(in crate::backend) fn resolve(model: &ModelConfig, backends: &[BackendId]) -> Self {
+        let eligible_positions = model.backends.as_ref().map(|names| {
+            let is_listed = |id: &BackendId| names.iter().any(|name| name == id.as_str());
+            backends.iter().map(is_listed).collect()
+        });
+        let served_as = model.alias_of().map(Arc::from);
+        let permissions = Permissions::new(&model.allow);
+        Self {
+            name: model.name.as_str().into(),
+            served_as,
+            eligible_positions,
+            permissions,
+            policy: model.policy,
+        }
+    }
+
+    fn for_model_id(id: &Arc<str>) -> Self {
+        let (permissions, policy) = Default::default();
+        Self { name: id.clone(), served_as: None, eligible_positions: None, permissions, policy }
+    }
+
+    fn target(&self) -> &Arc<str> {
+        self.served_as.as_ref().unwrap_or(&self.name)
+    }
+
+    /// The entry of the model for `/v1/models`, from the first eligible backend.
+    fn model_entry(&self, entries: &[(&BackendGroup<'_>, &ServedModel)]) -> Option<ServedModel> {
+        let first = |group: &BackendGroup<'_>| {
+            group.positions.iter().copied().find(|position| self.is_eligible(*position))
+        };
+        let eligible = entries.iter().filter_map(|(group, model)| Some((first(group)?, model)));
+        let (_, model) = eligible.min_by_key(|(position, _)| *position)?;
+        Some(model.called(&self.name))
+    }
+
+    fn is_eligible(&self, position: usize) -> bool {
+        self.eligible_positions.as_ref().is_none_or(|eligible| eligible[position])
+    }
+}
+
+// === impl ModelListInterner ===
+
+impl ModelListInterner {
+    /// The models that backends list. Lists with the same allocation are visited once.
+    pub(in crate::backend) fn distinct_models(
+        advertised: &AdvertisedModels,
+    ) -> impl Iterator<Item = &ServedModel> {
+        let mut seen = HashSet::new();
+        let lists = advertised.iter().flatten().filter(move |list| seen.insert(list.as_ptr()));
+        lists.flat_map(|list| list.iter())
+    }
+
+    /// Returns the stored list that equals `models`. Stores `models` if there is none.
+    pub(in crate::backend) fn intern(&mut self, models: &Arc<[ServedModel]>) -> Arc<[ServedModel]> {
+        // Drops the lists that no backend has any more.
+        self.0.retain(|list| Arc::strong_count(list) > 1);
+        let known = self.0.iter().find(|list| ServedModel::are_equivalent(list, models)).cloned();
+        known.unwrap_or_else(|| {
+            self.0.push(models.clone());
+            models.clone()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! The configured models: their names, their backends, and their overrides of global settings.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokenweir_core::observe::OnTruncation;
+use tokenweir_core::openai::engine_control::Permission;
+use tokenweir_core::units;
+
+/// A configured model name or alias. It takes precedence over a listed model of the same name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// The model name in client requests.
+    pub name: String,
+    /// The model name that the backends use. `None`: the same as `name`.
+    #[serde(default)]
+    pub served_as: Option<String>,
+    /// Names of the backends that may serve it. `None`: all backends that list it.
+    #[serde(default)]
+    pub backends: Option<Vec<String>>,
+    /// Engine-control fields that every client of this model may use, in addition to those that its
+    /// tenant may use.
+    #[serde(default)]
+    pub allow: Vec<Permission>,
+    /// Overrides of global settings for requests of this model.
+    #[serde(default)]
+    pub policy: RoutePolicy,
+}
+
+/// Per-model overrides. An unset key means the global setting applies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RoutePolicy {
+    /// Timeout for the response headers.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub response_headers: Option<Duration>,
+    /// Timeout for the first output of a stream, from the arrival of the request headers.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub first_output: Option<Duration>,
+    /// Maximum time between two outputs of a stream.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub idle: Option<Duration>,
+    /// How the gateway ends a truncated stream.
+    pub on_truncation: Option<OnTruncation>,
+}
+
+// === impl ModelConfig ===
+
+impl ModelConfig {
+    /// The model name that the backends use, if it differs from `name`.
+    pub fn alias_of(&self) -> Option<&str> {
+        self.served_as.as_deref().filter(|target| *target != self.name)
+    }
+}

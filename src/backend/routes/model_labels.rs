@@ -1,0 +1,231 @@
+//! Assigns metric label values to models. Backends choose their model ids, so the number of labels
+//! is bounded: the first models get one each, and keep it while a backend lists them. All other
+//! models share the label `_other`. They are served like any model.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir_core::model::ServedModel;
+use tokenweir_core::record::ModelLabel;
+
+/// The models with a label of their own.
+#[derive(Debug)]
+pub(in crate::backend) struct ModelLabelTable {
+    max_labels: usize,
+    /// Number of labels assigned since the start.
+    assigned_count: u64,
+    by_name: HashMap<Arc<str>, AssignedLabel>,
+}
+
+/// The label of one model.
+#[derive(Debug)]
+struct AssignedLabel {
+    sequence: u64,
+    is_configured: bool,
+    is_adapter: bool,
+    /// Since when neither a backend nor the configuration lists the model.
+    absent_since: Option<Instant>,
+}
+
+/// A model with a label value of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabelledModel {
+    /// The label value.
+    pub name: Arc<str>,
+    /// Whether its time series exist before its first request.
+    pub is_seeded: bool,
+}
+
+/// Default limit on the labels of models that only backends list. Models in the configuration do
+/// not count.
+pub const DEFAULT_MAX_MODEL_LABELS: usize = 200;
+/// How long the label and the time series of a removed model stay: long enough for Prometheus to
+/// scrape the last values.
+const LABEL_RETENTION: Duration = Duration::from_mins(10);
+/// Number of discovered base models whose time series exist before their first request. Adapters
+/// get theirs with the first request, because the series of one model take 39 KiB of the metrics
+/// page per backend.
+const MAX_SEEDED_MODELS: usize = 16;
+
+impl ModelLabelTable {
+    /// An empty table with a limit for models that only backends list.
+    pub(in crate::backend) fn new(max_labels: usize) -> Self {
+        Self { max_labels, assigned_count: 0, by_name: HashMap::new() }
+    }
+
+    /// Changes the limit. Assigned labels stay.
+    pub(in crate::backend) fn set_max_labels(&mut self, max_labels: usize) {
+        self.max_labels = max_labels;
+    }
+
+    /// Assigns labels to configured models and listed models, and expires the labels of models that
+    /// are neither.
+    pub(in crate::backend) fn update<'a>(
+        &mut self,
+        configured: impl Iterator<Item = &'a Arc<str>>,
+        listed: impl Iterator<Item = &'a ServedModel>,
+        now: Instant,
+    ) {
+        let configured: Vec<&Arc<str>> = configured.collect();
+        let listed: Vec<&ServedModel> = listed.collect();
+        let names = configured.iter().map(|name| &***name);
+        let configured_names: HashSet<&str> = names.clone().collect();
+        let present: HashSet<&str> = names.chain(listed.iter().map(|model| &*model.id)).collect();
+        self.by_name.retain(|name, label| {
+            label.is_configured = configured_names.contains(&**name);
+            label.absent_since =
+                (!present.contains(&**name)).then(|| label.absent_since.unwrap_or(now));
+            !label.is_expired(now)
+        });
+        for name in configured {
+            self.assign(name, true, false);
+        }
+        let mut remaining = self.max_labels.saturating_sub(self.discovered_count());
+        for model in listed {
+            if remaining == 0 {
+                break;
+            }
+            remaining -= usize::from(self.assign(&model.id, false, model.parent.is_some()));
+        }
+    }
+
+    /// The label of a model that a backend or the configuration lists.
+    pub(in crate::backend) fn label_for(&self, name: &Arc<str>) -> ModelLabel {
+        match self.by_name.get_key_value(name) {
+            Some((name, _)) => ModelLabel::known(name.clone()),
+            None => ModelLabel::over_limit(name.clone()),
+        }
+    }
+
+    /// The models with labels, in the order of assignment, with models removed within the last
+    /// [`LABEL_RETENTION`].
+    pub(in crate::backend) fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
+        let current = self.by_name.iter().filter(|(_, label)| !label.is_expired(now));
+        let mut all: Vec<_> = current.collect();
+        all.sort_unstable_by_key(|(_, label)| label.sequence);
+        let mut base_count = 0;
+        let labelled = all.into_iter().map(|(name, label)| {
+            let is_base = label.absent_since.is_none() && !label.is_configured && !label.is_adapter;
+            base_count += usize::from(is_base);
+            let is_seeded = label.is_configured || (is_base && base_count <= MAX_SEEDED_MODELS);
+            LabelledModel { name: name.clone(), is_seeded }
+        });
+        labelled.collect()
+    }
+
+    /// Number of labels that count towards the limit.
+    fn discovered_count(&self) -> usize {
+        self.by_name.values().filter(|label| !label.is_configured).count()
+    }
+
+    /// Assigns a label. Returns whether the model had none.
+    fn assign(&mut self, name: &Arc<str>, is_configured: bool, is_adapter: bool) -> bool {
+        if self.by_name.contains_key(name) {
+            return false;
+        }
+        let label = AssignedLabel {
+            sequence: self.assigned_count,
+            is_configured,
+            is_adapter,
+            absent_since: None,
+        };
+        self.assigned_count += 1;
+        self.by_name.insert(name.clone(), label);
+        true
+    }
+}
+
+impl AssignedLabel {
+    fn is_expired(&self, now: Instant) -> bool {
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= LABEL_RETENTION;
+        self.absent_since.is_some_and(is_over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use tokenweir_core::clock;
+
+    fn models(ids: &[&str]) -> Vec<ServedModel> {
+        let entry = |id: &&str| match id.split_once(':') {
+            Some((parent, id)) => json!({ "id": id, "parent": parent }),
+            None => json!({ "id": id }),
+        };
+        ids.iter().map(|id| ServedModel::from_entry(&entry(id)).unwrap()).collect()
+    }
+
+    fn update_labels(
+        labels: &mut ModelLabelTable,
+        configured: &[&str],
+        listed: &[&str],
+        now: Instant,
+    ) {
+        let configured: Vec<Arc<str>> = configured.iter().map(|name| (*name).into()).collect();
+        labels.update(configured.iter(), models(listed).iter(), now);
+    }
+
+    fn has_own_label(labels: &ModelLabelTable, name: &str) -> bool {
+        labels.label_for(&name.into()).as_str() == name
+    }
+
+    fn label_names(labels: &ModelLabelTable, now: Instant) -> Vec<String> {
+        labels.labelled_models(now).iter().map(|label| label.name.to_string()).collect()
+    }
+
+    #[test]
+    fn the_first_models_keep_their_labels_when_others_are_listed_later() {
+        let (mut labels, now) = (ModelLabelTable::new(2), clock::now());
+        update_labels(&mut labels, &[], &["a", "b", "c"], now);
+        for listed in [&["c", "b", "a"][..], &["d", "c", "b", "a"], &["b", "a"]] {
+            update_labels(&mut labels, &[], listed, now);
+            assert_eq!(label_names(&labels, now), ["a", "b"]);
+        }
+        let other = labels.label_for(&"c".into());
+        assert_eq!((other.as_str(), other.name(), other.is_known()), ("_other", "c", true));
+    }
+
+    #[test]
+    fn a_configured_model_gets_a_label_beyond_the_limit() {
+        let (mut labels, now) = (ModelLabelTable::new(1), clock::now());
+        update_labels(&mut labels, &[], &["a", "b"], now);
+        update_labels(&mut labels, &["x", "b"], &["a", "b"], now);
+        assert_eq!(label_names(&labels, now), ["a", "x", "b"]);
+        update_labels(&mut labels, &["x"], &["a", "b", "c"], now);
+        assert!(has_own_label(&labels, "b"), "it is still listed");
+        assert!(!has_own_label(&labels, "c"));
+    }
+
+    #[test]
+    fn a_removed_model_keeps_its_label_during_the_retention_and_then_another_model_gets_one() {
+        let (mut labels, now) = (ModelLabelTable::new(1), clock::now());
+        update_labels(&mut labels, &[], &["a"], now);
+        update_labels(&mut labels, &[], &["b"], now);
+        let before = now + LABEL_RETENTION.checked_sub(Duration::from_secs(1)).unwrap();
+        update_labels(&mut labels, &[], &["b", "c"], before);
+        assert_eq!(label_names(&labels, before), ["a"]);
+        update_labels(&mut labels, &[], &["a", "b"], before);
+        update_labels(&mut labels, &[], &["b"], before);
+        assert_eq!(label_names(&labels, now + LABEL_RETENTION), ["a"], "it was listed again");
+        let after = before + LABEL_RETENTION;
+        assert_eq!(label_names(&labels, after), [""; 0]);
+        update_labels(&mut labels, &[], &["b", "c"], after);
+        assert_eq!(label_names(&labels, after), ["b"]);
+    }
+
+    #[test]
+    fn adapters_and_excess_base_models_are_not_seeded() {
+        let (mut labels, now) = (ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS), clock::now());
+        let bases: Vec<String> =
+            (0..MAX_SEEDED_MODELS + 3).map(|number| format!("base{number}")).collect();
+        let mut listed: Vec<&str> = vec!["base0:adapter"];
+        listed.extend(bases.iter().map(String::as_str));
+        update_labels(&mut labels, &["alias"], &listed, now);
+        let all = labels.labelled_models(now);
+        let seeded = all.iter().filter(|label| label.is_seeded);
+        assert_eq!((all.len(), seeded.count()), (listed.len() + 1, MAX_SEEDED_MODELS + 1));
+        let adapter = all.iter().find(|label| &*label.name == "adapter").unwrap();
+        assert!(!adapter.is_seeded);
+    }
+}

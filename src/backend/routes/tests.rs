@@ -1,0 +1,167 @@
+//! Tests of the route table.
+
+use super::model_labels::DEFAULT_MAX_MODEL_LABELS;
+use super::*;
+use proptest::prelude::*;
+use serde_json::json;
+use tokenweir_core::clock;
+
+fn model_list(ids: &[&str]) -> Arc<[ServedModel]> {
+    let entry = |id: &&str| json!({ "id": id, "root": format!("/models/{id}") });
+    ids.iter().filter_map(|id| ServedModel::from_entry(&entry(id))).collect()
+}
+
+/// The routes to backends `r0`, `r1`, … with these model lists.
+fn route_table(models: &[ModelConfig], fleet: &[Option<&[&str]>]) -> RouteTable {
+    let ids: Vec<BackendId> =
+        (0..fleet.len()).map(|number| BackendId::new(&format!("r{number}"))).collect();
+    let rules: Vec<RouteRule> =
+        models.iter().map(|model| RouteRule::resolve(model, &ids)).collect();
+    let mut lists = ModelListInterner::default();
+    let intern = |ids: Option<&[&str]>| ids.map(|ids| lists.intern(&model_list(ids)));
+    let advertised: Vec<_> = fleet.iter().copied().map(intern).collect();
+    let mut labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
+    labels.update(
+        rules.iter().map(RouteRule::name),
+        ModelListInterner::distinct_models(&advertised),
+        clock::now(),
+    );
+    RouteTable::new(&rules, &advertised, &labels)
+}
+
+fn model_config(name: &str, served_as: Option<&str>, backends: Option<&[&str]>) -> ModelConfig {
+    let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+    ModelConfig {
+        name: name.into(),
+        served_as: served_as.map(Into::into),
+        backends: backends.map(owned),
+        ..ModelConfig::default()
+    }
+}
+
+fn model_ids(routes: &RouteTable) -> Vec<&str> {
+    routes.models().iter().map(|model| &*model.id).collect()
+}
+
+#[test]
+fn an_alias_routes_to_the_backends_of_its_target_under_the_target_name() {
+    let names = [model_config("gpt", Some("qwen"), None)];
+    let routes = route_table(&names, &[Some(&["qwen"]), Some(&["llama"]), Some(&["qwen"])]);
+    let route = routes.lookup(Some("gpt"));
+    assert_eq!((&*route.backends, route.served_as.as_deref()), (&[0, 2][..], Some("qwen")));
+    assert_eq!(route.label.as_str(), "gpt");
+    assert_eq!(routes.lookup(Some("qwen")).served_as, None);
+}
+
+#[test]
+fn a_configured_name_takes_precedence_over_a_listed_model_and_respects_its_backends() {
+    let names = [model_config("b", Some("a"), None), model_config("a", None, Some(&["r1", "r2"]))];
+    let routes = route_table(&names, &[Some(&["a"]), Some(&["b"]), Some(&["a", "b"])]);
+    assert_eq!(*routes.lookup(Some("a")).backends, [2]);
+    assert_eq!(*routes.lookup(Some("b")).backends, [0, 2], "the backends of `a`, not of `b`");
+    assert_eq!(model_ids(&routes), ["a", "b"]);
+}
+
+#[test]
+fn an_alias_is_listed_with_the_entry_of_its_target_while_an_eligible_backend_serves_it() {
+    let names =
+        [model_config("gpt", Some("qwen"), Some(&["r1"])), model_config("none", Some("x"), None)];
+    let all = route_table(&names, &[Some(&["qwen"]), Some(&["qwen"]), None]);
+    assert_eq!(model_ids(&all), ["gpt", "qwen"]);
+    let entry = serde_json::to_value(&all.models()[0].entry).unwrap();
+    assert_eq!(entry, json!({ "id": "gpt", "root": "/models/qwen" }));
+    let others = route_table(&names, &[Some(&["qwen"]), Some(&["llama"]), None]);
+    assert_eq!(model_ids(&others), ["llama", "qwen"]);
+    assert!(others.lookup(Some("gpt")).backends.is_empty(), "other backends may not serve it");
+}
+
+#[test]
+fn a_model_that_no_backend_serves_has_the_label_other_and_an_alias_its_own() {
+    let names = [model_config("gpt", Some("qwen"), None)];
+    let routes = route_table(&names, &[Some(&["a"])]);
+    assert_eq!(routes.lookup(Some("a")).label.as_str(), "a");
+    assert_eq!(routes.lookup(Some("evil\n")).label.as_str(), "_other");
+    assert_eq!(routes.lookup(Some("gpt")).label.as_str(), "gpt", "known, though not served");
+}
+
+#[test]
+fn a_request_without_a_model_may_go_to_every_backend_and_has_the_label_of_the_only_model() {
+    for (fleet, label) in [
+        (&[Some(&["base", "adapter"][..]), Some(&["base"]), None][..], "base"),
+        (&[Some(&["a"]), Some(&["b"])], "_other"),
+        (&[None], "_other"),
+    ] {
+        let routes = route_table(&[], fleet);
+        for model in [None, Some("")] {
+            let route = routes.lookup(model);
+            assert_eq!((route.label.as_str(), route.backends.len()), (label, fleet.len()));
+        }
+    }
+}
+
+#[test]
+fn the_default_model_is_known_only_if_every_backend_has_listed_the_same() {
+    let renamed = [model_config("base", Some("other"), None)];
+    for (names, fleet, expected) in [
+        (&[][..], &[Some(&["base", "adapter"][..]), Some(&["base"])][..], Some("base")),
+        (&[], &[Some(&["base"]), None], None),
+        (&[], &[Some(&["base"]), Some(&["other"])], None),
+        (&[], &[], None),
+        (&renamed, &[Some(&["base", "other"])], None),
+    ] {
+        assert_eq!(route_table(names, fleet).default_model(), expected, "{fleet:?}");
+    }
+}
+
+#[test]
+fn equal_model_lists_are_shared_while_a_backend_has_them() {
+    let mut lists = ModelListInterner::default();
+    let first = lists.intern(&model_list(&["a"]));
+    assert!(Arc::ptr_eq(&first, &lists.intern(&model_list(&["a"]))));
+    assert!(!Arc::ptr_eq(&first, &lists.intern(&model_list(&["b"]))));
+    drop(first);
+    lists.intern(&model_list(&["c"]));
+    assert_eq!(lists.0.len(), 1, "unused lists are dropped");
+}
+
+proptest! {
+    #[test]
+    fn the_table_equals_a_search_over_all_backends(
+        fleet in proptest::collection::vec(
+            proptest::option::of(proptest::collection::vec("[a-d]", 0..5)), 0..6),
+        names in proptest::collection::btree_map("[a-f]", (
+            proptest::option::of("[a-f]"),
+            proptest::option::of(proptest::collection::vec("r[0-5]", 0..4)),
+        ), 0..4),
+        wanted in "[a-g]",
+    ) {
+        let names: Vec<ModelConfig> = names
+            .into_iter()
+            .map(|(name, (served_as, backends))| ModelConfig {
+                name,
+                served_as,
+                backends,
+                ..ModelConfig::default()
+            })
+            .collect();
+        let texts: Vec<Option<Vec<&str>>> = fleet
+            .iter()
+            .map(|ids| ids.as_ref().map(|ids| ids.iter().map(String::as_str).collect()))
+            .collect();
+        let slices: Vec<Option<&[&str]>> = texts.iter().map(Option::as_deref).collect();
+        let routes = route_table(&names, &slices);
+        let rule = names.iter().find(|named| named.name == wanted);
+        let target = rule.and_then(|rule| rule.served_as.as_ref()).unwrap_or(&wanted);
+        let may_serve = |position: &usize| {
+            let allowed = rule.and_then(|rule| rule.backends.as_ref());
+            allowed.is_none_or(|allowed| allowed.contains(&format!("r{position}")))
+                && fleet[*position].as_ref().is_none_or(|ids| ids.contains(target))
+        };
+        let expected: Vec<usize> = (0..fleet.len()).filter(may_serve).collect();
+        let route = routes.lookup(Some(&wanted));
+        prop_assert_eq!(&*route.backends, &*expected);
+        prop_assert_eq!(route.served_as.as_deref().unwrap_or(&wanted), target);
+        let is_listed = expected.iter().any(|position| fleet[*position].is_some());
+        prop_assert_eq!(model_ids(&routes).contains(&&*wanted), is_listed);
+    }
+}

@@ -1,0 +1,82 @@
+//! Metrics of the exporters of the gateway (spans, trace capture, logs, metric pushes) and of its
+//! build.
+
+use super::super::access_log::AccessLogCounts;
+use super::super::metric::{
+    MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
+};
+use super::super::metrics_push::MetricsPushCounts;
+use super::super::payload_log::PayloadLogCounts;
+use super::super::status::SpanCounts;
+use super::super::trace_capture::TraceCaptureCounts;
+use tokenweir_core::metric_kind::MetricKind;
+
+/// The version of the gateway.
+const VERSION: MetricLabel = MetricLabel::variable(
+    "version",
+    |_| vec![env!("CARGO_PKG_VERSION").to_owned()],
+    || "the version of the gateway".to_owned(),
+);
+
+pub(super) const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor {
+        name: "tokenweir_otel_spans_total",
+        help: "Spans, by result. Dropped spans are queued - exported - failed.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("result", || label_values(SpanCounts::default().by_result()))],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_counts(vitals.spans.by_result(), emit);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_capture_records_total",
+        help: "Records of the trace capture, by whether they were written or dropped.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("result", || {
+            label_values(TraceCaptureCounts::default().by_result())
+        })],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_counts(vitals.capture.by_result(), emit);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_access_log_lines_total",
+        help: "Access log lines: written, left out by the rate limit under load, or dropped because the log reader was too slow.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("result", || {
+            label_values(AccessLogCounts::default().by_result())
+        })],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_counts(vitals.logs.access.by_result(), emit);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_content_records_total",
+        help: "Requests selected for the payload log (log.payloads), by result.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("result", || {
+            label_values(PayloadLogCounts::default().by_result())
+        })],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_counts(vitals.logs.content.by_result(), emit);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_otlp_metric_pushes_total",
+        help: "Pushes of metrics to the OTLP collector, by result.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("result", || {
+            label_values(MetricsPushCounts::default().by_result())
+        })],
+        read: MetricSource::Status(|vitals, emit| {
+            emit_counts(vitals.pushes.by_result(), emit);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_build_info",
+        help: "Always 1. The label has the version of the gateway.",
+        kind: MetricKind::Gauge,
+        labels: &[VERSION],
+        read: MetricSource::Status(|_, emit| emit(&[env!("CARGO_PKG_VERSION")], 1.0)),
+    },
+];

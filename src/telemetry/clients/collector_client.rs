@@ -1,0 +1,82 @@
+//! HTTP client for OTLP collectors, shared by span export and metrics push: TLS settings,
+//! connections, and an adapter for exporters that run outside the async runtime.
+
+use crate::telemetry::otel::OtlpProtocol;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use opentelemetry_http::{HttpClient, HttpError};
+use std::sync::Arc;
+use std::time::Duration;
+use tokenweir_net::tls::{
+    Alpn, Connector, OutboundTls, TlsClientContext, TlsClientSettings, TlsError,
+};
+use tokio::runtime::Handle;
+
+/// HTTP client of one collector.
+pub(in crate::telemetry) type CollectorHttpClient = Client<Connector, Full<Bytes>>;
+
+/// Longest response body that is read, in bytes.
+pub(in crate::telemetry) const MAX_RESPONSE_BYTES: usize = 64 << 10;
+
+/// Longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// TLS of connections to a collector: the identity of the gateway, and the certificates that it
+/// accepts.
+pub(in crate::telemetry) fn outbound(
+    security: &TlsClientSettings,
+    protocol: OtlpProtocol,
+) -> Result<Arc<OutboundTls>, TlsError> {
+    let alpn = match protocol {
+        OtlpProtocol::Grpc => Alpn::Http2,
+        OtlpProtocol::HttpProtobuf => Alpn::Http1,
+    };
+    Ok(OutboundTls::new(TlsClientContext::new(security, alpn)?))
+}
+
+/// The connector of connections to a collector.
+pub(in crate::telemetry) fn connector(outbound: &Arc<OutboundTls>) -> Connector {
+    Connector::new(outbound.clone(), CONNECT_TIMEOUT)
+}
+
+/// An HTTP client for a collector.
+pub(in crate::telemetry) fn http(outbound: &Arc<OutboundTls>) -> CollectorHttpClient {
+    Client::builder(TokioExecutor::new()).build(connector(outbound))
+}
+
+/// Sends requests of a thread without an async runtime on an existing runtime.
+#[derive(Debug)]
+pub(in crate::telemetry) struct OtlpHttpSender {
+    client: CollectorHttpClient,
+    runtime: Handle,
+    timeout: Duration,
+}
+
+impl OtlpHttpSender {
+    /// `timeout` is the longest wait for a response.
+    pub(in crate::telemetry) fn new(
+        outbound: &Arc<OutboundTls>,
+        runtime: Handle,
+        timeout: Duration,
+    ) -> Self {
+        Self { client: http(outbound), runtime, timeout }
+    }
+}
+
+#[tonic::async_trait]
+impl HttpClient for OtlpHttpSender {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let (client, timeout) = (self.client.clone(), self.timeout);
+        let response = async move {
+            let response = client.request(request.map(Full::new)).await?;
+            let (head, body) = response.into_parts();
+            let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await?.to_bytes();
+            Ok::<_, HttpError>(Response::from_parts(head, body))
+        };
+        let response = async move { tokio::time::timeout(timeout, response).await? };
+        self.runtime.spawn(response).await?
+    }
+}

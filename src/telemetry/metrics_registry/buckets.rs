@@ -1,0 +1,142 @@
+//! Bucket bounds of every histogram.
+//!
+//! They are the defaults of the catalogue or those of `metrics.buckets`, plus the limits of the
+//! objectives in `slos`, so that the share of requests within a limit is exact.
+
+use crate::telemetry::catalog;
+use crate::telemetry::metric::MetricDescriptor;
+use std::collections::BTreeMap;
+use tokenweir_core::histogram::{BucketBounds, MAX_BUCKET_BOUNDS};
+use tokenweir_core::record::ResponseBuckets;
+use tokenweir_core::slo::{LatencyMeasure, Objective};
+
+/// Bucket bounds that differ from the catalogue's, by metric name.
+#[derive(Debug, Clone, Default)]
+pub struct BucketOverrides(BTreeMap<&'static str, BucketBounds>);
+
+/// Why bucket bounds are invalid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BucketOverridesError {
+    /// There is no histogram with this name.
+    #[error("there is no histogram `{0}`")]
+    Unknown(String),
+    /// The bounds of this metric are empty, not positive, not ascending or not finite.
+    #[error("the bucket bounds of {0} in `metrics.buckets` must be above 0, finite and ascending")]
+    InvalidBounds(String),
+    /// More than [`MAX_BUCKET_BOUNDS`].
+    #[error(
+        "{metric} has {count} bucket bounds with the limits of `slos`; \
+         at most {MAX_BUCKET_BOUNDS} are possible"
+    )]
+    TooManyBounds {
+        /// The metric.
+        metric: &'static str,
+        /// Number of bounds, including the limits of objectives.
+        count: usize,
+    },
+}
+
+const INTER_CHUNK_LATENCY_METRIC: &str = "tokenweir_inter_chunk_latency_seconds";
+const INTER_TOKEN_LATENCY_METRIC: &str = "tokenweir_inter_token_latency_seconds";
+const CHUNK_TOKENS_METRIC: &str = "tokenweir_chunk_tokens";
+
+// === impl Buckets ===
+
+impl BucketOverrides {
+    /// Bounds from `overrides`, by metric and in its unit, with the limits of `objectives`.
+    pub fn new(
+        overrides: &BTreeMap<String, Vec<f64>>,
+        objectives: &[Objective],
+    ) -> Result<Self, BucketOverridesError> {
+        let mut merged: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+        for (metric, bounds) in overrides {
+            let histogram = find_histogram(metric)
+                .ok_or_else(|| BucketOverridesError::Unknown(metric.clone()))?;
+            let is_positive = bounds.first().is_some_and(|first| *first > 0.0);
+            let is_ascending = bounds.windows(2).all(|pair| pair[0] < pair[1]);
+            let is_finite = bounds.iter().all(|bound| bound.is_finite());
+            if !(is_positive && is_ascending && is_finite) {
+                return Err(BucketOverridesError::InvalidBounds(metric.clone()));
+            }
+            merged.insert(histogram.name, bounds.clone());
+        }
+        let limits = objectives.iter().flat_map(|objective| objective.definition.limits());
+        for (measure, limit) in limits {
+            for metric in metrics(measure) {
+                let defaults = || {
+                    find_histogram(metric)
+                        .map(|row| row.kind.default_bounds())
+                        .unwrap_or_default()
+                        .to_vec()
+                };
+                let bounds = merged.entry(metric).or_insert_with(defaults);
+                let limit = limit.as_secs_f64();
+                let index = bounds.partition_point(|bound| *bound < limit);
+                if bounds.get(index).is_none_or(|bound| *bound > limit) {
+                    bounds.insert(index, limit);
+                }
+            }
+        }
+        let too_many = merged.iter().find(|(_, bounds)| bounds.len() > MAX_BUCKET_BOUNDS);
+        if let Some((metric, bounds)) = too_many {
+            return Err(BucketOverridesError::TooManyBounds { metric, count: bounds.len() });
+        }
+        let to_bounds =
+            |(metric, bounds): (_, Vec<f64>)| (metric, BucketBounds::from_slice(&bounds));
+        Ok(Self(merged.into_iter().map(to_bounds).collect()))
+    }
+
+    /// The bounds of a metric. Empty if it is not a histogram.
+    pub fn bounds_for(&self, row: &MetricDescriptor) -> BucketBounds {
+        self.0
+            .get(row.name)
+            .cloned()
+            .unwrap_or_else(|| BucketBounds::from_static(row.kind.default_bounds()))
+    }
+
+    /// The bounds of the histograms that are recorded while a response passes.
+    pub fn scales(&self) -> ResponseBuckets {
+        let defaults = ResponseBuckets::default();
+        let configured_or = |metric, default| self.0.get(metric).cloned().unwrap_or(default);
+        ResponseBuckets {
+            inter_chunk_latency: configured_or(
+                INTER_CHUNK_LATENCY_METRIC,
+                defaults.inter_chunk_latency,
+            ),
+            inter_token_latency: configured_or(
+                INTER_TOKEN_LATENCY_METRIC,
+                defaults.inter_token_latency,
+            ),
+            chunk_tokens: configured_or(CHUNK_TOKENS_METRIC, defaults.chunk_tokens),
+        }
+    }
+}
+
+/// The histograms to which a limit of an objective applies.
+pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
+    match measure {
+        LatencyMeasure::Ttft => &["gen_ai_server_time_to_first_token_seconds"],
+        LatencyMeasure::Tpot => &["gen_ai_server_time_per_output_token_seconds"],
+        LatencyMeasure::E2e => &["gen_ai_server_request_duration_seconds"],
+        // An inter-token latency limit also applies to the times between events: they are used
+        // where the number of tokens per event is unknown.
+        LatencyMeasure::ItlP50
+        | LatencyMeasure::ItlP95
+        | LatencyMeasure::ItlP99
+        | LatencyMeasure::ItlMax => &[INTER_TOKEN_LATENCY_METRIC, INTER_CHUNK_LATENCY_METRIC],
+        LatencyMeasure::GapMax => &[INTER_CHUNK_LATENCY_METRIC],
+    }
+}
+
+/// The names of all histograms.
+pub fn histograms() -> impl Iterator<Item = &'static str> {
+    catalog::rows().filter(|row| !row.kind.default_bounds().is_empty()).map(|row| row.name)
+}
+
+fn find_histogram(metric: &str) -> Option<&'static MetricDescriptor> {
+    catalog::rows().find(|row| row.name == metric && !row.kind.default_bounds().is_empty())
+}
+
+#[cfg(test)]
+#[path = "buckets_tests.rs"]
+mod tests;

@@ -1,0 +1,178 @@
+//! Writes the metrics page in the two formats that Prometheus reads: the text format 0.0.4, and
+//! OpenMetrics 1.0, which has exemplars.
+
+use super::exemplar::Exemplar;
+use super::series::SeriesPoint;
+use std::fmt::Write;
+use tokenweir_core::metric_kind::MetricKind;
+
+/// The exposition format of the metrics page.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ExpositionFormat {
+    /// The Prometheus text format 0.0.4.
+    #[default]
+    Text,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+/// A metrics page that is being written.
+pub(super) struct ExpositionWriter {
+    text: String,
+    format: ExpositionFormat,
+}
+
+/// Values of the `le` label of a histogram, including `+Inf`.
+pub(in crate::telemetry) type BucketLabels = Vec<String>;
+
+// === impl Format ===
+
+impl ExpositionFormat {
+    /// The format that an `Accept` header asks for: the one with the larger `q`. `text/*` and `*/*`
+    /// count for the text format. The default is the text format.
+    pub fn accepted(accept: &str) -> Self {
+        let mut best = [0.0_f64; 2];
+        for range in accept.split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
+            let (mut version, mut q) = (None, 1.0);
+            for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+                match name.trim().to_ascii_lowercase().as_str() {
+                    "version" => version = Some(value.trim().trim_matches('"')),
+                    "q" => q = value.trim().parse().unwrap_or(0.0),
+                    _ => {}
+                }
+            }
+            let format = match (media_type.as_str(), version) {
+                ("application/openmetrics-text", None | Some("1.0.0")) => Self::OpenMetrics,
+                ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => Self::Text,
+                _ => continue,
+            };
+            best[format as usize] = best[format as usize].max(q);
+        }
+        let [text, open_metrics] = best;
+        if open_metrics > 0.0 && open_metrics >= text { Self::OpenMetrics } else { Self::Text }
+    }
+
+    /// The value of the `Content-Type` header.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// The `le` values of bucket bounds, in the form in which Prometheus stores them: always with a
+/// decimal point or an exponent.
+pub(in crate::telemetry) fn bars(bounds: &[f64]) -> BucketLabels {
+    let to_label = |bound: &f64| {
+        if *bound >= 1e-4 {
+            return format!("{bound:?}");
+        }
+        let text = format!("{bound:e}");
+        match text.split_once("e-") {
+            Some((digits, power)) => format!("{digits}e-{power:0>2}"),
+            None => text,
+        }
+    };
+    bounds.iter().map(to_label).chain(["+Inf".to_owned()]).collect()
+}
+
+// === impl Page ===
+
+impl ExpositionWriter {
+    pub(super) fn new(format: ExpositionFormat, capacity: usize) -> Self {
+        Self { text: String::with_capacity(capacity), format }
+    }
+
+    /// Writes the `HELP` and `TYPE` lines of a metric.
+    pub(super) fn family(&mut self, name: &str, help: &str, kind: MetricKind) {
+        let is_open_metrics = self.format == ExpositionFormat::OpenMetrics;
+        // In OpenMetrics the suffix `_total` is part of the sample name, not of the metric name.
+        let bare = name.strip_suffix("_total").filter(|_| is_open_metrics).unwrap_or(name);
+        let _ = write!(self.text, "# HELP {bare} ");
+        for character in help.chars() {
+            match character {
+                '\\' => self.text.push_str("\\\\"),
+                '\n' => self.text.push_str("\\n"),
+                '"' if is_open_metrics => self.text.push_str("\\\""),
+                other => self.text.push(other),
+            }
+        }
+        let _ = writeln!(self.text, "\n# TYPE {bare} {}", kind.as_str());
+    }
+
+    /// Writes one sample of a counter or a gauge.
+    pub(super) fn number(&mut self, name: &str, labels: &str, value: f64) {
+        self.write_sample_name(name, "", labels);
+        self.write_value(value);
+        self.text.push('\n');
+    }
+
+    /// Writes the samples of one histogram.
+    pub(super) fn histogram(
+        &mut self,
+        name: &str,
+        labels: &str,
+        bucket_labels: &BucketLabels,
+        point: &SeriesPoint,
+    ) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        let mut cumulative = 0;
+        for (bucket, (bound, count)) in bucket_labels.iter().zip(&point.counts).enumerate() {
+            cumulative += count;
+            let _ =
+                write!(self.text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {cumulative}");
+            let exemplar = point.exemplars.iter().find(|(index, _)| *index == bucket);
+            if let Some((_, exemplar)) =
+                exemplar.filter(|_| self.format == ExpositionFormat::OpenMetrics)
+            {
+                self.write_exemplar(exemplar);
+            }
+            self.text.push('\n');
+        }
+        self.write_sample_name(name, "_sum", labels);
+        self.write_value(point.sum);
+        self.text.push('\n');
+        self.write_sample_name(name, "_count", labels);
+        let _ = writeln!(self.text, "{cumulative}");
+    }
+
+    /// Completes the page.
+    pub(super) fn end(mut self) -> String {
+        if self.format == ExpositionFormat::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+
+    fn write_sample_name(&mut self, name: &str, suffix: &str, labels: &str) {
+        let _ = match labels {
+            "" => write!(self.text, "{name}{suffix} "),
+            _ => write!(self.text, "{name}{suffix}{{{labels}}} "),
+        };
+    }
+
+    fn write_value(&mut self, value: f64) {
+        let _ = match value {
+            f64::INFINITY => write!(self.text, "+Inf"),
+            f64::NEG_INFINITY => write!(self.text, "-Inf"),
+            _ => write!(self.text, "{value}"),
+        };
+    }
+
+    fn write_exemplar(&mut self, exemplar: &Exemplar) {
+        let Exemplar { trace_id, span_id, value, at } = exemplar;
+        let _ = write!(
+            self.text,
+            " # {{trace_id=\"{trace_id:032x}\",span_id=\"{span_id:016x}\"}} {value} {}.{:03}",
+            at.as_secs(),
+            at.subsec_millis()
+        );
+    }
+}
+
+#[cfg(test)]
+#[path = "exposition_tests.rs"]
+mod tests;

@@ -1,0 +1,318 @@
+//! Tail sampling: decides when a request ends whether its trace is sampled. Traces of failed and
+//! slow requests are always sampled. Other traces are sampled if their head was sampled.
+//!
+//! ```text
+//! failure    client disconnect    shed    retry    stall
+//! longer than one of the `slow` limits
+//! longer than the rolling p99 of the model: time to first token, duration of streams and of others
+//! ```
+//!
+//! The rolling p99 adapts to the traffic, so that it selects at most about 1 % of the requests. The
+//! `slow` limits are absolute.
+
+mod rolling_p99;
+
+use super::spans;
+use rolling_p99::RollingP99;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+use tokenweir_core::rate_limiter::GcraLimiter;
+use tokenweir_core::record::{ModelLabel, Outcome, RequestRecord, SampleReason};
+use tokenweir_core::trace_context::Sampler;
+
+/// The tail sampler.
+#[derive(Debug, Default)]
+pub(super) struct TailSampler {
+    latencies_by_model: Mutex<HashMap<ModelLabel, ModelLatencies>>,
+}
+
+/// Head sampling of traces whose spans are all exported: selects those that are marked as sampled.
+#[derive(Debug)]
+pub(super) struct ExportAllSampling {
+    pub(super) sampler: Sampler,
+    /// Limit of sampled traces per second. `None`: no limit.
+    pub(super) rate_limit: Option<GcraLimiter>,
+}
+
+/// Rolling p99 latencies of one model.
+#[derive(Debug, Default)]
+struct ModelLatencies {
+    first_token: RollingP99,
+    stream_duration: RollingP99,
+    response_duration: RollingP99,
+}
+
+/// Most models with latencies of their own. Further models share one entry.
+const MAX_TRACKED_MODELS: usize = 64;
+
+/// Rejection reasons of shed requests.
+const SHED_REJECTION_REASONS: [&str; 3] = ["saturated", "shed", "queue_timeout"];
+
+// === impl TailSampler ===
+
+impl TailSampler {
+    /// Why the trace of this request is sampled, from the result of the request. Updates the
+    /// latencies of its model. `None`: nothing unusual.
+    pub(super) fn sample(&self, record: &RequestRecord) -> Option<SampleReason> {
+        let slow_reason = self.update_latencies(record);
+        let is_shed =
+            record.refusal.is_some_and(|refusal| SHED_REJECTION_REASONS.contains(&refusal));
+        let is_failed =
+            !is_shed && (spans::has_error(record) || record.outcome == Outcome::Rejected);
+        let reasons = [
+            (is_failed || record.outcome == Outcome::Shutdown, SampleReason::Error),
+            (record.outcome == Outcome::Cancelled, SampleReason::Aborted),
+            (is_shed, SampleReason::Shed),
+            (record.attempts.len() > 1, SampleReason::Retried),
+            (!record.observed.stalls.is_empty(), SampleReason::Stalled),
+        ];
+        let failure_reason =
+            reasons.into_iter().find(|(applies, _)| *applies).map(|(_, reason)| reason);
+        let slow = || slow_reason.or(record.slow.map(|_| SampleReason::Slow));
+        failure_reason.or_else(slow)
+    }
+
+    /// Adds the latencies of a complete response. Returns the reason if they exceed the p99 of the
+    /// model. The lock is held only for a few additions.
+    fn update_latencies(&self, record: &RequestRecord) -> Option<SampleReason> {
+        let now = record.timings.ended?;
+        if record.outcome != Outcome::Ok || record.api.is_none() {
+            return None;
+        }
+        let (first_token, duration) = (record.ttft(), record.duration());
+        let mut latencies_by_model =
+            self.latencies_by_model.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_own_entry = latencies_by_model.len() < MAX_TRACKED_MODELS - 1
+            || latencies_by_model.contains_key(&record.model);
+        let model = if has_own_entry { record.model.clone() } else { ModelLabel::unknown() };
+        let latencies = latencies_by_model.entry(model).or_default();
+        let is_late =
+            first_token.is_some_and(|ttft| latencies.first_token.record_exceeds_p99(ttft, now));
+        let durations = if record.observed.is_stream {
+            &mut latencies.stream_duration
+        } else {
+            &mut latencies.response_duration
+        };
+        let is_long = durations.record_exceeds_p99(duration, now);
+        match (is_late, is_long) {
+            (true, _) => Some(SampleReason::SlowFirstToken),
+            (_, true) => Some(SampleReason::Slow),
+            _ => None,
+        }
+    }
+}
+
+/// The head sampling decision of the request. With `export_all` every head is sampled, and
+/// `export_all` selects the traces that are marked as sampled.
+pub(super) fn sample_head(
+    record: &RequestRecord,
+    export_all: Option<&ExportAllSampling>,
+) -> Option<SampleReason> {
+    let trace = record.trace.as_ref().filter(|trace| trace.is_sampled)?;
+    let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+    export_all
+        .is_none_or(|sampling| sampling.admits(trace.trace_id, ended))
+        .then_some(SampleReason::Sampled)
+}
+
+// === impl ExportAllSampling ===
+
+impl ExportAllSampling {
+    fn admits(&self, trace_id: u128, now: Instant) -> bool {
+        self.sampler.should_sample(None, trace_id)
+            && self.rate_limit.as_ref().is_none_or(|limit| limit.try_acquire(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokenweir_core::clock;
+    use tokenweir_core::record::fixtures::{at, streamed};
+    use tokenweir_core::record::{
+        BackendCondition, SlowCause, SlowLimits, Stall, Termination, Timings,
+    };
+
+    /// A stream with typical latencies, whose head was not sampled.
+    fn typical_record() -> RequestRecord {
+        let mut record = streamed();
+        record.sample_reason = None;
+        if let Some(trace) = &mut record.trace {
+            trace.is_sampled = false;
+        }
+        record
+    }
+
+    fn sample_changed(change: impl FnOnce(&mut RequestRecord)) -> Option<SampleReason> {
+        let mut record = typical_record();
+        change(&mut record);
+        TailSampler::default().sample(&record).or_else(|| sample_head(&record, None))
+    }
+
+    #[test]
+    fn failed_requests_are_sampled_with_their_reason() {
+        assert_eq!(sample_changed(|_| {}), None);
+        for (outcome, expected) in [
+            (Outcome::UpstreamError, SampleReason::Error),
+            (Outcome::StreamError, SampleReason::Error),
+            (Outcome::Truncated, SampleReason::Error),
+            (Outcome::Aborted, SampleReason::Error),
+            (Outcome::Timeout, SampleReason::Error),
+            (Outcome::Shutdown, SampleReason::Error),
+            (Outcome::Rejected, SampleReason::Error),
+            (Outcome::ClientError, SampleReason::Error),
+            (Outcome::Cancelled, SampleReason::Aborted),
+        ] {
+            let reason = sample_changed(|record| record.outcome = outcome);
+            assert_eq!(reason, Some(expected), "{outcome:?}");
+        }
+        for refusal in SHED_REJECTION_REASONS {
+            let shed = |record: &mut RequestRecord| {
+                record.outcome = Outcome::Rejected;
+                record.refusal = Some(refusal);
+                record.attempts.clear();
+                record.end = Termination::LocalReply;
+            };
+            assert_eq!(sample_changed(shed), Some(SampleReason::Shed), "{refusal}");
+        }
+        let retried = |record: &mut RequestRecord| record.attempts.push(record.attempts[0].clone());
+        assert_eq!(sample_changed(retried), Some(SampleReason::Retried));
+        let stalled = |record: &mut RequestRecord| {
+            let (last_output, detected) = (record.timings.accepted, record.timings.accepted);
+            let condition = BackendCondition::default();
+            record.observed.stalls = vec![Stall {
+                last_output_at: last_output,
+                detected_at: detected,
+                ended_at: None,
+                condition,
+            }];
+        };
+        assert_eq!(sample_changed(stalled), Some(SampleReason::Stalled));
+        assert_eq!(
+            sample_changed(|record| record.slow = Some(SlowCause::LongPrompt)),
+            Some(SampleReason::Slow)
+        );
+    }
+
+    #[test]
+    fn unknown_path_is_not_sampled() {
+        let unknown = |record: &mut RequestRecord| {
+            record.outcome = Outcome::ClientError;
+            record.status = Some(404);
+            record.refusal = Some("not_found");
+            record.api = None;
+            record.attempts.clear();
+        };
+        assert_eq!(sample_changed(unknown), None);
+    }
+
+    #[test]
+    fn head_sampled_trace_is_always_sampled() {
+        let set_sampled = |record: &mut RequestRecord| {
+            record.trace = record.trace.take().map(|mut trace| {
+                trace.is_sampled = true;
+                trace
+            });
+        };
+        assert_eq!(sample_changed(set_sampled), Some(SampleReason::Sampled));
+    }
+
+    #[test]
+    fn export_all_samples_only_its_ratio() {
+        let sampled = streamed();
+        let share = |ratio, per_second: Option<u32>| {
+            let sampler = Sampler { is_parent_based: true, ratio };
+            let rate_limit =
+                per_second.map(|rate| GcraLimiter::new(rate, sampled.timings.accepted));
+            move |record: &RequestRecord| {
+                sample_head(record, Some(&ExportAllSampling { sampler, rate_limit }))
+            }
+        };
+        assert_eq!(share(1.0, None)(&sampled), Some(SampleReason::Sampled));
+        assert_eq!(share(0.0, None)(&sampled), None);
+        assert_eq!(share(1.0, None)(&typical_record()), None, "the client has decided");
+        assert_eq!(share(1.0, Some(0))(&sampled), None, "over the rate limit");
+    }
+
+    /// A stream with its first token and its end at these milliseconds.
+    fn record_with_timings(first: u64, end: u64, begin: Instant) -> RequestRecord {
+        let record = typical_record();
+        let timings = Timings {
+            first_event: Some(at(begin, first)),
+            first_output: Some(at(begin, first)),
+            first_answer: Some(at(begin, first)),
+            last_output: Some(at(begin, end - 5)),
+            ended: Some(at(begin, end)),
+            sent: Some(at(begin, 1)),
+            ..Timings::begin(begin)
+        };
+        RequestRecord { timings, ..record }
+    }
+
+    #[test]
+    fn requests_above_the_p99_of_their_model_are_sampled() {
+        let (tail, begin) = (TailSampler::default(), clock::now());
+        for _ in 0..1_000 {
+            assert_eq!(tail.sample(&record_with_timings(100, 500, begin)), None);
+        }
+        let late = record_with_timings(300, 500, begin);
+        assert_eq!(tail.sample(&late), Some(SampleReason::SlowFirstToken));
+        assert_eq!(tail.sample(&record_with_timings(100, 900, begin)), Some(SampleReason::Slow));
+        let other = ModelLabel::known("large".into());
+        let slow_elsewhere = RequestRecord { model: other, ..record_with_timings(300, 900, begin) };
+        assert_eq!(tail.sample(&slow_elsewhere), None);
+    }
+
+    #[test]
+    fn tracked_models_are_bounded() {
+        let tail = TailSampler::default();
+        for n in 0..1_000 {
+            let model = ModelLabel::known(format!("model-{n}").into());
+            tail.sample(&RequestRecord { model, ..typical_record() });
+        }
+        assert_eq!(tail.latencies_by_model.lock().unwrap().len(), MAX_TRACKED_MODELS);
+    }
+
+    /// 1 % of 100,000 requests fail, and 2 % are slow.
+    #[test]
+    fn all_failed_and_slow_requests_and_the_ratio_of_the_rest_are_sampled() {
+        const SAMPLING_RATIO: f64 = 0.05;
+        let sampler = Sampler { is_parent_based: true, ratio: SAMPLING_RATIO };
+        let (tail, limits) = (TailSampler::default(), SlowLimits::default());
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut begin = clock::now();
+        let (mut missed, mut sampled, mut rest) = (0, 0_u32, 0_u32);
+        for _ in 0..100_000 {
+            begin += Duration::from_millis(random.u64(0..20));
+            let percentile = random.u32(0..100);
+            let first = if percentile < 2 { random.u64(2_001..9_000) } else { random.u64(50..200) };
+            let mut record = record_with_timings(first, first + random.u64(200..2_000), begin);
+            if percentile == 2 {
+                record.outcome = Outcome::Truncated;
+            }
+            record.slow = SlowCause::from_record(&record, &limits);
+            if let Some(trace) = &mut record.trace {
+                trace.trace_id = random.u128(1..);
+                trace.is_sampled = sampler.should_sample(None, trace.trace_id);
+            }
+            match (tail.sample(&record).or_else(|| sample_head(&record, None)), percentile) {
+                (reason, 2) => missed += u32::from(reason != Some(SampleReason::Error)),
+                (Some(SampleReason::SlowFirstToken | SampleReason::Slow), ..2) => {}
+                (_, ..2) => missed += 1,
+                (reason, _) => {
+                    rest += 1;
+                    sampled += u32::from(reason.is_some());
+                }
+            }
+        }
+        assert_eq!(missed, 0);
+        // Four standard deviations of the binomial distribution.
+        let (mean, spread) = (
+            f64::from(rest) * SAMPLING_RATIO,
+            (f64::from(rest) * SAMPLING_RATIO * (1.0 - SAMPLING_RATIO)).sqrt(),
+        );
+        assert!((f64::from(sampled) - mean).abs() < 4.0 * spread, "{sampled} of {rest}");
+    }
+}

@@ -1,0 +1,359 @@
+//! Settings of tracing: from the configuration, and from the standard `OTEL_*` variables for values
+//! that are not configured.
+//!
+//! An invalid value prevents the start of the gateway. If it were ignored, the missing traces would
+//! be noticed only when they are needed.
+
+pub(in crate::telemetry) mod environment;
+mod propagators;
+
+use super::sampling::ExportAllSampling;
+use super::spans::conventions::{Semconv, SpanConventions, ViewerProfile};
+use super::spans::limits::SpanLimits;
+use environment::{
+    DEFAULT_SERVICE_NAME, OtelEnvironment, OtelSettingsError, OtlpProtocol, OtlpSignalVariables,
+    invalid_value,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir_core::rate_limiter::GcraLimiter;
+use tokenweir_core::trace_context::{Propagation, PropagationFormats, Sampler, TraceParentMode};
+use tokenweir_net::tls::TlsClientSettings;
+
+/// The resolved settings of tracing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TracingSettings {
+    /// The URL of the collector, including its path. `None`: tracing is disabled.
+    pub endpoint: Option<String>,
+    /// The OTLP transport.
+    pub protocol: OtlpProtocol,
+    /// How trace context is read and forwarded, and which traces are sampled at their head.
+    pub propagation: Propagation,
+    /// The head sampler.
+    pub sampler: Sampler,
+    /// Most head-sampled traces per second. `None`: no limit.
+    pub max_sampled_per_second: Option<u32>,
+    /// Whether traces of failed and slow requests are sampled when the requests end.
+    pub tail_sampling: bool,
+    /// Whether all spans are exported, to a collector that samples by the attribute
+    /// `tokenweir.kept`.
+    pub export_all: bool,
+    /// `service.name` of the gateway.
+    pub service_name: String,
+    /// The attribute names of spans.
+    pub style: SpanConventions,
+    /// The limits of spans.
+    pub limits: SpanLimits,
+    /// The queue of the exporter.
+    pub batch: SpanBatchSettings,
+    /// Longest duration of one export.
+    pub timeout: Duration,
+    /// Whether requests are compressed with gzip.
+    pub is_gzip: bool,
+    /// TLS files, for an `https` endpoint.
+    pub security: TlsClientSettings,
+}
+
+/// The queue of the exporter. All values are at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanBatchSettings {
+    /// Most queued spans. If the queue is full, new spans are dropped.
+    pub queue: usize,
+    /// Most spans per export.
+    pub size: usize,
+    /// Longest wait of a queued span for an export. Resolution: 1 ms.
+    pub delay: Duration,
+}
+
+/// Tracing with OpenTelemetry. A value that is set here overrides the `OTEL_*` variables; a value
+/// that is `None` is taken from them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TracingConfig {
+    /// URL of an OTLP collector, such as `http://127.0.0.1:4317`. `None`: taken from
+    /// `OTEL_EXPORTER_OTLP_ENDPOINT`; if that is not set, tracing is disabled.
+    pub endpoint: Option<String>,
+    /// OTLP transport. `None`: taken from `OTEL_EXPORTER_OTLP_PROTOCOL`, or grpc.
+    pub protocol: Option<OtlpProtocol>,
+    /// Share of traces that are sampled at their head, from 0 to 1, unless the client has decided.
+    /// `None`: taken from `OTEL_TRACES_SAMPLER`, or 0.05.
+    pub ratio: Option<f64>,
+    /// Most head-sampled traces per second. It has no effect if the ratio is 1. `None`: no limit.
+    pub max_sampled_per_second: Option<u32>,
+    /// Whether the traces of requests that fail, stall, are slow or are cancelled by the client are
+    /// sampled too.
+    pub tail_sampling: bool,
+    /// Whether all spans are exported and every engine is asked to record its spans, for a
+    /// collector that samples itself.
+    pub export_all: bool,
+    /// How the trace context of a client is used.
+    pub parent: TraceParentMode,
+    /// Names of W3C baggage entries that are forwarded to backends. Other entries are removed.
+    pub baggage: Vec<String>,
+    /// Version of the `GenAI` attribute names. `None`: latest if `OTEL_SEMCONV_STABILITY_OPT_IN`
+    /// contains `gen_ai_latest_experimental`, else v1.41.
+    pub semconv: Option<Semconv>,
+    /// Viewers for which additional attributes are written.
+    pub profiles: Vec<ViewerProfile>,
+    /// URL of the trace viewer, with `{trace_id}` as a placeholder. The admin page links to it.
+    pub ui: Option<String>,
+}
+
+const EXPORTER_VARIABLE: &str = "OTEL_TRACES_EXPORTER";
+const SAMPLER_VARIABLE: &str = "OTEL_TRACES_SAMPLER";
+const SAMPLER_ARG_VARIABLE: &str = "OTEL_TRACES_SAMPLER_ARG";
+const PROPAGATORS_VARIABLE: &str = "OTEL_PROPAGATORS";
+const SEMCONV_OPT_IN_VARIABLE: &str = "OTEL_SEMCONV_STABILITY_OPT_IN";
+const LATEST_SEMCONV_OPT_IN: &str = "gen_ai_latest_experimental";
+
+/// Default share of head-sampled traces.
+const DEFAULT_SAMPLING_RATIO: f64 = 0.05;
+/// Default limit of head-sampled traces per second.
+const DEFAULT_MAX_SAMPLED_PER_SECOND: u32 = 100;
+/// The variables of the traces signal.
+const TRACES_SIGNAL: OtlpSignalVariables = OtlpSignalVariables {
+    endpoint: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    protocol: "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+    timeout: "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+    compression: "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+    files: [
+        "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
+    ],
+    path: "/v1/traces",
+};
+
+impl TracingSettings {
+    /// Resolves the settings. `lookup` reads an environment variable. An empty variable counts as
+    /// not set.
+    pub fn read(
+        configured: TracingConfig,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, OtelSettingsError> {
+        let env = OtelEnvironment(&lookup);
+        let defaults = Self::default();
+        if env.is_tracing_off()? {
+            let propagation =
+                Propagation { parent_mode: configured.parent, ..defaults.propagation };
+            return Ok(Self { propagation, ..defaults });
+        }
+        let protocol = configured.protocol.map_or_else(|| env.protocol(&TRACES_SIGNAL), Ok)?;
+        let sampler = match configured.ratio {
+            Some(ratio) => {
+                Sampler { is_parent_based: true, ratio: validate_ratio("ratio", ratio)? }
+            }
+            None => env.sampler()?,
+        };
+        Ok(Self {
+            endpoint: env.endpoint(&TRACES_SIGNAL, configured.endpoint, protocol)?,
+            protocol,
+            propagation: Propagation {
+                sampler: if configured.export_all {
+                    Sampler { ratio: 1.0, ..sampler }
+                } else {
+                    sampler
+                },
+                rate_limit: None,
+                parent_mode: configured.parent,
+                formats: env.propagators()?,
+                baggage: configured.baggage.iter().map(|name| name.as_str().into()).collect(),
+            },
+            sampler,
+            // With a ratio of 1 all traces are wanted.
+            max_sampled_per_second: configured
+                .max_sampled_per_second
+                .filter(|_| sampler.ratio < 1.0),
+            tail_sampling: configured.tail_sampling,
+            export_all: configured.export_all,
+            service_name: env.service_name(),
+            style: SpanConventions {
+                semconv: configured.semconv.unwrap_or_else(|| env.semconv()),
+                profiles: configured.profiles,
+            },
+            limits: env.span_limits()?,
+            batch: env.batch_settings()?,
+            timeout: env
+                .timeout(&TRACES_SIGNAL, "OTEL_BSP_EXPORT_TIMEOUT")?
+                .unwrap_or(defaults.timeout),
+            is_gzip: env.is_gzip(&TRACES_SIGNAL)?,
+            security: env.security(&TRACES_SIGNAL),
+        })
+    }
+
+    /// The handling of trace context, with rate limits counted from `epoch`. `None`: tracing is
+    /// disabled and the trace context of clients is forwarded unchanged. Untrusted trace context is
+    /// never forwarded.
+    pub fn propagation(&self, epoch: Instant) -> Option<Propagation> {
+        let propagation = self.propagation.clone();
+        if self.endpoint.is_some() {
+            // If all spans are exported, the rate limit is applied when requests end.
+            let rate_limit = self.rate_limit(epoch).filter(|_| !self.export_all).map(Arc::new);
+            return Some(Propagation { rate_limit, ..propagation });
+        }
+        let never = Sampler { is_parent_based: false, ratio: 0.0 };
+        let is_trusted = propagation.parent_mode == TraceParentMode::Continue;
+        (!is_trusted).then_some(Propagation { sampler: never, ..propagation })
+    }
+
+    /// The sampler that marks traces as sampled if all spans are exported.
+    pub(super) fn export_all_sampling(&self, epoch: Instant) -> ExportAllSampling {
+        ExportAllSampling { sampler: self.sampler, rate_limit: self.rate_limit(epoch) }
+    }
+
+    fn rate_limit(&self, epoch: Instant) -> Option<GcraLimiter> {
+        self.max_sampled_per_second.map(|per_second| GcraLimiter::new(per_second, epoch))
+    }
+}
+
+impl Default for TracingSettings {
+    /// Tracing is disabled.
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            protocol: OtlpProtocol::default(),
+            propagation: Propagation {
+                sampler: Sampler { is_parent_based: true, ratio: DEFAULT_SAMPLING_RATIO },
+                rate_limit: None,
+                parent_mode: TraceParentMode::default(),
+                formats: PropagationFormats::default(),
+                baggage: Box::default(),
+            },
+            sampler: Sampler { is_parent_based: true, ratio: DEFAULT_SAMPLING_RATIO },
+            max_sampled_per_second: Some(DEFAULT_MAX_SAMPLED_PER_SECOND),
+            tail_sampling: true,
+            export_all: false,
+            service_name: DEFAULT_SERVICE_NAME.to_owned(),
+            style: SpanConventions::default(),
+            limits: SpanLimits::default(),
+            batch: SpanBatchSettings::default(),
+            timeout: Duration::from_secs(10),
+            is_gzip: false,
+            security: TlsClientSettings::default(),
+        }
+    }
+}
+
+impl Default for TracingConfig {
+    /// Tail sampling is enabled. The variables decide about all other values.
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            protocol: None,
+            ratio: None,
+            max_sampled_per_second: Some(DEFAULT_MAX_SAMPLED_PER_SECOND),
+            tail_sampling: true,
+            export_all: false,
+            parent: TraceParentMode::default(),
+            baggage: Vec::new(),
+            semconv: None,
+            profiles: Vec::new(),
+            ui: None,
+        }
+    }
+}
+
+impl Default for SpanBatchSettings {
+    /// A larger queue and a shorter delay than the defaults of the SDK, because requests end in
+    /// bursts with three spans each. The SDK allocates the whole queue at the start, with 368 bytes
+    /// per span.
+    fn default() -> Self {
+        Self { queue: 4_096, size: 1_024, delay: Duration::from_secs(2) }
+    }
+}
+
+impl OtelEnvironment<'_> {
+    fn is_tracing_off(&self) -> Result<bool, OtelSettingsError> {
+        let is_disabled = self.is_disabled();
+        match self.get(EXPORTER_VARIABLE) {
+            None => Ok(is_disabled),
+            Some(exporter) if exporter == "otlp" => Ok(is_disabled),
+            Some(exporter) if exporter == "none" => Ok(true),
+            Some(_) if is_disabled => Ok(true),
+            Some(exporter) => Err(invalid_value(EXPORTER_VARIABLE, exporter, "otlp, none")),
+        }
+    }
+
+    fn sampler(&self) -> Result<Sampler, OtelSettingsError> {
+        const ALLOWED_SAMPLERS: &str = "always_on, always_off, traceidratio, parentbased_always_on, \
+             parentbased_always_off, parentbased_traceidratio";
+        let Some(value) = self.get(SAMPLER_VARIABLE) else {
+            return Ok(TracingSettings::default().propagation.sampler);
+        };
+        let root = value.strip_prefix("parentbased_");
+        let ratio = match root.unwrap_or(&value) {
+            "always_on" => 1.0,
+            "always_off" => 0.0,
+            "traceidratio" => self.sampler_ratio()?,
+            _ => return Err(invalid_value(SAMPLER_VARIABLE, value, ALLOWED_SAMPLERS)),
+        };
+        Ok(Sampler { is_parent_based: root.is_some(), ratio })
+    }
+
+    fn sampler_ratio(&self) -> Result<f64, OtelSettingsError> {
+        let Some(value) = self.get(SAMPLER_ARG_VARIABLE) else { return Ok(1.0) };
+        let ratio =
+            value.parse().map_err(|_| invalid_value(SAMPLER_ARG_VARIABLE, value, ALLOWED_RATIO))?;
+        validate_ratio(SAMPLER_ARG_VARIABLE, ratio)
+    }
+
+    fn propagators(&self) -> Result<PropagationFormats, OtelSettingsError> {
+        let Some(list) = self.get(PROPAGATORS_VARIABLE) else {
+            return Ok(PropagationFormats::default());
+        };
+        propagators::parse(&list).map_err(|()| {
+            invalid_value(PROPAGATORS_VARIABLE, list, propagators::ALLOWED_PROPAGATORS)
+        })
+    }
+
+    /// The variable contains opt-ins for conventions of all kinds.
+    fn semconv(&self) -> Semconv {
+        let opt_ins = self.get(SEMCONV_OPT_IN_VARIABLE).unwrap_or_default();
+        let is_latest = opt_ins.split(',').any(|name| name.trim() == LATEST_SEMCONV_OPT_IN);
+        if is_latest { Semconv::Latest } else { Semconv::default() }
+    }
+
+    /// Limits of span attributes override limits of all attributes.
+    fn span_limits(&self) -> Result<SpanLimits, OtelSettingsError> {
+        let limit = |names: &[&'static str], default| {
+            let set = names.iter().find_map(|name| Some((*name, self.get(name)?)));
+            let Some((name, value)) = set else { return Ok(default) };
+            value.parse().map_err(|_| invalid_value(name, value, "a whole number"))
+        };
+        let default = SpanLimits::default();
+        Ok(SpanLimits {
+            attributes: limit(
+                &["OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_ATTRIBUTE_COUNT_LIMIT"],
+                default.attributes,
+            )?,
+            events: limit(&["OTEL_SPAN_EVENT_COUNT_LIMIT"], default.events)?,
+            links: limit(&["OTEL_SPAN_LINK_COUNT_LIMIT"], default.links)?,
+            text: limit(
+                &["OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"],
+                default.text,
+            )?,
+        })
+    }
+
+    fn batch_settings(&self) -> Result<SpanBatchSettings, OtelSettingsError> {
+        let SpanBatchSettings { queue, size, delay } = SpanBatchSettings::default();
+        let millis = self.positive("OTEL_BSP_SCHEDULE_DELAY")?;
+        Ok(SpanBatchSettings {
+            queue: self.positive("OTEL_BSP_MAX_QUEUE_SIZE")?.unwrap_or(queue),
+            size: self.positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE")?.unwrap_or(size),
+            delay: millis.map_or(delay, |millis| Duration::from_millis(millis as u64)),
+        })
+    }
+}
+
+const ALLOWED_RATIO: &str = "a number from 0 to 1";
+
+fn validate_ratio(name: &'static str, ratio: f64) -> Result<f64, OtelSettingsError> {
+    let is_valid = (0.0..=1.0).contains(&ratio);
+    if is_valid { Ok(ratio) } else { Err(invalid_value(name, ratio.to_string(), ALLOWED_RATIO)) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Golden tests of every way in which a request can end, for every API, in
+//! `golden/{api}/{ending}.txt`, with the decision of tail sampling; and of one stream in other
+//! conventions.
+
+use super::conventions::{Semconv, SpanConventions, ViewerProfile};
+use super::tests::{assert_matches_golden, before_output};
+use crate::telemetry::otel::sampling::TailSampler;
+use std::time::Duration;
+use tokenweir_core::openai::{Api, EngineTimes, GenerationParameters, InBandError};
+use tokenweir_core::record::fixtures::{at, streamed};
+use tokenweir_core::record::*;
+use tokenweir_core::trace_context::TraceParent;
+
+/// The sample record as a request of this API.
+fn record_for_api(api: Api) -> RequestRecord {
+    let mut record = streamed();
+    let (route, id) = match api {
+        Api::Completions => ("/v1/completions", "cmpl-1"),
+        Api::Responses => ("/v1/responses", "resp_1"),
+        Api::Messages => ("/v1/messages", "msg_1"),
+        _ => ("/v1/chat/completions", "chatcmpl-1"),
+    };
+    record.api = Some(api);
+    record.route = Some(route);
+    record.observed.response_id = Some(id.into());
+    record.options.parameters = GenerationParameters {
+        temperature: Some(0.7),
+        top_p: Some(0.9),
+        top_k: Some(40.0),
+        seed: Some(-7),
+        output: Some("json"),
+        reasoning: Some("low"),
+        ..GenerationParameters::default()
+    };
+    record
+}
+
+/// Compares the spans of one way in which a request can end. The head was not sampled.
+fn assert_golden_for_all_apis(ending: &str, change: impl Fn(&mut RequestRecord)) {
+    for api in [Api::Chat, Api::Completions, Api::Responses, Api::Messages] {
+        let mut record = record_for_api(api);
+        change(&mut record);
+        record.slow = SlowCause::from_record(&record, &SlowLimits::default());
+        if let Some(trace) = &mut record.trace {
+            trace.is_sampled = false;
+        }
+        record.sample_reason = TailSampler::default().sample(&record);
+        assert_matches_golden(
+            &format!("{}/{ending}", api.as_str()),
+            &record,
+            &SpanConventions::default(),
+        );
+    }
+}
+
+#[test]
+fn complete_stream() {
+    assert_golden_for_all_apis("stream", |_| {});
+}
+
+#[test]
+fn complete_non_streaming_response() {
+    assert_golden_for_all_apis("whole", |record| {
+        let timings = &mut record.timings;
+        (timings.first_event, timings.first_output, timings.first_answer) = (None, None, None);
+        timings.last_output = None;
+        record.options.stream = false;
+        let observed = &mut record.observed;
+        (observed.is_stream, observed.output_events) = (false, 0);
+        observed.inter_chunk_latency = ObservedResponse::default().inter_chunk_latency;
+    });
+}
+
+#[test]
+fn in_band_error_has_the_error_type_of_the_backend() {
+    assert_golden_for_all_apis("error", |record| {
+        record.outcome = Outcome::StreamError;
+        record.end = Termination::ClientDisconnected;
+        record.observed.usage = ObservedResponse::default().usage;
+        record.observed.usage_source = UsageSource::Missing;
+        record.observed.finish_reasons = vec![None];
+        let kind = Some("InternalServerError".into());
+        record.observed.error = Some(InBandError { code: None, kind });
+        record.timings.terminal = None;
+    });
+}
+
+#[test]
+fn client_disconnect_during_decode_is_no_error() {
+    assert_golden_for_all_apis("cancel", |record| {
+        record.outcome = Outcome::Cancelled;
+        record.end = Termination::ClientDisconnected;
+        record.observed.usage_source = UsageSource::Continuous;
+        record.observed.finish_reasons = vec![None];
+        record.observed.is_complete = false;
+        record.timings.terminal = None;
+    });
+}
+
+#[test]
+fn unreachable_backend_is_one_failed_attempt() {
+    assert_golden_for_all_apis("retry", |record| {
+        let accepted = record.timings.accepted;
+        let mut failed = record.attempts[0].clone();
+        failed.ended = Some(at(accepted, 7));
+        failed.status = None;
+        failed.failure = Some("connect_error");
+        let second = &mut record.attempts[0];
+        second.backend = BackendId::new("vllm-1");
+        second.address = ("[::1]".into(), 8001);
+        second.provider = "sglang";
+        second.span_id = 0xa2;
+        second.started = at(accepted, 8);
+        record.attempts.insert(0, failed);
+    });
+}
+
+#[test]
+fn shed_request_has_no_attempt() {
+    assert_golden_for_all_apis("shed", |record| {
+        let accepted = record.timings.accepted;
+        *record = before_output(record.clone());
+        record.status = Some(429);
+        record.refusal = Some("shed");
+        record.outcome = Outcome::Rejected;
+        record.end = Termination::LocalReply;
+        record.attempts.clear();
+        record.decision = None;
+        let timings = &mut record.timings;
+        (timings.queued, timings.dequeued) = (Some(at(accepted, 2)), Some(at(accepted, 9)));
+        (timings.routed, timings.sent, timings.headers) = (None, None, None);
+        record.bytes_out = 0;
+    });
+}
+
+#[test]
+fn stall_is_two_events_with_the_backend_load_at_that_time() {
+    assert_golden_for_all_apis("stall", |record| {
+        let accepted = record.timings.accepted;
+        let condition = BackendCondition {
+            kv_usage: Some(0.97),
+            running: Some(48),
+            waiting: Some(12),
+            preemptions: Some(7),
+            age: Some(Duration::from_millis(80)),
+            ..BackendCondition::default()
+        };
+        record.observed.stalls = vec![Stall {
+            last_output_at: at(accepted, 120),
+            detected_at: at(accepted, 220),
+            ended_at: Some(at(accepted, 300)),
+            condition,
+        }];
+        record.observed.write_stall = Duration::from_millis(30);
+        record.observed.last_output_write_stall = Duration::from_millis(30);
+        record.observed.engine_times = Some(EngineTimes {
+            queue: Some(Duration::from_millis(40)),
+            prefill: Some(Duration::from_millis(45)),
+            decode: Some(Duration::from_millis(301)),
+        });
+    });
+}
+
+#[test]
+fn latest_conventions_use_their_own_names() {
+    let mut record = record_for_api(Api::Responses);
+    record.options.parameters.previous_response = Some("resp_0".into());
+    let style = SpanConventions { semconv: Semconv::Latest, profiles: Vec::new() };
+    assert_matches_golden("latest", &record, &style);
+}
+
+#[test]
+fn viewer_profiles_add_their_attributes() {
+    let profiles = vec![ViewerProfile::Langfuse, ViewerProfile::OpenInference];
+    let style = SpanConventions { profiles, ..SpanConventions::default() };
+    assert_matches_golden("profiles", &record_for_api(Api::Chat), &style);
+}
+
+#[test]
+fn client_outside_the_trace_is_linked() {
+    let mut record = record_for_api(Api::Chat);
+    if let Some(trace) = &mut record.trace {
+        trace.parent_span_id = None;
+        trace.linked_parent =
+            Some(TraceParent { trace_id: 0xabc, span_id: 0xdef, is_sampled: true });
+    }
+    assert_matches_golden("linked", &record, &SpanConventions::default());
+}

@@ -1,0 +1,280 @@
+//! The inference span: one per request, over all attempts and the whole stream.
+//!
+//! Only this span has GenAI attributes, so that tokens are counted once per trace. Attribute names
+//! are those of the GenAI conventions, and `tokenweir.*` for other values. Durations are in
+//! seconds.
+
+use super::attributes::{SpanAttributes, count, host, reals, seconds, text, texts, words};
+use super::conventions::{Semconv, SpanConventions};
+use super::record_values::{attempt_failure, error_type, to_wall_clock};
+use super::viewer_profiles;
+use opentelemetry::Value;
+use opentelemetry::trace::Event;
+use std::time::Instant;
+use tokenweir_core::openai::{Api, FinishReason};
+use tokenweir_core::record::{
+    Outcome, RequestPhase, RequestPhases, RequestRecord, SlowCause, UninspectedReason,
+};
+
+/// The provider of a request without an attempt.
+const DEFAULT_PROVIDER: &str = "vllm";
+/// Most backends whose predictions are recorded in a span.
+const MAX_SCORED_BACKENDS: usize = 5;
+
+/// Whether the request has an inference span: it is an API request with an attempt or with a known
+/// model.
+pub(super) fn has_inference(record: &RequestRecord) -> bool {
+    let is_known = record.model.is_known();
+    record.api.is_some() && (!record.attempts.is_empty() || is_known)
+}
+
+/// The name of the inference span.
+pub(super) fn span_name(record: &RequestRecord) -> String {
+    format!("{} {}", operation_name(record), record.model.name())
+}
+
+/// The attributes of the inference span.
+pub(super) fn span_attributes(record: &RequestRecord, style: &SpanConventions) -> SpanAttributes {
+    let attributes = add_request(SpanAttributes::default(), record, style.semconv);
+    let attributes = add_response(attributes, record, style.semconv);
+    let attributes = add_phases(add_routing(attributes, record), record);
+    let attributes = add_latency(attributes, record)
+        .put_some("error.type", error_type(record).map(text))
+        .put("tokenweir.outcome", record.outcome.as_str())
+        .put("tokenweir.ending", record.ending())
+        .put("tokenweir.closed_by", record.end.initiator().as_str())
+        .put_some("tokenweir.slow_cause", record.slow.map(SlowCause::as_str))
+        .put_some(
+            "tokenweir.lost",
+            record.observed.uninspected_reason.map(UninspectedReason::as_str),
+        )
+        .put_some(
+            "tokenweir.tier",
+            Some(record.tier.as_str()).filter(|tier| !tier.is_empty()).map(text),
+        )
+        .put_some("tokenweir.phase", is_cancelled(record).then(|| record.phase()));
+    let profiles = style.profiles.iter();
+    profiles.fold(attributes, |put, profile| viewer_profiles::attributes(*profile, put, record))
+}
+
+/// The events of the inference span, ordered by time.
+pub(super) fn span_events(record: &RequestRecord, style: &SpanConventions) -> Vec<Event> {
+    let timings = &record.timings;
+    let moments = [
+        ("tokenweir.queued", timings.queued),
+        ("tokenweir.dequeued", timings.dequeued),
+        ("tokenweir.upstream_headers", timings.headers),
+        ("gen_ai.first_chunk", timings.first_output),
+        ("tokenweir.client_disconnect", timings.ended.filter(|_| is_cancelled(record))),
+    ];
+    let recorded = moments.into_iter().filter_map(|(name, at)| Some((name, at?)));
+    let timing_events =
+        recorded.map(|(name, at)| new_event(record, name, at, SpanAttributes::default()));
+    let profile_events =
+        style.profiles.iter().filter_map(|profile| viewer_profiles::event(*profile, record));
+    let gateway_events = decision_events(record)
+        .chain(retry_events(record))
+        .chain(timing_events)
+        .chain(stall_events(record));
+    let mut events: Vec<Event> = gateway_events.chain(profile_events).collect();
+    events.sort_by_key(|event| event.timestamp);
+    events
+}
+
+fn add_request(
+    attributes: SpanAttributes,
+    record: &RequestRecord,
+    semconv: Semconv,
+) -> SpanAttributes {
+    let options = &record.options;
+    let last = record.attempts.last();
+    let address = last.map(|attempt| &attempt.address);
+    add_parameters(attributes, record, semconv)
+        .put("gen_ai.operation.name", operation_name(record))
+        .put("gen_ai.provider.name", last.map_or(DEFAULT_PROVIDER, |attempt| attempt.provider))
+        .put("gen_ai.request.model", text(record.model.name()))
+        .put_some("gen_ai.request.stream", options.stream.then_some(true))
+        .put_some("gen_ai.request.max_tokens", options.max_tokens.map(count))
+        .put_some("gen_ai.request.choice.count", options.n.filter(|n| *n != 1).map(count))
+        .put_some("server.address", address.map(|(name, _)| host(name)))
+        .put_some("server.port", address.map(|(_, port)| i64::from(*port)))
+}
+
+/// Adds the sampling parameters of the request.
+fn add_parameters(
+    attributes: SpanAttributes,
+    record: &RequestRecord,
+    semconv: Semconv,
+) -> SpanAttributes {
+    let parameters = &record.options.parameters;
+    let is_latest = semconv == Semconv::Latest;
+    let top_k = parameters.top_k.map(|k| if is_latest { Value::I64(k as i64) } else { k.into() });
+    let previous = parameters.previous_response.as_deref();
+    attributes
+        .put_some("gen_ai.request.temperature", parameters.temperature)
+        .put_some("gen_ai.request.top_p", parameters.top_p)
+        .put_some("gen_ai.request.top_k", top_k)
+        .put_some("gen_ai.request.frequency_penalty", parameters.frequency_penalty)
+        .put_some("gen_ai.request.presence_penalty", parameters.presence_penalty)
+        .put_some("gen_ai.request.seed", parameters.seed)
+        .put_some("gen_ai.output.type", parameters.output)
+        .put_some("gen_ai.request.reasoning.level", parameters.reasoning.filter(|_| is_latest))
+        .put_some("gen_ai.request.previous_response.id", previous.filter(|_| is_latest).map(text))
+}
+
+fn add_response(
+    attributes: SpanAttributes,
+    record: &RequestRecord,
+    semconv: Semconv,
+) -> SpanAttributes {
+    let observed = &record.observed;
+    let usage = &observed.usage;
+    let finish_reasons = observed.finish_reasons.iter();
+    let has_head = record.timings.headers.is_some();
+    attributes
+        .put_some("gen_ai.response.id", observed.response_id.as_deref().map(text))
+        .put_some("gen_ai.response.model", observed.response_model.as_deref().map(text))
+        .put_some(
+            "gen_ai.response.finish_reasons",
+            words(finish_reasons.map(|reason| reason.map_or("error", FinishReason::as_str))),
+        )
+        .put_some("gen_ai.usage.input_tokens", usage.input.map(count))
+        .put_some("gen_ai.usage.output_tokens", usage.output.map(count))
+        .put_some("gen_ai.usage.cache_read.input_tokens", usage.cached.map(count))
+        .put_some(semconv.cache_write_attribute(), usage.cache_created.map(count))
+        .put_some("gen_ai.usage.reasoning.output_tokens", usage.reasoning.map(count))
+        .put_some("tokenweir.usage.source", has_head.then(|| observed.usage_source.as_str()))
+        .put_some(
+            "tokenweir.output_events",
+            observed.is_stream.then(|| count(observed.output_events)),
+        )
+}
+
+fn add_routing(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
+    let attributes = attributes
+        .put("tokenweir.attempts", count(record.attempts.len() as u64))
+        .put_some("tokenweir.backend.id", record.backend().map(|backend| text(backend.as_str())));
+    let Some(decision) = &record.decision else { return attributes };
+    let chosen = decision.selected();
+    attributes
+        .put("tokenweir.route.policy", decision.policy())
+        .put("tokenweir.route.reason", decision.reason())
+        .put("tokenweir.route.candidates", count(decision.candidate_count() as u64))
+        .put("tokenweir.route.predicted_ttft", chosen.ttft)
+        .put("tokenweir.route.cached_tokens", chosen.candidate.cached)
+        .put("tokenweir.route.certainty", chosen.candidate.certainty)
+        .put_some("tokenweir.route.kv_usage", decision.backend_condition.kv_usage)
+        .put_some("tokenweir.route.waiting", decision.backend_condition.waiting.map(i64::from))
+        .put_some(
+            "tokenweir.snapshot_age_ms",
+            decision.backend_condition.age.map(|age| age.as_secs_f64() * 1_000.0),
+        )
+}
+
+fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
+    let timings = &record.timings;
+    let between = |from: Option<Instant>, to: Option<Instant>| {
+        Some(seconds(to?.saturating_duration_since(from?)))
+    };
+    let gaps = &record.observed.inter_chunk_latency;
+    let [_, _, first_answer] = record.stream_times();
+    let write_stall = record.observed.write_stall;
+    attributes
+        .put_some("gen_ai.response.time_to_first_chunk", between(timings.sent, timings.first_event))
+        .put_some("tokenweir.ttfb", between(Some(timings.accepted), timings.headers))
+        .put_some("tokenweir.ttft", record.ttft().map(seconds))
+        .put_some("tokenweir.ttft_answer", first_answer.map(seconds))
+        .put_some("tokenweir.tpot", record.tpot().map(seconds))
+        .put_some("tokenweir.itl.mean", gaps.mean())
+        .put_some("tokenweir.itl.p95", gaps.quantile(0.95))
+        .put_some("tokenweir.itl.max", gaps.max())
+        .put_some("tokenweir.itl.per_token.mean", record.observed.inter_token_latency.mean())
+        .put_some(
+            "tokenweir.client_write_stall",
+            Some(write_stall).filter(|stall| !stall.is_zero()).map(seconds),
+        )
+}
+
+/// Adds the known phases of the request.
+fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
+    let phases = RequestPhases::from_record(record);
+    for span in phases.iter() {
+        let name = match span.phase {
+            RequestPhase::GatewayQueue => "tokenweir.phase.gateway_queue",
+            RequestPhase::Gateway => "tokenweir.phase.gateway",
+            RequestPhase::Network => "tokenweir.phase.network",
+            RequestPhase::EngineQueue => "tokenweir.phase.queue",
+            RequestPhase::Prefill => "tokenweir.phase.prefill",
+            RequestPhase::Decode => "tokenweir.phase.decode",
+        };
+        attributes = attributes.put(name, seconds(span.took));
+    }
+    let queue = phases.get(RequestPhase::EngineQueue);
+    attributes.put_some("tokenweir.phase.estimated", queue.map(|queue| queue.is_estimated))
+}
+
+/// The event of the routing decision, with the predictions of the candidates with the lowest cost,
+/// lowest first.
+fn decision_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
+    let decision = record.decision.as_ref().zip(record.timings.routed);
+    decision.into_iter().map(|(decision, at)| {
+        let mut candidates = decision.ranked_candidates();
+        candidates.truncate(MAX_SCORED_BACKENDS);
+        let backends = texts(candidates.iter().map(|candidate| candidate.backend.as_str()));
+        let ttfts = reals(candidates.iter().map(|candidate| candidate.ttft));
+        let attributes = SpanAttributes::default()
+            .put("tokenweir.route.scores.backend", backends)
+            .put("tokenweir.route.scores.ttft", ttfts);
+        new_event(record, "tokenweir.route_decision", at, attributes)
+    })
+}
+
+/// Two events per stall: its detection and its end.
+fn stall_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
+    record.observed.stalls.iter().flat_map(|stall| {
+        let condition = &stall.condition;
+        let silence = stall.detected_at.saturating_duration_since(stall.last_output_at);
+        let detected = SpanAttributes::default()
+            .put("tokenweir.stall.silent", seconds(silence))
+            .put_some("tokenweir.backend.kv_usage", condition.kv_usage)
+            .put_some("tokenweir.backend.running", condition.running.map(i64::from))
+            .put_some("tokenweir.backend.waiting", condition.waiting.map(i64::from))
+            .put_some("tokenweir.backend.preemptions", condition.preemptions.map(count));
+        let detected = new_event(record, "tokenweir.stall", stall.detected_at, detected);
+        let ended = stall.ended_at.map(|ended_at| {
+            let duration = seconds(ended_at.saturating_duration_since(stall.last_output_at));
+            let attributes = SpanAttributes::default().put("tokenweir.stall.duration", duration);
+            new_event(record, "tokenweir.stall_end", ended_at, attributes)
+        });
+        [Some(detected), ended].into_iter().flatten()
+    })
+}
+
+/// One event per attempt that was followed by another.
+fn retry_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
+    let failed = record.attempts.split_last().map_or(&[][..], |(_, failed)| failed);
+    failed.iter().map(|attempt| {
+        let attributes = SpanAttributes::default()
+            .put("tokenweir.backend.id", text(attempt.backend.as_str()))
+            .put_some("error.type", attempt_failure(attempt));
+        let at = attempt.ended.unwrap_or(attempt.started);
+        new_event(record, "tokenweir.retry", at, attributes)
+    })
+}
+
+fn new_event(
+    record: &RequestRecord,
+    name: &'static str,
+    at: Instant,
+    attributes: SpanAttributes,
+) -> Event {
+    Event::new(name, to_wall_clock(record, at), attributes.into_vec(), 0)
+}
+
+fn operation_name(record: &RequestRecord) -> &'static str {
+    record.api.unwrap_or(Api::Other).operation()
+}
+
+fn is_cancelled(record: &RequestRecord) -> bool {
+    record.outcome == Outcome::Cancelled
+}

@@ -1,0 +1,96 @@
+//! The limits of `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*`. The SDK applies them only in its own tracer,
+//! which is not used here.
+//!
+//! Items over a limit are dropped, and counted where OTLP has a field for the count.
+
+use opentelemetry::{Array, KeyValue, StringValue, Value};
+use opentelemetry_sdk::trace::SpanData;
+
+/// Limits of one span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanLimits {
+    /// Most attributes.
+    pub attributes: usize,
+    /// Most events.
+    pub events: usize,
+    /// Most links.
+    pub links: usize,
+    /// Longest text value, in characters.
+    pub text: usize,
+}
+
+impl SpanLimits {
+    /// Drops the items over the limits.
+    pub(in crate::telemetry::otel) fn apply(&self, span: &mut SpanData) {
+        span.dropped_attributes_count += truncate_list(&mut span.attributes, self.attributes);
+        span.events.dropped_count += truncate_list(&mut span.events.events, self.events);
+        span.links.dropped_count += truncate_list(&mut span.links.links, self.links);
+        let events = span.events.events.iter_mut().flat_map(|event| &mut event.attributes);
+        span.attributes
+            .iter_mut()
+            .chain(events)
+            .for_each(|attribute| self.truncate_attribute(attribute));
+    }
+
+    fn truncate_attribute(&self, KeyValue { value, .. }: &mut KeyValue) {
+        match value {
+            Value::String(text) => self.truncate_text(text),
+            Value::Array(Array::String(texts)) => {
+                for text in texts {
+                    self.truncate_text(text);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn truncate_text(&self, text: &mut StringValue) {
+        // A text has at most as many characters as bytes.
+        if text.as_str().len() > self.text {
+            let short: String = text.as_str().chars().take(self.text).collect();
+            *text = short.into();
+        }
+    }
+}
+
+impl Default for SpanLimits {
+    /// 128 of each, and texts of any length, because text from outside is truncated when its
+    /// attribute is built.
+    fn default() -> Self {
+        Self { attributes: 128, events: 128, links: 128, text: usize::MAX }
+    }
+}
+
+/// Truncates a list. Returns the number of dropped elements.
+fn truncate_list<T>(list: &mut Vec<T>, max_length: usize) -> u32 {
+    let dropped = list.len().saturating_sub(max_length);
+    list.truncate(max_length);
+    u32::try_from(dropped).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::build_spans;
+    use super::super::conventions::SpanConventions;
+    use super::*;
+    use tokenweir_core::record::fixtures::streamed;
+
+    #[test]
+    fn items_over_the_limits_are_dropped_and_counted() {
+        let record = streamed();
+        let trace = record.trace.clone().unwrap();
+        let mut span = build_spans(&record, &trace, &SpanConventions::default()).swap_remove(1);
+        let (attributes, events) = (span.attributes.len(), span.events.events.len());
+        SpanLimits::default().apply(&mut span);
+        assert_eq!((span.attributes.len(), span.dropped_attributes_count), (attributes, 0));
+        let limits = SpanLimits { attributes: 5, events: 1, links: 0, text: 3 };
+        limits.apply(&mut span);
+        assert_eq!(span.attributes.len(), 5);
+        assert_eq!(span.dropped_attributes_count as usize, attributes - 5);
+        assert_eq!((span.events.len(), span.events.dropped_count as usize), (1, events - 1));
+        let texts: Vec<String> = span.attributes.iter().map(|kv| kv.value.to_string()).collect();
+        assert!(texts.contains(&"cha".to_owned()) && texts.iter().all(|text| text.len() <= 4));
+        let lists = span.events[0].attributes.iter().map(|kv| kv.value.to_string());
+        assert!(lists.into_iter().any(|list| list == r#"["vll","vll"]"#));
+    }
+}

@@ -1,0 +1,265 @@
+//! The spans of one request: the server span, the inference span below it, and one client span per
+//! attempt.
+//!
+//! A client that disconnects is not an error. A status of 4xx is an error of the client spans, but
+//! not of the server span.
+
+mod attributes;
+pub(super) mod conventions;
+#[cfg(test)]
+mod golden_tests;
+mod inference;
+pub(super) mod limits;
+mod record_values;
+#[cfg(test)]
+mod tests;
+mod viewer_profiles;
+
+use attributes::{SpanAttributes, count as number, host as host_name, text};
+use conventions::SpanConventions;
+use opentelemetry::trace::{
+    Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
+};
+use opentelemetry::{InstrumentationScope, Value};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use record_values::{attempt_failure, error_type, to_wall_clock};
+use std::borrow::Cow;
+use std::time::SystemTime;
+use tokenweir_core::record::{Attempt, Outcome, RequestRecord, SampleReason};
+use tokenweir_core::trace_context::TraceContext;
+
+/// Builds all spans of a request, parents first.
+pub(super) fn build_spans(
+    record: &RequestRecord,
+    trace: &TraceContext,
+    style: &SpanConventions,
+) -> Vec<SpanData> {
+    let builder = SpanTreeBuilder::new(record, trace, style);
+    let mut spans = Vec::with_capacity(2 + record.attempts.len());
+    spans.push(builder.server_span());
+    if inference::has_inference(record) {
+        spans.push(builder.inference_span());
+    }
+    let attempts = (0..).zip(&record.attempts);
+    spans.extend(attempts.map(|(resend, attempt)| builder.attempt_span(resend, attempt)));
+    spans
+}
+
+/// Number of spans that [`build_spans`] returns.
+pub(super) fn span_count(record: &RequestRecord) -> u64 {
+    1 + u64::from(inference::has_inference(record)) + record.attempts.len() as u64
+}
+
+/// Whether the server span or the inference span of [`build_spans`] has the status error.
+pub(super) fn has_error(record: &RequestRecord) -> bool {
+    is_server_error(record) || (inference::has_inference(record) && error_type(record).is_some())
+}
+
+/// Builds the spans of one record.
+struct SpanTreeBuilder<'a> {
+    record: &'a RequestRecord,
+    trace: &'a TraceContext,
+    style: &'a SpanConventions,
+    trace_state: TraceState,
+    scope: InstrumentationScope,
+    end_time: SystemTime,
+}
+
+/// The fields in which the spans of a request differ.
+struct SpanFields {
+    span_id: u64,
+    parent_span_id: Option<u64>,
+    kind: SpanKind,
+    name: Cow<'static, str>,
+    start: SystemTime,
+    end: SystemTime,
+    attributes: SpanAttributes,
+    events: Vec<Event>,
+    is_error: bool,
+}
+
+// === impl SpanTreeBuilder ===
+
+impl<'a> SpanTreeBuilder<'a> {
+    fn new(record: &'a RequestRecord, trace: &'a TraceContext, style: &'a SpanConventions) -> Self {
+        let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"))
+            .with_version(env!("CARGO_PKG_VERSION"))
+            .with_schema_url(style.semconv.schema_url())
+            .build();
+        // An invalid trace state is omitted here, although the client's header is forwarded
+        // unchanged.
+        let trace_state = trace.trace_state.as_deref().and_then(|header| header.parse().ok());
+        let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+        let end_time = to_wall_clock(record, ended);
+        let trace_state = trace_state.unwrap_or_default();
+        Self { record, trace, style, trace_state, scope, end_time }
+    }
+
+    /// The server span: the request as the client sees it.
+    fn server_span(&self) -> SpanData {
+        let Self { record, trace, .. } = self;
+        let has_head = record.timings.headers.is_some();
+        let is_error = is_server_error(record);
+        let has_error_type = is_error || record.refusal.is_some();
+        let host = record.head.host_and_port();
+        let principal = record.caller.as_ref();
+        let attributes = SpanAttributes::default()
+            .put("http.request.method", record.method)
+            .put("url.scheme", "http")
+            .put_some("server.address", host.map(|(name, _)| host_name(name)))
+            .put_some("server.port", host.and_then(|(_, port)| port).map(i64::from))
+            .put_some(
+                "network.protocol.version",
+                Some(record.head.version).filter(|version| !version.is_empty()),
+            )
+            .put("network.peer.address", record.client.to_string())
+            .put_some("user_agent.original", record.head.user_agent.as_deref().map(text))
+            .put_some("url.path", record.route)
+            .put_some("http.route", record.route)
+            .put("client.address", record.client.to_string())
+            .put_some(
+                "http.request.body.size",
+                record.timings.received.map(|_| number(record.bytes_in)),
+            )
+            .put_some("http.response.status_code", record.status.map(i64::from))
+            .put_some("http.response.body.size", has_head.then(|| number(record.bytes_out)))
+            .put_some("error.type", has_error_type.then(|| server_error_type(record)))
+            .put("tokenweir.request_id", text(record.request_id.as_str()))
+            .put("tokenweir.outcome", record.outcome.as_str())
+            .put_some("tokenweir.tenant", principal.map(|principal| text(&principal.tenant)))
+            .put_some("tokenweir.key", principal.map(|principal| text(&principal.key)))
+            .put_some("tokenweir.kept", record.sample_reason.map(SampleReason::as_str));
+        let method = method_name(record.method);
+        self.build_span(SpanFields {
+            span_id: record.spans[0],
+            parent_span_id: trace.parent_span_id,
+            kind: SpanKind::Server,
+            name: match record.route {
+                Some(route) => format!("{method} {route}").into(),
+                None => method.into(),
+            },
+            start: record.started,
+            end: self.end_time,
+            attributes,
+            events: Vec::new(),
+            is_error,
+        })
+    }
+
+    /// The inference span: one generation over all attempts.
+    fn inference_span(&self) -> SpanData {
+        let record = self.record;
+        let start = record.timings.received.unwrap_or(record.timings.accepted);
+        self.build_span(SpanFields {
+            span_id: record.spans[1],
+            parent_span_id: Some(record.spans[0]),
+            kind: SpanKind::Client,
+            name: inference::span_name(record).into(),
+            start: to_wall_clock(record, start),
+            end: self.end_time,
+            attributes: inference::span_attributes(record, self.style),
+            events: inference::span_events(record, self.style),
+            is_error: error_type(record).is_some(),
+        })
+    }
+
+    /// The client span of an attempt. `resend` is the number of attempts before it.
+    fn attempt_span(&self, resend: i64, attempt: &Attempt) -> SpanData {
+        let record = self.record;
+        let (name, port) = &attempt.address;
+        let route = record.route.unwrap_or_default();
+        let error = self.attempt_error_type(attempt);
+        let is_error = error.is_some();
+        let attributes = SpanAttributes::default()
+            .put("http.request.method", record.method)
+            .put("url.full", format!("http://{name}:{port}{route}"))
+            .put("server.address", host_name(name))
+            .put("server.port", i64::from(*port))
+            .put("network.protocol.version", "1.1")
+            .put_some("http.request.resend_count", (resend > 0).then_some(resend))
+            .put_some("http.response.status_code", attempt.status.map(i64::from))
+            .put_some("error.type", error)
+            .put("tokenweir.backend.id", text(attempt.backend.as_str()));
+        let parent = record.spans[usize::from(inference::has_inference(record))];
+        self.build_span(SpanFields {
+            span_id: attempt.span_id,
+            parent_span_id: Some(parent),
+            kind: SpanKind::Client,
+            name: method_name(record.method).into(),
+            start: to_wall_clock(record, attempt.started),
+            end: attempt.ended.map_or(self.end_time, |ended| to_wall_clock(record, ended)),
+            attributes,
+            events: Vec::new(),
+            is_error,
+        })
+    }
+
+    /// `error.type` of an attempt: its own failure, or for the last attempt that the response was
+    /// incomplete.
+    fn attempt_error_type(&self, attempt: &Attempt) -> Option<Value> {
+        let record = self.record;
+        let is_last = record.attempts.last().is_some_and(|last| last.span_id == attempt.span_id);
+        let is_incomplete =
+            matches!(record.outcome, Outcome::Truncated | Outcome::Timeout | Outcome::Shutdown);
+        let incomplete = || record.error_type().filter(|_| is_last && is_incomplete).map(text);
+        attempt_failure(attempt).or_else(incomplete)
+    }
+
+    /// The server span links to the trace of the client if it does not continue that trace.
+    fn span_links(&self, kind: &SpanKind) -> SpanLinks {
+        let mut links = SpanLinks::default();
+        if let Some(client) = self.trace.linked_parent.filter(|_| *kind == SpanKind::Server) {
+            let flags = TraceFlags::default().with_sampled(client.is_sampled);
+            let (trace, span) = (TraceId::from(client.trace_id), SpanId::from(client.span_id));
+            let context = SpanContext::new(trace, span, flags, true, TraceState::default());
+            links.links.push(Link::with_context(context));
+        }
+        links
+    }
+
+    fn build_span(&self, fields: SpanFields) -> SpanData {
+        let trace_id = TraceId::from(self.trace.trace_id);
+        let (span_id, trace_state) = (SpanId::from(fields.span_id), self.trace_state.clone());
+        let span_context =
+            SpanContext::new(trace_id, span_id, TraceFlags::SAMPLED, false, trace_state);
+        let is_server = fields.kind == SpanKind::Server;
+        let links = self.span_links(&fields.kind);
+        let mut events = SpanEvents::default();
+        events.events = fields.events;
+        SpanData {
+            span_context,
+            parent_span_id: fields.parent_span_id.map_or(SpanId::INVALID, SpanId::from),
+            parent_span_is_remote: is_server && fields.parent_span_id.is_some(),
+            span_kind: fields.kind,
+            name: fields.name,
+            start_time: fields.start,
+            end_time: fields.end,
+            attributes: fields.attributes.into_vec(),
+            dropped_attributes_count: 0,
+            events,
+            links,
+            status: if fields.is_error { Status::error("") } else { Status::Unset },
+            instrumentation_scope: self.scope.clone(),
+        }
+    }
+}
+
+/// Whether the server span has the status error: the status is 5xx or the response is incomplete,
+/// and the client did not cancel the request.
+fn is_server_error(record: &RequestRecord) -> bool {
+    let is_5xx = record.status.is_some_and(|status| status >= 500);
+    record.outcome != Outcome::Cancelled && (is_5xx || record.outcome.is_backend_failure())
+}
+
+fn server_error_type(record: &RequestRecord) -> Value {
+    match (error_type(record), record.status) {
+        (Some(error), _) => text(error),
+        (None, Some(status)) => status.to_string().into(),
+        (None, None) => "_OTHER".into(),
+    }
+}
+
+/// The method in the name of a span.
+fn method_name(method: &'static str) -> &'static str {
+    if method == "_OTHER" { "HTTP" } else { method }
+}

@@ -1,0 +1,197 @@
+//! Golden tests of spans: the spans of each way in which a request can end, as text.
+
+use super::conventions::SpanConventions;
+use super::{build_spans, span_count};
+use opentelemetry::KeyValue;
+use opentelemetry::trace::{SpanId, Status};
+use opentelemetry_sdk::trace::SpanData;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+use tokenweir_core::openai::{Api, FinishReason, Usage};
+use tokenweir_core::record::fixtures::{at, streamed};
+use tokenweir_core::record::*;
+
+#[test]
+fn complete_response() {
+    let mut record = streamed();
+    record.api = Some(Api::Completions);
+    record.route = Some("/v1/completions");
+    record.options = RequestOptions { n: Some(2), ..RequestOptions::default() };
+    record.decision = None;
+    record.timings.first_event = None;
+    record.timings.first_output = None;
+    record.timings.last_output = None;
+    record.observed = ObservedResponse {
+        usage: Usage { input: Some(12), output: Some(32), ..Usage::default() },
+        usage_source: UsageSource::Exact,
+        finish_reasons: vec![Some(FinishReason::Stop), Some(FinishReason::Length)],
+        is_complete: true,
+        response_id: Some("cmpl-1".into()),
+        ..ObservedResponse::default()
+    };
+    assert_matches_golden("whole_ok", &record, &SpanConventions::default());
+}
+
+#[test]
+fn backend_4xx_is_an_error_of_the_client_span() {
+    let mut record = before_output(streamed());
+    record.status = Some(400);
+    record.outcome = Outcome::ClientError;
+    record.attempts[0].status = Some(400);
+    record.attempts[0].ended = record.timings.ended;
+    assert_matches_golden("backend_4xx", &record, &SpanConventions::default());
+}
+
+#[test]
+fn request_without_available_backend_has_no_attempt() {
+    let mut record = before_output(streamed());
+    record.status = Some(503);
+    record.refusal = Some("no_backend");
+    record.outcome = Outcome::Rejected;
+    record.end = Termination::LocalReply;
+    record.attempts = Vec::new();
+    record.decision = None;
+    record.timings.routed = None;
+    record.timings.sent = None;
+    record.timings.headers = None;
+    record.bytes_out = 0;
+    assert_matches_golden("refused", &record, &SpanConventions::default());
+}
+
+#[test]
+fn queue_wait_is_a_phase_and_two_events() {
+    let mut record = streamed();
+    let accepted = record.timings.accepted;
+    record.timings.queued = Some(at(accepted, 2));
+    record.timings.dequeued = Some(at(accepted, 7));
+    assert_matches_golden("queued", &record, &SpanConventions::default());
+}
+
+#[test]
+fn queue_timeout_has_no_attempt() {
+    let mut record = before_output(streamed());
+    let accepted = record.timings.accepted;
+    record.status = Some(429);
+    record.refusal = Some("queue_timeout");
+    record.outcome = Outcome::Rejected;
+    record.end = Termination::LocalReply;
+    record.attempts = Vec::new();
+    record.decision = None;
+    record.timings.queued = Some(at(accepted, 2));
+    record.timings.dequeued = Some(at(accepted, 9));
+    record.timings.routed = None;
+    record.timings.sent = None;
+    record.timings.headers = None;
+    record.bytes_out = 0;
+    assert_matches_golden("queue_timeout", &record, &SpanConventions::default());
+}
+
+#[test]
+fn unknown_model_has_no_inference_span() {
+    let mut record = before_output(streamed());
+    record.model = ModelLabel::unknown();
+    record.attempts = Vec::new();
+    let trace = record.trace.clone().unwrap();
+    assert_eq!(build_spans(&record, &trace, &SpanConventions::default()).len(), 1);
+    assert_eq!(span_count(&record), 1);
+}
+
+#[test]
+fn truncated_stream_is_an_error_of_the_last_attempt_only() {
+    let mut record = streamed();
+    record.outcome = Outcome::Truncated;
+    record.end = Termination::UpstreamReset;
+    let retry = Attempt { span_id: 0xa2, ..record.attempts[0].clone() };
+    record.attempts[0].status = Some(200);
+    record.attempts.push(retry);
+    let trace = record.trace.clone().unwrap();
+    let spans = build_spans(&record, &trace, &SpanConventions::default());
+    let is_error = |span: &SpanData| matches!(span.status, Status::Error { .. });
+    assert_eq!(spans.iter().map(is_error).collect::<Vec<_>>(), [true, true, false, true]);
+}
+
+#[test]
+fn valid_trace_state_of_the_client_is_preserved() {
+    let record = streamed();
+    let mut trace = record.trace.clone().unwrap();
+    for (state, expected) in [("a=1,b=2", "a=1,b=2"), ("no list", "")] {
+        trace.trace_state = Some(state.into());
+        let spans = build_spans(&record, &trace, &SpanConventions::default());
+        assert_eq!(spans[0].span_context.trace_state().header(), expected);
+    }
+}
+
+/// The record of a short response without output.
+pub(super) fn before_output(record: RequestRecord) -> RequestRecord {
+    let accepted = record.timings.accepted;
+    let timings = Timings {
+        received: record.timings.received,
+        routed: record.timings.routed,
+        sent: record.timings.sent,
+        headers: record.timings.headers,
+        ended: Some(at(accepted, 61)),
+        ..Timings::begin(accepted)
+    };
+    RequestRecord { timings, observed: ObservedResponse::default(), bytes_out: 150, ..record }
+}
+
+// === Rendering ===
+
+/// Compares the spans with a golden file. `UPDATE_GOLDEN=1` writes the file instead.
+pub(super) fn assert_matches_golden(name: &str, record: &RequestRecord, style: &SpanConventions) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/telemetry/otel/golden");
+    let file = folder.join(format!("{name}.txt"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&file, render_tree(record, style)).unwrap();
+    }
+    assert_eq!(render_tree(record, style), fs::read_to_string(&file).unwrap(), "{name}");
+}
+
+/// Renders spans as text: children below their parents, attributes sorted, times relative to the
+/// start.
+fn render_tree(record: &RequestRecord, style: &SpanConventions) -> String {
+    let trace = record.trace.clone().unwrap();
+    let spans = build_spans(record, &trace, style);
+    assert_eq!(spans.len() as u64, span_count(record));
+    let mut text = String::new();
+    let parent = trace.parent_span_id.map_or(SpanId::INVALID, SpanId::from);
+    render(&spans, parent, 0, record.started, &mut text);
+    text
+}
+
+fn render(spans: &[SpanData], parent: SpanId, depth: usize, zero: SystemTime, text: &mut String) {
+    let since = |at: SystemTime| at.duration_since(zero).unwrap().as_millis();
+    let indent = "  ".repeat(depth);
+    for span in spans.iter().filter(|span| span.parent_span_id == parent) {
+        let id = span.span_context.span_id();
+        let remote = if span.parent_span_is_remote { " of a caller" } else { "" };
+        let SpanData { span_kind: kind, name, status, .. } = span;
+        let (start, end) = (since(span.start_time), since(span.end_time));
+        let status = if *status == Status::Unset { "unset" } else { "error" };
+        writeln!(text, "{indent}{kind:?} `{name}` {id} {start}..{end} ms {status}{remote}")
+            .unwrap();
+        for line in lines(&span.attributes) {
+            writeln!(text, "{indent}    {line}").unwrap();
+        }
+        for event in span.events.iter() {
+            let (at, attributes) = (since(event.timestamp), lines(&event.attributes).join(" "));
+            let line = format!("{indent}  @ {at} ms {} {attributes}", event.name);
+            writeln!(text, "{}", line.trim_end()).unwrap();
+        }
+        for link in span.links.iter() {
+            let context = &link.span_context;
+            let (trace, span) = (context.trace_id(), context.span_id());
+            writeln!(text, "{indent}  > {trace} {span}").unwrap();
+        }
+        render(spans, id, depth + 1, zero, text);
+    }
+}
+
+fn lines(attributes: &[KeyValue]) -> Vec<String> {
+    let mut lines: Vec<_> =
+        attributes.iter().map(|kv| format!("{}={}", kv.key, kv.value)).collect();
+    lines.sort();
+    lines
+}

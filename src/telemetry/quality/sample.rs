@@ -1,0 +1,88 @@
+//! The samples of quality monitoring, and their counts by result.
+
+use crate::telemetry::payload_log::{PayloadHeader, RedactedPayload};
+use crate::telemetry::rotating_file::RotatingFileCounters;
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use tokenweir_core::openai::{FinishReason, TextExcerpt};
+use tokenweir_core::record::RequestRecord;
+
+/// Samples by result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct QualitySampleCounts {
+    /// Scored, or written to the file if no judge is configured.
+    pub done: u64,
+    /// Dropped, because the queue was full, the disk failed or the gateway shut down.
+    pub dropped: u64,
+    /// Dropped, because the redactor failed or was too slow.
+    pub redactor_failed: u64,
+    /// Not scored, because the judge failed or was too slow. The sample is still written to the
+    /// file, if one is configured.
+    pub judge_failed: u64,
+}
+
+impl QualitySampleCounts {
+    /// The counts with the names of the results.
+    pub const fn by_result(&self) -> [(&'static str, u64); 4] {
+        [
+            ("done", self.done),
+            ("dropped", self.dropped),
+            ("redactor_failed", self.redactor_failed),
+            ("judge_failed", self.judge_failed),
+        ]
+    }
+}
+
+/// The counters behind [`QualitySampleCounts`].
+#[derive(Debug, Default)]
+pub(super) struct QualitySampleCounters {
+    pub(super) done: AtomicU64,
+    pub(super) dropped: AtomicU64,
+    pub(super) redactor_failed: AtomicU64,
+    pub(super) judge_failed: AtomicU64,
+    pub(super) file_counters: Arc<RotatingFileCounters>,
+}
+
+/// A queued sample.
+pub(super) struct QualityJob {
+    pub(super) header: PayloadHeader,
+    pub(super) prompt: TextExcerpt,
+    pub(super) answer: TextExcerpt,
+    pub(super) metadata: ResponseMetadata,
+}
+
+/// Properties of a response besides its text.
+#[derive(Debug, Serialize)]
+pub(super) struct ResponseMetadata {
+    pub(super) finish_reasons: Vec<Option<&'static str>>,
+    pub(super) output_tokens: Option<u64>,
+    pub(super) refused: bool,
+}
+
+/// A sample as the judge and the file receive it. The fields are in this order.
+#[derive(Debug, Serialize)]
+pub(super) struct QualitySample<'a> {
+    #[serde(flatten)]
+    pub(super) header: &'a PayloadHeader,
+    #[serde(flatten)]
+    pub(super) payload: RedactedPayload,
+    #[serde(flatten)]
+    pub(super) metadata: &'a ResponseMetadata,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) score: Option<f64>,
+}
+
+impl QualityJob {
+    pub(super) fn from_record(record: &RequestRecord, prompt: TextExcerpt) -> Self {
+        let observed = &record.observed;
+        let finishes = observed.finish_reasons.iter();
+        let metadata = ResponseMetadata {
+            finish_reasons: finishes.map(|finish| finish.map(FinishReason::as_str)).collect(),
+            output_tokens: record.output_tokens(),
+            refused: record.is_model_refusal(),
+        };
+        let answer = observed.text_excerpt.clone().unwrap_or_default();
+        Self { header: PayloadHeader::from_record(record), prompt, answer, metadata }
+    }
+}
