@@ -2,4 +2,5 @@
 
 pub(crate) mod args;
 mod live;
+pub(crate) mod requests;
 pub(crate) mod run;
