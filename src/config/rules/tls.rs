@@ -1,7 +1,7 @@
 //! Validation of `tls`, `backend_tls` and `backends[].tls`.
 
-use super::Config;
-use super::rules::{RuleViolation, broken};
+use crate::config::root::Config;
+use crate::config::violation::{RuleViolation, broken};
 use tokenweir_net::tls::{Acceptor, Alpn, TlsClientContext, TlsClientSettings};
 
 /// Returns the first violation.
@@ -51,7 +51,7 @@ fn check_client_certificate(path: &str, tls: &TlsClientSettings) -> Result<(), R
 
 /// Problems with TLS files on this machine. They are not errors, because the files may exist on the
 /// machine where the gateway runs.
-pub(super) fn notes(config: &Config) -> Vec<String> {
+pub(crate) fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |path: &str, error: Option<tokenweir_net::tls::TlsError>| {
         notes.extend(error.map(|error| format!("{path}: {error}")));

@@ -1,28 +1,15 @@
 //! Records the source of each value. Flags take precedence over environment variables, variables
 //! over the file, and the file over the defaults.
 
-use super::settings::{LogFormat, LogLevel, UsageMode};
-use super::yaml::Outline;
-use super::{BackendConfig, Config};
-use std::fmt;
+use super::root::Config;
+use super::sections::backends::BackendConfig;
+use super::sections::settings::{LogFormat, LogLevel, UsageMode};
+use super::text::source::ConfigSource;
+use super::text::yaml::Outline;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::routing::PolicyKind;
-
-/// The source of a value.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum ConfigSource {
-    /// The default.
-    #[default]
-    Default,
-    /// The configuration file.
-    File,
-    /// This environment variable.
-    Environment(String),
-    /// This flag, with its dashes.
-    Flag(String),
-}
 
 /// A value from a flag or an environment variable, with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,17 +50,6 @@ pub struct Overrides {
 pub struct ConfigSources {
     outline: Outline,
     overridden: Vec<(&'static str, ConfigSource)>,
-}
-
-impl fmt::Display for ConfigSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::File => f.write_str("file"),
-            Self::Environment(name) => write!(f, "environment {name}"),
-            Self::Flag(name) => write!(f, "flag {name}"),
-        }
-    }
 }
 
 // === impl Overrides ===

@@ -1,6 +1,6 @@
 //! Validation of `log.payloads`.
 
-use super::rules::{RuleViolation, broken};
+use crate::config::violation::{RuleViolation, broken};
 use crate::telemetry::payload_log::PayloadLogSettings;
 use http::Uri;
 

@@ -50,7 +50,7 @@ const VARIABLE_NAME_ERROR: &str =
 const MISSING_PATH_ERROR: &str = "the path of the file is missing";
 
 /// Whether a problem is about a secret, so that the text at its position must be redacted.
-pub(super) fn is_secret_error(problem: &str) -> bool {
+pub(crate) fn is_secret_error(problem: &str) -> bool {
     [LITERAL_SECRET_ERROR, AMBIGUOUS_SECRET_ERROR, VARIABLE_NAME_ERROR, MISSING_PATH_ERROR]
         .contains(&problem)
 }

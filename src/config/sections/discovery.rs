@@ -1,13 +1,13 @@
-//! The configuration of discovery sources, and the loader of the backends file of a file source.
+//! The configuration of discovery sources.
 
+use super::backends::{self, BackendConfig};
 use super::kubernetes::KubernetesConfig;
-use super::rules::{self, RuleViolation, broken};
 use super::secret::Secret;
 use super::settings::UsageMode;
-use super::{BackendConfig, ConfigError, backends, file, yaml};
+use crate::config::violation::{RuleViolation, broken};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir_core::units;
 
@@ -67,18 +67,8 @@ impl DiscoveryConfig {
     }
 }
 
-/// Loads the file of a file source: a list of backends.
-pub fn backends_in(path: &Path) -> Result<Vec<BackendConfig>, ConfigError> {
-    let text = file::read(path)?;
-    let (backends, _) = yaml::parse::<Vec<BackendConfig>>(&text, path)?;
-    match rules::check_backends(&backends) {
-        Ok(()) => Ok(backends),
-        Err(RuleViolation { problem, .. }) => Err(ConfigError::new(&problem).in_file(path)),
-    }
-}
-
 /// Returns the first violation.
-pub(super) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
+pub(crate) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
     for (index, source) in sources.iter().enumerate() {
         let fail = |key: &str, problem: &str| {
             Err(broken(&format!("discovery.{index}{key}"), problem.to_owned()))
@@ -104,7 +94,7 @@ pub(super) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
         if source.interval < Duration::from_secs(1) {
             return fail(".interval", "this must be 1s or more");
         }
-        if source.weight.is_some_and(rules::is_weight_too_large) {
+        if source.weight.is_some_and(backends::is_weight_too_large) {
             return fail(".weight", "a weight is at most 1000000");
         }
         if source.weight.is_some() && source.file.is_some() {
@@ -116,8 +106,8 @@ pub(super) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, Overrides};
-    use super::*;
+    use crate::config::{Config, Overrides};
+    use std::path::Path;
 
     fn problem(source: &str) -> String {
         let text = format!("discovery: [{{ {source} }}]\n");
@@ -171,27 +161,5 @@ mod tests {
         }
         let problem = problem("kubernetes: { service: vllm, port: 70000 }");
         assert!(problem.contains("a port is a number from 1 to 65535"), "{problem}");
-    }
-
-    #[test]
-    fn backends_of_a_file_get_defaults_from_their_source() {
-        let file = std::env::temp_dir().join(format!("tokenweir-list-{}", std::process::id()));
-        std::fs::write(
-            &file,
-            r#"[{"url":"http://a:1","weight":3},{"url":"b:1","usage":"inject"}]"#,
-        )
-        .unwrap();
-        let source = r#"{ "file": "x", "usage": "passive", "api_key": { "env": "KEY" } }"#;
-        let source: DiscoveryConfig = serde_json::from_str(source).unwrap();
-        let listed = backends_in(&file).unwrap().into_iter();
-        let backends: Vec<BackendConfig> =
-            listed.map(|backend| source.apply_defaults(backend)).collect();
-        assert_eq!((backends[0].weight, backends[0].usage), (3, Some(UsageMode::Passive)));
-        assert_eq!((backends[1].weight, backends[1].usage), (1, Some(UsageMode::Inject)));
-        assert_eq!(backends[1].api_key, Some(Secret::Env("KEY".into())));
-        std::fs::write(&file, "- url: a:1\n- url: http://A:1\n").unwrap();
-        let error = backends_in(&file).unwrap_err().to_string();
-        assert!(error.contains("already the url of backends[0]"), "{error}");
-        std::fs::remove_file(&file).unwrap();
     }
 }

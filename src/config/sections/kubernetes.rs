@@ -41,7 +41,7 @@ const MAX_LABEL_BYTES: usize = 63;
 impl KubernetesConfig {
     /// The first invalid key, as a suffix of the path, and its problem. The key is empty if this
     /// build does not support `KubernetesConfig`.
-    pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         const NAME: &str = "a name has 1 to 63 characters: lowercase letters, digits and `-`";
         if !cfg!(feature = "kubernetes") {
             return Some((

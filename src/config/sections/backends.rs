@@ -2,6 +2,7 @@
 
 use super::secret::Secret;
 use super::settings::UsageMode;
+use crate::config::violation::{RuleViolation, broken};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use tokenweir_core::address::{BackendAddress, BackendAddressError};
@@ -38,6 +39,9 @@ pub struct BackendConfig {
     pub weight: u32,
 }
 
+/// Maximum weight of a backend.
+const MAX_WEIGHT: u32 = 1_000_000;
+
 /// Maximum length of a name, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
@@ -59,6 +63,46 @@ impl BackendConfig {
     pub fn id(&self) -> BackendId {
         self.name.as_deref().map_or_else(|| self.url.default_id(), BackendId::new)
     }
+}
+
+/// Checks that names and addresses are unique and that no weight is too large.
+pub(crate) fn check(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
+    check_backends_distinct(backends)?;
+    match backends.iter().position(|backend| is_weight_too_large(backend.weight)) {
+        Some(index) => {
+            let problem = format!("a weight is at most {MAX_WEIGHT}");
+            Err(broken(&format!("backends.{index}.weight"), problem))
+        }
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn is_weight_too_large(weight: u32) -> bool {
+    weight > MAX_WEIGHT
+}
+
+fn check_backends_distinct(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
+    for (index, backend) in backends.iter().enumerate() {
+        for (earlier_index, earlier) in backends.iter().take(index).enumerate() {
+            let earlier_entry = format!("backends[{earlier_index}]");
+            if is_same_endpoint(&earlier.url, &backend.url) {
+                let problem = format!("{} is already the url of {earlier_entry}", backend.url);
+                return Err(broken(&format!("backends.{index}.url"), problem));
+            }
+            if earlier.id() == backend.id() {
+                let problem = format!("`{}` is already the name of {earlier_entry}", backend.id());
+                let paths = [index, earlier_index].map(|index| format!("backends.{index}.name"));
+                return Err(RuleViolation { paths: paths.into(), problem });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether two URLs have the same host and port, such as `http://vllm` and `http://VLLM:80`.
+fn is_same_endpoint(a: &BackendAddress, b: &BackendAddress) -> bool {
+    let ((a_host, a_port), (b_host, b_port)) = (a.host_and_port(), b.host_and_port());
+    a_port == b_port && a_host.eq_ignore_ascii_case(&b_host)
 }
 
 fn default_weight() -> u32 {
@@ -89,7 +133,7 @@ fn read_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Er
     Ok(Some(name))
 }
 
-pub(super) fn read_share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+pub(crate) fn read_share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     let share = Option::<f64>::deserialize(from)?;
     if share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
         return Err(D::Error::custom("this must be between 0 and 1"));

@@ -1,8 +1,7 @@
 //! The configuration of limits on clients. The gateway rejects a request over a limit before it
 //! reaches a backend.
 
-use super::Config;
-use super::rules::{RuleViolation, broken};
+use crate::config::violation::{RuleViolation, broken};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -106,8 +105,7 @@ impl Default for LimitsConfig {
 }
 
 /// Returns the first violation.
-pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
-    let limits = &config.limits;
+pub(crate) fn check(limits: &LimitsConfig) -> Result<(), RuleViolation> {
     if limits.header < MIN_HEADER_BYTES {
         return Err(broken("limits.header", "this must be 8KiB or more"));
     }

@@ -1,33 +1,26 @@
 //! Validation rules that types cannot express: ranges of values and consistency between values. A
 //! violation names the value by its path, independent of its source.
 
-use super::{
-    Config, OtlpMetricsConfig, access, backends::BackendConfig, discovery, failure_handling,
-    limits, objectives, payload_log, quality, tls,
-};
+mod failure_handling;
+mod objectives;
+mod payload_log;
+mod quality;
+pub(super) mod tls;
+
+use super::root::Config;
+use super::sections::backends::{self, BackendConfig};
+use super::sections::settings::OtlpMetricsConfig;
+use super::sections::{access, discovery, limits};
+use super::violation::{RuleViolation, broken};
 use crate::backend::routes::ModelConfig;
 use http::{HeaderName, Uri};
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
 use tokenweir_core::admission::DEFAULT_CLASS;
 use tokenweir_core::error::listed;
 use tokenweir_core::record::BackendId;
 
-/// A violated rule.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct RuleViolation {
-    /// The values that violate the rule together. The error is reported at the first one that is
-    /// not a default.
-    pub(super) paths: Vec<String>,
-    /// The problem, as text for users.
-    pub(super) problem: String,
-}
-
 /// Minimum of `trace_capture.max_bytes`, so that a full file contains several of the longest lines.
 const MIN_CAPTURE_BYTES: usize = 1 << 20;
-
-/// Maximum weight of a backend.
-const MAX_WEIGHT: u32 = 1_000_000;
 
 /// Maximum of `routing.decision_log_size`.
 const MAX_DECISION_LOG_SIZE: usize = 16_384;
@@ -42,14 +35,14 @@ const MAX_MODEL_NAME_BYTES: usize = 256;
 
 /// Returns the first violation.
 pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
-    check_backends(&config.backends)?;
+    backends::check(&config.backends)?;
     discovery::check(&config.discovery)?;
     check_model_names(&config.models)?;
     check_model_backends(config)?;
     check_listeners_distinct(config)?;
     check_durations(config)?;
     check_sizes(config)?;
-    limits::check(config)?;
+    limits::check(&config.limits)?;
     tls::check(config)?;
     check_kv_aware_weights(config)?;
     check_session_headers(config)?;
@@ -65,50 +58,6 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     quality::check(&config.quality, &config.log.payloads)?;
     access::check(&config.access)?;
     objectives::check(config)
-}
-
-pub(super) fn broken(path: &str, problem: impl Into<String>) -> RuleViolation {
-    RuleViolation { paths: vec![path.to_owned()], problem: problem.into() }
-}
-
-/// Checks that names and addresses are unique and that no weight is too large.
-pub(super) fn check_backends(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
-    check_backends_distinct(backends)?;
-    match backends.iter().position(|backend| is_weight_too_large(backend.weight)) {
-        Some(index) => {
-            let problem = format!("a weight is at most {MAX_WEIGHT}");
-            Err(broken(&format!("backends.{index}.weight"), problem))
-        }
-        None => Ok(()),
-    }
-}
-
-pub(super) fn is_weight_too_large(weight: u32) -> bool {
-    weight > MAX_WEIGHT
-}
-
-fn check_backends_distinct(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
-    for (index, backend) in backends.iter().enumerate() {
-        for (earlier_index, earlier) in backends.iter().take(index).enumerate() {
-            let earlier_entry = format!("backends[{earlier_index}]");
-            if is_same_endpoint(&earlier.url, &backend.url) {
-                let problem = format!("{} is already the url of {earlier_entry}", backend.url);
-                return Err(broken(&format!("backends.{index}.url"), problem));
-            }
-            if earlier.id() == backend.id() {
-                let problem = format!("`{}` is already the name of {earlier_entry}", backend.id());
-                let paths = [index, earlier_index].map(|index| format!("backends.{index}.name"));
-                return Err(RuleViolation { paths: paths.into(), problem });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whether two URLs have the same host and port, such as `http://vllm` and `http://VLLM:80`.
-fn is_same_endpoint(a: &BackendAddress, b: &BackendAddress) -> bool {
-    let ((a_host, a_port), (b_host, b_port)) = (a.host_and_port(), b.host_and_port());
-    a_port == b_port && a_host.eq_ignore_ascii_case(&b_host)
 }
 
 /// Checks that model names are valid metric labels and unique, and that no alias has an alias as

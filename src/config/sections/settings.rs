@@ -49,7 +49,7 @@ pub enum UsageMode {
 /// Default of `continuous_usage`. An event with usage costs the gateway half as many instructions
 /// more than an event without that arrives alone. With this share, all events together cost 0.5 %
 /// more.
-pub(super) const DEFAULT_CONTINUOUS_USAGE_RATIO: f64 = 0.01;
+pub(crate) const DEFAULT_CONTINUOUS_USAGE_RATIO: f64 = 0.01;
 
 /// Assignment of a tier to each request. The tier is a label of metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

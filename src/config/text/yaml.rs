@@ -3,7 +3,7 @@
 //! each key, and once into its types.
 
 use super::error::{ConfigError, ExcerptRedaction, Position};
-use super::secret;
+use crate::config::sections::secret;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Error, Location, MergeKeyPolicy, NonFiniteFloatPolicy, Options, Spanned};
@@ -13,10 +13,10 @@ use std::path::Path;
 
 /// The position of each value, by its path, such as `backends.0.url`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Outline(BTreeMap<String, Position>);
+pub(crate) struct Outline(BTreeMap<String, Position>);
 
 /// Parses one document. `file` is only for error messages.
-pub(super) fn parse<T: for<'de> Deserialize<'de>>(
+pub(crate) fn parse<T: for<'de> Deserialize<'de>>(
     text: &str,
     file: &Path,
 ) -> Result<(T, Outline), ConfigError> {
@@ -53,7 +53,7 @@ fn parser_options() -> Options {
 
 impl Outline {
     /// The position of the value at a path, or of the nearest value that contains it.
-    pub(super) fn position(&self, path: &str) -> Option<Position> {
+    pub(crate) fn position(&self, path: &str) -> Option<Position> {
         let mut path = path;
         loop {
             if let Some(position) = self.0.get(path) {
@@ -65,7 +65,7 @@ impl Outline {
     }
 
     /// Whether the file contains this value.
-    pub(super) fn contains(&self, path: &str) -> bool {
+    pub(crate) fn contains(&self, path: &str) -> bool {
         self.0.contains_key(path)
     }
 

@@ -1,7 +1,7 @@
 //! Validation of `quality`.
 
 use super::payload_log::{MIN_FILE_BYTES, MIN_LINES_PER_FILE, is_http};
-use super::rules::{RuleViolation, broken};
+use crate::config::violation::{RuleViolation, broken};
 use crate::telemetry::payload_log;
 use crate::telemetry::quality::QualitySettings;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Validation of `retry`, `circuit_breaker` and related keys.
 
-use super::Config;
-use super::rules::{RuleViolation, broken};
+use crate::config::root::Config;
+use crate::config::violation::{RuleViolation, broken};
 use std::time::Duration;
 
 /// Maximum of `retry.attempts`.

@@ -1,84 +1,13 @@
-//! The configuration of access control, and the loader of the keys file. Tenants and keys are in a
-//! separate file so that it can be a Kubernetes Secret and can change without the configuration.
+//! Loads the files that a configuration names: the keys file, and the backends file of a discovery
+//! source.
 
-use super::error::{ConfigError, ExcerptRedaction};
-use super::rules::{RuleViolation, broken};
-use super::secret::Secret;
-use super::settings::TiersConfig;
-use super::{file, yaml};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
-use tokenweir_core::access::{KeyFile, cors};
-use tokenweir_core::openai::engine_control::Permission;
-
-/// Authentication and permissions of clients and operators.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct AccessConfig {
-    /// File of tenants and keys. `None`: clients need no key.
-    pub keys_file: Option<PathBuf>,
-    /// CORS: the origins of web pages that may read responses.
-    pub cors: cors::CorsSettings,
-    /// Host names, besides `localhost` and IP addresses, that the admin listener accepts in the
-    /// `Host` header of requests while it has no token.
-    pub admin_hosts: Vec<String>,
-    /// Token that requests to the admin listener need. `None`: no token.
-    pub admin_token: Option<Secret>,
-    /// Whether `/metrics` needs no token although `admin_token` is set.
-    pub unauthenticated_metrics: bool,
-    /// Engine-control fields that every client may use, such as `kv_transfer`. Tenants and models
-    /// have their own lists. A field is allowed if one of the lists has it: see docs/operate/security.md.
-    pub allow: Vec<Permission>,
-    /// Isolation of the engines' prefix caches between tenants.
-    pub cache_salt: CacheSaltConfig,
-}
-
-/// Isolation of the engines' prefix caches between tenants.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct CacheSaltConfig {
-    /// Source of the `cache_salt` of each request, combined with the client's own salt. Tenants
-    /// come from `access.keys_file`. `None`: the gateway forwards the client's own salt, if any.
-    pub derive: Option<SaltSource>,
-    /// Secret that makes the salts unpredictable. All gateways of a fleet need the same. `None`: no
-    /// secret.
-    pub secret: Option<Secret>,
-}
-
-/// Source of a derived `cache_salt`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SaltSource {
-    /// The tenant: tenants do not share cached prefixes.
-    Tenant,
-}
-
-/// Returns the first violation.
-pub(super) fn check(access: &AccessConfig) -> Result<(), RuleViolation> {
-    if access.keys_file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
-        return Err(broken("access.keys_file", "write the path of a file, or null"));
-    }
-    if access.cache_salt.derive.is_some() && access.keys_file.is_none() {
-        let problem = "salts are derived from tenants, which need access.keys_file: set it";
-        return Err(broken("access.cache_salt.derive", problem));
-    }
-    let is_name = |name: &String| {
-        !name.is_empty()
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
-    };
-    if let Some(index) = access.admin_hosts.iter().position(|name| !is_name(name)) {
-        let problem = "write a host name without a scheme and port, such as gateway.example.com";
-        return Err(broken(&format!("access.admin_hosts.{index}"), problem));
-    }
-    match access.cors.stray() {
-        Some(index) => {
-            let problem = "write `*` or an origin as browsers send it, such as https://example.com";
-            Err(broken(&format!("access.cors.origins.{index}"), problem))
-        }
-        None => Ok(()),
-    }
-}
+use super::sections::backends::{self, BackendConfig};
+use super::sections::settings::TiersConfig;
+use super::text::error::{ConfigError, ExcerptRedaction};
+use super::text::{file, yaml};
+use super::violation::RuleViolation;
+use std::path::Path;
+use tokenweir_core::access::KeyFile;
 
 /// Loads and validates a keys file. Its tenants may have the tiers in `tiers`.
 ///
@@ -102,10 +31,24 @@ pub fn load_keys(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigErro
     Ok(keys)
 }
 
+/// Loads the file of a file source: a list of backends.
+pub fn backends_in(path: &Path) -> Result<Vec<BackendConfig>, ConfigError> {
+    let text = file::read(path)?;
+    let (backends, _) = yaml::parse::<Vec<BackendConfig>>(&text, path)?;
+    match backends::check(&backends) {
+        Ok(()) => Ok(backends),
+        Err(RuleViolation { problem, .. }) => Err(ConfigError::new(&problem).in_file(path)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::sections::discovery::DiscoveryConfig;
+    use crate::config::sections::secret::Secret;
+    use crate::config::sections::settings::UsageMode;
     use proptest::prelude::*;
+    use tokenweir_core::openai::engine_control::Permission;
 
     const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     const CANARY: &str = "canary-5e1f";
@@ -229,5 +172,27 @@ mod tests {
                 prop_assert!(!error.contains("5e1f"), "{error}\n{text}");
             }
         }
+    }
+
+    #[test]
+    fn backends_of_a_file_get_defaults_from_their_source() {
+        let file = std::env::temp_dir().join(format!("tokenweir-list-{}", std::process::id()));
+        std::fs::write(
+            &file,
+            r#"[{"url":"http://a:1","weight":3},{"url":"b:1","usage":"inject"}]"#,
+        )
+        .unwrap();
+        let source = r#"{ "file": "x", "usage": "passive", "api_key": { "env": "KEY" } }"#;
+        let source: DiscoveryConfig = serde_json::from_str(source).unwrap();
+        let listed = backends_in(&file).unwrap().into_iter();
+        let backends: Vec<BackendConfig> =
+            listed.map(|backend| source.apply_defaults(backend)).collect();
+        assert_eq!((backends[0].weight, backends[0].usage), (3, Some(UsageMode::Passive)));
+        assert_eq!((backends[1].weight, backends[1].usage), (1, Some(UsageMode::Inject)));
+        assert_eq!(backends[1].api_key, Some(Secret::Env("KEY".into())));
+        std::fs::write(&file, "- url: a:1\n- url: http://A:1\n").unwrap();
+        let error = backends_in(&file).unwrap_err().to_string();
+        assert!(error.contains("already the url of backends[0]"), "{error}");
+        std::fs::remove_file(&file).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Validation of `slos` and `metrics.buckets`.
 
-use super::Config;
-use super::rules::{RuleViolation, broken};
+use crate::config::root::Config;
+use crate::config::violation::{RuleViolation, broken};
 use crate::telemetry::buckets::{BucketOverrides, BucketOverridesError, histograms};
 use tokenweir_core::error::listed;
 use tokenweir_core::slo::Objective;

@@ -9,7 +9,7 @@ use std::path::Path;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads a file. Fails if it cannot be read, is larger than [`MAX_FILE_BYTES`] or is not UTF-8.
-pub(super) fn read(file: &Path) -> Result<String, ConfigError> {
+pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
     let bytes = read_bytes(file)
         .map_err(|error| ConfigError::unreadable(file, &describe_io_error(&error)))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {

@@ -2,7 +2,7 @@
 //! environment variable. The first line of its text is `LOCATION: problem`, like that of compilers.
 //! The line of the file follows with a caret below the error, and then a help text.
 
-use super::value_sources::ConfigSource;
+use super::source::ConfigSource;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -49,7 +49,7 @@ struct ErrorExcerpt {
 
 /// How much of a line is redacted, in addition to the values of secret keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ExcerptRedaction {
+pub(crate) enum ExcerptRedaction {
     /// Nothing more.
     Nothing,
     /// The value of the key at the position, which may be a mistyped secret key.
@@ -69,33 +69,33 @@ const SECRET_KEYS: [&str; 2] = ["api_key", "admin_token"];
 
 impl ConfigError {
     /// A problem without a location.
-    pub(super) fn new(problem: &str) -> Self {
+    pub(crate) fn new(problem: &str) -> Self {
         let problem = replace_control_chars(problem);
         let (location, excerpt, help) = (None, None, None);
         Self(Box::new(ErrorDetails { location, problem, excerpt, help, is_unreadable: false }))
     }
 
     /// A file that cannot be read.
-    pub(super) fn unreadable(file: &Path, problem: &str) -> Self {
+    pub(crate) fn unreadable(file: &Path, problem: &str) -> Self {
         let mut error = Self::new(problem).in_file(file);
         error.0.is_unreadable = true;
         error
     }
 
     /// At a flag or an environment variable.
-    pub(super) fn at_source(mut self, source: ConfigSource) -> Self {
+    pub(crate) fn at_source(mut self, source: ConfigSource) -> Self {
         self.0.location = Some(ConfigLocation::Override(source));
         self
     }
 
     /// In a file, without a position.
-    pub(super) fn in_file(mut self, file: &Path) -> Self {
+    pub(crate) fn in_file(mut self, file: &Path) -> Self {
         self.0.location = Some(ConfigLocation::File(file.to_owned(), None));
         self
     }
 
     /// At a position in a file with this text. Values that may be secrets are redacted.
-    pub(super) fn at(
+    pub(crate) fn at(
         mut self,
         file: &Path,
         position: Position,
@@ -109,19 +109,19 @@ impl ConfigError {
     }
 
     /// With a help text.
-    pub(super) fn with_help(mut self, help: Option<&str>) -> Self {
+    pub(crate) fn with_help(mut self, help: Option<&str>) -> Self {
         self.0.help = help.map(replace_control_chars);
         self
     }
 
     /// Without the line of the file.
-    pub(super) fn without_excerpt(mut self) -> Self {
+    pub(crate) fn without_excerpt(mut self) -> Self {
         self.0.excerpt = None;
         self
     }
 
     /// Without the line of the file, and with the quotes in the problem redacted.
-    pub(super) fn without_quotes(mut self) -> Self {
+    pub(crate) fn without_quotes(mut self) -> Self {
         self.0.problem = redact_quotes(&self.0.problem);
         self.without_excerpt()
     }
