@@ -3,14 +3,16 @@
 //! defined by the modules that use them.
 //!
 //! ```text
-//! text      a file as text, its YAML with positions, and the errors
-//! sections  the types of the sections
-//! root      the configuration: all sections
-//! rules     conditions on values and between values
-//! load      file, overrides, rules ─► LoadedConfig
+//! text        a file as text, its YAML with positions, and the errors
+//! sections    the types of the sections
+//! root        the configuration: all sections
+//! rules       conditions on values and between values
+//! load        file, overrides, rules ─► LoadedConfig
+//! conversion  LoadedConfig ─► settings of the other modules
 //! ```
 
 mod check;
+mod conversion;
 mod files;
 mod load;
 mod overrides;
@@ -25,6 +27,7 @@ mod text;
 mod violation;
 
 pub use check::{ConfigCheck, check};
+pub use conversion::{ProxySettingsError, backend_tls_contexts};
 pub use files::{backends_in, load_keys};
 pub use load::LoadedConfig;
 pub use overrides::{ConfigSources, OverrideValue, Overrides};
@@ -36,7 +39,7 @@ pub use sections::backends::BackendConfig;
 pub use sections::discovery::DiscoveryConfig;
 pub use sections::kubernetes::{KubernetesConfig, PodPort};
 pub use sections::limits::LimitsConfig;
-pub use sections::secret::{Secret, SecretError, SecretValue};
+pub use sections::secret::{Secret, SecretError, SecretValue, UnreadableSecret};
 pub use sections::settings::{
     AdmissionConfig, DrainConfig, LogConfig, LogFormat, LogLevel, MetricsConfig, OtlpMetricsConfig,
     RefusalDetectionConfig, ReloadConfig, RoutingConfig, TierKey, TiersConfig, TraceCaptureConfig,

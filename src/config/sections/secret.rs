@@ -41,6 +41,14 @@ pub enum SecretError {
     InvalidCharacters(Secret),
 }
 
+/// A secret that the gateway needs cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {purpose}")]
+pub struct UnreadableSecret {
+    purpose: String,
+    source: SecretError,
+}
+
 const LITERAL_SECRET_ERROR: &str =
     "do not write the secret here; write `{ env: NAME }` or `{ file: PATH }` as its location";
 const AMBIGUOUS_SECRET_ERROR: &str =
@@ -81,6 +89,16 @@ impl Secret {
             }
             None => Err(SecretError::InvalidCharacters(self.clone())),
         }
+    }
+
+    /// Like [`Self::resolve`]. `purpose` names the use of the secret in the error.
+    pub fn resolve_for(
+        &self,
+        purpose: &str,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<SecretValue, UnreadableSecret> {
+        let to_error = |source| UnreadableSecret { purpose: purpose.to_owned(), source };
+        self.resolve(env).map_err(to_error)
     }
 }
 

@@ -5,13 +5,13 @@
 mod report;
 mod request;
 
-use crate::app::listeners::raise_file_limit;
-use crate::app::signals;
+use crate::app::process::signals;
 use crate::commands::progress::ProgressLine;
 use crate::commands::replay::args::ReplayArgs;
 use crate::commands::replay::requests;
 use crate::commands::{failed, variable};
 use crate::config::{Secret, SecretError, SecretValue};
+use crate::server::raise_file_limit;
 use report::{LiveReplayCounters, LiveReplayReport, ReplayPlan};
 use request::{ReplayedRequest, RequestSender};
 use std::future::Future;
