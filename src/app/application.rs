@@ -111,8 +111,8 @@ impl Application {
         // Listens last: no step after this can fail, so no client waits in the backlog in vain.
         let client_listener = clients.listen()?;
         let server = Server { client_listener, admin_listener: listeners.admin, state, tls };
-        let _background_tasks = keys_task.into_iter().chain([diagnosis]).collect();
-        Ok(Self { summary, server, workers, reloader, _background_tasks })
+        let background_tasks = keys_task.into_iter().chain([diagnosis]).collect();
+        Ok(Self { summary, server, workers, reloader, _background_tasks: background_tasks })
     }
 
     /// Serves until `shutdown`, drains, and exports the remaining spans and metrics. Fails if a

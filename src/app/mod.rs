@@ -1,7 +1,7 @@
 //! The composition root: builds the gateway from the configuration, runs it and reloads it.
 //!
-//! [`application`] builds each part once, in order. Every part is built beside its type: a section
-//! of the configuration by `config`, the listeners by `server`, the sinks by [`telemetry_pipeline`].
+//! `application` builds each part once, in order. Every part is built beside its type: settings by
+//! `config`, the listeners by `server`, the sinks by `telemetry_pipeline`.
 
 mod access;
 pub(crate) mod application;

@@ -10,17 +10,18 @@ use super::process::{memory_limit, systemd};
 use crate::admin::{ReloadRequest, ReloadRequests};
 use crate::backend::{Backend, HealthCheckSupervisor, PoolSettings};
 use crate::config::{
-    self, BackendConfig, Config, ConfigError, LoadedConfig, Overrides, ReloadOutcome,
+    self, BackendConfig, BackendTlsContexts, Config, ConfigError, LoadedConfig, Overrides,
+    ReloadOutcome,
 };
 use crate::discovery::file_watcher::FileWatcher;
 use crate::proxy::ProxySettings;
-use crate::server::{DescriptorBudget, ServerLimits, ServerState};
+use crate::server::descriptor_budget::DescriptorBudget;
+use crate::server::{ServerLimits, ServerState};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_net::supervise;
-use tokenweir_net::tls::TlsClientContext;
 
 /// Applies reloads and discovered backends to the running gateway.
 pub(super) struct Reloader {
@@ -56,7 +57,7 @@ enum ReloadTask {
 /// The parts of another configuration that could fail to build.
 struct PreparedReload {
     backends: Vec<Backend>,
-    tls_contexts: Vec<(String, Arc<TlsClientContext>)>,
+    tls_contexts: BackendTlsContexts,
     settings: ProxySettings,
 }
 
@@ -208,7 +209,7 @@ impl Reloader {
         self.health_checks.update_backends(backends, settings, NEW_BACKEND_TIMEOUT).await;
     }
 
-    fn set_tls_contexts(&self, contexts: Vec<(String, Arc<TlsClientContext>)>) {
+    fn set_tls_contexts(&self, contexts: BackendTlsContexts) {
         self.state.proxy.load().backend_client.outbound_tls().set_host_contexts(contexts);
     }
 }
@@ -227,7 +228,7 @@ impl PreparedReload {
 fn build_backends(
     config: &Config,
     entries: &[BackendConfig],
-) -> Result<(Vec<Backend>, Vec<(String, Arc<TlsClientContext>)>), ApplicationError> {
+) -> Result<(Vec<Backend>, BackendTlsContexts), ApplicationError> {
     let backends = config.build_backends(entries, variable)?;
     Ok((backends, config::backend_tls_contexts(entries)?))
 }

@@ -27,7 +27,7 @@ mod text;
 mod violation;
 
 pub use check::{ConfigCheck, check};
-pub use conversion::{ProxySettingsError, backend_tls_contexts};
+pub use conversion::{BackendTlsContexts, ProxySettingsError, backend_tls_contexts};
 pub use files::{backends_in, load_keys};
 pub use load::LoadedConfig;
 pub use overrides::{ConfigSources, OverrideValue, Overrides};

@@ -33,7 +33,7 @@ use tokenweir_net::connection::BackendBody;
 pub type ProxyResponseBody =
     Either<Full<Bytes>, ObservedBody<BackendBody, (Lease, Option<ConcurrencyPermit>)>>;
 
-/// Serves one [accepted](accept_request) request. `abort_handle` aborts the response if the client
+/// Serves one [accepted](super::accept_request) request. `abort_handle` aborts the response if the client
 /// does not read it.
 pub async fn handle_request<B: IncomingBody>(
     context: &ProxyContext,

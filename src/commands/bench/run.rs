@@ -6,7 +6,7 @@ use super::setup::{BenchError, BenchSetup};
 use crate::app::process::signals;
 use crate::commands::progress::ProgressBar;
 use crate::commands::{USAGE, block_on, failed};
-use crate::server::raise_file_limit;
+use crate::server::descriptor_budget::raise_file_limit;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

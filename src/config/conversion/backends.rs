@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext, TlsError};
 
+/// TLS contexts of backends, by authority (`host:port`).
+pub type BackendTlsContexts = Vec<(String, Arc<TlsClientContext>)>;
+
 impl Config {
     /// Builds backends from their entries and from the settings of all backends.
     pub fn build_backends(
@@ -53,10 +56,8 @@ impl Config {
     }
 }
 
-/// TLS of the backends that have their own TLS settings, by authority (`host:port`).
-pub fn backend_tls_contexts(
-    entries: &[BackendConfig],
-) -> Result<Vec<(String, Arc<TlsClientContext>)>, TlsError> {
+/// TLS of the backends that have their own TLS settings.
+pub fn backend_tls_contexts(entries: &[BackendConfig]) -> Result<BackendTlsContexts, TlsError> {
     let with_tls = entries.iter().filter_map(|entry| Some((entry, entry.tls.as_ref()?)));
     with_tls
         .map(|(entry, tls)| {

@@ -5,5 +5,5 @@ mod backends;
 mod proxy;
 mod telemetry;
 
-pub use backends::backend_tls_contexts;
+pub use backends::{BackendTlsContexts, backend_tls_contexts};
 pub use proxy::ProxySettingsError;

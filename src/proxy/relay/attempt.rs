@@ -17,21 +17,21 @@ use tokenweir_net::client::{ConnectionSource, HttpClient, SendError};
 use tokenweir_net::connection::BackendBody;
 
 /// A request that is ready to be sent.
-pub(in crate::proxy) struct PreparedRequest<'a> {
-    pub(in crate::proxy) head: &'a request::Parts,
-    pub(in crate::proxy) peek: &'a RequestFields,
-    pub(in crate::proxy) body: UpstreamBody,
-    pub(in crate::proxy) requirements: BackendRequirements<'a>,
-    pub(in crate::proxy) deadline: Option<FirstOutputDeadline>,
+pub(crate) struct PreparedRequest<'a> {
+    pub(crate) head: &'a request::Parts,
+    pub(crate) peek: &'a RequestFields,
+    pub(crate) body: UpstreamBody,
+    pub(crate) requirements: BackendRequirements<'a>,
+    pub(crate) deadline: Option<FirstOutputDeadline>,
     /// The name of the model at the backend, if the request names a model.
-    pub(in crate::proxy) backend_model: Option<&'a str>,
+    pub(crate) backend_model: Option<&'a str>,
     /// Timeout of the response head, if the route has its own. `None`: the default.
-    pub(in crate::proxy) response_headers_timeout: Option<Duration>,
+    pub(crate) response_headers_timeout: Option<Duration>,
 }
 
 impl PreparedRequest<'_> {
     /// Whether the request may have effects beyond its answer, so that it is executed at most once.
-    pub(in crate::proxy) fn has_side_effects(&self) -> bool {
+    pub(crate) fn has_side_effects(&self) -> bool {
         self.peek.has_effects(self.body.original())
     }
 }

@@ -38,7 +38,7 @@ struct AttemptFailure {
 }
 
 /// Sends a request to backends, one after the other, until one answers or no failover is allowed.
-pub(in crate::proxy) async fn send(
+pub(crate) async fn send(
     context: &ProxyContext,
     exchange: &mut Exchange,
     request: PreparedRequest<'_>,

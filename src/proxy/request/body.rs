@@ -32,7 +32,7 @@ impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> IncomingBody for 
 /// stored chunk costs more memory than its bytes. The capacity of the buffer is counted in
 /// `memory_permit` before it is allocated. While the buffer grows, the old and the new one exist
 /// for a moment, and the old one is not counted.
-pub(in crate::proxy) async fn read_body(
+pub(crate) async fn read_body(
     head: &request::Parts,
     mut body: impl IncomingBody,
     limit: usize,
@@ -104,7 +104,7 @@ fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
 /// Reads the fields that the gateway acts on. The body must be a JSON object, or a form on the
 /// audio paths. Any other body is rejected, because a backend could read another model from it than
 /// the one for which access was checked.
-pub(in crate::proxy) fn peek_request(
+pub(crate) fn peek_request(
     head: &request::Parts,
     body: &[u8],
     api: Option<Api>,

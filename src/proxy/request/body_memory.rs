@@ -15,7 +15,7 @@ pub struct BodyMemory {
 
 /// The bytes that are counted for one request, until the permit is dropped.
 #[derive(Debug)]
-pub(in crate::proxy) struct BodyMemoryPermit<'a> {
+pub(crate) struct BodyMemoryPermit<'a> {
     memory: &'a BodyMemory,
     bytes: usize,
 }
@@ -49,14 +49,14 @@ impl BodyMemory {
     }
 
     /// A permit without any bytes.
-    pub(in crate::proxy) const fn empty_permit(&self) -> BodyMemoryPermit<'_> {
+    pub(crate) const fn empty_permit(&self) -> BodyMemoryPermit<'_> {
         BodyMemoryPermit { memory: self, bytes: 0 }
     }
 }
 
 impl BodyMemoryPermit<'_> {
     /// Counts further bytes. Fails if the total then exceeds the limit.
-    pub(in crate::proxy) fn add(&mut self, bytes: usize) -> Result<(), GatewayError> {
+    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), GatewayError> {
         if bytes == 0 {
             return Ok(());
         }
@@ -68,7 +68,7 @@ impl BodyMemoryPermit<'_> {
     }
 
     /// Raises the count of this permit to `bytes`, if it is lower. Fails as [`Self::add`] does.
-    pub(in crate::proxy) fn grow_to(&mut self, bytes: usize) -> Result<(), GatewayError> {
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), GatewayError> {
         self.add(bytes.saturating_sub(self.bytes))
     }
 }

@@ -8,11 +8,11 @@ use tokenweir_core::record::RequestRecord;
 
 /// The deadline of the first output of one request.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::proxy) struct FirstOutputDeadline {
+pub(crate) struct FirstOutputDeadline {
     at: Instant,
     limit: Duration,
     /// Whether the client set the deadline.
-    pub(in crate::proxy) is_set_by_client: bool,
+    pub(crate) is_set_by_client: bool,
 }
 
 /// The headers with the read timeout of OpenAI's SDKs, in seconds: Python and JavaScript.
@@ -24,7 +24,7 @@ static CLIENT_TIMEOUT_HEADERS: [HeaderName; 2] = [
 /// The deadline of a request: the configured timeout from the request head, or that of the client
 /// if it is shorter. Only streams have a first output before their end, so for other responses only
 /// the timeout of the client counts. `None`: no timeout.
-pub(in crate::proxy) fn first_output_deadline(
+pub(crate) fn first_output_deadline(
     record: &RequestRecord,
     headers: &HeaderMap,
     configured: Option<Duration>,
@@ -49,23 +49,23 @@ fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
 
 impl FirstOutputDeadline {
     /// The time of the deadline.
-    pub(in crate::proxy) const fn at(self) -> Instant {
+    pub(crate) const fn at(self) -> Instant {
         self.at
     }
 
     /// The time of the deadline, if it is before `other`.
-    pub(in crate::proxy) fn if_before(self, other: Instant) -> Option<Instant> {
+    pub(crate) fn if_before(self, other: Instant) -> Option<Instant> {
         (self.at < other).then_some(self.at)
     }
 
     /// The error for the client when the deadline has passed.
-    pub(in crate::proxy) fn error(self) -> GatewayError {
+    pub(crate) fn error(self) -> GatewayError {
         GatewayError::FirstOutputTimeout { limit: self.limit }
     }
 }
 
 /// Runs a future until the deadline, if there is one.
-pub(in crate::proxy) async fn within_deadline<T>(
+pub(crate) async fn within_deadline<T>(
     deadline: Option<FirstOutputDeadline>,
     future: impl Future<Output = T>,
 ) -> Result<T, FirstOutputDeadline> {

@@ -15,18 +15,18 @@ const CACHE_SALT_FIELD: &str = "cache_salt";
 
 /// The result of the check: the permissions of the client for this request, and the edits of its
 /// body.
-pub(in crate::proxy) struct EngineControlCheck {
+pub(crate) struct EngineControlCheck {
     permissions: Permissions,
     /// The edits of the body.
-    pub(in crate::proxy) edits: Vec<FieldEdit>,
+    pub(crate) edits: Vec<FieldEdit>,
     /// The `cache_salt` that the gateway sets. `None`: that of the client is forwarded.
-    pub(in crate::proxy) salt: Option<String>,
+    pub(crate) salt: Option<String>,
 }
 
 impl EngineControlCheck {
     /// Checks a request. `model_permissions` are those of its model in the configuration. Fails if
     /// the body uses a field without the permission.
-    pub(in crate::proxy) fn check(
+    pub(crate) fn check(
         access: &AccessControl,
         principal: &Principal,
         model_permissions: Permissions,
@@ -76,7 +76,7 @@ impl EngineControlCheck {
 
     /// Removes the headers that the client may not send to an engine. The gateway must not need
     /// them after this call.
-    pub(in crate::proxy) fn strip_headers(&self, headers: &mut HeaderMap) {
+    pub(crate) fn strip_headers(&self, headers: &mut HeaderMap) {
         let denied = headers.keys().filter(|name| self.permissions.strips_header(name.as_str()));
         let denied: Vec<HeaderName> = denied.cloned().collect();
         for name in denied {

@@ -31,7 +31,7 @@ static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new)
 /// The fingerprint of the prompt. Prompts for different models or with different `cache_salt`s
 /// share no cache, so their hashes differ. `salt` is the salt that the gateway sets; `None`: that
 /// of the client counts.
-pub(in crate::proxy) fn hash_prompt(
+pub(crate) fn hash_prompt(
     fields: &RequestFields,
     route: &ModelRoute,
     salt: Option<&str>,
@@ -44,7 +44,7 @@ pub(in crate::proxy) fn hash_prompt(
 
 /// A hash of the session id: of the first header in `names` that the request has, otherwise of the
 /// `prompt_cache_key` in the body. `None`: the request has no session.
-pub(in crate::proxy) fn session_hash(
+pub(crate) fn session_hash(
     headers: &HeaderMap,
     names: &[HeaderName],
     fields: &RequestFields,
@@ -58,7 +58,7 @@ pub(in crate::proxy) fn session_hash(
 /// sampled share of requests, from 0 to 1. A session is sampled as a whole or not at all, so that
 /// the capture shows the prefixes that its requests share. `random` decides for a request without a
 /// session.
-pub(in crate::proxy) fn sample_for_capture(
+pub(crate) fn sample_for_capture(
     share: f64,
     prompt: &PromptFingerprint,
     session: Option<u64>,
@@ -78,7 +78,7 @@ pub(in crate::proxy) fn sample_for_capture(
 
 /// Decides whether the request is in the payload samples, and if so copies the prompt from the body
 /// into the record.
-pub(in crate::proxy) fn sample_payload(
+pub(crate) fn sample_payload(
     sampling: PayloadSampling,
     fields: &RequestFields,
     body: &[u8],

@@ -13,7 +13,7 @@ use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::openai::{Api, Splice};
 
 /// A received body and its edits.
-pub(in crate::proxy) struct UpstreamBody {
+pub(crate) struct UpstreamBody {
     /// The bytes of the client.
     original: Bytes,
     model_edit: Option<Splice>,
@@ -29,7 +29,7 @@ pub(in crate::proxy) struct UpstreamBody {
 
 /// The usage that the gateway requests and the client did not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::proxy) enum UsageInjection {
+pub(crate) enum UsageInjection {
     /// The gateway requests no usage.
     None,
     /// The gateway requests the usage event at the end of the stream.
@@ -44,7 +44,7 @@ impl UpstreamBody {
     ///
     /// A body with a digest in a header is never edited. Fails if the model must be renamed or a
     /// control field edited in such a body.
-    pub(in crate::proxy) fn new(
+    pub(crate) fn new(
         original: Bytes,
         api: Option<Api>,
         headers: &HeaderMap,
@@ -80,13 +80,13 @@ impl UpstreamBody {
     }
 
     /// Sets the random number, from 0 to 1, that decides about continuous usage.
-    pub(in crate::proxy) fn with_usage_sampling_value(self, usage_sampling_value: f64) -> Self {
+    pub(crate) fn with_usage_sampling_value(self, usage_sampling_value: f64) -> Self {
         Self { usage_sampling_value, ..self }
     }
 
     /// Size of the edited copy in bytes, without the few bytes that edits add. 0: no edit is
     /// needed.
-    pub(in crate::proxy) fn edited_copy_bytes(&self) -> usize {
+    pub(crate) fn edited_copy_bytes(&self) -> usize {
         let is_edited = self.model_edit.is_some()
             || self.usage_edit.is_some()
             || !self.control_edits.is_empty();
@@ -94,12 +94,12 @@ impl UpstreamBody {
     }
 
     /// The bytes of the client.
-    pub(in crate::proxy) fn original(&self) -> &Bytes {
+    pub(crate) fn original(&self) -> &Bytes {
         &self.original
     }
 
     /// The bytes for a backend, and the usage that the gateway requests in them.
-    pub(in crate::proxy) fn for_backend(&self, backend: &Backend) -> (Bytes, UsageInjection) {
+    pub(crate) fn for_backend(&self, backend: &Backend) -> (Bytes, UsageInjection) {
         let usage = self.usage_edit.as_ref().filter(|_| backend.should_inject_usage());
         let injection = match usage {
             None => UsageInjection::None,

@@ -11,7 +11,7 @@ use crate::commands::replay::args::ReplayArgs;
 use crate::commands::replay::requests;
 use crate::commands::{failed, variable};
 use crate::config::{Secret, SecretError, SecretValue};
-use crate::server::raise_file_limit;
+use crate::server::descriptor_budget::raise_file_limit;
 use report::{LiveReplayCounters, LiveReplayReport, ReplayPlan};
 use request::{ReplayedRequest, RequestSender};
 use std::future::Future;
