@@ -12,8 +12,8 @@ use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
 use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
 use crate::backend::HealthCheckSupervisor;
 use crate::backend::pool::BackendPool;
-use crate::config::{LoadedConfig, Overrides};
-use crate::proxy::ProxyContext;
+use crate::config::{Config, LoadedConfig, Overrides};
+use crate::proxy::{OverloadGuard, ProxyContext};
 use crate::server::{BoundListeners, DrainOutcome, Server, ServerState};
 use std::future::Future;
 use std::sync::Arc;
@@ -54,14 +54,8 @@ impl Application {
         let (configuration, requests) = ActiveConfiguration::new(loaded.view(), clock::wall_time());
         let triggers = ReloadTriggers::new(loaded.file.as_deref(), requests).await;
         let listeners = BoundListeners::bind(config)?;
-        let mut sources = DiscoverySources::start(&config.discovery);
-        sources.first(FIRST_SCRAPE_TIMEOUT).await;
-        let entries = sources.backends(config);
-        listeners.overload_guard.set_health_checkers(entries.len());
-        let client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?)
-            .with_descriptors(listeners.overload_guard.descriptors().clone());
-        let backends = config.build_backends(&entries, &env)?;
-        let pool = Arc::new(BackendPool::with_settings(backends, &config.pool_settings()));
+        let guard = listeners.overload_guard.clone();
+        let (sources, pool, client) = build_pool(config, &guard, &env).await?;
         let (access, keys_file) = access::build(config, &env)?;
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
         let TelemetryPipeline { telemetry, mut workers, .. } = pipeline;
@@ -73,7 +67,6 @@ impl Application {
         );
         health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
         let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
-        let guard = listeners.overload_guard.clone();
         let proxy = ProxyContext::new(settings, pool, access, guard, telemetry, client)
             .with_recording(pipeline.recording);
         let admin = Arc::new(Admin {
@@ -159,4 +152,21 @@ impl Application {
         }
         Ok(())
     }
+}
+
+/// Starts discovery, and builds the pool of the backends and the client for requests to them.
+async fn build_pool(
+    config: &Config,
+    overload_guard: &OverloadGuard,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<(DiscoverySources, Arc<BackendPool>, HttpClient), ApplicationError> {
+    let mut sources = DiscoverySources::start(&config.discovery);
+    sources.first(FIRST_SCRAPE_TIMEOUT).await;
+    let entries = sources.backends(config);
+    overload_guard.set_health_checkers(entries.len());
+    let client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?)
+        .with_descriptors(overload_guard.descriptors().clone());
+    let backends = config.build_backends(&entries, env)?;
+    let pool = BackendPool::with_settings(backends, &config.pool_settings());
+    Ok((sources, Arc::new(pool), client))
 }

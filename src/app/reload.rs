@@ -184,7 +184,7 @@ impl Reloader {
         let entries = sources.backends(config);
         let prepared = PreparedReload::new(config, &entries);
         let prepared = prepared.map_err(|error| ErrorChain(&error).to_string())?;
-        let proxy = self.state.proxy.load_full();
+        let proxy = self.state.proxy_context.load_full();
         let mut client = proxy.backend_client.clone();
         let has_other_client = config.timeouts != previous.timeouts;
         if has_other_client {
@@ -196,7 +196,7 @@ impl Reloader {
         self.sources = sources;
         self.update_pool(prepared.backends, &config.pool_settings()).await;
         self.set_tls_contexts(prepared.tls_contexts);
-        self.state.proxy.store(Arc::new(proxy.reloaded(prepared.settings, client)));
+        self.state.proxy_context.store(Arc::new(proxy.reloaded(prepared.settings, client)));
         let limits = ServerLimits::from_config(config, self.descriptors, entries.len());
         self.state.limits.store(Arc::new(limits));
         Ok(())
@@ -210,7 +210,7 @@ impl Reloader {
     }
 
     fn set_tls_contexts(&self, contexts: BackendTlsContexts) {
-        self.state.proxy.load().backend_client.outbound_tls().set_host_contexts(contexts);
+        self.state.proxy_context.load().backend_client.outbound_tls().set_host_contexts(contexts);
     }
 }
 

@@ -12,7 +12,7 @@ use tokenweir_core::observe::AbortRegistry;
 /// The state of the server. Reloads replace the context and the limits.
 pub struct ServerState {
     /// Serves requests. Each request uses the context that is current when the request arrives.
-    pub proxy: ArcSwap<ProxyContext>,
+    pub proxy_context: ArcSwap<ProxyContext>,
     /// The limits. Each connection uses the limits that are current when it is accepted.
     pub limits: ArcSwap<ServerLimits>,
     /// Counts and limits the connections of clients.
@@ -24,15 +24,15 @@ pub struct ServerState {
 }
 
 impl ServerState {
-    /// The state of a server that serves requests with `proxy`.
+    /// The state of a server that serves requests with `proxy_context`.
     pub fn new(
-        proxy: ProxyContext,
+        proxy_context: ProxyContext,
         limits: ServerLimits,
         connection_limiter: Arc<ConnectionLimiter>,
         admin: Arc<Admin>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            proxy: ArcSwap::from_pointee(proxy),
+            proxy_context: ArcSwap::from_pointee(proxy_context),
             limits: ArcSwap::from_pointee(limits),
             connection_limiter,
             admin,

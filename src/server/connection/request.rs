@@ -64,7 +64,7 @@ impl ConnectionContext {
     {
         let permit = self.permit.acquire_request(connection_requests.cloned());
         let client = ClientInfo { ip: self.ip, open_requests: permit.client_requests_in_flight() };
-        let proxy = self.state.proxy.load_full();
+        let proxy = self.state.proxy_context.load_full();
         let accepted =
             catch_unwind(AssertUnwindSafe(|| accept_request(&proxy, &client, &mut request)));
         // Boxed: its memory is freed while the response is sent, which may take long.
