@@ -1,8 +1,8 @@
 //! Authorizes requests to the admin listener: bearer token, trusted host names and same-origin
 //! checks.
 
-use super::Admin;
 use super::page::ASSET_PATH_PREFIX;
+use crate::config::{AccessConfig, UnreadableSecret};
 use axum::extract::{Request, State};
 use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::uri::Authority;
@@ -25,6 +25,18 @@ pub struct AdminAuthorizer {
 }
 
 impl AdminAuthorizer {
+    /// The authorizer of a configuration, with its resolved token.
+    pub fn from_config(
+        access: &AccessConfig,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, UnreadableSecret> {
+        Ok(Self {
+            token_digest: access.admin_token_digest(env)?,
+            has_unauthenticated_metrics: access.unauthenticated_metrics,
+            hosts: access.admin_hosts.clone(),
+        })
+    }
+
     fn is_authorized(&self, path: &str, headers: &HeaderMap) -> bool {
         let is_public = match path {
             // The page is public. Its script asks for the token and sends it with each request.
@@ -104,11 +116,11 @@ fn is_same_origin(host: Option<&str>, headers: &HeaderMap, is_trusted: bool) -> 
 
 /// Middleware that checks the token and the origin before the request is handled.
 pub(super) async fn authorize(
-    State(admin): State<Arc<Admin>>,
+    State(authorizer): State<Arc<AdminAuthorizer>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let (authorizer, headers) = (&admin.authorizer, request.headers());
+    let headers = request.headers();
     if authorizer.is_authorized(request.uri().path(), headers) {
         return match authorizer.rejection_reason(request.method(), request.uri(), headers) {
             Some(problem) => (StatusCode::FORBIDDEN, problem).into_response(),

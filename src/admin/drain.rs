@@ -1,7 +1,8 @@
 //! `POST /-/drain` and `POST /-/undrain`: remove a backend from routing and return it. A drained
 //! backend gets no new requests and completes its open requests.
 
-use super::{Admin, without_caching};
+use super::response::without_caching;
+use super::state::Admin;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -57,7 +58,7 @@ fn set_drained(
             "name the backend as in /status: ?backend=NAME",
         );
     };
-    match admin.pool.set_drained(&backend, is_drained) {
+    match admin.proxy.pool.set_drained(&backend, is_drained) {
         Some(changed) => {
             let result = json!({ "backend": backend, "drained": is_drained, "changed": changed });
             without_caching(Json(result).into_response())

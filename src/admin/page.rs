@@ -66,6 +66,11 @@ const PAGE_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style
                       connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
+/// The body of a response for an unknown path, and of `/` for clients other than browsers.
+pub(super) const ENDPOINT_LIST: &str = "endpoints: GET /metrics /livez /readyz /status /streams /diagnose \
+                             /config /decisions, a page for browsers at /, and POST /-/reload \
+                             /-/drain /-/undrain\n";
+
 /// Path prefix of the page's files.
 pub(super) const ASSET_PATH_PREFIX: &str = "/page/";
 
@@ -75,7 +80,7 @@ pub(super) async fn get_index(headers: HeaderMap) -> Response {
     if accepted.into_iter().any(|accepted| accepted.contains("text/html")) {
         asset_response("text/html; charset=utf-8", include_str!("page/index.html"))
     } else {
-        ([(VARY, "accept")], super::ENDPOINT_LIST).into_response()
+        ([(VARY, "accept")], ENDPOINT_LIST).into_response()
     }
 }
 

@@ -1,7 +1,8 @@
 //! `GET /streams`: the JSON document behind the live page and `tokenweir top`. It has the backends,
 //! the open streams and the requests that ended recently. It is built for each request.
 
-use super::Admin;
+use super::response::without_caching;
+use super::state::Admin;
 use crate::telemetry::recent_requests::FinishedRequest;
 use crate::telemetry::status::BackendStatusSnapshot;
 use axum::Json;
@@ -22,7 +23,7 @@ const MAX_LISTED_STREAMS: usize = 200;
 
 /// Responds with the document.
 pub(super) async fn get_streams(State(admin): State<Arc<Admin>>) -> Response {
-    super::without_caching(Json(build_document(&admin, clock::now())).into_response())
+    without_caching(Json(build_document(&admin, clock::now())).into_response())
 }
 
 fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
@@ -31,19 +32,21 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     let vitals = admin.status_snapshot(now);
     let (totals, last_minute) =
         (admin.recent_requests.totals(), admin.recent_requests.last_minute(now));
-    let snapshot = admin.open_streams.snapshot(MAX_LISTED_STREAMS, now);
+    let snapshot = admin.proxy.open_streams.snapshot(MAX_LISTED_STREAMS, now);
     let queue_class = |class: &crate::telemetry::status::QueueStatusSnapshot| QueueSummary {
         class: class.class.clone(),
         waiting: class.waiting,
     };
     GatewaySnapshot {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        policy: admin.pool.policy().name().to_owned(),
+        policy: admin.proxy.pool.policy().name().to_owned(),
         ready: vitals.ready,
         unready: vitals.unready.clone(),
         panic: vitals.panic,
         draining: vitals.draining,
-        uptime_seconds: rounded_seconds(now.saturating_duration_since(admin.open_streams.epoch())),
+        uptime_seconds: rounded_seconds(
+            now.saturating_duration_since(admin.proxy.open_streams.epoch()),
+        ),
         requests_in_flight: vitals.in_flight,
         queue: vitals.queue.iter().map(queue_class).collect(),
         replicas: backend_documents(&vitals.backends, &last_minute),

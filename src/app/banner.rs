@@ -1,56 +1,101 @@
 //! The start banner: the listeners, the limits, the policy, the telemetry targets, and the state of
 //! each backend.
 
-use super::application::Application;
-use super::logging::LogWriters;
+use super::process::logging::LogWriters;
+use super::telemetry_pipeline::TelemetryWorkers;
 use crate::admin;
+use crate::backend::pool::BackendPool;
+use crate::config::Config;
+use crate::server::BoundListeners;
 use crate::telemetry::sanitize;
 use crate::telemetry::status::BackendStatusSnapshot;
 use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 use tokenweir_core::clock;
 use tokenweir_core::model::ServedModel;
 
 /// Maximum number of models shown per backend.
 const MAX_LISTED_MODELS: usize = 20;
 
-/// Prints the banner to standard error, in the format of the process log.
-pub(crate) fn show(application: &Application, logs: &LogWriters) {
-    if logs.is_json {
-        render(application).lines().for_each(|line| tracing::info!("{}", line.trim()));
-    } else {
-        eprint!("{}", render(application));
+/// The facts that the banner shows besides the state of the backends.
+pub(crate) struct StartSummary {
+    /// The address of the client listener.
+    pub(crate) listen: SocketAddr,
+    /// The address of the admin listener.
+    pub(crate) admin: SocketAddr,
+    /// Whether the client listener and the admin listener use TLS.
+    is_https: [bool; 2],
+    /// Maximum number of client connections, each with one request.
+    max_connections: usize,
+    /// The OTLP endpoint of spans.
+    traces: Option<String>,
+    /// The OTLP endpoint of metrics.
+    metrics: Option<String>,
+    /// The file of the trace capture.
+    capture: Option<PathBuf>,
+    pool: Arc<BackendPool>,
+}
+
+impl StartSummary {
+    pub(super) fn new(
+        config: &Config,
+        listeners: &BoundListeners,
+        workers: &TelemetryWorkers,
+        pool: &Arc<BackendPool>,
+    ) -> Self {
+        Self {
+            listen: listeners.clients.address(),
+            admin: listeners.admin_address(config.admin),
+            is_https: listeners.is_https(),
+            max_connections: listeners.limits.max_connections,
+            traces: workers.traces_endpoint().map(str::to_owned),
+            metrics: workers.metrics_endpoint().map(str::to_owned),
+            capture: config.trace_capture.file.clone(),
+            pool: pool.clone(),
+        }
     }
 }
 
-fn render(application: &Application) -> String {
+/// Prints the banner to standard error, in the format of the process log.
+pub(crate) fn show(summary: &StartSummary, logs: &LogWriters) {
+    if logs.is_json {
+        render(summary).lines().for_each(|line| tracing::info!("{}", line.trim()));
+    } else {
+        eprint!("{}", render(summary));
+    }
+}
+
+fn render(summary: &StartSummary) -> String {
     let mut text = String::new();
-    let traces = match &application.traces {
+    let traces = match &summary.traces {
         Some(endpoint) => format!("to {endpoint}"),
         None => "off; set OTEL_EXPORTER_OTLP_ENDPOINT to a collector".into(),
     };
     let [client_scheme, admin_scheme] =
-        application.is_https.map(|is_https| if is_https { "https" } else { "http" });
-    let limits = match application.connections {
+        summary.is_https.map(|is_https| if is_https { "https" } else { "http" });
+    let limits = match summary.max_connections {
         usize::MAX => "no limit of connections".into(),
         max => format!("{max} connections, each with a request"),
     };
     let mut lines = vec![
-        ("clients", format!("{client_scheme}://{}/v1", application.listen)),
+        ("clients", format!("{client_scheme}://{}/v1", summary.listen)),
         (
             "admin",
             format!(
                 "{admin_scheme}://{}  a page, /metrics /status /decisions /config /readyz",
-                application.operators
+                summary.admin
             ),
         ),
         ("limits", limits),
-        ("policy", application.pool.policy().name().into()),
+        ("policy", summary.pool.policy().name().into()),
         ("traces", traces),
     ];
-    if let Some(endpoint) = &application.pushed_to {
+    if let Some(endpoint) = &summary.metrics {
         lines.push(("metrics", format!("at /metrics, and pushed to {endpoint}")));
     }
-    if let Some(file) = &application.captured_in {
+    if let Some(file) = &summary.capture {
         lines.push(("capture", format!("to {}, without texts of requests", file.display())));
     }
     // Writing to a string cannot fail.
@@ -59,17 +104,17 @@ fn render(application: &Application) -> String {
         let _ = writeln!(text, "  {name:<8}  {value}");
     }
     let now = clock::now();
-    for backend in application.pool.backends().iter() {
+    for backend in summary.pool.backends().iter() {
         let _ = writeln!(
             text,
             "  backend   {}",
             sanitize::line(&describe_backend(&admin::backend_status(backend, now)))
         );
     }
-    let readiness = application.pool.readiness(now);
+    let readiness = summary.pool.readiness(now);
     if !readiness.is_ready() {
-        let summary = readiness.summary();
-        let _ = writeln!(text, "  not ready: {summary}; health checks continue");
+        let states = readiness.summary();
+        let _ = writeln!(text, "  not ready: {states}; health checks continue");
     }
     text
 }

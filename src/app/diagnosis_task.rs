@@ -1,7 +1,9 @@
 //! The background task that samples all backends at a fixed interval and publishes the diagnosis.
 
+use crate::admin::Admin;
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, Health};
+use crate::proxy::ProxyState;
 use crate::proxy::admission::AdmissionController;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,25 +13,37 @@ use tokenweir_diagnose::{
     BackendRequestCounters, BackendRequestCounts, Diagnoser, Diagnosis, DiagnosisSample, EVERY,
     GatewayObservations, LatestDiagnosis,
 };
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::time::MissedTickBehavior;
 
 /// The task and its inputs.
 #[derive(Clone)]
 pub(crate) struct DiagnosisTask {
-    pub(crate) pool: Arc<BackendPool>,
-    pub(crate) admission: Arc<AdmissionController>,
+    pool: Arc<BackendPool>,
+    admission: Arc<AdmissionController>,
     /// Counts of requests per backend.
-    pub(crate) tallies: Arc<BackendRequestCounters>,
+    tallies: Arc<BackendRequestCounters>,
     /// Receives the latest diagnosis.
-    pub(crate) board: Arc<LatestDiagnosis>,
+    board: Arc<LatestDiagnosis>,
 }
 
 /// Maximum age of a scrape, in sampling intervals. An older one counts as missing.
 const MAX_SAMPLE_AGE_INTERVALS: u32 = 3;
 
 impl DiagnosisTask {
+    /// The diagnosis of the backends that the admin listener shows.
+    pub(super) fn new(admin: &Admin, tallies: Arc<BackendRequestCounters>) -> Self {
+        let ProxyState { pool, admission, .. } = admin.proxy.clone();
+        Self { pool, admission, tallies, board: admin.diagnosis.clone() }
+    }
+
+    /// Starts the task.
+    pub(super) fn start(self) -> SupervisedTask {
+        supervise::spawn(BackgroundTask::Diagnosis, move || self.clone().run())
+    }
+
     /// Samples and diagnoses until the future is dropped.
-    pub(crate) async fn run(self) {
+    async fn run(self) {
         let mut watch = Diagnoser::default();
         let mut ticks = tokio::time::interval(EVERY);
         // Two samples in direct succession would be equal.

@@ -1,19 +1,15 @@
 //! The composition root: builds the gateway from the configuration, runs it and reloads it.
+//!
+//! `application` builds each part once, in order. Every part is built beside its type: settings by
+//! `config`, the listeners by `server`, the sinks by `telemetry_pipeline`.
 
-pub mod application;
+mod access;
+pub(crate) mod application;
 pub(crate) mod banner;
-pub(crate) mod builders;
-pub(crate) mod collectors;
-mod descriptor_budget;
 mod diagnosis_task;
 pub(crate) mod discovery_sources;
+pub(crate) mod error;
 mod keys_file;
-pub(crate) mod listeners;
-pub(crate) mod logging;
-mod memory_limit;
 pub(crate) mod process;
 mod reload;
-mod shared_state;
-pub(crate) mod signals;
-mod systemd;
 mod telemetry_pipeline;

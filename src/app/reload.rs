@@ -2,42 +2,48 @@
 //! and applies discovered backends. One task applies all changes in sequence, so that two changes
 //! never interleave. An invalid configuration changes nothing.
 
-use super::builders::{backends, identities, limits, selection};
 use super::discovery_sources::DiscoverySources;
-use super::process::{ErrorChain, variable};
-use super::shared_state::SharedState;
-use super::signals::SighupListener;
-use super::systemd;
-use crate::admin::{ActiveConfiguration, ReloadRequest, ReloadRequests};
-use crate::backend::HealthCheckSupervisor;
-use crate::config::{Config, ConfigError, LoadedConfig, Overrides, ReloadOutcome};
+use super::error::ApplicationError;
+use super::process::environment::{ErrorChain, variable};
+use super::process::signals::SighupListener;
+use super::process::{memory_limit, systemd};
+use crate::admin::{ReloadRequest, ReloadRequests};
+use crate::backend::{Backend, HealthCheckSupervisor, PoolSettings};
+use crate::config::{
+    self, BackendConfig, BackendTlsContexts, Config, ConfigError, LoadedConfig, Overrides,
+    ReloadOutcome,
+};
 use crate::discovery::file_watcher::FileWatcher;
-use crate::proxy::ProxyContext;
-use crate::server::ServerLimits;
-use arc_swap::ArcSwap;
+use crate::proxy::ProxySettings;
+use crate::server::descriptor_budget::DescriptorBudget;
+use crate::server::{ServerLimits, ServerState};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::clock;
-use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise;
 
 /// Applies reloads and discovered backends to the running gateway.
-pub(crate) struct Reloader {
+pub(super) struct Reloader {
     /// The active configuration.
-    pub(crate) loaded: LoadedConfig,
+    pub(super) loaded: LoadedConfig,
     /// The values of flags and environment variables, which do not change.
-    pub(crate) overrides: Overrides,
+    pub(super) overrides: Overrides,
+    pub(super) triggers: ReloadTriggers,
+    pub(super) sources: DiscoverySources,
+    pub(super) health_checks: HealthCheckSupervisor,
+    /// The file descriptor budget.
+    pub(super) descriptors: DescriptorBudget,
+    /// The running gateway.
+    pub(super) state: Arc<ServerState>,
+}
+
+/// The causes of a reload.
+pub(super) struct ReloadTriggers {
     /// The configuration file. `None`: the gateway was started without one.
-    pub(crate) file: Option<FileWatcher>,
-    pub(crate) hangups: SighupListener,
-    pub(crate) requests: ReloadRequests,
-    pub(crate) sources: DiscoverySources,
-    pub(crate) shared_state: SharedState,
-    pub(crate) client: HttpClient,
-    pub(crate) health_check_supervisor: HealthCheckSupervisor,
-    pub(crate) gateway: Arc<ArcSwap<ProxyContext>>,
-    pub(crate) limits: Arc<ArcSwap<ServerLimits>>,
-    pub(crate) configuration: Arc<ActiveConfiguration>,
+    file: Option<FileWatcher>,
+    hangups: SighupListener,
+    requests: ReloadRequests,
 }
 
 /// The next change to apply.
@@ -48,21 +54,45 @@ enum ReloadTask {
     BackendsDiscovered,
 }
 
+/// The parts of another configuration that could fail to build.
+struct PreparedReload {
+    backends: Vec<Backend>,
+    tls_contexts: BackendTlsContexts,
+    settings: ProxySettings,
+}
+
 /// How long an update waits for the first health checks of new backends, and for the first results
 /// of new discovery sources, before it removes the old backends.
 const NEW_BACKEND_TIMEOUT: Duration = Duration::from_secs(1);
+
+// === impl ReloadTriggers ===
+
+impl ReloadTriggers {
+    /// Must be called inside a Tokio runtime. A change of the file or a SIGHUP counts from here on.
+    pub(super) async fn new(file: Option<&Path>, requests: ReloadRequests) -> Self {
+        let hangups = SighupListener::new();
+        Self { file: FileWatcher::for_path(file).await, hangups, requests }
+    }
+
+    /// Waits for the next cause. Returns the request of the admin listener, if it is one.
+    async fn next(&mut self, is_file_watched: bool) -> Option<ReloadRequest> {
+        tokio::select! {
+            Some(request) = self.requests.recv() => Some(request),
+            () = self.hangups.next() => None,
+            () = file_changed(&mut self.file), if is_file_watched => None,
+        }
+    }
+}
 
 // === impl Reloader ===
 
 impl Reloader {
     /// Applies changes until the future is dropped.
-    pub(crate) async fn run(&mut self) {
+    pub(super) async fn run(&mut self) {
         loop {
             let is_watched = self.loaded.config.reload.watch;
             let task = tokio::select! {
-                Some(request) = self.requests.recv() => ReloadTask::Reload(Some(request)),
-                () = self.hangups.next() => ReloadTask::Reload(None),
-                () = file_changed(&mut self.file), if is_watched => ReloadTask::Reload(None),
+                request = self.triggers.next(is_watched) => ReloadTask::Reload(request),
                 () = self.sources.changed() => ReloadTask::BackendsDiscovered,
             };
             match task {
@@ -81,20 +111,15 @@ impl Reloader {
 
     async fn on_backends_discovered(&mut self) {
         let config = &self.loaded.config;
-        let configured = self.sources.backends(config);
-        let built = backends(config, &configured, variable)
-            .and_then(|backends| Ok((backends, identities(&configured)?)));
-        match built {
-            Ok((backends, identities)) => {
-                self.shared_state.outbound.set_host_contexts(identities);
+        let entries = self.sources.backends(config);
+        match build_backends(config, &entries) {
+            Ok((backends, tls_contexts)) => {
+                self.set_tls_contexts(tls_contexts);
                 tracing::info!(
-                    replicas = configured.len(),
+                    replicas = entries.len(),
                     "discovered backends changed: updating the pool"
                 );
-                self.shared_state.gate.set_health_checkers(backends.len());
-                self.health_check_supervisor
-                    .update_backends(backends, &selection(config), NEW_BACKEND_TIMEOUT)
-                    .await;
+                self.update_pool(backends, &config.pool_settings()).await;
             }
             Err(error) => {
                 tracing::error!(
@@ -117,14 +142,14 @@ impl Reloader {
             Ok(reloaded) => Ok(summarize(&reloaded)),
             Err(problem) => {
                 tracing::error!(problem, "reload failed: the previous configuration stays active");
-                self.configuration.record_failed_reload();
+                self.state.admin.configuration.record_failed_reload();
                 Err(problem)
             }
         }
     }
 
     async fn load_and_apply(&mut self) -> Result<ReloadOutcome, String> {
-        let Some(file) = &mut self.file else {
+        let Some(file) = &mut self.triggers.file else {
             return Err("the gateway was started without a configuration file: restart it with \
                         --config to enable reloads"
                 .to_owned());
@@ -140,7 +165,7 @@ impl Reloader {
         let reloaded = self.loaded.reload(loaded.map_err(|error| error.to_string())?);
         self.apply(&reloaded.loaded.config).await?;
         self.loaded = reloaded.loaded.clone();
-        self.configuration.replace(self.loaded.view(), clock::wall_time());
+        self.state.admin.configuration.replace(self.loaded.view(), clock::wall_time());
         Ok(reloaded)
     }
 
@@ -156,33 +181,56 @@ impl Reloader {
                  sources until it has"
             );
         }
-        let configured = sources.backends(config);
-        let backends = backends(config, &configured, variable);
-        let backends = backends.map_err(|error| ErrorChain(&error).to_string())?;
-        let has_other_client = config.timeouts != previous.timeouts;
-        let client = if has_other_client { self.new_client(config) } else { self.client.clone() };
-        let gateway = self.gateway.load_full();
-        let prepared =
-            self.shared_state.next(config, &gateway, &configured, client.clone(), variable);
+        let entries = sources.backends(config);
+        let prepared = PreparedReload::new(config, &entries);
         let prepared = prepared.map_err(|error| ErrorChain(&error).to_string())?;
-        if has_other_client || config.scrape != previous.scrape {
-            self.health_check_supervisor.reconfigure(client.clone(), config.scrape);
+        let proxy = self.state.proxy_context.load_full();
+        let mut client = proxy.backend_client.clone();
+        let has_other_client = config.timeouts != previous.timeouts;
+        if has_other_client {
+            client = client.with_timeouts(config.timeouts);
         }
-        self.client = client;
+        if has_other_client || config.scrape != previous.scrape {
+            self.health_checks.reconfigure(client.clone(), config.scrape);
+        }
         self.sources = sources;
-        self.shared_state.gate.set_health_checkers(backends.len());
-        self.health_check_supervisor
-            .update_backends(backends, &selection(config), NEW_BACKEND_TIMEOUT)
-            .await;
-        self.gateway.store(Arc::new(self.shared_state.apply_reload(config, prepared)));
-        self.limits.store(Arc::new(limits(config, self.shared_state.files, configured.len())));
+        self.update_pool(prepared.backends, &config.pool_settings()).await;
+        self.set_tls_contexts(prepared.tls_contexts);
+        self.state.proxy_context.store(Arc::new(proxy.reloaded(prepared.settings, client)));
+        let limits = ServerLimits::from_config(config, self.descriptors, entries.len());
+        self.state.limits.store(Arc::new(limits));
         Ok(())
     }
 
-    fn new_client(&self, config: &Config) -> HttpClient {
-        HttpClient::with_tls(config.timeouts, self.shared_state.outbound.clone())
-            .with_descriptors(self.shared_state.gate.descriptors().clone())
+    /// Replaces the backends of the pool.
+    async fn update_pool(&mut self, backends: Vec<Backend>, settings: &PoolSettings) {
+        let overload_guard = &self.state.admin.proxy.overload_guard;
+        overload_guard.set_health_checkers(backends.len());
+        self.health_checks.update_backends(backends, settings, NEW_BACKEND_TIMEOUT).await;
     }
+
+    fn set_tls_contexts(&self, contexts: BackendTlsContexts) {
+        self.state.proxy_context.load().backend_client.outbound_tls().set_host_contexts(contexts);
+    }
+}
+
+// === impl PreparedReload ===
+
+impl PreparedReload {
+    fn new(config: &Config, entries: &[BackendConfig]) -> Result<Self, ApplicationError> {
+        let (backends, tls_contexts) = build_backends(config, entries)?;
+        let settings = config.proxy_settings(memory_limit::available_bytes(), variable)?;
+        Ok(Self { backends, tls_contexts, settings })
+    }
+}
+
+/// Builds backends, and the TLS contexts of those that have their own TLS settings.
+fn build_backends(
+    config: &Config,
+    entries: &[BackendConfig],
+) -> Result<(Vec<Backend>, BackendTlsContexts), ApplicationError> {
+    let backends = config.build_backends(entries, variable)?;
+    Ok((backends, config::backend_tls_contexts(entries)?))
 }
 
 /// Waits for a change of the configuration file. Never completes without one.

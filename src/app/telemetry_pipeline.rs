@@ -1,110 +1,287 @@
 //! Builds the telemetry pipeline: the sinks of request records and their background workers.
 
-use super::application::ApplicationError;
-use super::builders::{capture, later, log_counts, telemetry};
-use super::logging::LogWriters;
+use super::error::ApplicationError;
+use super::process::logging::LogWriters;
+use crate::admin::{Admin, StatusSource};
 use crate::backend::pool::BackendPool;
-use crate::config::Config;
-use crate::proxy::PayloadSampling;
+use crate::config::{Config, LoadedConfig, TraceCaptureConfig};
 use crate::proxy::access::AccessControl;
+use crate::proxy::{PayloadSampling, RecordingSettings};
 use crate::telemetry::Telemetry;
 use crate::telemetry::batch_dispatcher::BatchDispatcherGuard;
 use crate::telemetry::decision_log::DecisionLog;
+use crate::telemetry::metric::KnownLabelValues;
+use crate::telemetry::metrics_push::{
+    MetricsPushSettings, MetricsPushSource, MetricsPushStats, MetricsPusher,
+};
 use crate::telemetry::metrics_registry::BucketOverrides;
-use crate::telemetry::otel::{self, SpanSink};
-use crate::telemetry::payload_log::{self, PayloadLog};
-use crate::telemetry::quality::{self, QualityMonitor};
+use crate::telemetry::metrics_registry::Prometheus;
+use crate::telemetry::otel::{SpanSink, TracingSettings};
+use crate::telemetry::payload_log::{PayloadLog, PayloadLogSettings};
+use crate::telemetry::quality::{QualityMonitor, QualitySettings};
 use crate::telemetry::recent_requests::RecentRequests;
-use crate::telemetry::status::RequestLogCounts;
-use crate::telemetry::trace_capture::{self, TraceCapture};
+use crate::telemetry::status::{SpanCounts, StatusSnapshot};
+use crate::telemetry::trace_capture::TraceCapture;
+use std::any::Any;
 use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 use tokenweir_core::clock;
 use tokenweir_core::observe::Sink;
 use tokenweir_diagnose::BackendRequestCounters;
+use tokenweir_net::tls::OutboundTls;
 
-/// The sinks of request records and their background workers.
-pub(crate) struct TelemetryPipeline {
-    pub(crate) telemetry: Arc<Telemetry>,
-    /// The guard of the batch dispatcher. Dropping it flushes the remaining records.
-    pub(crate) telling: BatchDispatcherGuard,
+/// The sinks of request records, and the values that other parts read from them.
+pub(super) struct TelemetryPipeline {
+    pub(super) telemetry: Arc<Telemetry>,
+    pub(super) recording: RecordingSettings,
     /// The recent routing decisions.
-    pub(crate) explanations: Arc<DecisionLog>,
+    pub(super) decisions: Arc<DecisionLog>,
+    pub(super) recent_requests: Arc<RecentRequests>,
     /// The request counters of the diagnosis.
-    pub(crate) tallies: Arc<BackendRequestCounters>,
-    pub(crate) recent: Arc<RecentRequests>,
-    pub(crate) buckets: BucketOverrides,
-    pub(crate) otel: Option<SpanSink>,
-    /// The counts of the trace capture.
-    pub(crate) captured: Option<trace_capture::TraceCaptureStats>,
-    /// The worker of the trace capture. Dropping it flushes the capture file.
-    pub(crate) capturing: Option<trace_capture::TraceCaptureGuard>,
-    /// The worker of the payload log. Dropping it flushes the log.
-    pub(crate) payload_worker: Option<payload_log::PayloadLogGuard>,
-    pub(crate) quality: Option<QualityMonitor>,
-    /// The worker of the quality samples. Dropping it flushes them.
-    pub(crate) sampling: Option<quality::QualityMonitorGuard>,
-    pub(crate) logs: Arc<dyn Fn() -> RequestLogCounts + Send + Sync>,
+    pub(super) request_counters: Arc<BackendRequestCounters>,
+    /// Fill the counts of the sinks into the status.
+    pub(super) status_sources: Vec<StatusSource>,
+    pub(super) workers: TelemetryWorkers,
 }
+
+/// The background workers of the pipeline.
+pub(super) struct TelemetryWorkers {
+    /// Dropping it flushes the remaining records.
+    dispatcher: BatchDispatcherGuard,
+    /// The OTLP endpoint of spans.
+    traces_endpoint: Option<String>,
+    spans: Option<SpanSink>,
+    metrics_push: Option<MetricsPush>,
+    /// The running task of `metrics_push`.
+    metrics_pusher: Option<MetricsPusher>,
+    /// Dropping them flushes their files.
+    _guards: Vec<Box<dyn Any + Send>>,
+}
+
+/// The configured push of metrics.
+struct MetricsPush {
+    settings: MetricsPushSettings,
+    stats: MetricsPushStats,
+    /// Start time of the cumulative counters.
+    since: SystemTime,
+}
+
+/// The sinks that have been started, each with its counts and its worker.
+#[derive(Default)]
+struct SinkSet {
+    /// Sinks that get each record when its request ends.
+    immediate: Vec<Arc<dyn Sink>>,
+    /// Sinks that get records in batches.
+    batched: Vec<Arc<dyn Sink>>,
+    status_sources: Vec<StatusSource>,
+    guards: Vec<Box<dyn Any + Send>>,
+}
+
+// === impl TelemetryPipeline ===
 
 impl TelemetryPipeline {
     /// Starts the configured sinks and workers.
-    pub(crate) fn start(
-        config: &Config,
-        spans: &otel::TracingSettings,
+    pub(super) fn start(
+        loaded: &LoadedConfig,
         logs: &LogWriters,
         pool: &Arc<BackendPool>,
         access: &Arc<AccessControl>,
+        env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ApplicationError> {
-        let otel = spans.endpoint.is_some().then(|| SpanSink::start(spans)).transpose()?;
-        let decision_log = Arc::new(DecisionLog::new(config.routing.decision_log_size));
-        let (capture, capture_worker) = capture(config)?.unzip();
-        let capture_counter = capture.as_ref().map(TraceCapture::counter);
-        let access_log = logs.access_log();
-        let (payload_log, payload_worker) = PayloadLog::start(&config.log.payloads)?.unzip();
-        let log_counts = log_counts(logs, access_log.as_ref(), payload_log.as_ref());
-        let quality = QualityMonitor::start(&config.quality, &config.log.payloads);
-        let (quality, quality_worker) = quality.map_err(ApplicationError::Quality)?.unzip();
-        let immediate: Vec<Arc<dyn Sink>> =
-            vec![pool.clone(), decision_log.clone(), access.clone()];
+        let (config, now) = (&loaded.config, clock::now());
+        let tracing = loaded.tracing_settings(&env)?;
+        let push_settings = loaded.metrics_push_settings(&env)?;
+        let decisions = Arc::new(DecisionLog::new(config.routing.decision_log_size));
+        let recent_requests = Arc::new(RecentRequests::new(now));
         let request_counters = Arc::<BackendRequestCounters>::default();
-        let mut batched = later(access_log, otel.as_ref(), capture);
-        let recent = Arc::new(RecentRequests::new(clock::now()));
-        batched.push(recent.clone());
-        batched.extend(payload_log.map(|log| Arc::new(log) as Arc<dyn Sink>));
-        batched.extend(quality.clone().map(|quality| Arc::new(quality) as Arc<dyn Sink>));
-        batched.push(request_counters.clone());
-        let buckets = BucketOverrides::new(&config.metrics.buckets, &config.slos)?;
-        let (telemetry, dispatcher) = telemetry(pool, config, &buckets, immediate, batched);
-        let telemetry = Arc::new(telemetry);
+        let mut sinks = SinkSet::default();
+        sinks.immediate.extend([pool.clone() as Arc<dyn Sink>, decisions.clone(), access.clone()]);
+        sinks.add_access_log(logs);
+        let spans = sinks.add_spans(&tracing)?;
+        let capture_ratio = sinks.add_trace_capture(&config.trace_capture)?;
+        sinks.batched.push(recent_requests.clone());
+        let log_ratio = sinks.add_payload_log(&config.log.payloads)?;
+        let quality_ratio = sinks.add_quality(&config.quality, &config.log.payloads)?;
+        sinks.batched.push(request_counters.clone());
+        let metrics_push = push_settings.map(|settings| sinks.prepare_metrics_push(settings));
+        let is_sampled = log_ratio > 0.0 || quality_ratio > 0.0;
+        let max_text_bytes = config.log.payloads.excerpt_bytes();
+        let payload_sampling =
+            is_sampled.then_some(PayloadSampling { log_ratio, quality_ratio, max_text_bytes });
+        let metrics = config.metrics.enabled.then(|| build_metrics(config, pool)).transpose()?;
+        let SinkSet { immediate, batched, status_sources, guards } = sinks;
+        let (telemetry, dispatcher) = Telemetry::with_batch_dispatcher(metrics, immediate, batched);
+        let propagation = tracing.propagation(now);
         Ok(Self {
-            telemetry,
-            telling: dispatcher,
-            explanations: decision_log,
-            tallies: request_counters,
-            recent,
-            buckets,
-            otel,
-            captured: capture_counter,
-            capturing: capture_worker,
-            payload_worker,
-            quality,
-            sampling: quality_worker.flatten(),
-            logs: log_counts,
+            telemetry: Arc::new(telemetry),
+            recording: RecordingSettings { propagation, capture_ratio, payload_sampling },
+            decisions,
+            recent_requests,
+            request_counters,
+            status_sources,
+            workers: TelemetryWorkers {
+                dispatcher,
+                traces_endpoint: tracing.endpoint,
+                spans,
+                metrics_push,
+                metrics_pusher: None,
+                _guards: guards,
+            },
         })
     }
+}
 
-    /// The share of requests, 0 to 1, that the trace capture samples. 0 without a capture.
-    pub(crate) fn trace_capture_ratio(&self, config: &Config) -> f64 {
-        self.capturing.as_ref().map_or(0.0, |_| config.trace_capture.sample)
+fn build_metrics(config: &Config, pool: &BackendPool) -> Result<Prometheus, ApplicationError> {
+    let buckets = BucketOverrides::new(&config.metrics.buckets, &config.slos)?;
+    let known = KnownLabelValues {
+        models: Vec::new(),
+        backends: pool.backends().iter().map(|backend| backend.identity.id.to_string()).collect(),
+        tiers: config.tiers.all_names(),
+        // Read from the active keys at each scrape.
+        tenants: Vec::new(),
+        slos: Vec::new(),
+    };
+    Ok(Prometheus::new(known, &buckets, config.slos.clone()))
+}
+
+// === impl TelemetryWorkers ===
+
+impl TelemetryWorkers {
+    /// Starts the push of the metrics and of the status of the gateway, if it is configured.
+    pub(super) fn start_metrics_push(
+        &mut self,
+        admin: &Arc<Admin>,
+    ) -> Result<(), ApplicationError> {
+        let Some(MetricsPush { settings, stats, since }) = &self.metrics_push else {
+            return Ok(());
+        };
+        let telemetry = admin.proxy.telemetry.clone();
+        let admin = admin.clone();
+        let vitals = Box::new(move || admin.status_snapshot(clock::now()));
+        let source = MetricsPushSource { telemetry, vitals, since: *since };
+        self.metrics_pusher = Some(MetricsPusher::start(settings, source, stats.clone())?);
+        Ok(())
     }
 
-    /// The shares of requests whose texts are collected. `None`: no texts are collected.
-    pub(crate) fn payload_sampling(&self, config: &Config) -> Option<PayloadSampling> {
-        let payloads = &config.log.payloads;
-        let log_ratio = self.payload_worker.as_ref().map_or(0.0, |_| payloads.sample);
-        let quality_ratio = self.sampling.as_ref().map_or(0.0, |_| config.quality.share());
-        let is_sampled = log_ratio > 0.0 || quality_ratio > 0.0;
-        let max_text_bytes = payloads.excerpt_bytes();
-        is_sampled.then_some(PayloadSampling { log_ratio, quality_ratio, max_text_bytes })
+    /// The OTLP endpoint of spans. `None`: spans are not exported.
+    pub(super) fn traces_endpoint(&self) -> Option<&str> {
+        self.traces_endpoint.as_deref()
+    }
+
+    /// The OTLP endpoint of metrics. `None`: metrics are not pushed.
+    pub(super) fn metrics_endpoint(&self) -> Option<&str> {
+        self.metrics_push.as_ref().map(|push| push.settings.endpoint.as_str())
+    }
+
+    /// TLS of the connections to collectors.
+    pub(super) fn outbound_tls(&self) -> impl Iterator<Item = &Arc<OutboundTls>> {
+        let spans = self.spans.as_ref().and_then(SpanSink::outbound);
+        spans.into_iter().chain(self.metrics_pusher.as_ref().map(MetricsPusher::outbound))
+    }
+
+    /// Flushes the remaining records, and exports the remaining spans and metrics.
+    pub(super) async fn shutdown(self) {
+        drop(self.dispatcher);
+        let spans = async {
+            if let Some(spans) = self.spans {
+                spans.shutdown().await;
+            }
+        };
+        let metrics = async {
+            if let Some(push) = self.metrics_pusher {
+                push.shutdown().await;
+            }
+        };
+        tokio::join!(spans, metrics);
+    }
+}
+
+// === impl SinkSet ===
+
+impl SinkSet {
+    /// Adds the access log, if it is enabled.
+    fn add_access_log(&mut self, logs: &LogWriters) {
+        let Some((access_log, dropped)) = logs.access_log().zip(logs.dropped()) else { return };
+        let lines = access_log.counter();
+        self.add(access_log, (), move |status, _| status.logs.access = lines.counts(dropped()));
+    }
+
+    /// Adds the span export, if an endpoint is configured.
+    fn add_spans(
+        &mut self,
+        settings: &TracingSettings,
+    ) -> Result<Option<SpanSink>, ApplicationError> {
+        if settings.endpoint.is_none() {
+            return Ok(None);
+        }
+        let spans = SpanSink::start(settings)?;
+        let counts = spans.counts().clone();
+        self.add(spans.clone(), (), move |status, _| {
+            status.spans = SpanCounts {
+                queued: counts.queued(),
+                exported: counts.exported(),
+                failed: counts.failed(),
+                filtered: counts.filtered(),
+            };
+        });
+        Ok(Some(spans))
+    }
+
+    /// Adds the trace capture, if a file is configured. Returns its share of requests, 0 to 1.
+    fn add_trace_capture(
+        &mut self,
+        settings: &TraceCaptureConfig,
+    ) -> Result<f64, ApplicationError> {
+        let Some(file) = &settings.file else { return Ok(0.0) };
+        let started = TraceCapture::start(file, settings.max_bytes as u64);
+        let (capture, guard) =
+            started.map_err(|source| ApplicationError::Capture { file: file.clone(), source })?;
+        let stats = capture.counter();
+        self.add(capture, guard, move |status, _| status.capture = stats.counts());
+        Ok(settings.sample)
+    }
+
+    /// Adds the payload log, if it is enabled. Returns its share of requests, 0 to 1.
+    fn add_payload_log(&mut self, settings: &PayloadLogSettings) -> Result<f64, ApplicationError> {
+        let Some((payload_log, guard)) = PayloadLog::start(settings)? else { return Ok(0.0) };
+        let stats = payload_log.counter();
+        self.add(payload_log, guard, move |status, _| status.logs.content = stats.counts());
+        Ok(settings.sample)
+    }
+
+    /// Adds the quality samples, if they are enabled. Returns their share of requests, 0 to 1.
+    fn add_quality(
+        &mut self,
+        settings: &QualitySettings,
+        payloads: &PayloadLogSettings,
+    ) -> Result<f64, ApplicationError> {
+        let started = QualityMonitor::start(settings, payloads);
+        let Some((quality, guard)) = started.map_err(ApplicationError::Quality)? else {
+            return Ok(0.0);
+        };
+        let (monitor, ratio) = (quality.clone(), guard.as_ref().map_or(0.0, |_| settings.share()));
+        self.add(quality, guard, move |status, now| status.quality = Some(monitor.vitals(now)));
+        Ok(ratio)
+    }
+
+    /// Prepares the metrics push, which starts later.
+    fn prepare_metrics_push(&mut self, settings: MetricsPushSettings) -> MetricsPush {
+        let stats = MetricsPushStats::default();
+        let counts = stats.clone();
+        self.status_sources.push(Arc::new(move |status, _| status.pushes = counts.counts()));
+        MetricsPush { settings, stats, since: clock::wall_time() }
+    }
+
+    /// Adds a sink that gets records in batches, the guard of its worker, and the function that
+    /// fills its counts into the status.
+    fn add(
+        &mut self,
+        sink: impl Sink + 'static,
+        guard: impl Any + Send,
+        fill: impl Fn(&mut StatusSnapshot, Instant) + Send + Sync + 'static,
+    ) {
+        self.batched.push(Arc::new(sink));
+        self.guards.push(Box::new(guard));
+        self.status_sources.push(Arc::new(fill));
     }
 }

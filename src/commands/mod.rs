@@ -25,7 +25,7 @@ pub mod top;
 #[cfg(feature = "tools")]
 pub mod tune;
 
-pub(crate) use crate::app::process::{ErrorChain, variable};
+pub(crate) use crate::app::process::environment::{ErrorChain, variable};
 use crate::config::ConfigError;
 use std::future::Future;
 use std::process::ExitCode;

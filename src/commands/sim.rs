@@ -1,7 +1,7 @@
 //! `tokenweir sim`: simulated vLLM backends.
 
 use super::failed;
-use crate::app::signals;
+use crate::app::process::signals;
 use std::process::ExitCode;
 use tokenweir_sim::Simulator;
 

@@ -1,7 +1,11 @@
 //! `tokenweir check`: validates a configuration file, and notes problems of the environment, such
 //! as missing secrets and files.
 
-use super::{Config, ConfigError, ConfigLocation, Overrides, tls};
+use super::files;
+use super::overrides::Overrides;
+use super::root::Config;
+use super::rules::tls;
+use super::text::error::{ConfigError, ConfigLocation};
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -96,7 +100,7 @@ impl CheckSummary {
             notes.push(format!("access.cache_salt.secret: {error}"));
         }
         match &config.access.keys_file {
-            Some(file) if file.exists() => drop(super::load_keys(file, &config.tiers)?),
+            Some(file) if file.exists() => drop(files::load_keys(file, &config.tiers)?),
             Some(file) => notes.push(format!("access.keys_file: {}: no such file", file.display())),
             None => {}
         }

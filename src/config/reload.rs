@@ -1,7 +1,10 @@
 //! Merges a reloaded configuration with the active one: which values apply at once, which need a
 //! restart, and which keys have changed.
 
-use super::{Config, LimitsConfig, LoadedConfig, RoutingConfig};
+use super::load::LoadedConfig;
+use super::root::Config;
+use super::sections::limits::LimitsConfig;
+use super::sections::settings::RoutingConfig;
 use serde_json::Value;
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Generates the JSON Schema of the configuration file from the configuration types, for editors
 //! and for the configuration reference.
 
-use super::Config;
+use super::root::Config;
 use schemars::Schema;
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;

@@ -2,7 +2,8 @@
 //! record.
 
 use super::access::{AuthOutcome, Principal};
-use super::{ClientInfo, ProxyContext};
+use super::context::ProxyContext;
+use super::overload_guard::ClientInfo;
 use crate::local_routes;
 use bytes::Bytes;
 use http::header::ORIGIN;
@@ -42,42 +43,45 @@ pub struct RecordedRequest {
 /// This is not a part of [`handle_request`](super::handle_request), because hyper drops that future
 /// before its first poll if the client disconnects with the last byte of its request.
 pub fn accept_request<B>(
-    gateway: &ProxyContext,
+    context: &ProxyContext,
     client: &ClientInfo,
     request: &mut Request<B>,
 ) -> AcceptedRequest {
-    if let Some(response) = gateway.access.preflight(request) {
+    if let Some(response) = context.state.access.preflight(request) {
         return AcceptedRequest::AnsweredLocally(response);
     }
     let origin = request.headers().get(ORIGIN).cloned();
     let has_host = headers::has_valid_host(request.version(), request.uri(), request.headers());
     let route = ApiRoute::lookup(request.method(), request.uri().path());
     let AuthOutcome { principal, permit } =
-        gateway.access.authenticate(route, request.headers(), clock::now());
+        context.state.access.authenticate(route, request.headers(), clock::now());
     let permit = match (route, permit) {
         (_, Err(error)) => Err(error),
         _ if !has_host => Err(GatewayError::BadHead),
         (Err(no_route), _) => Err(no_route_error(no_route, request.uri().path())),
         // The count does not include this request yet.
-        (Ok((ApiRoute::Forward(_), _)), Ok(permit)) => {
-            gateway.overload_guard.check(gateway.open_streams.open() + 1, client).map(|()| permit)
-        }
+        (Ok((ApiRoute::Forward(_), _)), Ok(permit)) => context
+            .state
+            .overload_guard
+            .check(context.state.open_streams.open() + 1, client)
+            .map(|()| permit),
         (Ok(_), Ok(permit)) => Ok(permit),
     };
     let api = match (route, &permit) {
         (Ok((ApiRoute::Forward(api), _)), _) => Some(api),
         (Ok((local_route, _)), Ok(_)) => {
             let mut response =
-                local_routes::respond(local_route, &gateway.pool, principal.allowed_models());
-            gateway.access.cors().apply(origin.as_ref(), response.headers_mut());
+                local_routes::respond(local_route, &context.state.pool, principal.allowed_models());
+            context.state.access.cors().apply(origin.as_ref(), response.headers_mut());
             return AcceptedRequest::AnsweredLocally(response);
         }
         _ => None,
     };
     let path = route.ok().map(|(_, path)| path);
-    let mut record = new_record(request, client.ip, api, path, gateway);
+    let mut record = new_record(request, client.ip, api, path, context);
     principal.annotate_record(&mut record, request.headers_mut());
-    let exchange = Exchange::open(record, gateway.sink.clone(), &gateway.open_streams);
+    let exchange =
+        Exchange::open(record, context.state.telemetry.clone(), &context.state.open_streams);
     AcceptedRequest::Recorded(RecordedRequest { exchange, principal, permit, origin })
 }
 
@@ -95,13 +99,13 @@ fn new_record<B>(
     client: IpAddr,
     api: Option<Api>,
     route: Option<&'static str>,
-    gateway: &ProxyContext,
+    context: &ProxyContext,
 ) -> RequestRecord {
     let now = clock::now();
     let begin = |propagation: &Propagation| {
         propagation.start_trace(request.headers(), fastrand::u128(1..), now)
     };
-    let trace = gateway.propagation.as_ref().map(begin);
+    let trace = context.state.recording.propagation.as_ref().map(begin);
     let request_id = RequestId::from_headers(request.headers(), fastrand::u128(..));
     let method = method_name(request.method());
     RequestRecord {
@@ -113,7 +117,7 @@ fn new_record<B>(
         spans: [fastrand::u64(1..), fastrand::u64(1..)],
         route,
         api,
-        tier: gateway.tiers.resolve(request.headers()),
+        tier: context.settings.tiers.resolve(request.headers()),
         ..RequestRecord::begin(request_id, client, method, clock::wall_time(), now)
     }
 }

@@ -1,10 +1,19 @@
 //! Rejects requests while the gateway is overloaded: at once, before their bodies are read, so that
 //! accepted requests can finish.
 
-use super::ClientInfo;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokenweir_core::error::GatewayError;
 use tokenweir_net::file_descriptors::{FileDescriptorPool, max_probe_descriptors};
+
+/// The client of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientInfo {
+    /// Address of the client.
+    pub ip: IpAddr,
+    /// Open requests of this address on all of its connections, including this one.
+    pub open_requests: u32,
+}
 
 /// The limits of concurrent work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,14 +1,13 @@
 //! Accepts the connections of clients, and closes the client listener at shutdown without a reset
 //! of connections that wait in the kernel's accept queue.
 
-use super::ConnectionLimiter;
-use super::connection_handler::ConnectionHandler;
+use super::connection::handler::ConnectionHandler;
+use super::connection::limiter::ConnectionLimiter;
+use super::connection::shutdown::ShutdownSignal;
 use super::listener::{self, accept};
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_net::supervise::{self, BackgroundTask};
@@ -30,9 +29,6 @@ pub(super) struct DrainingConnections {
     connections: JoinSet<()>,
     shutdown: watch::Sender<bool>,
 }
-
-/// Completes when the gateway shuts down. An idle connection then closes.
-pub(super) struct ShutdownSignal(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 /// The listener is closed when no connection arrived for this time. If the port is shared,
 /// handshakes that had begun before the SYN filter was set can complete within it. A client whose
@@ -109,19 +105,5 @@ impl DrainingConnections {
     /// Aborts the remaining connections.
     pub(super) async fn abort(mut self) {
         self.connections.shutdown().await;
-    }
-}
-
-// === impl ShutdownSignal ===
-
-impl ShutdownSignal {
-    fn new(mut shutdown: watch::Receiver<bool>) -> Self {
-        // A dropped sender also means shutdown.
-        Self(Box::pin(async move { drop(shutdown.wait_for(|is_closing| *is_closing).await) }))
-    }
-
-    /// Ready at shutdown. Must not be polled again after that.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(cx)
     }
 }

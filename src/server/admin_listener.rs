@@ -3,7 +3,7 @@
 //! The number of connections is small and every connection has timeouts: the listener must not take
 //! the file descriptors of clients, and it must stay reachable for probes.
 
-use super::ConnectionLimiter;
+use super::connection::limiter::ConnectionLimiter;
 use super::guarded_body::GuardedBody;
 use super::limits::ServerLimits;
 use super::listener::accept;

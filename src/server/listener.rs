@@ -1,6 +1,6 @@
 //! Binds listening sockets, sets their TCP options and accepts connections.
 
-use super::ConnectionLimiter;
+use super::connection::limiter::ConnectionLimiter;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::SocketAddr;

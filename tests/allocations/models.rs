@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokenweir::admin;
 use tokenweir::backend::pool::BackendPool;
 use tokenweir::backend::{Backend, HealthCheckSupervisor, health_checker};
-use tokenweir::server::start_health_checks;
 use tokenweir::telemetry::Telemetry;
 use tokenweir::telemetry::metric::KnownLabelValues;
 use tokenweir::telemetry::metrics_registry::BucketOverrides;
@@ -99,8 +98,8 @@ impl ModelFixture {
             ..health_checker::ScrapeSettings::default()
         };
         let client = HttpClient::new(limits);
-        let health_checks =
-            start_health_checks(&pool, &client, settings, &telemetry, seconds(10)).await;
+        let health_checks = HealthCheckSupervisor::new(pool.clone(), client, settings, telemetry);
+        health_checks.wait_first_checks(seconds(10)).await;
         Self { models, pool, prometheus: prometheus(), _health_checks: health_checks }
     }
 

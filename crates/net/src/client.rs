@@ -107,6 +107,18 @@ impl HttpClient {
         }
     }
 
+    /// A client with other timeouts, and the TLS contexts and file descriptors of this one.
+    #[must_use]
+    pub fn with_timeouts(self, timeouts: HttpClientTimeouts) -> Self {
+        let outbound = self.outbound_tls().clone();
+        Self::with_tls(timeouts, outbound).with_descriptors(self.descriptors)
+    }
+
+    /// The TLS contexts of connections.
+    pub fn outbound_tls(&self) -> &Arc<OutboundTls> {
+        self.connector.outbound()
+    }
+
     /// Takes the file descriptors of connections from a shared pool.
     #[must_use]
     pub fn with_descriptors(self, descriptors: FileDescriptorPool) -> Self {

@@ -1,7 +1,6 @@
 //! The task of one discovery source: polls or watches its target and publishes the last result.
 
-use super::DiscoveredBackends;
-use crate::app::process::ErrorChain;
+use crate::app::process::environment::ErrorChain;
 use crate::config::{BackendConfig, DiscoveryConfig, backends_in};
 use crate::discovery::DiscoverySource;
 use crate::discovery::dns::{DnsQuery, DnsResolver};
@@ -10,14 +9,57 @@ use crate::discovery::file_watcher::FileWatcher;
 use std::error::Error;
 use std::future::{Future, ready};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokio::sync::watch;
+
+/// The task of a source. Sources of several configurations may share it.
+pub(super) struct DiscoveryTask {
+    pub(super) discovered: Arc<DiscoveredBackends>,
+    _task: SupervisedTask,
+}
+
+/// The last result of a source, without the defaults of its configuration entry.
+pub(super) struct DiscoveredBackends {
+    /// `None`: no result yet.
+    backends: Mutex<Option<Vec<BackendConfig>>>,
+    change_sender: watch::Sender<()>,
+}
 
 /// Time between two attempts to create the client of a source.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
+// === impl DiscoveryTask, DiscoveredBackends ===
+
+impl DiscoveryTask {
+    /// Starts the task of a source. `backends` is its previous result.
+    pub(super) fn start(
+        settings: &DiscoveryConfig,
+        backends: Option<Vec<BackendConfig>>,
+        change_sender: &watch::Sender<()>,
+    ) -> Arc<Self> {
+        let (backends, change_sender) = (Mutex::new(backends), change_sender.clone());
+        let discovered = Arc::new(DiscoveredBackends { backends, change_sender });
+        let (settings, results) = (settings.clone(), discovered.clone());
+        let run = move || run(settings.clone(), results.clone());
+        Arc::new(Self { discovered, _task: supervise::spawn(BackgroundTask::Discovery, run) })
+    }
+}
+
+impl DiscoveredBackends {
+    pub(super) fn get(&self) -> Option<Vec<BackendConfig>> {
+        self.backends.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set(&self, backends: Vec<BackendConfig>) {
+        *self.backends.lock().unwrap_or_else(PoisonError::into_inner) = Some(backends);
+        self.change_sender.send_replace(());
+    }
+}
+
 /// Runs a source until the future is dropped.
-pub(super) async fn run(settings: DiscoveryConfig, discovered: Arc<DiscoveredBackends>) {
+async fn run(settings: DiscoveryConfig, discovered: Arc<DiscoveredBackends>) {
     if let Some(file) = settings.file.clone() {
         return watch_file(file, &discovered).await;
     }

@@ -43,12 +43,16 @@ struct RoutesGuard(Guard<Arc<PoolSnapshot>>);
 impl BackendPool {
     /// A pool of backends of unknown health, with the configured models.
     pub fn new(backends: Vec<Backend>, models: &[ModelConfig], policy: Policy) -> Self {
+        let models = models.to_vec();
+        Self::with_settings(backends, &PoolSettings { models, policy, ..PoolSettings::default() })
+    }
+
+    /// A pool of backends of unknown health.
+    pub fn with_settings(backends: Vec<Backend>, settings: &PoolSettings) -> Self {
         let capacity_notifier = Arc::<CapacityNotifier>::default();
         let registry = BackendRegistry::new(capacity_notifier.clone());
         let pool = Self { registry, request_sequence: AtomicU64::new(0), capacity_notifier };
-        let update = pool.plan_update(backends);
-        let models = models.to_vec();
-        pool.apply_update(update, &PoolSettings { models, policy, ..PoolSettings::default() });
+        pool.apply_update(pool.plan_update(backends), settings);
         pool
     }
 

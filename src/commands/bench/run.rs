@@ -3,10 +3,10 @@
 use super::args::BenchArgs;
 use super::driver::LoadDriver;
 use super::setup::{BenchError, BenchSetup};
-use crate::app::listeners::raise_file_limit;
-use crate::app::signals;
+use crate::app::process::signals;
 use crate::commands::progress::ProgressBar;
 use crate::commands::{USAGE, block_on, failed};
+use crate::server::descriptor_budget::raise_file_limit;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

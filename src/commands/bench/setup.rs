@@ -2,7 +2,7 @@
 //! requests.
 
 use super::args::BenchArgs;
-use crate::commands::replay::run::TIMESTAMP_ROUNDING;
+use crate::commands::replay::requests::TIMESTAMP_ROUNDING;
 use crate::commands::variable;
 use crate::config::{Secret, SecretError, SecretValue};
 use std::fs::File;

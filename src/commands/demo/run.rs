@@ -3,7 +3,8 @@
 use super::args::DemoArgs;
 use super::load::{self, DemoCounters};
 use crate::app::application::Application;
-use crate::app::{banner, logging, signals};
+use crate::app::banner::{self, StartSummary};
+use crate::app::process::{logging, signals};
 use crate::commands::{failed, variable, wrong};
 use crate::config::{Config, ConfigSource, LogConfig, OverrideValue, Overrides};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -37,20 +38,21 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
     // The load is light, and each request of the demo should have a trace.
     loaded.config.tracing.ratio = Some(1.0);
     let logs = logging::start(&LogConfig { access: false, ..loaded.config.log.clone() });
-    let assembly = match Application::new(&loaded, Overrides::default(), &logs, variable).await {
-        Ok(assembly) => assembly,
+    let application = match Application::new(&loaded, Overrides::default(), &logs, variable).await {
+        Ok(application) => application,
         Err(error) => return failed(&error),
     };
-    banner::show(&assembly, &logs);
-    print_examples(&assembly, &model, &demo);
-    let Ok(gateway) = BackendAddress::parse(&format!("http://{}", assembly.listen)) else {
+    banner::show(&application.summary, &logs);
+    print_examples(&application.summary, &model, &demo);
+    let Ok(gateway) = BackendAddress::parse(&format!("http://{}", application.summary.listen))
+    else {
         return ExitCode::FAILURE;
     };
     let tally = Arc::new(DemoCounters::default());
     let client = HttpClient::new(HttpClientTimeouts::default());
     let (stop_load, stopped) = oneshot::channel();
     let load = tokio::spawn(load::run(gateway, client, model, demo.rate, tally.clone(), stopped));
-    let ended = assembly
+    let ended = application
         .run(async move {
             wait_for_stop(demo.duration).await;
             let _ = stop_load.send(());
@@ -85,24 +87,24 @@ fn build_overrides(demo: &DemoArgs, backends: &[SocketAddr]) -> Overrides {
     }
 }
 
-fn print_examples(assembly: &Application, model: &str, demo: &DemoArgs) {
+fn print_examples(gateway: &StartSummary, model: &str, demo: &DemoArgs) {
     let body = format!(
         r#"{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}"#
     );
     eprintln!();
     eprintln!("The demo sends {} requests per second. Watch them:", demo.rate);
     eprintln!();
-    eprintln!("  http://{}/  in a browser", assembly.operators);
+    eprintln!("  http://{}/  in a browser", gateway.admin);
     eprintln!();
     eprintln!("Or try:");
     eprintln!();
     eprintln!(
         "  curl -N http://{}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
-        assembly.listen
+        gateway.listen
     );
-    eprintln!("  curl http://{}/metrics", assembly.operators);
-    eprintln!("  curl http://{}/status", assembly.operators);
-    eprintln!("  curl http://{}/decisions", assembly.operators);
+    eprintln!("  curl http://{}/metrics", gateway.admin);
+    eprintln!("  curl http://{}/status", gateway.admin);
+    eprintln!("  curl http://{}/decisions", gateway.admin);
     eprintln!();
     eprintln!("Stop with Ctrl-C.");
 }

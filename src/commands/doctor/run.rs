@@ -2,16 +2,14 @@
 //! prints the findings.
 
 use super::args::{DoctorArgs, DoctorFailOn};
-use crate::app::application::ApplicationError;
-use crate::app::builders::outbound;
-use crate::app::collectors;
 use crate::app::discovery_sources::DiscoverySources;
+use crate::app::error::ApplicationError;
 use crate::backend::routes::ModelConfig;
 use crate::commands::{ErrorChain, variable, wrong};
 use crate::config::{
     BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret, SecretError,
 };
-use crate::telemetry::otel::{OtlpProtocol, TracingSettings};
+use crate::telemetry::otel::OtlpProtocol;
 use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
@@ -163,7 +161,7 @@ async fn gather_facts(
     let config = loaded.as_ref().map(|loaded| loaded.config.clone()).or(gateway_config.flatten());
     let is_configured = config.is_some();
     let config = config.unwrap_or_default();
-    let outbound = match outbound(&config, &backends) {
+    let outbound = match config.outbound_tls(&backends) {
         // The TLS files of a remote gateway may not exist on this machine.
         Err(_) if gateway.is_some() => OutboundTls::with_native_roots(Alpn::Http1),
         outbound => outbound?,
@@ -230,7 +228,7 @@ async fn check_collector(
     limit: Duration,
 ) -> Result<Option<CollectorFacts>, ApplicationError> {
     let Some(loaded) = loaded else { return Ok(None) };
-    let settings = TracingSettings::read(collectors::spans(loaded, variable), variable)?;
+    let settings = loaded.tracing_settings(variable)?;
     let Some(reached) = settings.reach(limit).await else { return Ok(None) };
     let protocol = match settings.protocol {
         OtlpProtocol::Grpc => "grpc",

@@ -2,5 +2,6 @@
 
 pub(crate) mod args;
 mod live;
+pub(crate) mod requests;
 pub(crate) mod run;
 mod tournament;

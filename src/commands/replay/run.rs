@@ -1,24 +1,19 @@
 //! Simulates routing policies on a trace and prints their latencies and goodput.
 
 use super::args::ReplayArgs;
-use super::live as real;
-use super::tournament;
+use super::{live, requests, tournament};
 use crate::commands::progress::ProgressLine;
 use crate::commands::{block_on, failed, wrong};
 use crate::config::{Config, Overrides};
 use serde::Serialize;
-use std::fs::File;
-use std::io::BufReader;
-use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::routing::{Policy, PolicyKind};
 use tokenweir_lab::experiment::{Experiment, PolicyOutcome};
 use tokenweir_lab::results::LatencyObjectives;
 use tokenweir_lab::router::RouterKind;
 use tokenweir_lab::simulation::SimulationSetup;
-use tokenweir_lab::trace::{self, TraceError, TraceRequest};
+use tokenweir_lab::trace::TraceRequest;
 
 /// The results of all policies.
 #[derive(Debug, Serialize)]
@@ -32,12 +27,9 @@ struct ReplayReport<'a> {
     outcomes: &'a [PolicyOutcome],
 }
 
-/// Resolution of rounded time stamps in published traces.
-pub(crate) const TIMESTAMP_ROUNDING: Duration = Duration::from_secs(3);
-
 pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
     if let Some(target) = &replay.real.target {
-        return block_on(real::run(replay, target));
+        return block_on(live::run(replay, target));
     }
     if let Some(cells) = replay.tournament {
         return tournament::run(replay, cells);
@@ -46,7 +38,7 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         Ok(loaded) => loaded,
         Err(error) => return wrong(&error),
     };
-    let jobs = match jobs(replay) {
+    let jobs = match requests::read(replay) {
         Ok(jobs) => jobs,
         Err(error) => return failed(&error),
     };
@@ -80,21 +72,6 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
     )
 }
 
-/// Reads the requests of the trace, at most `--max-requests`.
-pub(crate) fn jobs(replay: &ReplayArgs) -> Result<Vec<TraceRequest>, TraceError> {
-    let path = replay.trace.as_deref().unwrap_or(Path::new("-"));
-    let mut jobs = trace::read(BufReader::new(File::open(path)?))?;
-    jobs.truncate(replay.max_requests.unwrap_or(usize::MAX));
-    Ok(jobs)
-}
-
-/// The range of the random delay that is added to each arrival.
-pub(crate) fn spread(replay: &ReplayArgs, jobs: &[TraceRequest]) -> Duration {
-    let default =
-        || if trace::has_rounded_timestamps(jobs) { TIMESTAMP_ROUNDING } else { Duration::ZERO };
-    replay.jitter.unwrap_or_else(default)
-}
-
 /// The setup. The policy knows the objectives of the goodput, as a gateway knows its `slos`.
 fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> SimulationSetup {
     let mut policy = policy;
@@ -102,7 +79,7 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> Si
     policy.kv_aware.tpot_objective_seconds = replay.tpot.as_secs_f64();
     SimulationSetup {
         speed: replay.speed,
-        spread: spread(replay, jobs),
+        spread: requests::arrival_jitter(replay, jobs),
         scrape: replay.scrape,
         gateways: replay.gateways.into(),
         policy,

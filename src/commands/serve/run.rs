@@ -2,7 +2,8 @@
 
 use super::args::ServeArgs;
 use crate::app::application::Application;
-use crate::app::{banner, logging, signals};
+use crate::app::banner;
+use crate::app::process::{logging, signals};
 use crate::commands::{block_on, failed, variable, wrong};
 use crate::config::Config;
 use std::future::Future;
@@ -25,12 +26,12 @@ pub async fn serve(
         Err(error) => return wrong(&error),
     };
     let logs = logging::start(&loaded.config.log);
-    let assembly = match Application::new(&loaded, serve.overrides, &logs, variable).await {
-        Ok(assembly) => assembly,
+    let application = match Application::new(&loaded, serve.overrides, &logs, variable).await {
+        Ok(application) => application,
         Err(error) => return failed(&error),
     };
-    banner::show(&assembly, &logs);
-    match assembly.run(shutdown).await {
+    banner::show(&application.summary, &logs);
+    match application.run(shutdown).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }

@@ -2,7 +2,7 @@
 //! actions of the operator (drain, undrain, show a decision).
 
 use super::args::TopArgs;
-use crate::app::signals;
+use crate::app::process::signals;
 use crate::commands::{failed, variable};
 use crate::config::{Secret, SecretError};
 use http::header::CONTENT_TYPE;

@@ -17,6 +17,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use slices::EndpointSlices;
+pub use slices::ServicePort;
 use std::error::Error;
 use std::time::{Duration, Instant};
 use tokenweir_core::address::BackendAddress;
@@ -33,15 +34,6 @@ pub struct KubernetesService {
     pub namespace: Option<String>,
     /// Port of the pods. `None`: the only port of the Service.
     pub port: Option<ServicePort>,
-}
-
-/// Selects a port of the pods.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ServicePort {
-    /// By number. The Service need not list it.
-    Number(u16),
-    /// By the name of the port in the Service.
-    Name(String),
 }
 
 /// A discovery source that watches one Service.

@@ -1,10 +1,18 @@
 //! Derives the addresses of ready pods from the `EndpointSlices` of a Service.
 
-use super::ServicePort;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::runtime::watcher::Event;
 use std::collections::BTreeMap;
 use tokenweir_core::address::BackendAddress;
+
+/// Selects a port of the pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServicePort {
+    /// By number. The Service need not list it.
+    Number(u16),
+    /// By the name of the port in the Service.
+    Name(String),
+}
 
 /// The `EndpointSlices` of a Service.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 //! A gateway inside the test process, on real sockets. The test receives its records.
 
-use arc_swap::ArcSwap;
 use http::HeaderName;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,18 +14,21 @@ use tokenweir::config;
 use tokenweir::proxy::access::AccessControl;
 use tokenweir::proxy::admission::{self, AdmissionController};
 use tokenweir::proxy::retry::{self, RetryController};
-use tokenweir::proxy::{BodyMemory, OverloadGuard, OverloadLimits, PayloadSampling, ProxyContext};
-use tokenweir::server::{self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerTls};
+use tokenweir::proxy::{
+    BodyMemory, OverloadGuard, OverloadLimits, PayloadSampling, ProxyContext, ProxyState,
+    RecordingSettings, RequestSettings,
+};
+use tokenweir::server::{
+    self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerState, ServerTls,
+};
 use tokenweir::telemetry::Telemetry;
 use tokenweir::telemetry::decision_log::DecisionLog;
 use tokenweir::telemetry::metric::KnownLabelValues;
-use tokenweir::telemetry::metrics_push;
 use tokenweir::telemetry::metrics_registry::BucketOverrides;
 use tokenweir::telemetry::metrics_registry::Prometheus;
 use tokenweir::telemetry::payload_log;
 use tokenweir::telemetry::quality::{self, QualityMonitor};
 use tokenweir::telemetry::recent_requests::RecentRequests;
-use tokenweir::telemetry::status::{RequestLogCounts, SpanCounts};
 use tokenweir::telemetry::trace_capture::{self, TraceCapture, TraceCaptureStats};
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::observe::{self, ExchangeRegistry, Sink};
@@ -281,61 +283,65 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         max_page: 1 << 20,
     };
     let health_checks =
-        server::start_health_checks(&pool, &client, settings, &telemetry, Duration::from_secs(10))
-            .await;
-    let admission = Arc::new(AdmissionController::new(pool.clone(), setup.admission));
-    let live = ExchangeRegistry::new(setup.observation, std::time::Instant::now());
-    let local = SocketAddr::from(([127, 0, 0, 1], 0));
-    let gate = Arc::new(OverloadGuard::new(setup.gate));
+        HealthCheckSupervisor::new(pool.clone(), client.clone(), settings, telemetry.clone());
+    health_checks.wait_first_checks(Duration::from_secs(10)).await;
+    let overload_guard = Arc::new(OverloadGuard::new(setup.gate));
     let limits = ServerLimits { drain_timeout: setup.drain, ..setup.limits };
-    let connections = ConnectionLimiter::new(&limits, gate.clone());
-    let counted = connections.clone();
+    let connection_limiter = ConnectionLimiter::new(&limits, overload_guard.clone());
+    let proxy = ProxyState {
+        pool: pool.clone(),
+        access: setup.access,
+        admission: Arc::new(AdmissionController::new(pool.clone(), setup.admission)),
+        overload_guard,
+        body_memory: setup.body_memory,
+        open_streams: ExchangeRegistry::new(setup.observation, std::time::Instant::now()),
+        telemetry,
+        recording: RecordingSettings {
+            propagation: setup.propagation,
+            capture_ratio: setup.captured,
+            payload_sampling: (share > 0.0).then_some(payload_sampling),
+        },
+    };
+    let (counted, credentials, captured) =
+        (connection_limiter.clone(), setup.tls.credentials.clone(), counter.clone());
+    let admin = Arc::new(Admin {
+        authorizer: setup.guard,
+        proxy: proxy.clone(),
+        decisions,
+        recent_requests: recent,
+        status_sources: vec![
+            Arc::new(move |status, _| status.connections = counted.snapshot()),
+            Arc::new(move |status, _| status.tls = credentials.counts()),
+            Arc::new(move |status, _| {
+                status.capture =
+                    captured.as_ref().map(TraceCaptureStats::counts).unwrap_or_default();
+            }),
+            Arc::new(move |status, now| {
+                status.quality = quality.as_ref().map(|quality| quality.vitals(now));
+            }),
+        ],
+        diagnosis: setup.diagnosis,
+        configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
+        trace_ui_url: None,
+        draining: AtomicBool::new(false),
+    });
+    let proxy = ProxyContext {
+        state: proxy,
+        settings: RequestSettings {
+            first_output_timeout: setup.first_output,
+            max_body_bytes: setup.max_body,
+            body_idle_timeout: setup.body_idle,
+            tiers: setup.tiers,
+            session_headers: setup.session_headers,
+        },
+        backend_client: client,
+        retry: RetryController::new(setup.retry),
+    };
+    let local = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = Server {
         client_listener: server::bind_listener(local, "clients").unwrap(),
         admin_listener: server::bind_listener(local, "operators").unwrap(),
-        gateway: Arc::new(ArcSwap::from_pointee(ProxyContext {
-            pool: pool.clone(),
-            access: setup.access.clone(),
-            admission: admission.clone(),
-            backend_client: client,
-            retry: RetryController::new(setup.retry),
-            first_output_timeout: setup.first_output,
-            sink: telemetry.clone(),
-            max_body_bytes: setup.max_body,
-            body_memory: setup.body_memory.clone(),
-            body_idle_timeout: setup.body_idle,
-            overload_guard: gate,
-            propagation: setup.propagation,
-            tiers: setup.tiers,
-            open_streams: live.clone(),
-            session_headers: setup.session_headers,
-            capture_ratio: setup.captured,
-            payload_sampling: (share > 0.0).then_some(payload_sampling),
-        })),
-        admin: Arc::new(Admin {
-            diagnosis: setup.diagnosis,
-            authorizer: setup.guard,
-            recent_requests: recent,
-            trace_ui_url: None,
-            pool: pool.clone(),
-            access: setup.access,
-            admission,
-            telemetry,
-            decisions,
-            open_streams: live,
-            body_memory: setup.body_memory,
-            draining: Arc::new(AtomicBool::new(false)),
-            span_counts: Box::new(SpanCounts::default),
-            capture_counter: counter.clone(),
-            log_counts: Arc::new(RequestLogCounts::default),
-            quality,
-            push_counter: metrics_push::MetricsPushStats::default(),
-            connection_stats: Box::new(move || counted.snapshot()),
-            credentials: setup.tls.credentials.clone(),
-            configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
-        }),
-        limits: Arc::new(ArcSwap::from_pointee(limits)),
-        connection_limiter: connections,
+        state: ServerState::new(proxy, limits, connection_limiter, admin),
         tls: setup.tls,
     };
     let (addr, admin) =

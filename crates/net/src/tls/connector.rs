@@ -105,6 +105,11 @@ impl std::fmt::Debug for OutboundTls {
 // === impl Connector ===
 
 impl Connector {
+    /// The TLS contexts of connections.
+    pub fn outbound(&self) -> &Arc<OutboundTls> {
+        &self.outbound
+    }
+
     /// A connector with `timeout` for the TCP connection, and again for the TLS handshake. It sets
     /// `TCP_NODELAY`.
     pub fn new(outbound: Arc<OutboundTls>, timeout: Duration) -> Self {

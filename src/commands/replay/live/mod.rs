@@ -5,13 +5,13 @@
 mod report;
 mod request;
 
-use crate::app::listeners::raise_file_limit;
-use crate::app::signals;
+use crate::app::process::signals;
 use crate::commands::progress::ProgressLine;
 use crate::commands::replay::args::ReplayArgs;
-use crate::commands::replay::run as replay;
+use crate::commands::replay::requests;
 use crate::commands::{failed, variable};
 use crate::config::{Secret, SecretError, SecretValue};
+use crate::server::descriptor_budget::raise_file_limit;
 use report::{LiveReplayCounters, LiveReplayReport, ReplayPlan};
 use request::{ReplayedRequest, RequestSender};
 use std::future::Future;
@@ -37,7 +37,7 @@ const ARRIVAL_SEED: u64 = 1;
 
 pub(super) async fn run(replay: &ReplayArgs, target: &BackendAddress) -> ExitCode {
     raise_file_limit();
-    let jobs: Arc<[TraceRequest]> = match replay::jobs(replay) {
+    let jobs: Arc<[TraceRequest]> = match requests::read(replay) {
         Ok(jobs) => jobs.into(),
         Err(error) => return failed(&error),
     };
@@ -57,7 +57,7 @@ pub(super) async fn run(replay: &ReplayArgs, target: &BackendAddress) -> ExitCod
             Err(error) => return failed(&error),
         },
     };
-    let jitter = replay::spread(replay, &jobs);
+    let jitter = requests::arrival_jitter(replay, &jobs);
     let schedule = build_schedule(&jobs, replay.speed, jitter, replay.real.duration);
     let synthesis = PromptSynthesizer::new(&jobs, replay.real.bytes_per_token, replay.real.salt);
     let plan = ReplayPlan {

@@ -1,0 +1,113 @@
+//! The status of backends, as the admin listener shows it.
+
+use crate::backend::pool::BackendPool;
+use crate::backend::{Availability, Backend, BackendAvailability, BackendState, Health, Readiness};
+use crate::telemetry::status::{
+    BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE,
+};
+use std::time::Instant;
+use tokenweir_core::dialect::EngineKind;
+use tokenweir_core::engine_metrics::ScrapeError;
+use tokenweir_core::routing::{LoadEstimator, PromptFingerprint};
+
+/// The status of each backend of the pool, and of each removed backend that still has open
+/// requests. A removed backend with the name of a current one is merged into it.
+pub(super) fn backend_statuses(
+    pool: &BackendPool,
+    readiness: &Readiness,
+    now: Instant,
+) -> Vec<BackendStatusSnapshot> {
+    let to_status = |availability: &BackendAvailability| BackendStatusSnapshot {
+        state: availability.availability.as_str(),
+        up: availability.is_up,
+        ..backend_status(&availability.backend, now)
+    };
+    let mut statuses: Vec<BackendStatusSnapshot> =
+        readiness.backends.iter().map(to_status).collect();
+    for leaving in pool.retiring_backends() {
+        let leaving = BackendStatusSnapshot {
+            health: LEAVING_STATE,
+            state: LEAVING_STATE,
+            up: false,
+            ..backend_status(&leaving, now)
+        };
+        match statuses.iter_mut().find(|other| other.backend == leaving.backend) {
+            Some(same) => {
+                same.in_flight += leaving.in_flight;
+                same.stalled += leaving.stalled;
+            }
+            None => statuses.push(leaving),
+        }
+    }
+    statuses
+}
+
+/// The status of one backend at `now`, without regard to panic mode.
+pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot {
+    let state = backend.health.state();
+    let availability = backend.availability(now);
+    let load = state.sample.map(|sample| sample.load).unwrap_or_default();
+    let age = state.sample.map(|sample| now.saturating_duration_since(sample.scraped_at));
+    BackendStatusSnapshot {
+        backend: backend.identity.id.to_string(),
+        url: backend.identity.address.to_string(),
+        health: state.health.as_str(),
+        state: availability.as_str(),
+        up: availability == Availability::Available,
+        breaker: backend.health.breaker.state().as_str(),
+        ejections: backend.health.breaker.ejections(),
+        reason: unavailability_reason(&state),
+        weight: backend.weight(),
+        drained: backend.health.is_drained(),
+        version: state.version.as_deref().map(Into::into),
+        models: state.models.clone().unwrap_or_default(),
+        in_flight: backend.load.in_flight(),
+        stalled: backend.load.stalled_streams(),
+        stalls: backend.load.stall_count(),
+        kv_usage: load.kv_usage,
+        waiting: load.waiting,
+        running: load.running,
+        preemptions: load.preemptions,
+        kv_capacity_tokens: load.capacity(),
+        asleep: load.is_asleep(),
+        dialect: load.server.map(EngineKind::as_str),
+        signals: metric_availability(&state),
+        sample_age_seconds: age.map(|age| age.as_secs_f64()),
+        metrics_error: state.metrics_error.map(ScrapeError::as_str),
+        learned: learned_estimates(&backend.load.estimator, now),
+    }
+}
+
+fn learned_estimates(estimator: &LoadEstimator, now: Instant) -> BackendEstimates {
+    let learned = estimator.learned();
+    let prefill = learned.prefill();
+    BackendEstimates {
+        certainty: estimator.certainty(now),
+        prefill_tokens_per_second: 1.0 / prefill.per_token,
+        prefill_base_seconds: prefill.base,
+        prefill_backlog_tokens: estimator.candidate(&PromptFingerprint::default(), now).backlog,
+        ttft_seconds: learned.ttft(),
+        bytes_per_token: learned.tokens_per_byte().recip(),
+        output_tokens: learned.output_tokens(),
+        prefix_retention: learned.retention(),
+        prefix_index_bytes: estimator.prefix_table_bytes(),
+    }
+}
+
+/// Why a backend gets no requests.
+fn unavailability_reason(state: &BackendState) -> Option<String> {
+    match state.health {
+        Health::Up if state.is_asleep() => Some("the engine is asleep".to_owned()),
+        Health::Up => None,
+        Health::Down | Health::Unknown => state.reason.as_deref().map(Into::into),
+    }
+}
+
+fn metric_availability(state: &BackendState) -> BackendMetricAvailability {
+    let mut signals = BackendMetricAvailability::default();
+    for (signal, is_available) in state.signals().each() {
+        let names = if is_available { &mut signals.offered } else { &mut signals.missing };
+        names.push(signal.name);
+    }
+    signals
+}

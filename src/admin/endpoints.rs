@@ -1,0 +1,123 @@
+//! The endpoints of the admin listener that read the state of the gateway: metrics, readiness,
+//! status, configuration, diagnosis and decisions.
+
+use super::response::without_caching;
+use super::state::{Admin, unready_reason};
+use crate::proxy::access::AccessControl;
+use crate::telemetry::metrics_registry::ExpositionFormat;
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, VARY};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokenweir_core::clock;
+
+/// Maximum number of decisions in the response of `/decisions`.
+const MAX_LISTED_DECISIONS: usize = 50;
+
+pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
+    let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = ExpositionFormat::accepted(&accept.collect::<Vec<_>>().join(","));
+    match admin.proxy.telemetry.page(&admin.status_snapshot(clock::now()), format) {
+        Some(page) => {
+            ([(CONTENT_TYPE, format.content_type()), (VARY, "accept")], page).into_response()
+        }
+        None => {
+            (StatusCode::NOT_FOUND, "metrics are disabled: set metrics.enabled\n").into_response()
+        }
+    }
+}
+
+pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
+    if admin.is_draining() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response()
+    } else if let Some(states) = unready_reason(&admin.proxy.pool.readiness(clock::now())) {
+        let problem = format!("no backend is available ({states})\n");
+        (StatusCode::SERVICE_UNAVAILABLE, problem).into_response()
+    } else {
+        "ok\n".into_response()
+    }
+}
+
+pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
+    let vitals = admin.status_snapshot(clock::now());
+    let body = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "policy": admin.proxy.pool.policy().name(),
+        "ready": vitals.ready,
+        "not_ready_because": vitals.unready,
+        "panic_mode": vitals.panic,
+        "draining": vitals.draining,
+        "requests_in_flight": vitals.in_flight,
+        "queue": vitals.queue,
+        "access": access_summary(&admin.proxy.access),
+        "models": admin.proxy.pool.routes().models().iter().map(|model| &*model.id).collect::<Vec<_>>(),
+        "backends": vitals.backends,
+        "spans": vitals.spans,
+        "capture": vitals.capture,
+        "quality": vitals.quality,
+        "metric_pushes": vitals.pushes,
+        "connections": vitals.connections,
+        "request_bodies": vitals.request_bodies,
+        "certificates": vitals.tls,
+        "config_reloads": vitals.reloads,
+        "verdicts": vitals.diagnosis.verdicts,
+    });
+    without_caching(Json(body).into_response())
+}
+
+/// The open requests of each tenant, and the problem of the last reload of the keys file. `None`:
+/// no API keys are configured.
+fn access_summary(access: &AccessControl) -> Option<Value> {
+    let keys = access.keys()?;
+    let open: BTreeMap<_, _> = keys.open().map(|(name, open)| (name.to_string(), open)).collect();
+    let problem = access.reload_error().map(|problem| problem.to_string());
+    Some(json!({ "keys": keys.len(), "requests_in_flight": open, "problem": problem }))
+}
+
+pub(super) async fn get_configuration(State(admin): State<Arc<Admin>>) -> Response {
+    without_caching(Json(&*admin.configuration.view()).into_response())
+}
+
+pub(super) async fn get_diagnosis(State(admin): State<Arc<Admin>>) -> Response {
+    without_caching(Json(&*admin.diagnosis.latest()).into_response())
+}
+
+pub(super) async fn post_reload(State(admin): State<Arc<Admin>>) -> Response {
+    let (status, result) = match admin.configuration.request_reload().await {
+        Ok(changed) => (StatusCode::OK, changed),
+        Err(problem) => (StatusCode::INTERNAL_SERVER_ERROR, problem),
+    };
+    without_caching((status, format!("{result}\n")).into_response())
+}
+
+pub(super) async fn list_decisions(State(admin): State<Arc<Admin>>) -> Response {
+    let newest = admin.decisions.newest(MAX_LISTED_DECISIONS);
+    let decisions: Vec<Value> = newest.iter().map(|decision| decision.summary()).collect();
+    let body = json!({ "most": admin.decisions.most(), "newest": decisions });
+    without_caching(Json(body).into_response())
+}
+
+/// The decision of one request. A path that is not UTF-8 is treated as an unknown request id.
+pub(super) async fn get_decision(
+    State(admin): State<Arc<Admin>>,
+    request_id: Result<Path<String>, PathRejection>,
+) -> Response {
+    let decision = request_id.ok().and_then(|Path(id)| admin.decisions.get(&id));
+    without_caching(match decision {
+        Some(decision) => Json(decision.detail()).into_response(),
+        None => decision_not_found(admin.decisions.most()),
+    })
+}
+
+fn decision_not_found(log_size: usize) -> Response {
+    let problem = format!(
+        "no decision is stored for this request id: the request has not ended, no backend was \
+         chosen for it, or it is not among the last {log_size} (routing.decision_log_size)"
+    );
+    (StatusCode::NOT_FOUND, Json(json!({ "error": problem }))).into_response()
+}

@@ -1,0 +1,19 @@
+//! HTTP API of the admin listener: metrics, probes, backend status, open streams, routing
+//! decisions, diagnosis, the active configuration, reload and drain, and a live page for browsers.
+
+mod authorizer;
+mod backend_status;
+mod configuration;
+mod drain;
+mod endpoints;
+mod page;
+mod response;
+mod router;
+mod state;
+pub mod streams;
+
+pub use authorizer::AdminAuthorizer;
+pub use backend_status::backend_status;
+pub use configuration::{ActiveConfiguration, ReloadRequest, ReloadRequests};
+pub use router::router;
+pub use state::{Admin, StatusSource};

@@ -1,0 +1,11 @@
+//! Responses of the admin listener.
+
+use axum::http::HeaderValue;
+use axum::http::header::CACHE_CONTROL;
+use axum::response::Response;
+
+/// The response, with the instruction to clients not to store it.
+pub(super) fn without_caching(mut response: Response) -> Response {
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

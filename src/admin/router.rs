@@ -1,0 +1,33 @@
+//! The routes of the admin listener.
+
+use super::state::Admin;
+use super::{authorizer, drain, endpoints, page, streams};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Router, middleware};
+use std::sync::Arc;
+
+/// The routes of the admin listener.
+pub fn router(admin: Arc<Admin>) -> Router {
+    let authorizer = Arc::new(admin.authorizer.clone());
+    Router::new()
+        .route("/metrics", get(endpoints::get_metrics))
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(endpoints::get_readiness))
+        .route("/status", get(endpoints::get_status))
+        .route("/config", get(endpoints::get_configuration))
+        .route("/-/reload", post(endpoints::post_reload))
+        .route("/diagnose", get(endpoints::get_diagnosis))
+        .route("/-/drain", post(drain::drain))
+        .route("/-/undrain", post(drain::undrain))
+        .route("/streams", get(streams::get_streams))
+        .route("/decisions", get(endpoints::list_decisions))
+        .route("/decisions/{*request_id}", get(endpoints::get_decision))
+        .route("/", get(page::get_index))
+        .route("/page/{name}", get(page::get_asset))
+        .fallback(|| async {
+            (StatusCode::NOT_FOUND, ["not found; ", page::ENDPOINT_LIST].concat())
+        })
+        .layer(middleware::from_fn_with_state(authorizer, authorizer::authorize))
+        .with_state(admin)
+}

@@ -1,0 +1,103 @@
+//! The state behind the admin listener.
+
+use super::authorizer::AdminAuthorizer;
+use super::backend_status::backend_statuses;
+use super::configuration::ActiveConfiguration;
+use crate::backend::Readiness;
+use crate::proxy::ProxyState;
+use crate::proxy::access::AccessControl;
+use crate::proxy::admission::AdmissionController;
+use crate::telemetry::decision_log::DecisionLog;
+use crate::telemetry::recent_requests::RecentRequests;
+use crate::telemetry::status::{QueueStatusSnapshot, RequestBodyVitals, StatusSnapshot};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use tokenweir_diagnose::LatestDiagnosis;
+use tokenweir_net::supervise::PanicCounts;
+
+/// The state behind the admin listener.
+pub struct Admin {
+    /// Authorizes requests to the admin listener.
+    pub authorizer: AdminAuthorizer,
+    /// The backends, keys, queue, open requests and metrics.
+    pub proxy: ProxyState,
+    /// The last routing decisions.
+    pub decisions: Arc<DecisionLog>,
+    /// The requests that ended recently.
+    pub recent_requests: Arc<RecentRequests>,
+    /// Fill the counts of sinks, listeners and certificates into the status.
+    pub status_sources: Vec<StatusSource>,
+    /// The latest diagnosis of the backends.
+    pub diagnosis: Arc<LatestDiagnosis>,
+    /// The active configuration.
+    pub configuration: Arc<ActiveConfiguration>,
+    /// URL template of the trace UI, with the placeholder `{trace_id}`.
+    pub trace_ui_url: Option<String>,
+    /// Whether the gateway drains.
+    pub draining: AtomicBool,
+}
+
+/// Fills the fields of one part of the gateway into a status, as of a moment.
+pub type StatusSource = Arc<dyn Fn(&mut StatusSnapshot, Instant) + Send + Sync>;
+
+impl Admin {
+    /// Whether the gateway drains.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Reports from now on that the gateway drains.
+    pub fn begin_drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// The state of the gateway at `now`. Buffered records are counted first, so that every request
+    /// that ended before the call is included, here and in the metrics.
+    pub fn status_snapshot(&self, now: Instant) -> StatusSnapshot {
+        let ProxyState { pool, access, admission, body_memory, open_streams, telemetry, .. } =
+            &self.proxy;
+        telemetry.settle();
+        let draining = self.is_draining();
+        let readiness = pool.readiness(now);
+        let mut status = StatusSnapshot {
+            in_flight: open_streams.open(),
+            ready: !draining && readiness.is_ready(),
+            unready: unready_reason(&readiness),
+            panic: readiness.is_panic,
+            draining,
+            queue: queue_status(admission),
+            backends: backend_statuses(pool, &readiness, now),
+            short_list_bytes: pool.candidate_sampler_bytes(),
+            diagnosis: self.diagnosis.latest(),
+            models: pool.labelled_models(now),
+            tenants: tenant_labels(access),
+            request_bodies: RequestBodyVitals {
+                bytes: body_memory.used_bytes(),
+                limit: body_memory.limit_bytes(),
+            },
+            reloads: self.configuration.reloads(),
+            panics: PanicCounts::snapshot(),
+            ..StatusSnapshot::default()
+        };
+        self.status_sources.iter().for_each(|fill| fill(&mut status, now));
+        status
+    }
+}
+
+/// Why no backend is available: a summary of the states of all backends. `None`: at least one
+/// backend is available.
+pub(super) fn unready_reason(readiness: &Readiness) -> Option<String> {
+    (!readiness.is_ready()).then(|| readiness.summary())
+}
+
+fn tenant_labels(access: &AccessControl) -> Vec<String> {
+    access.keys().iter().flat_map(|keys| keys.labels()).map(ToString::to_string).collect()
+}
+
+fn queue_status(admission: &AdmissionController) -> Vec<QueueStatusSnapshot> {
+    let waiting = admission.waiting_by_class().into_iter();
+    waiting
+        .map(|(class, waiting)| QueueStatusSnapshot { class: class.to_string(), waiting })
+        .collect()
+}

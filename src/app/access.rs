@@ -1,0 +1,32 @@
+//! Builds the access control of clients, and keeps its keys up to date.
+
+use super::error::ApplicationError;
+use super::keys_file::KeysFileWatcher;
+use crate::config::Config;
+use crate::proxy::access::AccessControl;
+use std::sync::Arc;
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+
+/// The access control of clients, and the watcher of the keys file if there is one.
+pub(super) fn build(
+    config: &Config,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<(Arc<AccessControl>, Option<KeysFileWatcher>), ApplicationError> {
+    let file = config.access.keys_file.clone();
+    let opened = file.map(|file| KeysFileWatcher::open(file, config.tiers.clone())).transpose()?;
+    let (watcher, keys) = opened.unzip();
+    if keys.is_none() && !config.listen.ip().is_loopback() {
+        tracing::warn!(
+            listen = %config.listen,
+            "clients are not authenticated: every client that reaches this address can use the \
+             backends; set access.keys_file to require keys"
+        );
+    }
+    Ok((Arc::new(config.access.access_control(keys.as_ref(), env)?), watcher))
+}
+
+/// Starts the task that reloads the keys file when it changes.
+pub(super) fn watch_keys(watcher: KeysFileWatcher, access: &Arc<AccessControl>) -> SupervisedTask {
+    let access = access.clone();
+    supervise::spawn(BackgroundTask::KeysFile, move || watcher.clone().watch(access.clone()))
+}

@@ -1,0 +1,238 @@
+//! The running discovery sources and the last result of each.
+//!
+//! A reload keeps the result of a source if the source still has the same
+//! [target](DiscoveryTarget), even if its other settings changed. The backends of removed sources
+//! stay while a source that the same reload adds has no result yet: a slow name server must not
+//! empty the pool.
+
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
+mod task;
+#[cfg(test)]
+mod tests;
+
+use crate::config::{BackendConfig, Config, DiscoveryConfig, KubernetesConfig};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use task::DiscoveryTask;
+use tokio::sync::watch;
+
+/// The sources of one configuration. A source that no `Sources` contains any more ends.
+pub(crate) struct DiscoverySources {
+    configured: Vec<ConfiguredSource>,
+    /// Backends that the last reloads replaced. They stay while [`Sources::is_awaiting_results`].
+    replaced: Vec<ReplacedBackends>,
+    changes: watch::Receiver<()>,
+    change_sender: watch::Sender<()>,
+}
+
+/// A source with its settings.
+struct ConfiguredSource {
+    settings: DiscoveryConfig,
+    task: Arc<DiscoveryTask>,
+    /// Whether a reload added it.
+    is_new: bool,
+}
+
+/// Backends that a reload replaced.
+#[derive(Clone)]
+enum ReplacedBackends {
+    /// The result of a removed source.
+    Source(Box<DiscoveryConfig>, Vec<BackendConfig>),
+    /// The `backends` of the previous configuration. They stay only if there are no other backends.
+    Configured(Vec<BackendConfig>),
+}
+
+/// The target that a source reads. Two sources with the same target have the same result.
+#[derive(Debug, PartialEq, Eq)]
+enum DiscoveryTarget<'a> {
+    File(&'a PathBuf),
+    Host(&'a str, Option<u16>),
+    Service(&'a str),
+    Kubernetes(&'a KubernetesConfig),
+    Unspecified,
+}
+
+// === impl Sources ===
+
+impl DiscoverySources {
+    /// Starts the sources. Must be called inside a Tokio runtime.
+    pub(crate) fn start(configured: &[DiscoveryConfig]) -> Self {
+        let (change_sender, changes) = watch::channel(());
+        let start = |settings: &DiscoveryConfig| {
+            let task = DiscoveryTask::start(settings, None, &change_sender);
+            ConfiguredSource { settings: settings.clone(), task, is_new: false }
+        };
+        let configured = configured.iter().map(start).collect();
+        Self { configured, replaced: Vec::new(), changes, change_sender }
+    }
+
+    /// The sources of another configuration. Sources with an unchanged target keep their results.
+    /// The sources of `self` run until it is dropped.
+    pub(crate) fn reconfigured(&self, old: &Config, new: &Config) -> Self {
+        let changes = self.change_sender.subscribe();
+        let sources: Vec<ConfiguredSource> =
+            new.discovery.iter().map(|settings| self.reconfigure_source(settings)).collect();
+        let mut replaced = Vec::new();
+        // Without a new source, removed backends are removed at once.
+        if sources.iter().any(|source| !self.has_target(&source.target())) {
+            for source in &self.configured {
+                let stays = sources.iter().any(|other| other.target() == source.target());
+                if !stays && let Some(backends) = source.task.discovered.get() {
+                    let settings = Box::new(source.settings.clone());
+                    replaced.push(ReplacedBackends::Source(settings, backends));
+                }
+            }
+            replaced.push(ReplacedBackends::Configured(old.backends.clone()));
+        }
+        if self.is_awaiting_results() {
+            let earlier = self.replaced.iter().filter(|earlier| {
+                !sources.iter().any(|source| earlier.reads_from(&source.target()))
+            });
+            replaced.extend(earlier.cloned());
+        }
+        let change_sender = self.change_sender.clone();
+        Self { configured: sources, replaced, changes, change_sender }
+    }
+
+    /// The source with these settings. It keeps the task or the result of a source with the same
+    /// target.
+    fn reconfigure_source(&self, settings: &DiscoveryConfig) -> ConfiguredSource {
+        let target = DiscoveryTarget::from_settings(settings);
+        let settings = settings.clone();
+        match self.configured.iter().find(|source| source.target() == target) {
+            Some(known) if known.settings.interval == settings.interval => {
+                ConfiguredSource { settings, task: known.task.clone(), is_new: known.is_new }
+            }
+            Some(known) => {
+                let backends = known.task.discovered.get();
+                let task = DiscoveryTask::start(&settings, backends, &self.change_sender);
+                ConfiguredSource { settings, task, is_new: known.is_new }
+            }
+            None => {
+                let mut replaced = self.replaced.iter().filter(|_| self.is_awaiting_results());
+                let backends = replaced.find_map(|replaced| match replaced {
+                    ReplacedBackends::Source(_, backends) if replaced.reads_from(&target) => {
+                        Some(backends.clone())
+                    }
+                    _ => None,
+                });
+                let task = DiscoveryTask::start(&settings, backends, &self.change_sender);
+                ConfiguredSource { settings, task, is_new: true }
+            }
+        }
+    }
+
+    /// Waits until every source has a result, at most for `timeout`.
+    pub(crate) async fn first(&mut self, timeout: Duration) {
+        let all_results = async {
+            while self.configured.iter().any(|source| !source.has_results()) {
+                self.changed().await;
+            }
+        };
+        let _ = tokio::time::timeout(timeout, all_results).await;
+    }
+
+    /// Waits until every source that a reload added has a result, at most for `timeout`. Returns
+    /// whether all have one.
+    pub(crate) async fn wait_for_new_sources(&mut self, timeout: Duration) -> bool {
+        let new_results = async {
+            while self.is_awaiting_results() {
+                self.changed().await;
+            }
+        };
+        tokio::time::timeout(timeout, new_results).await.is_ok()
+    }
+
+    /// Waits until a source has a new result.
+    pub(crate) async fn changed(&mut self) {
+        // Cannot fail: `self` has a sender.
+        let _ = self.changes.changed().await;
+    }
+
+    fn has_target(&self, target: &DiscoveryTarget<'_>) -> bool {
+        self.configured.iter().any(|source| source.target() == *target)
+    }
+
+    /// Whether a source that a reload added has no result yet.
+    fn is_awaiting_results(&self) -> bool {
+        self.configured.iter().any(|source| source.is_new && !source.has_results())
+    }
+
+    /// All backends: the configured ones, the discovered ones, and replaced ones while a new source
+    /// has no result. Of several backends with the same URL or name only the first is used.
+    pub(crate) fn backends(&self, config: &Config) -> Vec<BackendConfig> {
+        let mut backends = config.backends.clone();
+        for source in &self.configured {
+            let discovered = source.task.discovered.get().unwrap_or_default();
+            let with_defaults =
+                discovered.into_iter().map(|backend| source.settings.apply_defaults(backend));
+            add_unique(&mut backends, with_defaults);
+        }
+        if !self.is_awaiting_results() {
+            return backends;
+        }
+        for replaced in &self.replaced {
+            if let ReplacedBackends::Source(settings, discovered) = replaced {
+                let with_defaults =
+                    discovered.iter().cloned().map(|backend| settings.apply_defaults(backend));
+                add_unique(&mut backends, with_defaults);
+            }
+        }
+        for replaced in &self.replaced {
+            if let ReplacedBackends::Configured(configured) = replaced
+                && backends.is_empty()
+            {
+                backends.clone_from(configured);
+            }
+        }
+        backends
+    }
+}
+
+/// Adds the backends whose URL and name are not in the list.
+fn add_unique(backends: &mut Vec<BackendConfig>, added: impl Iterator<Item = BackendConfig>) {
+    for added in added {
+        let is_same = |other: &BackendConfig| other.url == added.url || other.id() == added.id();
+        if !backends.iter().any(is_same) {
+            backends.push(added);
+        }
+    }
+}
+
+// === impl ConfiguredSource ===
+
+impl ConfiguredSource {
+    fn target(&self) -> DiscoveryTarget<'_> {
+        DiscoveryTarget::from_settings(&self.settings)
+    }
+
+    fn has_results(&self) -> bool {
+        self.task.discovered.get().is_some()
+    }
+}
+
+// === impl ReplacedBackends, DiscoveryTarget ===
+
+impl ReplacedBackends {
+    fn reads_from(&self, target: &DiscoveryTarget<'_>) -> bool {
+        match self {
+            Self::Source(settings, _) => DiscoveryTarget::from_settings(settings) == *target,
+            Self::Configured(_) => false,
+        }
+    }
+}
+
+impl<'a> DiscoveryTarget<'a> {
+    fn from_settings(settings: &'a DiscoveryConfig) -> Self {
+        match settings {
+            DiscoveryConfig { file: Some(file), .. } => Self::File(file),
+            DiscoveryConfig { kubernetes: Some(kubernetes), .. } => Self::Kubernetes(kubernetes),
+            DiscoveryConfig { dns: Some(name), port, .. } => Self::Host(name, *port),
+            DiscoveryConfig { srv: Some(name), .. } => Self::Service(name),
+            // Cannot happen: validation of the configuration requires a target.
+            _ => Self::Unspecified,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Why the gateway cannot start or reload with a valid configuration.
+
+use crate::config::{ConfigError, ProxySettingsError, UnreadableSecret};
+use crate::server::{BindError, ListenError};
+use crate::telemetry::metrics_push::MetricsPushStartError;
+use crate::telemetry::metrics_registry::buckets::BucketOverridesError;
+use crate::telemetry::otel::{OtelSettingsError, SpanSinkStartError};
+use crate::telemetry::payload_log::PayloadSinkStartError;
+use std::io;
+use std::path::PathBuf;
+use tokenweir_net::tls::TlsError;
+
+/// Why the gateway cannot start or reload with a valid configuration.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApplicationError {
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error(transparent)]
+    Secret(#[from] UnreadableSecret),
+    #[error(transparent)]
+    Keys(#[from] ConfigError),
+    #[error(transparent)]
+    Proxy(#[from] ProxySettingsError),
+    #[error(transparent)]
+    TraceSettings(#[from] OtelSettingsError),
+    #[error(transparent)]
+    Traces(#[from] SpanSinkStartError),
+    #[error(transparent)]
+    Push(#[from] MetricsPushStartError),
+    #[error("cannot write the capture file {} (trace_capture.file)", file.display())]
+    Capture { file: PathBuf, source: io::Error },
+    #[error("cannot start the payload log (log.payloads)")]
+    Content(#[from] PayloadSinkStartError),
+    #[error("cannot start the quality samples (quality)")]
+    Quality(#[source] PayloadSinkStartError),
+    #[error(transparent)]
+    Buckets(#[from] BucketOverridesError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}

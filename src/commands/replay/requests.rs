@@ -1,0 +1,26 @@
+//! The requests of the trace that a replay sends.
+
+use super::args::ReplayArgs;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::time::Duration;
+use tokenweir_lab::trace::{self, TraceError, TraceRequest};
+
+/// Resolution of rounded time stamps in published traces.
+pub(crate) const TIMESTAMP_ROUNDING: Duration = Duration::from_secs(3);
+
+/// Reads the requests of the trace, at most `--max-requests`.
+pub(super) fn read(replay: &ReplayArgs) -> Result<Vec<TraceRequest>, TraceError> {
+    let path = replay.trace.as_deref().unwrap_or(Path::new("-"));
+    let mut jobs = trace::read(BufReader::new(File::open(path)?))?;
+    jobs.truncate(replay.max_requests.unwrap_or(usize::MAX));
+    Ok(jobs)
+}
+
+/// The range of the random delay that is added to each arrival.
+pub(super) fn arrival_jitter(replay: &ReplayArgs, jobs: &[TraceRequest]) -> Duration {
+    let default =
+        || if trace::has_rounded_timestamps(jobs) { TIMESTAMP_ROUNDING } else { Duration::ZERO };
+    replay.jitter.unwrap_or_else(default)
+}

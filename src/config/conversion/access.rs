@@ -1,0 +1,43 @@
+//! Access control of clients, and the authorization of the admin listener.
+
+use crate::config::sections::access::{AccessConfig, CacheSaltConfig, SaltSource};
+use crate::config::sections::secret::UnreadableSecret;
+use crate::proxy::access::AccessControl;
+use tokenweir_core::access::{Cors, KeyDigest, KeyFile, SaltKey};
+use tokenweir_core::openai::engine_control::Permissions;
+
+impl AccessConfig {
+    /// The access control of clients. `keys`: the keys file, if one is configured.
+    pub fn access_control(
+        &self,
+        keys: Option<&KeyFile>,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<AccessControl, UnreadableSecret> {
+        let access = AccessControl::new(keys, Cors::new(&self.cors))
+            .with_permissions(Permissions::new(&self.allow));
+        Ok(access.with_salt_key(self.cache_salt.salt_key(env)?))
+    }
+
+    /// The digest of the token of the admin listener. `None`: no token is required.
+    pub fn admin_token_digest(
+        &self,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<KeyDigest>, UnreadableSecret> {
+        let purpose = "the admin token (access.admin_token)";
+        let token = self.admin_token.as_ref().map(|secret| secret.resolve_for(purpose, env));
+        Ok(token.transpose()?.map(|token| token.digest()))
+    }
+}
+
+impl CacheSaltConfig {
+    /// The key that derives the `cache_salt` of each tenant. `None`: salts are not derived.
+    fn salt_key(
+        &self,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<SaltKey>, UnreadableSecret> {
+        let Some(SaltSource::Tenant) = self.derive else { return Ok(None) };
+        let purpose = "the secret of access.cache_salt";
+        let secret = self.secret.as_ref().map(|secret| secret.resolve_for(purpose, env));
+        Ok(Some(SaltKey::new(secret.transpose()?.map(|secret| secret.digest()))))
+    }
+}

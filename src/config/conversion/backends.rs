@@ -1,0 +1,68 @@
+//! Backends, the settings of their pool, and the TLS of the connections to them.
+
+use crate::backend::{Backend, PoolSettings};
+use crate::config::root::Config;
+use crate::config::sections::backends::BackendConfig;
+use crate::config::sections::secret::UnreadableSecret;
+use crate::config::sections::settings::UsageMode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext, TlsError};
+
+/// TLS contexts of backends, by authority (`host:port`).
+pub type BackendTlsContexts = Vec<(String, Arc<TlsClientContext>)>;
+
+impl Config {
+    /// Builds backends from their entries and from the settings of all backends.
+    pub fn build_backends(
+        &self,
+        entries: &[BackendConfig],
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Vec<Backend>, UnreadableSecret> {
+        let horizon = Duration::try_from_secs_f64(self.routing.kv_aware.horizon_seconds);
+        let horizon = horizon.unwrap_or(Duration::MAX);
+        let build = |entry: &BackendConfig| {
+            let purpose = format!("the api_key of backend `{}`", entry.id());
+            let secret = entry.api_key.as_ref().map(|key| key.resolve_for(&purpose, &env));
+            let authorization = secret.transpose()?.map(|secret| secret.bearer().clone());
+            let backend = Backend::new(entry.id(), entry.url.clone(), authorization);
+            let usage = entry.usage.unwrap_or(self.usage);
+            Ok(backend
+                .with_usage_injection(usage == UsageMode::Inject)
+                .with_continuous_usage(entry.continuous_usage.unwrap_or(self.continuous_usage))
+                .with_weight(entry.weight)
+                .with_circuit_breaker(self.circuit_breaker)
+                .with_load_horizon(horizon))
+        };
+        entries.iter().map(build).collect()
+    }
+
+    /// The settings of the backend pool.
+    pub fn pool_settings(&self) -> PoolSettings {
+        PoolSettings {
+            models: self.models.clone(),
+            policy: self.routing.policy(&self.slos),
+            shadow_policies: self.routing.shadow.clone(),
+            panic_threshold: self.circuit_breaker.panic_threshold,
+            max_model_labels: self.metrics.max_models,
+        }
+    }
+
+    /// TLS of the connections to backends: the client certificates and the trusted CAs.
+    pub fn outbound_tls(&self, entries: &[BackendConfig]) -> Result<Arc<OutboundTls>, TlsError> {
+        let outbound = OutboundTls::new(TlsClientContext::new(&self.backend_tls, Alpn::Http1)?);
+        outbound.set_host_contexts(backend_tls_contexts(entries)?);
+        Ok(outbound)
+    }
+}
+
+/// TLS of the backends that have their own TLS settings.
+pub fn backend_tls_contexts(entries: &[BackendConfig]) -> Result<BackendTlsContexts, TlsError> {
+    let with_tls = entries.iter().filter_map(|entry| Some((entry, entry.tls.as_ref()?)));
+    with_tls
+        .map(|(entry, tls)| {
+            let context = TlsClientContext::new(tls, Alpn::Http1)?;
+            Ok((entry.url.authority().to_owned(), Arc::new(context)))
+        })
+        .collect()
+}

@@ -1,0 +1,99 @@
+//! The settings of the proxy.
+
+use crate::config::root::Config;
+use crate::config::sections::secret::UnreadableSecret;
+use crate::config::sections::settings::{AdmissionConfig, TierKey, TiersConfig};
+use crate::proxy::admission::AdmissionSettings;
+use crate::proxy::{ProxySettings, RequestSettings};
+use crate::telemetry::metrics_registry::buckets::{BucketOverrides, BucketOverridesError};
+use std::sync::Arc;
+use tokenweir_core::observe::ObservationSettings;
+use tokenweir_core::openai::PhraseMatcher;
+use tokenweir_core::record::TierResolver;
+
+/// Why a valid configuration gives no settings of the proxy.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxySettingsError {
+    /// A key of a tier cannot be read.
+    #[error(transparent)]
+    Secret(#[from] UnreadableSecret),
+    /// The matcher of the phrases is too large.
+    #[error("refusal_detection.refusal_phrases has too many phrases: remove some")]
+    Phrases(#[from] aho_corasick::BuildError),
+    /// The bucket bounds are invalid.
+    #[error(transparent)]
+    Buckets(#[from] BucketOverridesError),
+}
+
+impl Config {
+    /// The settings of the proxy, if the process may use `available_memory` bytes.
+    pub fn proxy_settings(
+        &self,
+        available_memory: Option<usize>,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<ProxySettings, ProxySettingsError> {
+        let names = &self.routing.session_headers;
+        Ok(ProxySettings {
+            requests: RequestSettings {
+                first_output_timeout: self.timeouts.first_output,
+                max_body_bytes: self.limits.body,
+                body_idle_timeout: self.limits.body_idle_timeout,
+                tiers: self.tiers.resolver(env)?,
+                // The rules have checked that the names parse.
+                session_headers: names.iter().filter_map(|name| name.parse().ok()).collect(),
+            },
+            retry: self.retry,
+            admission: self.admission.settings(),
+            body_memory_bytes: self.limits.body_memory(available_memory),
+            observation: self.observation_settings()?,
+        })
+    }
+
+    /// The settings of the observation of requests: stalls, slow requests, model refusals and
+    /// buckets.
+    fn observation_settings(&self) -> Result<ObservationSettings, ProxySettingsError> {
+        let phrases = &self.refusal_detection.refusal_phrases;
+        let phrases = (!phrases.is_empty()).then(|| PhraseMatcher::new(phrases)).transpose()?;
+        Ok(ObservationSettings {
+            stalls: self.stalls,
+            streams: self.streams,
+            slow: self.slow,
+            phrases: phrases.map(Arc::new),
+            scales: BucketOverrides::new(&self.metrics.buckets, &self.slos)?.scales(),
+        })
+    }
+}
+
+impl AdmissionConfig {
+    /// The settings of the admission queue. `None`: admission control is disabled.
+    fn settings(&self) -> Option<AdmissionSettings> {
+        self.enabled.then(|| AdmissionSettings {
+            thresholds: self.marks(),
+            queue_capacity: self.queue_capacity,
+            max_wait: self.max_wait,
+            classes: self.classes(),
+            // The rules have checked that it parses.
+            tenant_header: self.tenant_header.as_ref().and_then(|name| name.parse().ok()),
+        })
+    }
+}
+
+impl TiersConfig {
+    /// The tiers, with their resolved keys.
+    fn resolver(
+        &self,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<TierResolver, UnreadableSecret> {
+        let key = |configured: &TierKey| {
+            let purpose = format!("the key of tier `{}` (tiers.keys)", configured.tier);
+            let secret = configured.key.resolve_for(&purpose, &env)?;
+            Ok((secret.bearer().clone(), Arc::from(configured.tier.as_str())))
+        };
+        Ok(TierResolver {
+            // The rules have checked that it parses.
+            header: self.header.as_ref().and_then(|name| name.parse().ok()),
+            names: self.names.iter().map(|name| name.as_str().into()).collect(),
+            keys: self.keys.iter().map(key).collect::<Result<_, UnreadableSecret>>()?,
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! Loads the files that a configuration names: the keys file, and the backends file of a discovery
+//! source.
+
+use super::sections::backends::{self, BackendConfig};
+use super::sections::settings::TiersConfig;
+use super::text::error::{ConfigError, ExcerptRedaction};
+use super::text::{file, yaml};
+use super::violation::RuleViolation;
+use std::path::Path;
+use tokenweir_core::access::KeyFile;
+
+/// Loads and validates a keys file. Its tenants may have the tiers in `tiers`.
+///
+/// The error has a position in the file and quotes none of its text, because an operator may have
+/// written a key in place of its hash.
+pub fn load_keys(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
+    let text = file::read(file).map_err(ConfigError::without_quotes)?;
+    let (keys, outline) =
+        yaml::parse::<KeyFile>(&text, file).map_err(ConfigError::without_quotes)?;
+    let key_tiers = tiers.keys.iter().map(|key| &key.tier);
+    let known: Vec<&String> = tiers.names.iter().chain(key_tiers).collect();
+    keys.check(&known).map_err(|violation| {
+        let error = ConfigError::new(&violation.problem);
+        match outline.position(&violation.path) {
+            Some(position) => {
+                error.at(file, position, &text, ExcerptRedaction::Nothing).without_excerpt()
+            }
+            None => error.in_file(file),
+        }
+    })?;
+    Ok(keys)
+}
+
+/// Loads the file of a file source: a list of backends.
+pub fn backends_in(path: &Path) -> Result<Vec<BackendConfig>, ConfigError> {
+    let text = file::read(path)?;
+    let (backends, _) = yaml::parse::<Vec<BackendConfig>>(&text, path)?;
+    match backends::check(&backends) {
+        Ok(()) => Ok(backends),
+        Err(RuleViolation { problem, .. }) => Err(ConfigError::new(&problem).in_file(path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::sections::discovery::DiscoveryConfig;
+    use crate::config::sections::secret::Secret;
+    use crate::config::sections::settings::UsageMode;
+    use proptest::prelude::*;
+    use tokenweir_core::openai::engine_control::Permission;
+
+    const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    const CANARY: &str = "canary-5e1f";
+
+    fn keys_text() -> String {
+        format!(
+            "tenants:\n- name: a\n  tier: gold\n  models: [m]\n  allow: [xargs]\n  keys:\n  \
+             - {{ name: k, hash: '{HASH}' }}\n"
+        )
+    }
+
+    fn load(name: &str, text: &str) -> Result<KeyFile, String> {
+        let folder = std::env::temp_dir().join(format!("tokenweir-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join(name);
+        std::fs::write(&file, text).unwrap();
+        let tiers = TiersConfig { names: vec!["gold".into()], ..TiersConfig::default() };
+        let loaded = load_keys(&file, &tiers);
+        std::fs::remove_file(&file).unwrap();
+        loaded.map_err(|error| error.to_string().replace(&*file.to_string_lossy(), "FILE"))
+    }
+
+    #[test]
+    fn a_keys_file_has_tenants_with_several_keys() {
+        let other = HASH.replace(":ba", ":bb");
+        let text = format!(
+            "tenants:\n- name: a\n  tier: gold\n  models: [m, 'n-*']\n  \
+             limits: {{ concurrency: 2 }}\n  keys:\n  - {{ name: one, hash: '{HASH}' }}\n  \
+             - name: two\n    hash: {other}\n    limits: {{ tokens_per_minute: 10 }}\n"
+        );
+        let keys = load("good.yaml", &text).unwrap();
+        let tenant = &keys.tenants[0];
+        assert_eq!((tenant.keys.len(), tenant.limits.concurrency), (2, Some(2)));
+        assert_eq!(tenant.keys[0].hash.to_string(), HASH);
+        assert_eq!(tenant.keys[1].limits.tokens_per_minute, Some(10));
+    }
+
+    #[test]
+    fn an_invalid_keys_file_is_rejected_with_a_position() {
+        let key = format!("{{ name: k, hash: '{HASH}' }}");
+        for (name, text, expected) in [
+            (
+                "key",
+                "tenants:\n- name: a\n  keys:\n  - { name: k, hash: sk-123 }\n".into(),
+                "FILE:4:22: this is not the hash of a key; use a sha256: hash from tokenweir \
+                 keygen",
+            ),
+            (
+                "twice",
+                format!("tenants:\n- name: a\n  keys: [{key}, {{ name: l, hash: '{HASH}' }}]\n"),
+                "FILE:3:121: duplicate hash: the key `k` of `a` has the same one",
+            ),
+            (
+                "names",
+                "tenants:\n- { name: a, keys: [] }\n- { name: a, keys: [] }\n".into(),
+                "FILE:3:11: duplicate name: another entry of this list has it",
+            ),
+            (
+                "label",
+                "tenants: [{ name: _other, keys: [] }]\n".into(),
+                "FILE:1:19: invalid name: use 1 to 64 letters, digits, `-`, `_` and `.`, and do \
+                 not begin with `_`",
+            ),
+            (
+                "tier",
+                "tenants: [{ name: a, tier: lead, keys: [] }]\n".into(),
+                "FILE:1:28: unknown tier: it is not in `tiers` of the configuration",
+            ),
+            (
+                "model",
+                "tenants: [{ name: a, models: ['*a'], keys: [] }]\n".into(),
+                "FILE:1:31: invalid model: write a name, or a prefix followed by one `*`",
+            ),
+            (
+                "permission",
+                "tenants: [{ name: a, allow: [kv_transfr], keys: [] }]\n".into(),
+                "FILE:1:30: unknown value `…`\nhelp: did you mean `kv_transfer`?",
+            ),
+            (
+                "limit",
+                "tenants: [{ name: a, limits: { concurrency: 0 }, keys: [] }]\n".into(),
+                "FILE:1:45: a limit must be 1 or more; leave it out for no limit",
+            ),
+        ] {
+            assert_eq!(load(name, &text).unwrap_err(), expected, "{text}");
+        }
+        assert!(load("empty", "").is_err(), "a file is empty for a moment while it is rewritten");
+    }
+
+    #[test]
+    fn a_tenant_has_the_permissions_of_its_list() {
+        let keys = load("allow.yaml", &keys_text()).unwrap();
+        assert_eq!(keys.tenants[0].allow, [Permission::Xargs]);
+        let plain = load("plain.yaml", &keys_text().replace("  allow: [xargs]\n", "")).unwrap();
+        assert_eq!(plain.tenants[0].allow, []);
+    }
+
+    #[test]
+    fn a_misplaced_key_is_not_quoted() {
+        let good = keys_text();
+        for index in 0..=good.len() {
+            let mut text = good.clone();
+            text.insert_str(index, CANARY);
+            let problem = load("misplaced", &text).err().unwrap_or_default();
+            assert!(!problem.contains("5e1f"), "{problem}\n{text}");
+        }
+    }
+
+    proptest! {
+        /// A key is at any position of a file with any syntax error.
+        #[test]
+        fn no_error_quotes_a_key_in_the_file(
+            cut in 0_usize..200, insert in 0_usize..200,
+            junk in "[\\[\\]{}:,'\"*&!|>%@` \n\t-]{0,3}"
+        ) {
+            let good = keys_text();
+            let mut text = good.clone();
+            text.insert_str(insert.min(good.len()), &format!("{junk}{CANARY}{junk}"));
+            text.truncate(text.len() - cut.min(20));
+            if let Err(error) = load(&format!("canary-{cut}-{insert}"), &text) {
+                prop_assert!(!error.contains("5e1f"), "{error}\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn backends_of_a_file_get_defaults_from_their_source() {
+        let file = std::env::temp_dir().join(format!("tokenweir-list-{}", std::process::id()));
+        std::fs::write(
+            &file,
+            r#"[{"url":"http://a:1","weight":3},{"url":"b:1","usage":"inject"}]"#,
+        )
+        .unwrap();
+        let source = r#"{ "file": "x", "usage": "passive", "api_key": { "env": "KEY" } }"#;
+        let source: DiscoveryConfig = serde_json::from_str(source).unwrap();
+        let listed = backends_in(&file).unwrap().into_iter();
+        let backends: Vec<BackendConfig> =
+            listed.map(|backend| source.apply_defaults(backend)).collect();
+        assert_eq!((backends[0].weight, backends[0].usage), (3, Some(UsageMode::Passive)));
+        assert_eq!((backends[1].weight, backends[1].usage), (1, Some(UsageMode::Inject)));
+        assert_eq!(backends[1].api_key, Some(Secret::Env("KEY".into())));
+        std::fs::write(&file, "- url: a:1\n- url: http://A:1\n").unwrap();
+        let error = backends_in(&file).unwrap_err().to_string();
+        assert!(error.contains("already the url of backends[0]"), "{error}");
+        std::fs::remove_file(&file).unwrap();
+    }
+}

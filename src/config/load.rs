@@ -1,0 +1,113 @@
+//! Loads a configuration: reads a file, applies the overrides and checks the rules.
+
+use super::overrides::{ConfigSources, Overrides};
+use super::root::Config;
+use super::rules;
+use super::text::error::{ConfigError, ExcerptRedaction};
+use super::text::source::ConfigSource;
+use super::text::{file, yaml};
+use super::violation::RuleViolation;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+
+/// A configuration with the source of each value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadedConfig {
+    /// The configuration.
+    pub config: Config,
+    /// The source of every value.
+    pub sources: ConfigSources,
+    /// The configuration file, if there is one.
+    pub file: Option<PathBuf>,
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Reads a file, if there is one, applies the overrides and validates the result. A
+    /// configuration without backends is valid here: see [`LoadedConfig::require_backend`].
+    pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<LoadedConfig, ConfigError> {
+        let Some(file) = file else {
+            let loaded = Self::parse("", Path::new(""), overrides)?;
+            return Ok(LoadedConfig { file: None, ..loaded });
+        };
+        Self::parse(&file::read(file)?, file, overrides)
+    }
+
+    /// Like [`Config::load`], with the content of `file` in `text`.
+    pub fn parse(
+        text: &str,
+        file: &Path,
+        overrides: Overrides,
+    ) -> Result<LoadedConfig, ConfigError> {
+        let (mut config, outline) = yaml::parse::<Self>(text, file)?;
+        let sources = overrides.apply(&mut config, outline);
+        rules::check(&config)
+            .map_err(|violation| locate_violation(&violation, &sources, text, file))?;
+        Ok(LoadedConfig { config, sources, file: Some(file.to_owned()) })
+    }
+}
+
+/// The error of a rule violation at its location: a flag, an environment variable or a position in
+/// the file.
+fn locate_violation(
+    violation: &RuleViolation,
+    sources: &ConfigSources,
+    text: &str,
+    file: &Path,
+) -> ConfigError {
+    let error = ConfigError::new(&violation.problem);
+    let set = violation.paths.iter().find(|path| sources.source_of(path) != ConfigSource::Default);
+    let Some(path) = set.or(violation.paths.first()) else { return error };
+    match sources.source_of(path) {
+        source @ (ConfigSource::Flag(_) | ConfigSource::Environment(_)) => error.at_source(source),
+        ConfigSource::File | ConfigSource::Default => match sources.outline().position(path) {
+            Some(position) => error.at(file, position, text, ExcerptRedaction::Nothing),
+            None => error,
+        },
+    }
+}
+
+// === impl LoadedConfig ===
+
+impl LoadedConfig {
+    /// Fails if the configuration has neither backends nor discovery sources.
+    pub fn require_backend(&self) -> Result<(), ConfigError> {
+        if !self.config.backends.is_empty() || !self.config.discovery.is_empty() {
+            return Ok(());
+        }
+        let error = match &self.file {
+            Some(file) => ConfigError::new("no backend is configured").in_file(file),
+            None => ConfigError::new("no backend is configured"),
+        };
+        let help = "give --backend http://HOST:PORT, set TOKENWEIR_BACKEND or add `backends` or \
+                    `discovery` to the configuration file";
+        Err(error.with_help(Some(help)))
+    }
+
+    /// Every value with its source, for `/config`. Secrets are shown as references.
+    pub fn view(&self) -> Value {
+        let values = serde_json::to_value(&self.config).unwrap_or_default();
+        let file = self.file.as_ref().map(|file| file.display().to_string());
+        json!({ "file": file, "config": self.annotate("", values) })
+    }
+
+    fn annotate(&self, path: &str, value: Value) -> Value {
+        let below =
+            |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        match value {
+            Value::Object(fields) if !fields.is_empty() => {
+                let annotate = |(key, value): (String, Value)| {
+                    let value = self.annotate(&below(&key), value);
+                    (key, value)
+                };
+                Value::Object(fields.into_iter().map(annotate).collect::<Map<_, _>>())
+            }
+            Value::Array(items) if !items.is_empty() => {
+                let items = items.into_iter().enumerate();
+                items.map(|(index, item)| self.annotate(&below(&index.to_string()), item)).collect()
+            }
+            value => json!({ "value": value, "source": self.sources.source_of(path).to_string() }),
+        }
+    }
+}

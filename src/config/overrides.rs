@@ -1,0 +1,113 @@
+//! Records the source of each value. Flags take precedence over environment variables, variables
+//! over the file, and the file over the defaults.
+
+use super::root::Config;
+use super::sections::backends::BackendConfig;
+use super::sections::settings::{LogFormat, LogLevel, UsageMode};
+use super::text::source::ConfigSource;
+use super::text::yaml::Outline;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::routing::PolicyKind;
+
+/// A value from a flag or an environment variable, with its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverrideValue<T> {
+    /// The value.
+    pub value: T,
+    /// A flag or an environment variable.
+    pub source: ConfigSource,
+}
+
+/// The values of flags and environment variables. `None`: not given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// `backends`. It replaces all `backends` of the file.
+    pub backends: Option<OverrideValue<Vec<BackendAddress>>>,
+    /// `listen`.
+    pub listen: Option<OverrideValue<SocketAddr>>,
+    /// `admin`.
+    pub admin: Option<OverrideValue<SocketAddr>>,
+    /// `routing.policy`.
+    pub policy: Option<OverrideValue<PolicyKind>>,
+    /// `usage`.
+    pub usage: Option<OverrideValue<UsageMode>>,
+    /// `drain.timeout`.
+    pub drain_timeout: Option<OverrideValue<Duration>>,
+    /// `log.level`.
+    pub log_level: Option<OverrideValue<LogLevel>>,
+    /// `log.format`.
+    pub log_format: Option<OverrideValue<LogFormat>>,
+    /// `log.access`.
+    pub access_log: Option<OverrideValue<bool>>,
+    /// `tracing.endpoint`.
+    pub otlp_endpoint: Option<OverrideValue<String>>,
+}
+
+/// The source of every value, by its path, such as `drain.timeout`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConfigSources {
+    outline: Outline,
+    overridden: Vec<(&'static str, ConfigSource)>,
+}
+
+// === impl Overrides ===
+
+impl Overrides {
+    /// Overrides values of the file and the defaults.
+    pub(super) fn apply(self, config: &mut Config, outline: Outline) -> ConfigSources {
+        let mut sources = ConfigSources { outline, overridden: Vec::new() };
+        let backends = self.backends.map(|OverrideValue { value, source }| OverrideValue {
+            value: value.into_iter().map(BackendConfig::at).collect(),
+            source,
+        });
+        sources.apply_override("backends", &mut config.backends, backends);
+        sources.apply_override("listen", &mut config.listen, self.listen);
+        sources.apply_override("admin", &mut config.admin, self.admin);
+        sources.apply_override("routing.policy", &mut config.routing.policy, self.policy);
+        sources.apply_override("usage", &mut config.usage, self.usage);
+        sources.apply_override("drain.timeout", &mut config.drain.timeout, self.drain_timeout);
+        sources.apply_override("log.level", &mut config.log.level, self.log_level);
+        sources.apply_override("log.format", &mut config.log.format, self.log_format);
+        sources.apply_override("log.access", &mut config.log.access, self.access_log);
+        let endpoint = self
+            .otlp_endpoint
+            .map(|OverrideValue { value, source }| OverrideValue { value: Some(value), source });
+        sources.apply_override("tracing.endpoint", &mut config.tracing.endpoint, endpoint);
+        sources
+    }
+}
+
+// === impl Sources ===
+
+impl ConfigSources {
+    /// The source of the value at a path.
+    pub fn source_of(&self, path: &str) -> ConfigSource {
+        let is_below = |parent: &str| {
+            let rest = path.strip_prefix(parent);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        match self.overridden.iter().find(|(parent, _)| is_below(parent)) {
+            Some((_, source)) => source.clone(),
+            None if self.outline.contains(path) => ConfigSource::File,
+            None => ConfigSource::Default,
+        }
+    }
+
+    pub(super) fn outline(&self) -> &Outline {
+        &self.outline
+    }
+
+    fn apply_override<T>(
+        &mut self,
+        path: &'static str,
+        value: &mut T,
+        given: Option<OverrideValue<T>>,
+    ) {
+        if let Some(OverrideValue { value: override_value, source }) = given {
+            *value = override_value;
+            self.overridden.push((path, source));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The configuration: all its sections.
+
+use super::sections::access::AccessConfig;
+use super::sections::backends::BackendConfig;
+use super::sections::discovery::DiscoveryConfig;
+use super::sections::limits::LimitsConfig;
+use super::sections::settings::{
+    AdmissionConfig, DEFAULT_CONTINUOUS_USAGE_RATIO, DrainConfig, LogConfig, MetricsConfig,
+    RefusalDetectionConfig, ReloadConfig, RoutingConfig, TiersConfig, TraceCaptureConfig,
+    UsageMode,
+};
+use crate::backend::health_checker;
+use crate::backend::routes::ModelConfig;
+use crate::proxy::retry;
+use crate::telemetry::otel;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use std::net::{Ipv4Addr, SocketAddr};
+use tokenweir_core::observe::{StallLimits, StreamRules};
+use tokenweir_core::record::SlowLimits;
+use tokenweir_core::resilience;
+use tokenweir_core::slo::Objective;
+use tokenweir_net::client;
+use tokenweir_net::tls::{TlsClientSettings, TlsServerSettings};
+
+/// The configuration. [`Config::load`] validates it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Address of the client listener: an IP address and a port. `0.0.0.0:8080` accepts clients
+    /// from other machines.
+    #[serde(deserialize_with = "read_socket")]
+    #[schemars(with = "String")]
+    pub listen: SocketAddr,
+    /// Whether other processes of the same user may listen on the same address (`SO_REUSEPORT`).
+    pub listen_reuse_port: bool,
+    /// Address of the admin listener, which serves metrics, health and this configuration: an IP
+    /// address and a port. Clients must not be able to reach it.
+    #[serde(deserialize_with = "read_socket")]
+    #[schemars(with = "String")]
+    pub admin: SocketAddr,
+    /// The backends. Names and addresses must be unique.
+    pub backends: Vec<BackendConfig>,
+    /// Sources that discover further backends while the gateway runs.
+    pub discovery: Vec<DiscoveryConfig>,
+    /// Model names and aliases for clients, in addition to the models that the backends list.
+    pub models: Vec<ModelConfig>,
+    /// Selection of a backend for each request.
+    pub routing: RoutingConfig,
+    /// The admission queue, in which requests wait while every backend of a model is saturated.
+    pub admission: AdmissionConfig,
+    /// Authentication and permissions of clients and operators.
+    pub access: AccessConfig,
+    /// TLS of the client listener and the admin listener.
+    pub tls: TlsServerSettings,
+    /// TLS of the connections to backends.
+    pub backend_tls: TlsClientSettings,
+    /// Limits on clients: sizes, timeouts, connections and requests.
+    pub limits: LimitsConfig,
+    /// Timeouts of requests to backends.
+    pub timeouts: client::HttpClientTimeouts,
+    /// Retries of failed requests on other backends.
+    pub retry: retry::RetrySettings,
+    /// Circuit breakers, which eject and re-admit backends.
+    pub circuit_breaker: resilience::CircuitBreakerSettings,
+    /// Scrapes and health checks of backends.
+    pub scrape: health_checker::ScrapeSettings,
+    /// Whether the gateway requests usage that clients did not request.
+    pub usage: UsageMode,
+    /// Share of streams, 0 to 1, for which the gateway requests usage in every event from vLLM
+    /// (`continuous_usage_stats`). The gateway removes it from the response. Needs `usage: inject`.
+    pub continuous_usage: f64,
+    /// Handling of streams.
+    pub streams: StreamRules,
+    /// Detection of stalled streams.
+    pub stalls: StallLimits,
+    /// Thresholds of slow requests.
+    pub slow: SlowLimits,
+    /// Detection of model refusals.
+    pub refusal_detection: RefusalDetectionConfig,
+    /// Assignment of a tier to each request.
+    pub tiers: TiersConfig,
+    /// Service level objectives. Each request counts as good or bad when it ends. Up to 20.
+    pub slos: Vec<Objective>,
+    /// Metrics and their export.
+    pub metrics: MetricsConfig,
+    /// The drain at shutdown.
+    pub drain: DrainConfig,
+    /// Reloads of the configuration without SIGHUP.
+    pub reload: ReloadConfig,
+    /// Logs.
+    pub log: LogConfig,
+    /// Monitoring of the quality of responses.
+    pub quality: crate::telemetry::quality::QualitySettings,
+    /// Export of traces.
+    pub tracing: otel::TracingConfig,
+    /// Capture of the traffic to a file, without texts of prompts and responses.
+    pub trace_capture: TraceCaptureConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 8080).into(),
+            listen_reuse_port: false,
+            admin: (Ipv4Addr::LOCALHOST, 9090).into(),
+            backends: Vec::new(),
+            discovery: Vec::new(),
+            models: Vec::new(),
+            routing: RoutingConfig::default(),
+            admission: AdmissionConfig::default(),
+            access: AccessConfig::default(),
+            tls: TlsServerSettings::default(),
+            backend_tls: TlsClientSettings::default(),
+            limits: LimitsConfig::default(),
+            timeouts: client::HttpClientTimeouts::default(),
+            retry: retry::RetrySettings::default(),
+            circuit_breaker: resilience::CircuitBreakerSettings::default(),
+            scrape: health_checker::ScrapeSettings::default(),
+            usage: UsageMode::default(),
+            continuous_usage: DEFAULT_CONTINUOUS_USAGE_RATIO,
+            streams: StreamRules::default(),
+            stalls: StallLimits::default(),
+            slow: SlowLimits::default(),
+            refusal_detection: RefusalDetectionConfig::default(),
+            tiers: TiersConfig::default(),
+            slos: Vec::new(),
+            metrics: MetricsConfig::default(),
+            drain: DrainConfig::default(),
+            reload: ReloadConfig::default(),
+            log: LogConfig::default(),
+            quality: crate::telemetry::quality::QualitySettings::default(),
+            tracing: otel::TracingConfig::default(),
+            trace_capture: TraceCaptureConfig::default(),
+        }
+    }
+}
+
+fn read_socket<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(from)?;
+    let problem =
+        || format!("`{text}` is not an IP address and a port; write 127.0.0.1:8080 or [::1]:8080");
+    text.parse().map_err(|_| D::Error::custom(problem()))
+}

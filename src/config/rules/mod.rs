@@ -1,0 +1,346 @@
+//! Validation rules that types cannot express: ranges of values and consistency between values. A
+//! violation names the value by its path, independent of its source.
+
+mod failure_handling;
+mod objectives;
+mod payload_log;
+mod quality;
+pub(super) mod tls;
+
+use super::root::Config;
+use super::sections::backends::{self, BackendConfig};
+use super::sections::settings::OtlpMetricsConfig;
+use super::sections::{access, discovery, limits};
+use super::violation::{RuleViolation, broken};
+use crate::backend::routes::ModelConfig;
+use http::{HeaderName, Uri};
+use std::time::Duration;
+use tokenweir_core::admission::DEFAULT_CLASS;
+use tokenweir_core::error::listed;
+use tokenweir_core::record::BackendId;
+
+/// Minimum of `trace_capture.max_bytes`, so that a full file contains several of the longest lines.
+const MIN_CAPTURE_BYTES: usize = 1 << 20;
+
+/// Maximum of `routing.decision_log_size`.
+const MAX_DECISION_LOG_SIZE: usize = 16_384;
+
+/// Maximum number of tiers.
+const MAX_TIERS: usize = 20;
+
+/// Maximum number of `models`.
+const MAX_MODEL_NAMES: usize = 100;
+/// Maximum length of a model name, in bytes.
+const MAX_MODEL_NAME_BYTES: usize = 256;
+
+/// Returns the first violation.
+pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
+    backends::check(&config.backends)?;
+    discovery::check(&config.discovery)?;
+    check_model_names(&config.models)?;
+    check_model_backends(config)?;
+    check_listeners_distinct(config)?;
+    check_durations(config)?;
+    check_sizes(config)?;
+    limits::check(&config.limits)?;
+    tls::check(config)?;
+    check_kv_aware_weights(config)?;
+    check_session_headers(config)?;
+    check_admission(config)?;
+    check_decision_log(config)?;
+    check_tiers(config)?;
+    check_stream_detection(config)?;
+    check_tracing(config)?;
+    check_metrics_push(&config.metrics.otlp)?;
+    check_trace_capture(config)?;
+    failure_handling::check(config)?;
+    payload_log::check(&config.log.payloads)?;
+    quality::check(&config.quality, &config.log.payloads)?;
+    access::check(&config.access)?;
+    objectives::check(config)
+}
+
+/// Checks that model names are valid metric labels and unique, and that no alias has an alias as
+/// its target.
+fn check_model_names(models: &[ModelConfig]) -> Result<(), RuleViolation> {
+    if models.len() > MAX_MODEL_NAMES {
+        let problem = "too many models: at most 100, because each adds time series";
+        return Err(broken("models", problem));
+    }
+    let is_valid = |name: &str| {
+        (1..=MAX_MODEL_NAME_BYTES).contains(&name.len()) && !name.chars().any(char::is_control)
+    };
+    for (index, model) in models.iter().enumerate() {
+        let ModelConfig { name, served_as, .. } = model;
+        let path = |key: &str| format!("models.{index}.{key}");
+        let texts = [("name", Some(name)), ("served_as", served_as.as_ref())];
+        if let Some((key, _)) =
+            texts.iter().find(|(_, text)| text.is_some_and(|text| !is_valid(text)))
+        {
+            return Err(broken(
+                &path(key),
+                "a model name has 1 to 256 bytes and no control characters",
+            ));
+        }
+        if let Some(earlier) = models.iter().take(index).position(|other| other.name == *name) {
+            let problem = format!("`{name}` is already the name of models[{earlier}]");
+            return Err(broken(&path("name"), problem));
+        }
+        let Some(target) = served_as else { continue };
+        let next =
+            models.iter().find(|other| other.name == *target).and_then(ModelConfig::alias_of);
+        if let Some(next) = next {
+            let problem = format!("`{target}` is itself an alias of `{next}`; write `{next}` here");
+            return Err(broken(&path("served_as"), problem));
+        }
+    }
+    Ok(())
+}
+
+fn check_model_backends(config: &Config) -> Result<(), RuleViolation> {
+    let ids: Vec<BackendId> = config.backends.iter().map(BackendConfig::id).collect();
+    // Without `backends`, flags or variables may give them. With discovery, others may be found.
+    let are_all_known = !ids.is_empty() && config.discovery.is_empty();
+    for (index, model) in config.models.iter().enumerate() {
+        let Some(names) = &model.backends else { continue };
+        if names.is_empty() {
+            let problem = "list at least one backend, or write null for all that serve the model";
+            return Err(broken(&format!("models.{index}.backends"), problem));
+        }
+        let is_known = |name: &String| ids.iter().any(|id| id.as_str() == name);
+        let unknown = names.iter().position(|name| are_all_known && !is_known(name));
+        if let Some(unknown) = unknown {
+            let known = listed(ids.iter());
+            let problem = format!("unknown backend `{}`; `backends` has {known}", names[unknown]);
+            return Err(broken(&format!("models.{index}.backends.{unknown}"), problem));
+        }
+    }
+    Ok(())
+}
+
+fn check_listeners_distinct(config: &Config) -> Result<(), RuleViolation> {
+    // Port 0 means any free port.
+    if config.listen != config.admin || config.listen.port() == 0 {
+        return Ok(());
+    }
+    let problem = format!("listen and admin cannot both be {}", config.admin);
+    Err(RuleViolation { paths: vec!["admin".to_owned(), "listen".to_owned()], problem })
+}
+
+fn check_durations(config: &Config) -> Result<(), RuleViolation> {
+    let positive = [
+        ("timeouts.connect", config.timeouts.connect),
+        ("timeouts.response_headers", config.timeouts.response_headers),
+        ("timeouts.idle_connection", config.timeouts.idle_connection),
+        ("scrape.min_interval", config.scrape.min_interval),
+        ("scrape.max_interval", config.scrape.max_interval),
+        ("scrape.timeout", config.scrape.timeout),
+        ("admission.max_wait", config.admission.max_wait),
+        ("stalls.min_gap", config.stalls.min_gap),
+        ("slow.ttft", config.slow.ttft),
+        ("slow.tpot", config.slow.tpot),
+        ("slow.duration", config.slow.duration),
+        ("slow.write_stall", config.slow.write_stall),
+    ];
+    if let Some((path, _)) =
+        positive.iter().find(|(_, duration)| *duration < Duration::from_millis(1))
+    {
+        return Err(broken(path, "this must be 1ms or more"));
+    }
+    if config.scrape.max_interval < config.scrape.min_interval {
+        let paths = ["scrape.max_interval", "scrape.min_interval"].map(str::to_owned);
+        let problem = "scrape.max_interval must not be less than scrape.min_interval".to_owned();
+        return Err(RuleViolation { paths: paths.into(), problem });
+    }
+    Ok(())
+}
+
+fn check_sizes(config: &Config) -> Result<(), RuleViolation> {
+    if config.scrape.max_page == 0 {
+        return Err(broken("scrape.max_page", "this must be more than 0"));
+    }
+    Ok(())
+}
+
+fn check_session_headers(config: &Config) -> Result<(), RuleViolation> {
+    let names = &config.routing.session_headers;
+    match names.iter().find(|name| name.parse::<HeaderName>().is_err()) {
+        Some(name) => {
+            Err(broken("routing.session_headers", format!("`{name}` is not a valid header name")))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_decision_log(config: &Config) -> Result<(), RuleViolation> {
+    let routing = &config.routing;
+    if routing.decision_log_size > MAX_DECISION_LOG_SIZE {
+        return Err(broken(
+            "routing.decision_log_size",
+            format!("this must be at most {MAX_DECISION_LOG_SIZE}"),
+        ));
+    }
+    for (index, kind) in routing.shadow.iter().enumerate() {
+        if routing.shadow[..index].contains(kind) {
+            let problem = format!("`{}` is listed twice: remove one", kind.name());
+            return Err(broken(&format!("routing.shadow.{index}"), problem));
+        }
+    }
+    Ok(())
+}
+
+fn check_kv_aware_weights(config: &Config) -> Result<(), RuleViolation> {
+    let kv_aware = &config.routing.kv_aware;
+    let weights = [
+        ("routing.kv_aware.pressure", kv_aware.pressure),
+        ("routing.kv_aware.charge_base", kv_aware.charge_base),
+        ("routing.kv_aware.charge_per_waiting", kv_aware.charge_per_waiting),
+        ("routing.kv_aware.charge_max", kv_aware.charge_max),
+        ("routing.kv_aware.ttft_objective_seconds", kv_aware.ttft_objective_seconds),
+        ("routing.kv_aware.cache_reuse_threshold", kv_aware.cache_reuse_threshold),
+        ("routing.kv_aware.session", kv_aware.session),
+        ("routing.kv_aware.adapter_seconds", kv_aware.adapter_seconds),
+    ];
+    let is_weight = |weight: f64| weight.is_finite() && weight >= 0.0;
+    if let Some((path, _)) = weights.iter().find(|(_, weight)| !is_weight(*weight)) {
+        return Err(broken(path, "a weight must be 0 or more"));
+    }
+    let horizon = kv_aware.horizon_seconds;
+    if !(horizon.is_finite() && horizon > 0.0) {
+        return Err(broken("routing.kv_aware.horizon_seconds", "this must be more than 0"));
+    }
+    Ok(())
+}
+
+/// Maximum of `admission.max_kv_usage`. A usage above it cannot be distinguished from a full cache.
+const MAX_KV_USAGE: f64 = 0.99;
+
+fn check_admission(config: &Config) -> Result<(), RuleViolation> {
+    let admission = &config.admission;
+    let thresholds = [
+        ("admission.max_waiting", admission.max_waiting),
+        ("admission.max_in_flight", admission.max_in_flight),
+    ];
+    if let Some((path, _)) = thresholds.iter().find(|(_, threshold)| *threshold == Some(0)) {
+        return Err(broken(path, "this must be 1 or more, or null for no threshold"));
+    }
+    if admission.max_kv_usage.is_some_and(|usage| !(0.01..=MAX_KV_USAGE).contains(&usage)) {
+        let problem = "this must be between 0.01 and 0.99, or null for no threshold";
+        return Err(broken("admission.max_kv_usage", problem));
+    }
+    let header = admission.tenant_header.as_ref();
+    if header.is_some_and(|name| name.parse::<HeaderName>().is_err()) {
+        return Err(broken("admission.tenant_header", "this is not a valid header name"));
+    }
+    for (index, class) in admission.classes.iter().enumerate() {
+        let path = format!("admission.classes.{index}");
+        if admission.classes[..index].contains(class) {
+            return Err(broken(&path, format!("`{class}` is listed twice: remove one")));
+        }
+        let tiers = &config.tiers;
+        let is_tier =
+            tiers.names.contains(class) || tiers.keys.iter().any(|key| key.tier == *class);
+        if !is_tier && class != DEFAULT_CLASS {
+            let problem = format!("`{class}` is neither a tier of `tiers` nor `{DEFAULT_CLASS}`");
+            return Err(broken(&path, problem));
+        }
+    }
+    Ok(())
+}
+
+fn check_tiers(config: &Config) -> Result<(), RuleViolation> {
+    let tiers = &config.tiers;
+    if tiers.header.as_ref().is_some_and(|name| name.parse::<HeaderName>().is_err()) {
+        return Err(broken("tiers.header", "this is not a valid header name"));
+    }
+    let keys = tiers.keys.iter().enumerate();
+    let key_tiers = keys.map(|(index, key)| (format!("tiers.keys.{index}.tier"), &key.tier));
+    let names = tiers.names.iter().enumerate();
+    let names = names.map(|(index, name)| (format!("tiers.names.{index}"), name));
+    let mut all = names.chain(key_tiers);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_label = |name: &str| (1..=32).contains(&name.len()) && name.chars().all(is_plain);
+    match all.find(|(_, name)| !is_label(name)) {
+        Some((path, _)) => {
+            Err(broken(&path, "a tier has 1 to 32 characters: letters, digits and `-_.`"))
+        }
+        None if tiers.names.len() + tiers.keys.len() > MAX_TIERS => {
+            Err(broken("tiers.names", "too many tiers: at most 20, because each adds time series"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_stream_detection(config: &Config) -> Result<(), RuleViolation> {
+    let multiplier = config.stalls.p99_multiplier;
+    if !(multiplier.is_finite() && multiplier >= 1.0) {
+        return Err(broken("stalls.p99_multiplier", "this must be 1 or more"));
+    }
+    if config.stalls.abort_after.is_some_and(|limit| limit < config.stalls.min_gap) {
+        return Err(broken("stalls.abort_after", "this must not be less than stalls.min_gap"));
+    }
+    let phrases = &config.refusal_detection.refusal_phrases;
+    match phrases.iter().position(|phrase| phrase.trim().len() < 3) {
+        Some(index) => {
+            let path = format!("refusal_detection.refusal_phrases.{index}");
+            Err(broken(&path, "a phrase has at least 3 characters"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_tracing(config: &Config) -> Result<(), RuleViolation> {
+    if config.tracing.ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
+        return Err(broken("tracing.ratio", "this must be between 0 and 1"));
+    }
+    let is_link = |url: &String| {
+        let is_web = url.starts_with("http://") || url.starts_with("https://");
+        is_web && url.contains("{trace_id}") && !url.contains('@')
+    };
+    if config.tracing.ui.as_ref().is_some_and(|url| !is_link(url)) {
+        let problem = "write an http:// or https:// URL with {trace_id} and without a password";
+        return Err(broken("tracing.ui", problem));
+    }
+    match config.tracing.endpoint.as_deref().map(check_collector_url) {
+        Some(Err(problem)) => Err(broken("tracing.endpoint", problem)),
+        _ => Ok(()),
+    }
+}
+
+fn check_metrics_push(otlp: &OtlpMetricsConfig) -> Result<(), RuleViolation> {
+    if otlp.interval.is_some_and(|interval| interval < Duration::from_secs(1)) {
+        return Err(broken("metrics.otlp.interval", "this must be 1s or more"));
+    }
+    match otlp.endpoint.as_deref().map(check_collector_url) {
+        Some(Err(problem)) => Err(broken("metrics.otlp.endpoint", problem)),
+        _ => Ok(()),
+    }
+}
+
+fn check_trace_capture(config: &Config) -> Result<(), RuleViolation> {
+    let capture = &config.trace_capture;
+    if !(capture.sample > 0.0 && capture.sample <= 1.0) {
+        return Err(broken("trace_capture.sample", "this must be more than 0 and at most 1"));
+    }
+    if capture.max_bytes < MIN_CAPTURE_BYTES {
+        return Err(broken("trace_capture.max_bytes", "this must be 1MiB or more"));
+    }
+    if capture.file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
+        return Err(broken("trace_capture.file", "write the path of a file, or null"));
+    }
+    Ok(())
+}
+
+fn check_collector_url(endpoint: &str) -> Result<(), &'static str> {
+    const NOT_URL: &str = "this is not a URL; write http://host:4317";
+    let uri: Uri = endpoint.parse().map_err(|_| NOT_URL)?;
+    let authority = uri.authority().ok_or(NOT_URL)?;
+    if authority.as_str().contains('@') {
+        return Err("remove the user name and password, because the URL is shown: use \
+             OTEL_EXPORTER_OTLP_HEADERS");
+    }
+    match uri.scheme_str() {
+        None | Some("http" | "https") => Ok(()),
+        Some(_) => Err("collectors need http:// or https://"),
+    }
+}

@@ -1,0 +1,62 @@
+//! Validation of `slos` and `metrics.buckets`.
+
+use crate::config::root::Config;
+use crate::config::violation::{RuleViolation, broken};
+use crate::telemetry::metrics_registry::buckets::{
+    BucketOverrides, BucketOverridesError, histograms,
+};
+use tokenweir_core::error::listed;
+use tokenweir_core::slo::Objective;
+
+/// Maximum number of objectives.
+const MAX_OBJECTIVES: usize = 20;
+
+/// Returns the first violation.
+pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
+    if config.slos.len() > MAX_OBJECTIVES {
+        let problem = "too many objectives: at most 20, because each adds time series";
+        return Err(broken("slos", problem));
+    }
+    for (index, slo) in config.slos.iter().enumerate() {
+        let path = |key: &str| format!("slos.{index}.{key}");
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if !(1..=32).contains(&slo.name.len()) || !slo.name.chars().all(is_plain) {
+            let problem = "a name has 1 to 32 characters: letters, digits and `-_.`";
+            return Err(broken(&path("name"), problem));
+        }
+        let is_same = |other: &Objective| other.name == slo.name;
+        if let Some(earlier) = config.slos[..index].iter().position(is_same) {
+            let problem = format!("`{}` is already the name of slos[{earlier}]", slo.name);
+            return Err(broken(&path("name"), problem));
+        }
+        let tiers = &config.tiers;
+        let names = || tiers.names.iter().chain(tiers.keys.iter().map(|key| &key.tier));
+        if let Some(tier) = slo.tier.as_ref().filter(|tier| names().all(|name| name != *tier)) {
+            let known: Vec<&String> = names().collect();
+            let problem = match known.len() {
+                0 => format!("unknown tier `{tier}`: `tiers` has no tiers"),
+                _ => format!("unknown tier `{tier}`: `tiers` has {}", listed(known.into_iter())),
+            };
+            return Err(broken(&path("tier"), problem));
+        }
+    }
+    let buckets = BucketOverrides::new(&config.metrics.buckets, &config.slos);
+    buckets.map(|_| ()).map_err(|error| bucket_violation(&error))
+}
+
+fn bucket_violation(error: &BucketOverridesError) -> RuleViolation {
+    let path = |metric: &str| format!("metrics.buckets.{metric}");
+    match error {
+        BucketOverridesError::Unknown(metric) => {
+            let similarity = |name: &&str| strsim::jaro_winkler(metric, name);
+            let nearest = histograms().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+            let problem = format!("{error}; did you mean `{}`?", nearest.unwrap_or_default());
+            broken(&path(metric), problem)
+        }
+        BucketOverridesError::InvalidBounds(metric) => broken(&path(metric), error.to_string()),
+        BucketOverridesError::TooManyBounds { metric, .. } => RuleViolation {
+            paths: vec![path(metric), "slos".to_owned()],
+            problem: format!("`{metric}`: {error}"),
+        },
+    }
+}

@@ -1,0 +1,108 @@
+//! Validation of `quality`.
+
+use super::payload_log::{MIN_FILE_BYTES, MIN_LINES_PER_FILE, is_http};
+use crate::config::violation::{RuleViolation, broken};
+use crate::telemetry::payload_log;
+use crate::telemetry::quality::QualitySettings;
+use std::time::Duration;
+
+/// Maximum share of requests.
+const MAX_SAMPLE_RATIO: f64 = 0.05;
+
+/// Maximum timeout of a judge.
+const MAX_JUDGE_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Returns the first violation. `payloads` has the redaction that also applies to quality samples.
+pub(super) fn check(
+    quality: &QualitySettings,
+    payloads: &payload_log::PayloadLogSettings,
+) -> Result<(), RuleViolation> {
+    let fail = |key: &str, problem: &str| Err(broken(&format!("quality.{key}"), problem));
+    if !(0.0..=MAX_SAMPLE_RATIO).contains(&quality.sample) {
+        return fail("sample", "this must be between 0 and 0.05, which is 5 % of all requests");
+    }
+    if quality.file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
+        return fail("file", "write the path of a file, or null");
+    }
+    if quality.file.is_some() && quality.file == payloads.file {
+        return fail("file", "log.payloads.file is the same file: write another path");
+    }
+    // A line contains a prompt, a response and their metadata.
+    if quality.max_file_bytes < MIN_FILE_BYTES.max(MIN_LINES_PER_FILE * payloads.max_bytes) {
+        return fail(
+            "max_file_bytes",
+            "this must be at least 1MiB and at least 32 times log.payloads.max_bytes",
+        );
+    }
+    if quality.judge.as_ref().is_some_and(|url| !is_http(url)) {
+        return fail("judge", "write http://host:port/path, without a user name");
+    }
+    if quality.judge_timeout.is_zero() || quality.judge_timeout > MAX_JUDGE_TIMEOUT {
+        return fail("judge_timeout", "this must be more than 0s and at most 2m");
+    }
+    if quality.window.is_zero() {
+        return fail("window", "this must be more than 0s");
+    }
+    if quality.baseline_window <= quality.window {
+        return fail("baseline_window", "this must be longer than quality.window");
+    }
+    let is_redacted =
+        !payloads.redact.is_empty() || payloads.command.is_some() || payloads.url.is_some();
+    if quality.share() > 0.0 && !is_redacted {
+        return Err(broken(
+            "log.payloads.redact",
+            "quality samples need redaction: set redact, command or url of log.payloads",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Overrides};
+    use std::path::Path;
+
+    /// The problem of this configuration, if it is invalid.
+    fn problem(quality: &str, log: &str) -> Option<String> {
+        let text = format!("quality: {{ {quality} }}\nlog: {{ payloads: {{ {log} }} }}\n");
+        let loaded = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
+        let text = loaded.err()?.to_string();
+        text.lines().next().and_then(|line| line.splitn(4, ':').nth(3)).map(str::to_owned)
+    }
+
+    #[test]
+    fn invalid_quality_settings_are_reported() {
+        const SAMPLE: &str = " this must be between 0 and 0.05, which is 5 % of all requests";
+        assert_eq!(problem("", ""), None);
+        let whole = "enabled: true, sample: 0.05, file: a, judge: 'http://judge:1/score'";
+        assert_eq!(problem(whole, ""), None);
+        assert_eq!(problem("enabled: true, sample: 0, window: 1m, baseline_window: 2m", ""), None);
+        for (quality, log, expected) in [
+            ("sample: 0.06", "", SAMPLE),
+            ("sample: 2", "", SAMPLE),
+            ("sample: -0.01", "", SAMPLE),
+            ("sample: .nan", "", SAMPLE),
+            ("file: ''", "", " write the path of a file, or null"),
+            ("file: a", "file: a", " log.payloads.file is the same file: write another path"),
+            ("judge: 'https://a'", "", " write http://host:port/path, without a user name"),
+            ("judge: 'http://u:p@a'", "", " write http://host:port/path, without a user name"),
+            ("judge_timeout: 3m", "", " this must be more than 0s and at most 2m"),
+            ("window: 0s", "", " this must be more than 0s"),
+            ("window: 2day", "", " this must be longer than quality.window"),
+            (
+                "max_file_bytes: 1KiB",
+                "",
+                " this must be at least 1MiB and at least 32 times log.payloads.max_bytes",
+            ),
+            (
+                "enabled: true, judge: 'http://a'",
+                "redact: []",
+                " quality samples need redaction: set redact, command or url of log.payloads",
+            ),
+        ] {
+            assert_eq!(problem(quality, log).as_deref(), Some(expected), "{quality} {log}");
+        }
+        assert_eq!(problem("enabled: true", "redact: []"), None, "no destination gets any text");
+        assert_eq!(problem("enabled: true, file: a", "redact: [], command: [/bin/redact]"), None);
+    }
+}

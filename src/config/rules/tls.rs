@@ -1,0 +1,118 @@
+//! Validation of `tls`, `backend_tls` and `backends[].tls`.
+
+use crate::config::root::Config;
+use crate::config::violation::{RuleViolation, broken};
+use tokenweir_net::tls::{Acceptor, Alpn, TlsClientContext, TlsClientSettings};
+
+/// Returns the first violation.
+pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
+    let tls = &config.tls;
+    match (&tls.cert, &tls.key) {
+        (Some(_), None) => return Err(broken("tls.cert", "the certificate needs its `key`")),
+        (None, Some(_)) => return Err(broken("tls.key", "the key needs its certificate: `cert`")),
+        (None, None) if tls.client_ca.is_some() => {
+            return Err(broken("tls.client_ca", "TLS is off: set `cert` and `key` to enable it"));
+        }
+        (None, None) if tls.admin => {
+            return Err(broken("tls.admin", "TLS is off: set `cert` and `key` to enable it"));
+        }
+        _ => {}
+    }
+    check_client_certificate("backend_tls", &config.backend_tls)?;
+    for (index, backend) in config.backends.iter().enumerate() {
+        let Some(tls) = &backend.tls else { continue };
+        let path = format!("backends.{index}.tls");
+        if !backend.url.is_https() {
+            return Err(broken(&path, format!("{} does not use TLS; write https://", backend.url)));
+        }
+        check_client_certificate(&path, tls)?;
+    }
+    Ok(())
+}
+
+fn check_client_certificate(path: &str, tls: &TlsClientSettings) -> Result<(), RuleViolation> {
+    let at = |key: &str| format!("{path}.{key}");
+    match (&tls.client_cert, &tls.client_key) {
+        (Some(_), None) => {
+            return Err(broken(&at("client_cert"), "the certificate needs its `client_key`"));
+        }
+        (None, Some(_)) => {
+            return Err(broken(&at("client_key"), "the key needs its certificate: `client_cert`"));
+        }
+        _ => {}
+    }
+    match tls.server_name.as_ref().map(|name| (name, tokenweir_net::tls::is_server_name(name))) {
+        Some((name, false)) => {
+            Err(broken(&at("server_name"), format!("`{name}` is not a valid server name")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Problems with TLS files on this machine. They are not errors, because the files may exist on the
+/// machine where the gateway runs.
+pub(crate) fn notes(config: &Config) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut note = |path: &str, error: Option<tokenweir_net::tls::TlsError>| {
+        notes.extend(error.map(|error| format!("{path}: {error}")));
+    };
+    note("tls", Acceptor::for_client_listener(&config.tls).err());
+    note("backend_tls", TlsClientContext::new(&config.backend_tls, Alpn::Http1).err());
+    for backend in &config.backends {
+        let tls = backend.tls.as_ref();
+        let error = tls.and_then(|tls| TlsClientContext::new(tls, Alpn::Http1).err());
+        note(&format!("tls of backend {}", backend.id()), error);
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Overrides, check};
+    use std::path::Path;
+
+    fn problem(text: &str) -> Option<String> {
+        let parsed = Config::parse(text, Path::new("gateway.yaml"), Overrides::default());
+        parsed.err().map(|error| error.problem().to_owned())
+    }
+
+    #[test]
+    fn incomplete_tls_settings_are_rejected() {
+        for (text, wanted) in [
+            ("tls: { cert: a.pem }", "needs its `key`"),
+            ("tls: { key: a.pem }", "needs its certificate"),
+            ("tls: { client_ca: a.pem }", "TLS is off"),
+            ("tls: { admin: true }", "TLS is off"),
+            ("backend_tls: { client_cert: a.pem }", "needs its `client_key`"),
+            ("backend_tls: { client_key: a.pem }", "needs its certificate"),
+            ("backend_tls: { server_name: 'a b' }", "`a b` is not a valid server name"),
+            ("backends: [{ url: 'http://a:1', tls: { ca: a.pem } }]", "write https://"),
+            ("limits: { keep_alive: 0s }", "1ms or more"),
+            ("limits: { connections: 0 }", "more than 0"),
+            ("limits: { streams_per_connection: 0 }", "more than 0"),
+            ("limits: { memory: 1MiB }", "64MiB or more"),
+            ("limits: { header: 1KiB }", "8KiB or more"),
+        ] {
+            let problem = problem(text).unwrap_or_default();
+            assert!(problem.contains(wanted), "{text}: {problem}");
+        }
+        let whole = "tls: { cert: a.pem, key: b.pem, client_ca: c.pem, admin: true }\n\
+                     backend_tls: { ca: a.pem, client_cert: b.pem, client_key: c.pem }\n\
+                     backends: [{ url: 'https://a', tls: { ca: d.pem, server_name: 10.0.0.1 } }]\n\
+                     limits: { memory: 4GiB, connections: 9 }";
+        assert_eq!(problem(whole), None);
+    }
+
+    #[test]
+    fn missing_tls_files_are_noted() {
+        let file = std::env::temp_dir().join(format!("tokenweir-tls-{}.yaml", std::process::id()));
+        let text = "backends: [{ url: 'https://a', name: a, tls: { ca: /absent/ca.pem } }]\n\
+                    tls: { cert: /absent/cert.pem, key: /absent/key.pem }\n";
+        std::fs::write(&file, text).unwrap();
+        let check = check(&file, |_| None);
+        std::fs::remove_file(&file).unwrap();
+        let text = check.to_string();
+        assert!(text.contains("note: tls: /absent/cert.pem cannot be read"), "{text}");
+        assert!(text.contains("note: tls of backend a: /absent/ca.pem cannot be read"), "{text}");
+    }
+}

@@ -1,0 +1,78 @@
+//! The configuration of access control. Tenants and keys are in a separate file so that it can be a
+//! Kubernetes Secret and can change without the configuration.
+
+use super::secret::Secret;
+use crate::config::violation::{RuleViolation, broken};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tokenweir_core::access::cors;
+use tokenweir_core::openai::engine_control::Permission;
+
+/// Authentication and permissions of clients and operators.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccessConfig {
+    /// File of tenants and keys. `None`: clients need no key.
+    pub keys_file: Option<PathBuf>,
+    /// CORS: the origins of web pages that may read responses.
+    pub cors: cors::CorsSettings,
+    /// Host names, besides `localhost` and IP addresses, that the admin listener accepts in the
+    /// `Host` header of requests while it has no token.
+    pub admin_hosts: Vec<String>,
+    /// Token that requests to the admin listener need. `None`: no token.
+    pub admin_token: Option<Secret>,
+    /// Whether `/metrics` needs no token although `admin_token` is set.
+    pub unauthenticated_metrics: bool,
+    /// Engine-control fields that every client may use, such as `kv_transfer`. Tenants and models
+    /// have their own lists. A field is allowed if one of the lists has it: see docs/operate/security.md.
+    pub allow: Vec<Permission>,
+    /// Isolation of the engines' prefix caches between tenants.
+    pub cache_salt: CacheSaltConfig,
+}
+
+/// Isolation of the engines' prefix caches between tenants.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CacheSaltConfig {
+    /// Source of the `cache_salt` of each request, combined with the client's own salt. Tenants
+    /// come from `access.keys_file`. `None`: the gateway forwards the client's own salt, if any.
+    pub derive: Option<SaltSource>,
+    /// Secret that makes the salts unpredictable. All gateways of a fleet need the same. `None`: no
+    /// secret.
+    pub secret: Option<Secret>,
+}
+
+/// Source of a derived `cache_salt`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SaltSource {
+    /// The tenant: tenants do not share cached prefixes.
+    Tenant,
+}
+
+/// Returns the first violation.
+pub(crate) fn check(access: &AccessConfig) -> Result<(), RuleViolation> {
+    if access.keys_file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
+        return Err(broken("access.keys_file", "write the path of a file, or null"));
+    }
+    if access.cache_salt.derive.is_some() && access.keys_file.is_none() {
+        let problem = "salts are derived from tenants, which need access.keys_file: set it";
+        return Err(broken("access.cache_salt.derive", problem));
+    }
+    let is_name = |name: &String| {
+        !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+    };
+    if let Some(index) = access.admin_hosts.iter().position(|name| !is_name(name)) {
+        let problem = "write a host name without a scheme and port, such as gateway.example.com";
+        return Err(broken(&format!("access.admin_hosts.{index}"), problem));
+    }
+    match access.cors.stray() {
+        Some(index) => {
+            let problem = "write `*` or an origin as browsers send it, such as https://example.com";
+            Err(broken(&format!("access.cors.origins.{index}"), problem))
+        }
+        None => Ok(()),
+    }
+}

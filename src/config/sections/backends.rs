@@ -1,0 +1,142 @@
+//! The configuration of backends.
+
+use super::secret::Secret;
+use super::settings::UsageMode;
+use crate::config::violation::{RuleViolation, broken};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use tokenweir_core::address::{BackendAddress, BackendAddressError};
+use tokenweir_core::record::BackendId;
+use tokenweir_net::tls::TlsClientSettings;
+
+/// A backend.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BackendConfig {
+    /// URL of the backend: scheme, host and port, without a path.
+    #[serde(serialize_with = "write_address", deserialize_with = "read_address")]
+    #[schemars(with = "String")]
+    pub url: BackendAddress,
+    /// Name of the backend in metrics, traces and logs. `None`: host and port of the URL.
+    #[serde(default, deserialize_with = "read_name")]
+    pub name: Option<String>,
+    /// Token that the gateway sends to the backend instead of the client's token. `None`: the
+    /// gateway forwards the client's token.
+    #[serde(default)]
+    pub api_key: Option<Secret>,
+    /// Whether the gateway requests usage that clients did not request. `None`: the global `usage`.
+    #[serde(default)]
+    pub usage: Option<UsageMode>,
+    /// Share of streams, 0 to 1, for which the gateway requests usage in every event. `None`: the
+    /// global `continuous_usage`.
+    #[serde(default, deserialize_with = "read_share")]
+    pub continuous_usage: Option<f64>,
+    /// TLS of the connections to the backend. `None`: `backend_tls`.
+    #[serde(default)]
+    pub tls: Option<TlsClientSettings>,
+    /// Share of the requests relative to other backends, 0 to 1000000. 0: no new requests.
+    #[serde(default = "default_weight")]
+    pub weight: u32,
+}
+
+/// Maximum weight of a backend.
+const MAX_WEIGHT: u32 = 1_000_000;
+
+/// Maximum length of a name, in bytes.
+const MAX_NAME_BYTES: usize = 64;
+
+impl BackendConfig {
+    /// A backend with this URL and default settings.
+    pub fn at(url: BackendAddress) -> Self {
+        Self {
+            url,
+            name: None,
+            api_key: None,
+            usage: None,
+            continuous_usage: None,
+            tls: None,
+            weight: default_weight(),
+        }
+    }
+
+    /// The configured name, or the host and port.
+    pub fn id(&self) -> BackendId {
+        self.name.as_deref().map_or_else(|| self.url.default_id(), BackendId::new)
+    }
+}
+
+/// Checks that names and addresses are unique and that no weight is too large.
+pub(crate) fn check(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
+    check_backends_distinct(backends)?;
+    match backends.iter().position(|backend| is_weight_too_large(backend.weight)) {
+        Some(index) => {
+            let problem = format!("a weight is at most {MAX_WEIGHT}");
+            Err(broken(&format!("backends.{index}.weight"), problem))
+        }
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn is_weight_too_large(weight: u32) -> bool {
+    weight > MAX_WEIGHT
+}
+
+fn check_backends_distinct(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
+    for (index, backend) in backends.iter().enumerate() {
+        for (earlier_index, earlier) in backends.iter().take(index).enumerate() {
+            let earlier_entry = format!("backends[{earlier_index}]");
+            if is_same_endpoint(&earlier.url, &backend.url) {
+                let problem = format!("{} is already the url of {earlier_entry}", backend.url);
+                return Err(broken(&format!("backends.{index}.url"), problem));
+            }
+            if earlier.id() == backend.id() {
+                let problem = format!("`{}` is already the name of {earlier_entry}", backend.id());
+                let paths = [index, earlier_index].map(|index| format!("backends.{index}.name"));
+                return Err(RuleViolation { paths: paths.into(), problem });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether two URLs have the same host and port, such as `http://vllm` and `http://VLLM:80`.
+fn is_same_endpoint(a: &BackendAddress, b: &BackendAddress) -> bool {
+    let ((a_host, a_port), (b_host, b_port)) = (a.host_and_port(), b.host_and_port());
+    a_port == b_port && a_host.eq_ignore_ascii_case(&b_host)
+}
+
+fn default_weight() -> u32 {
+    1
+}
+
+fn write_address<S: Serializer>(address: &BackendAddress, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(address)
+}
+
+fn read_address<'de, D: Deserializer<'de>>(from: D) -> Result<BackendAddress, D::Error> {
+    let url = String::deserialize(from)?;
+    BackendAddress::parse(&url).map_err(|error| match error {
+        // Other error messages quote the URL, which may contain a password here.
+        _ if url.contains('@') => D::Error::custom(BackendAddressError::Credentials),
+        error => D::Error::custom(error),
+    })
+}
+
+/// Names are metric labels: short, and without characters that need escapes.
+fn read_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let Some(name) = Option::<String>::deserialize(from)? else { return Ok(None) };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/".contains(c);
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(is_plain) {
+        let problem = "a name has 1 to 64 characters: letters, digits and `-_.:/`";
+        return Err(D::Error::custom(problem));
+    }
+    Ok(Some(name))
+}
+
+pub(crate) fn read_share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    let share = Option::<f64>::deserialize(from)?;
+    if share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
+        return Err(D::Error::custom("this must be between 0 and 1"));
+    }
+    Ok(share)
+}

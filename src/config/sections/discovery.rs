@@ -1,0 +1,165 @@
+//! The configuration of discovery sources.
+
+use super::backends::{self, BackendConfig};
+use super::kubernetes::KubernetesConfig;
+use super::secret::Secret;
+use super::settings::UsageMode;
+use crate::config::violation::{RuleViolation, broken};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+use tokenweir_core::units;
+
+/// A discovery source. It has exactly one of `file`, `dns`, `srv` and `kubernetes`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiscoveryConfig {
+    /// File with a list like `backends`, in YAML or JSON. The gateway polls it every second.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
+    /// DNS name. Each of its A records, or else of its AAAA records, is a backend. Needs `port`.
+    #[serde(default)]
+    pub dns: Option<String>,
+    /// DNS name whose SRV records are the hosts and ports of backends.
+    #[serde(default)]
+    pub srv: Option<String>,
+    /// Kubernetes Service whose pods are backends. Needs a build with the `kubernetes` feature.
+    #[serde(default)]
+    pub kubernetes: Option<KubernetesConfig>,
+    /// Port of the backends of `dns`.
+    #[serde(default)]
+    pub port: Option<u16>,
+    /// Interval between two DNS queries, at least 1s.
+    #[serde(default = "default_interval", with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub interval: Duration,
+    /// Default `api_key` of the discovered backends.
+    #[serde(default)]
+    pub api_key: Option<Secret>,
+    /// Default `usage` of the discovered backends.
+    #[serde(default)]
+    pub usage: Option<UsageMode>,
+    /// Default `continuous_usage` of the discovered backends.
+    #[serde(default, deserialize_with = "backends::read_share")]
+    pub continuous_usage: Option<f64>,
+    /// `weight` of the discovered backends. Not for `file`, whose entries have their own weights.
+    #[serde(default)]
+    pub weight: Option<u32>,
+}
+
+fn default_interval() -> Duration {
+    Duration::from_secs(5)
+}
+
+// === impl Discovery ===
+
+impl DiscoveryConfig {
+    /// Applies the defaults of the source to a discovered backend.
+    pub fn apply_defaults(&self, backend: BackendConfig) -> BackendConfig {
+        BackendConfig {
+            api_key: backend.api_key.or_else(|| self.api_key.clone()),
+            usage: backend.usage.or(self.usage),
+            continuous_usage: backend.continuous_usage.or(self.continuous_usage),
+            weight: self.weight.unwrap_or(backend.weight),
+            ..backend
+        }
+    }
+}
+
+/// Returns the first violation.
+pub(crate) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
+    for (index, source) in sources.iter().enumerate() {
+        let fail = |key: &str, problem: &str| {
+            Err(broken(&format!("discovery.{index}{key}"), problem.to_owned()))
+        };
+        let dns_targets = [&source.dns, &source.srv].into_iter().flatten().count();
+        let others = [source.file.is_some(), source.kubernetes.is_some()];
+        match dns_targets + others.into_iter().filter(|is_set| *is_set).count() {
+            0 => return fail("", "a source needs one of `file`, `dns`, `srv` and `kubernetes`"),
+            1 => {}
+            _ => {
+                return fail("", "a source has only one of `file`, `dns`, `srv` and `kubernetes`");
+            }
+        }
+        if let Some((key, problem)) = source.kubernetes.as_ref().and_then(KubernetesConfig::problem)
+        {
+            return fail(&format!(".kubernetes{key}"), problem);
+        }
+        match (&source.dns, source.port) {
+            (Some(_), None) => return fail("", "`dns` needs `port`: DNS addresses have none"),
+            (None, Some(_)) => return fail(".port", "only `dns` has a port: remove this key"),
+            _ => {}
+        }
+        if source.interval < Duration::from_secs(1) {
+            return fail(".interval", "this must be 1s or more");
+        }
+        if source.weight.is_some_and(backends::is_weight_too_large) {
+            return fail(".weight", "a weight is at most 1000000");
+        }
+        if source.weight.is_some() && source.file.is_some() {
+            return fail(".weight", "not with `file`: write the weights into the file's entries");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Overrides};
+    use std::path::Path;
+
+    fn problem(source: &str) -> String {
+        let text = format!("discovery: [{{ {source} }}]\n");
+        let parsed = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
+        parsed.err().map(|error| error.problem().to_owned()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_source_has_exactly_one_target_and_all_required_keys() {
+        for (source, expected) in [
+            ("dns: vllm.example, port: 8000, interval: 1s, weight: 2, usage: passive", ""),
+            ("srv: _http._tcp.vllm.example", ""),
+            ("file: backends.yaml, api_key: { env: KEY }", ""),
+            ("interval: 5s", "a source needs one of `file`, `dns`, `srv` and `kubernetes`"),
+            ("dns: a, srv: b", "a source has only one of `file`, `dns`, `srv` and `kubernetes`"),
+            ("dns: a", "`dns` needs `port`: DNS addresses have none"),
+            ("srv: a, port: 1", "only `dns` has a port: remove this key"),
+            ("srv: a, interval: 10ms", "this must be 1s or more"),
+            ("file: a, weight: 2", "not with `file`: write the weights into the file's entries"),
+        ] {
+            assert_eq!(problem(source), expected, "{source}");
+        }
+    }
+
+    #[cfg(not(feature = "kubernetes"))]
+    #[test]
+    fn a_build_without_kubernetes_reports_the_required_feature() {
+        let problem = problem("kubernetes: { service: vllm }");
+        assert!(problem.contains("`cargo build --features kubernetes`"), "{problem}");
+    }
+
+    #[cfg(feature = "kubernetes")]
+    #[test]
+    fn kubernetes_names_are_validated() {
+        const NAME: &str = "a name has 1 to 63 characters: lowercase letters, digits and `-`";
+        for (source, expected) in [
+            ("service: vllm", ""),
+            ("service: vllm, namespace: ai, port: http, url: 'http://127.0.0.1:8001'", ""),
+            ("service: vllm, port: 8000", ""),
+            ("service: vLLM", NAME),
+            ("service: vllm, namespace: 'a/b'", NAME),
+            ("service: vllm, port: ''", NAME),
+            ("service: vllm, port: 0", "a port is 1 to 65535"),
+            (
+                "service: vllm, url: 'http://me:key@a'",
+                "write http://HOST:PORT or https://HOST:PORT",
+            ),
+            ("service: vllm, url: '127.0.0.1:8001'", "write http://HOST:PORT or https://HOST:PORT"),
+        ] {
+            assert_eq!(problem(&format!("kubernetes: {{ {source} }}")), expected, "{source}");
+        }
+        let problem = problem("kubernetes: { service: vllm, port: 70000 }");
+        assert!(problem.contains("a port is a number from 1 to 65535"), "{problem}");
+    }
+}

@@ -1,0 +1,82 @@
+//! The configuration of a Kubernetes Service as a discovery source.
+
+use http::Uri;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A Kubernetes Service whose pods are backends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KubernetesConfig {
+    /// Name of the Service.
+    pub service: String,
+    /// Namespace of the Service. `None`: the namespace of the gateway.
+    #[serde(default)]
+    pub namespace: Option<String>,
+    /// Port of the pods: a number, or its name in the Service. `None`: the only port of the
+    /// Service.
+    #[serde(default)]
+    pub port: Option<PodPort>,
+    /// URL of the API server, without credentials. `None`: the API server of the cluster, or of
+    /// `KUBECONFIG`.
+    #[serde(default)]
+    pub url: Option<String>,
+}
+
+/// The port of pods.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "a port is a number from 1 to 65535, or its name in the Service")]
+pub enum PodPort {
+    /// The port number.
+    Number(u16),
+    /// The name of the port in the Service.
+    Name(String),
+}
+
+/// Maximum length of the name of a Service, a namespace or a port, in bytes.
+const MAX_LABEL_BYTES: usize = 63;
+
+// === impl Kubernetes ===
+
+impl KubernetesConfig {
+    /// The first invalid key, as a suffix of the path, and its problem. The key is empty if this
+    /// build does not support `KubernetesConfig`.
+    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
+        const NAME: &str = "a name has 1 to 63 characters: lowercase letters, digits and `-`";
+        if !cfg!(feature = "kubernetes") {
+            return Some((
+                "",
+                "this program was built without Kubernetes: use the container image, or build \
+                 with `cargo build --features kubernetes`",
+            ));
+        }
+        let is_invalid = |name: Option<&str>| name.is_some_and(|name| !is_dns_label(name));
+        if is_invalid(Some(&self.service)) {
+            return Some((".service", NAME));
+        }
+        if is_invalid(self.namespace.as_deref()) {
+            return Some((".namespace", NAME));
+        }
+        match &self.port {
+            Some(PodPort::Number(0)) => return Some((".port", "a port is 1 to 65535")),
+            Some(PodPort::Name(name)) if !is_dns_label(name) => return Some((".port", NAME)),
+            _ => {}
+        }
+        let is_url = self.server().is_some() == self.url.is_some();
+        (!is_url).then_some((".url", "write http://HOST:PORT or https://HOST:PORT"))
+    }
+
+    /// The configured API server. `None`: the default one, or `url` is invalid.
+    pub fn server(&self) -> Option<Uri> {
+        let url: Uri = self.url.as_deref()?.parse().ok()?;
+        let is_http = matches!(url.scheme_str(), Some("http" | "https"));
+        // Credentials are invalid here, because `/config` would show them.
+        let has_user = url.authority().is_none_or(|authority| authority.as_str().contains('@'));
+        Some(url).filter(|_| is_http && !has_user)
+    }
+}
+
+fn is_dns_label(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=MAX_LABEL_BYTES).contains(&name.len()) && name.chars().all(is_plain)
+}

@@ -1,0 +1,147 @@
+//! The configuration of limits on clients. The gateway rejects a request over a limit before it
+//! reaches a backend.
+
+use crate::config::violation::{RuleViolation, broken};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokenweir_core::units;
+
+/// Limits on clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Maximum size of a request body, in bytes.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
+    pub body: usize,
+    /// Memory for the bodies of all requests together. `None`: a quarter of the memory that the
+    /// process may use, and at least twice `body`.
+    #[serde(with = "units::optional_bytes")]
+    #[schemars(with = "Option<units::schema::Size>")]
+    pub body_memory: Option<usize>,
+    /// Maximum size of the request line and the headers together, in bytes.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
+    pub header: usize,
+    /// Maximum number of headers.
+    pub headers_count: usize,
+    /// Timeout for the request line and the headers.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub header_timeout: Duration,
+    /// Maximum time between two chunks of a request body.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub body_idle_timeout: Duration,
+    /// Maximum time in which a client does not read any byte of its response.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub write_timeout: Duration,
+    /// Maximum idle time of a client connection between two requests.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub keep_alive: Duration,
+    /// Maximum number of client connections. `None`: as many as the limit of open files allows.
+    pub connections: Option<usize>,
+    /// Maximum number of connections per client address. `None`: no limit.
+    pub connections_per_client: Option<u32>,
+    /// Maximum number of concurrent streams per HTTP/2 connection.
+    pub streams_per_connection: u32,
+    /// Maximum number of requests in flight. `None`: as many as the limit of open files allows.
+    pub requests_in_flight: Option<usize>,
+    /// Maximum number of requests in flight per client address. `None`: no limit.
+    pub requests_per_client: Option<u32>,
+    /// Memory of the process above which the gateway rejects new requests. `None`: no limit.
+    #[serde(with = "units::optional_bytes")]
+    #[schemars(with = "Option<units::schema::Size>")]
+    pub memory: Option<usize>,
+}
+
+/// Minimum of `header`: the smallest buffer that the HTTP server supports, in bytes.
+const MIN_HEADER_BYTES: usize = 8 << 10;
+/// Minimum of `memory`: below it the gateway would reject every request.
+const MIN_MEMORY_LIMIT_BYTES: usize = 64 << 20;
+
+/// The body memory must hold one body twice, because an edited body is held twice.
+const MIN_BUFFERED_BODIES: usize = 2;
+/// Bodies get one in this number of the bytes that the process may use.
+const BODY_MEMORY_DIVISOR: usize = 4;
+/// The body memory if the memory limit of the process is unknown.
+const DEFAULT_BODY_MEMORY_BYTES: usize = 1 << 30;
+
+impl LimitsConfig {
+    /// The memory for all bodies, if the process may use `available_bytes`.
+    pub fn body_memory(&self, available_bytes: Option<usize>) -> usize {
+        let default_bytes = available_bytes
+            .map_or(DEFAULT_BODY_MEMORY_BYTES, |available| available / BODY_MEMORY_DIVISOR);
+        let min_bytes = self.body.saturating_mul(MIN_BUFFERED_BODIES);
+        self.body_memory.unwrap_or_else(|| default_bytes.max(min_bytes))
+    }
+}
+
+impl Default for LimitsConfig {
+    /// Bodies up to 64 MiB, heads up to 64 KiB with 100 headers. Timeouts: 10 s for a head, 30 s
+    /// between chunks of a body, 1 min for writes, 75 s between requests. Connections and requests
+    /// as the limit of open files allows.
+    fn default() -> Self {
+        Self {
+            body: 64 << 20,
+            body_memory: None,
+            header: 64 << 10,
+            headers_count: 100,
+            header_timeout: Duration::from_secs(10),
+            body_idle_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_mins(1),
+            keep_alive: Duration::from_secs(75),
+            connections: None,
+            connections_per_client: None,
+            streams_per_connection: 200,
+            requests_in_flight: None,
+            requests_per_client: None,
+            memory: None,
+        }
+    }
+}
+
+/// Returns the first violation.
+pub(crate) fn check(limits: &LimitsConfig) -> Result<(), RuleViolation> {
+    if limits.header < MIN_HEADER_BYTES {
+        return Err(broken("limits.header", "this must be 8KiB or more"));
+    }
+    let durations = [
+        ("limits.header_timeout", limits.header_timeout),
+        ("limits.body_idle_timeout", limits.body_idle_timeout),
+        ("limits.write_timeout", limits.write_timeout),
+        ("limits.keep_alive", limits.keep_alive),
+    ];
+    if let Some((path, _)) =
+        durations.iter().find(|(_, duration)| *duration < Duration::from_millis(1))
+    {
+        return Err(broken(path, "this must be 1ms or more"));
+    }
+    let counts = [
+        ("limits.body", Some(limits.body)),
+        ("limits.headers_count", Some(limits.headers_count)),
+        ("limits.connections", limits.connections),
+        ("limits.connections_per_client", limits.connections_per_client.map(|max| max as usize)),
+        ("limits.requests_in_flight", limits.requests_in_flight),
+        ("limits.requests_per_client", limits.requests_per_client.map(|max| max as usize)),
+    ];
+    if let Some((path, _)) = counts.iter().find(|(_, max)| *max == Some(0)) {
+        return Err(broken(path, "this must be more than 0"));
+    }
+    if limits.streams_per_connection == 0 {
+        return Err(broken("limits.streams_per_connection", "this must be more than 0"));
+    }
+    let min_body_memory = limits.body.saturating_mul(MIN_BUFFERED_BODIES);
+    if limits.body_memory.is_some_and(|bytes| bytes < min_body_memory) {
+        let problem =
+            "this must be at least twice limits.body, because an edited body is held twice";
+        return Err(broken("limits.body_memory", problem));
+    }
+    if limits.memory.is_some_and(|bytes| bytes < MIN_MEMORY_LIMIT_BYTES) {
+        return Err(broken("limits.memory", "this must be 64MiB or more, or null for no limit"));
+    }
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! The sections of the configuration that no other module defines, with the rules of one section.
+
+pub(super) mod access;
+pub(super) mod backends;
+pub(super) mod discovery;
+pub(super) mod kubernetes;
+pub(super) mod limits;
+pub(super) mod secret;
+pub(super) mod settings;

@@ -1,0 +1,307 @@
+//! References to secrets. The configuration contains the location of a secret and never its value,
+//! so that it can be shown, logged and committed.
+
+use http::HeaderValue;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserialize, Deserializer, Error as DeError, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use tokenweir_core::access::KeyDigest;
+
+/// The location of a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Secret {
+    /// In this environment variable.
+    Env(String),
+    /// In this file. Line breaks at its end are ignored.
+    File(PathBuf),
+}
+
+/// The value of a secret: an `Authorization: Bearer` header. Its `Debug` output is `[redacted]`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretValue(HeaderValue);
+
+/// Why a secret cannot be read. Never contains any part of the secret.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// The variable is not set.
+    #[error("the environment variable {0} is not set")]
+    Unset(String),
+    /// The file cannot be read.
+    #[error("the file {0} cannot be read: {1}")]
+    File(PathBuf, io::Error),
+    /// The variable or the file is empty.
+    #[error("{0} is empty")]
+    Empty(Secret),
+    /// The value is not valid in a header.
+    #[error("{0} contains characters that are invalid in a token, such as a space or a line break")]
+    InvalidCharacters(Secret),
+}
+
+/// A secret that the gateway needs cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {purpose}")]
+pub struct UnreadableSecret {
+    purpose: String,
+    source: SecretError,
+}
+
+const LITERAL_SECRET_ERROR: &str =
+    "do not write the secret here; write `{ env: NAME }` or `{ file: PATH }` as its location";
+const AMBIGUOUS_SECRET_ERROR: &str =
+    "a secret has one location; write either `{ env: NAME }` or `{ file: PATH }`";
+const VARIABLE_NAME_ERROR: &str =
+    "this is not the name of an environment variable; a name has letters, digits and `_`";
+const MISSING_PATH_ERROR: &str = "the path of the file is missing";
+
+/// Whether a problem is about a secret, so that the text at its position must be redacted.
+pub(crate) fn is_secret_error(problem: &str) -> bool {
+    [LITERAL_SECRET_ERROR, AMBIGUOUS_SECRET_ERROR, VARIABLE_NAME_ERROR, MISSING_PATH_ERROR]
+        .contains(&problem)
+}
+
+// === impl Secret ===
+
+impl Secret {
+    /// Reads the secret. `env` returns the value of an environment variable.
+    pub fn resolve(
+        &self,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<SecretValue, SecretError> {
+        let text = match self {
+            Self::Env(name) => env(name).ok_or_else(|| SecretError::Unset(name.clone()))?,
+            Self::File(path) => std::fs::read_to_string(path)
+                .map_err(|error| SecretError::File(path.clone(), error))?,
+        };
+        let token = text.trim_end_matches(['\r', '\n']);
+        if token.is_empty() {
+            return Err(SecretError::Empty(self.clone()));
+        }
+        let is_token = token.bytes().all(|byte| byte.is_ascii_graphic());
+        let bearer = HeaderValue::try_from(format!("Bearer {token}"));
+        match bearer.ok().filter(|_| is_token) {
+            Some(mut bearer) => {
+                bearer.set_sensitive(true);
+                Ok(SecretValue(bearer))
+            }
+            None => Err(SecretError::InvalidCharacters(self.clone())),
+        }
+    }
+
+    /// Like [`Self::resolve`]. `purpose` names the use of the secret in the error.
+    pub fn resolve_for(
+        &self,
+        purpose: &str,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<SecretValue, UnreadableSecret> {
+        let to_error = |source| UnreadableSecret { purpose: purpose.to_owned(), source };
+        self.resolve(env).map_err(to_error)
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Env(name) => write!(f, "the environment variable {name}"),
+            Self::File(path) => write!(f, "the file {}", path.display()),
+        }
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut reference = to.serialize_map(Some(1))?;
+        match self {
+            Self::Env(name) => reference.serialize_entry("env", name)?,
+            Self::File(path) => reference.serialize_entry("file", path)?,
+        }
+        reference.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(SecretVisitor)
+    }
+}
+
+impl JsonSchema for Secret {
+    fn schema_name() -> Cow<'static, str> {
+        "Secret".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let location = |key: &str, value: Schema| {
+            json_schema!({
+                "type": "object",
+                "properties": { key: value },
+                "required": [key],
+                "additionalProperties": false,
+            })
+        };
+        let variable = json_schema!({
+            "type": "string",
+            "description": "Environment variable that contains the secret.",
+            "pattern": "^[A-Za-z_][A-Za-z0-9_]*$",
+        });
+        let file = json_schema!({
+            "type": "string",
+            "description": "File that contains the secret.",
+            "minLength": 1,
+        });
+        let locations = [location("env", variable), location("file", file)];
+        json_schema!({ "title": "secret", "oneOf": locations })
+    }
+}
+
+/// A custom visitor, because the errors of derived visitors quote the invalid value.
+struct SecretVisitor;
+
+impl<'de> Visitor<'de> for SecretVisitor {
+    type Value = Secret;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`{ env: NAME }` or `{ file: PATH }`")
+    }
+
+    fn visit_bool<E: DeError>(self, _: bool) -> Result<Secret, E> {
+        Err(E::custom(LITERAL_SECRET_ERROR))
+    }
+
+    fn visit_i64<E: DeError>(self, _: i64) -> Result<Secret, E> {
+        Err(E::custom(LITERAL_SECRET_ERROR))
+    }
+
+    fn visit_i128<E: DeError>(self, _: i128) -> Result<Secret, E> {
+        Err(E::custom(LITERAL_SECRET_ERROR))
+    }
+
+    fn visit_u64<E: DeError>(self, _: u64) -> Result<Secret, E> {
+        Err(E::custom(LITERAL_SECRET_ERROR))
+    }
+
+    fn visit_u128<E: DeError>(self, _: u128) -> Result<Secret, E> {
+        Err(E::custom(LITERAL_SECRET_ERROR))
+    }
+
+    fn visit_f64<E: DeError>(self, _: f64) -> Result<Secret, E> {
+        Err(E::custom(LITERAL_SECRET_ERROR))
+    }
+
+    fn visit_str<E: DeError>(self, _: &str) -> Result<Secret, E> {
+        Err(E::custom(LITERAL_SECRET_ERROR))
+    }
+
+    fn visit_bytes<E: DeError>(self, _: &[u8]) -> Result<Secret, E> {
+        Err(E::custom(LITERAL_SECRET_ERROR))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Secret, A::Error> {
+        Err(A::Error::custom(LITERAL_SECRET_ERROR))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut reference: A) -> Result<Secret, A::Error> {
+        let secret = match reference.next_key::<String>()?.as_deref() {
+            Some("env") => Secret::Env(reference.next_value::<VariableName>()?.0),
+            Some("file") => Secret::File(reference.next_value::<FilePath>()?.0),
+            _ => return Err(A::Error::custom(LITERAL_SECRET_ERROR)),
+        };
+        match reference.next_key::<String>()? {
+            None => Ok(secret),
+            Some(_) => Err(A::Error::custom(AMBIGUOUS_SECRET_ERROR)),
+        }
+    }
+}
+
+/// The name of an environment variable. Validated during deserialization, so that an error has the
+/// position of the name.
+#[derive(serde::Deserialize)]
+#[serde(try_from = "String")]
+struct VariableName(String);
+
+impl TryFrom<String> for VariableName {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let has_valid_start = name.starts_with(|first: char| !first.is_ascii_digit());
+        let is_valid = has_valid_start && name.chars().all(is_name);
+        if is_valid { Ok(Self(name)) } else { Err(VARIABLE_NAME_ERROR) }
+    }
+}
+
+/// The path of a file. It is not empty.
+#[derive(serde::Deserialize)]
+#[serde(try_from = "String")]
+struct FilePath(PathBuf);
+
+impl TryFrom<String> for FilePath {
+    type Error = &'static str;
+
+    fn try_from(path: String) -> Result<Self, Self::Error> {
+        if path.is_empty() { Err(MISSING_PATH_ERROR) } else { Ok(Self(path.into())) }
+    }
+}
+
+// === impl SecretValue ===
+
+impl SecretValue {
+    /// The value of an `Authorization` header, marked as sensitive.
+    pub fn bearer(&self) -> &HeaderValue {
+        &self.0
+    }
+
+    /// The digest of the token, to compare with tokens in requests.
+    pub fn digest(&self) -> KeyDigest {
+        let bearer = self.0.as_bytes();
+        KeyDigest::from_key(bearer.strip_prefix(b"Bearer ").unwrap_or(bearer))
+    }
+}
+
+impl fmt::Debug for SecretValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(name: &str) -> Option<String> {
+        match name {
+            "KEY" => Some("sk-123".to_owned()),
+            "EMPTY" => Some("\n".to_owned()),
+            "TWO_LINES" => Some("sk-123\nx: y".to_owned()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_secret_is_read_from_the_environment_and_never_shown() {
+        let value = Secret::Env("KEY".to_owned()).resolve(env).unwrap();
+        assert_eq!(value.bearer(), "Bearer sk-123");
+        assert_eq!(format!("{value:?} {:?}", value.bearer()), "[redacted] Sensitive");
+    }
+
+    #[test]
+    fn an_invalid_secret_is_rejected_and_never_shown() {
+        for (name, problem) in [
+            ("NONE", "the environment variable NONE is not set"),
+            ("EMPTY", "the environment variable EMPTY is empty"),
+            (
+                "TWO_LINES",
+                "the environment variable TWO_LINES contains characters that are invalid in a \
+                 token, such as a space or a line break",
+            ),
+        ] {
+            let error = Secret::Env(name.to_owned()).resolve(env).unwrap_err();
+            assert_eq!(error.to_string(), problem);
+        }
+        let absent = Secret::File("no/such/file".into()).resolve(env).unwrap_err();
+        assert!(absent.to_string().starts_with("the file no/such/file cannot be read: "));
+    }
+}

@@ -1,0 +1,348 @@
+//! The configuration sections that no other module defines: routing, tiers, admission, refusal
+//! detection, drain, reload, logs, metrics and trace capture.
+
+use super::secret::Secret;
+use crate::backend::DEFAULT_MAX_MODEL_LABELS;
+use crate::telemetry::otel::OtlpProtocol;
+use crate::telemetry::payload_log;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokenweir_core::admission::PriorityClasses;
+use tokenweir_core::routing::saturation::SaturationThresholds;
+use tokenweir_core::routing::{Policy, PolicyKind, kv_aware};
+use tokenweir_core::slo::{LatencyMeasure, Objective};
+use tokenweir_core::units;
+
+/// Selection of a backend for each request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RoutingConfig {
+    /// The policy that picks the backend.
+    pub policy: PolicyKind,
+    /// Headers that contain a session id, in order of preference.
+    pub session_headers: Vec<String>,
+    /// Weights of the `kv_aware` policy. They scale its predictions in seconds.
+    pub kv_aware: kv_aware::KvAwareSettings,
+    /// Number of recent decisions that `/decisions` shows, 0 to 16384. Each takes up to 4 KiB of
+    /// memory.
+    pub decision_log_size: usize,
+    /// Shadow policies. Their picks are recorded and compared with the actual ones, and not used.
+    pub shadow: Vec<PolicyKind>,
+}
+
+/// Whether the gateway requests usage that a client did not request.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum UsageMode {
+    /// For vLLM and SGLang, which send usage in a separate event. The gateway removes that event
+    /// from the response.
+    #[default]
+    Inject,
+    /// Never. The gateway forwards requests and responses without changes for usage.
+    Passive,
+}
+
+/// Default of `continuous_usage`. An event with usage costs the gateway half as many instructions
+/// more than an event without that arrives alone. With this share, all events together cost 0.5 %
+/// more.
+pub(crate) const DEFAULT_CONTINUOUS_USAGE_RATIO: f64 = 0.01;
+
+/// Assignment of a tier to each request. The tier is a label of metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TiersConfig {
+    /// Header that contains the tier of a request, such as `x-tier`.
+    pub header: Option<String>,
+    /// Accepted values of the header. Other values count as `_other`.
+    pub names: Vec<String>,
+    /// Client tokens and their tiers. They take precedence over the header.
+    pub keys: Vec<TierKey>,
+}
+
+/// The tier of the clients with a token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TierKey {
+    /// Token that the client sends.
+    pub key: Secret,
+    /// Tier of requests with the token.
+    pub tier: String,
+}
+
+/// The admission queue, in which requests wait while every backend of a model is saturated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdmissionConfig {
+    /// Whether requests wait for a backend with capacity. If false, the gateway sends them to
+    /// saturated backends.
+    pub enabled: bool,
+    /// A backend with this number of requests in its engine's queue is saturated. `None`: the queue
+    /// is not considered.
+    pub max_waiting: Option<u32>,
+    /// A backend with this KV cache usage is saturated, 0.01 to 0.99. `None`: the usage is not
+    /// considered.
+    pub max_kv_usage: Option<f64>,
+    /// A backend with this number of in-flight requests of this gateway is saturated, independent
+    /// of its reported load. `None`: no limit.
+    pub max_in_flight: Option<u32>,
+    /// Maximum number of requests in the queue. 0: no queue.
+    pub queue_capacity: usize,
+    /// Maximum time in the queue. After it the gateway responds with 429.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub max_wait: Duration,
+    /// Tiers in order of priority, the highest first. `default` stands for all other tiers.
+    pub classes: Vec<String>,
+    /// Header that contains the tenant. Use only a header that your own proxy sets. `None`: the
+    /// client's token, or its address.
+    pub tenant_header: Option<String>,
+}
+
+/// Detection of model refusals.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RefusalDetectionConfig {
+    /// Phrases that mark a response as a model refusal. Case is ignored.
+    pub refusal_phrases: Vec<String>,
+}
+
+/// The drain at shutdown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DrainConfig {
+    /// How long the gateway still accepts connections after the shutdown signal.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub delay: Duration,
+    /// How long requests may run after that. The gateway then aborts them.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub timeout: Duration,
+}
+
+/// Reloads of the configuration without SIGHUP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ReloadConfig {
+    /// Whether a change of the configuration file causes a reload. The file is polled every second.
+    pub watch: bool,
+}
+
+/// Logs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// Minimum level of events in the process log.
+    pub level: LogLevel,
+    /// Format of the lines.
+    pub format: LogFormat,
+    /// Whether the access log has a line for each request. Lines never contain prompts, responses
+    /// or keys.
+    pub access: bool,
+    /// Maximum number of access log lines per second for successful requests. Other requests are
+    /// always logged. `None`: no limit.
+    pub access_per_second: Option<u32>,
+    /// The payload log, with prompts and responses.
+    pub payloads: payload_log::PayloadLogSettings,
+}
+
+/// The level of a log event.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Failures.
+    Error,
+    /// Conditions that may lead to a failure.
+    Warn,
+    /// Changes of state.
+    #[default]
+    Info,
+    /// Details for debugging.
+    Debug,
+    /// All events.
+    Trace,
+}
+
+/// The format of log lines.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, else JSON.
+    #[default]
+    Auto,
+    /// Text.
+    Human,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Metrics and their export.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsConfig {
+    /// Whether the gateway records metrics and serves `/metrics`.
+    pub enabled: bool,
+    /// Bucket bounds that replace the defaults, by histogram: ascending, in the metric's unit.
+    pub buckets: BTreeMap<String, Vec<f64>>,
+    /// Maximum number of discovered models with their own label value. The first models get one.
+    /// Other models have the label `_other`. The names in `models` always have their own.
+    pub max_models: usize,
+    /// Push of metrics to an OTLP collector.
+    pub otlp: OtlpMetricsConfig,
+}
+
+/// Push of metrics to an OTLP collector. The standard `OTEL_*` variables apply to keys that are
+/// `None`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OtlpMetricsConfig {
+    /// URL of an OTLP collector, such as `http://127.0.0.1:4317`. `None`:
+    /// `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`, if
+    /// `OTEL_METRICS_EXPORTER` contains otlp.
+    pub endpoint: Option<String>,
+    /// OTLP protocol. `None`: `OTEL_EXPORTER_OTLP_PROTOCOL`, else grpc.
+    pub protocol: Option<OtlpProtocol>,
+    /// Interval between two pushes, at least 1s. `None`: `OTEL_METRIC_EXPORT_INTERVAL`, else 1m.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub interval: Option<Duration>,
+}
+
+impl Default for MetricsConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            buckets: BTreeMap::new(),
+            max_models: DEFAULT_MAX_MODEL_LABELS,
+            otlp: OtlpMetricsConfig::default(),
+        }
+    }
+}
+
+/// Capture of the traffic to a file, without texts of prompts and responses.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TraceCaptureConfig {
+    /// File of the capture. `None`: no capture.
+    pub file: Option<PathBuf>,
+    /// Maximum total size of the file and the rotated file `FILE.old`, in bytes.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
+    pub max_bytes: usize,
+    /// Share of requests in the capture, more than 0 and at most 1. A session is captured with all
+    /// of its requests or not at all.
+    pub sample: f64,
+}
+
+impl RoutingConfig {
+    /// The policy with its settings and with the strictest objectives of `slos`.
+    pub fn policy(&self, slos: &[Objective]) -> Policy {
+        let strictest = |wanted: LatencyMeasure| {
+            let limits = slos.iter().flat_map(|slo| slo.definition.limits());
+            let seconds = limits
+                .filter(|(measure, _)| *measure == wanted)
+                .map(|(_, limit)| limit.as_secs_f64());
+            seconds.min_by(f64::total_cmp)
+        };
+        let mut kv_aware = self.kv_aware;
+        if let Some(ttft) = strictest(LatencyMeasure::Ttft) {
+            kv_aware.ttft_objective_seconds = ttft;
+        }
+        kv_aware.tpot_objective_seconds = strictest(LatencyMeasure::Tpot).unwrap_or(0.0);
+        Policy { kind: self.policy, kv_aware }
+    }
+}
+
+impl Default for RoutingConfig {
+    /// Policy `kv_aware`, sessions by `x-session-id`, 1,024 decisions, no shadow policies.
+    fn default() -> Self {
+        Self {
+            policy: PolicyKind::default(),
+            session_headers: vec!["x-session-id".to_owned()],
+            kv_aware: kv_aware::KvAwareSettings::default(),
+            decision_log_size: 1_024,
+            shadow: Vec::new(),
+        }
+    }
+}
+
+impl AdmissionConfig {
+    /// The priority classes, including the default class.
+    pub fn classes(&self) -> PriorityClasses {
+        PriorityClasses::new(self.classes.iter().map(|name| name.as_str().into()))
+    }
+
+    /// The saturation thresholds.
+    pub const fn marks(&self) -> SaturationThresholds {
+        SaturationThresholds {
+            waiting: self.max_waiting,
+            kv_usage: self.max_kv_usage,
+            in_flight: self.max_in_flight,
+        }
+    }
+}
+
+impl Default for AdmissionConfig {
+    /// Saturation at 16 waiting requests or 97 % KV usage. 1,024 requests wait up to 30 s.
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_waiting: Some(16),
+            max_kv_usage: Some(0.97),
+            max_in_flight: None,
+            queue_capacity: 1_024,
+            max_wait: Duration::from_secs(30),
+            classes: Vec::new(),
+            tenant_header: None,
+        }
+    }
+}
+
+impl Default for DrainConfig {
+    /// No delay, and a timeout of 30 s, which is the default grace period of Kubernetes.
+    fn default() -> Self {
+        Self { delay: Duration::ZERO, timeout: Duration::from_secs(30) }
+    }
+}
+
+impl Default for LogConfig {
+    /// Level info, and an access log with up to 1,000 lines per second for successful requests.
+    fn default() -> Self {
+        Self {
+            level: LogLevel::default(),
+            format: LogFormat::default(),
+            access: true,
+            access_per_second: Some(1_000),
+            payloads: payload_log::PayloadLogSettings::default(),
+        }
+    }
+}
+
+impl Default for TraceCaptureConfig {
+    /// No capture. With a file: all requests, up to 1 GiB.
+    fn default() -> Self {
+        Self { file: None, max_bytes: 1 << 30, sample: 1.0 }
+    }
+}
+
+impl LogLevel {
+    /// The name in log filters.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}

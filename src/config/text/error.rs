@@ -1,0 +1,299 @@
+//! The configuration error: a problem and its location, which is a position in a file, a flag or an
+//! environment variable. The first line of its text is `LOCATION: problem`, like that of compilers.
+//! The line of the file follows with a caret below the error, and then a help text.
+
+use super::source::ConfigSource;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Why a configuration is invalid or cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError(Box<ErrorDetails>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ErrorDetails {
+    location: Option<ConfigLocation>,
+    problem: String,
+    excerpt: Option<ErrorExcerpt>,
+    help: Option<String>,
+    is_unreadable: bool,
+}
+
+/// The location of a configuration error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigLocation {
+    /// A file, or a position in it.
+    File(PathBuf, Option<Position>),
+    /// A flag, such as `--listen`, or an environment variable.
+    Override(ConfigSource),
+}
+
+/// A line and a column, both counted from 1. Columns are characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    /// The line.
+    pub line: usize,
+    /// The column.
+    pub column: usize,
+    /// The number of characters in error, from that column on.
+    pub len: usize,
+}
+
+/// The line of an error, with carets below the error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ErrorExcerpt {
+    line: usize,
+    text: String,
+    caret_line: String,
+}
+
+/// How much of a line is redacted, in addition to the values of secret keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExcerptRedaction {
+    /// Nothing more.
+    Nothing,
+    /// The value of the key at the position, which may be a mistyped secret key.
+    ValueAfterKey,
+    /// Everything from the position on, which may be a secret.
+    AtPosition,
+}
+
+/// Maximum length of an excerpt, in characters.
+const MAX_EXCERPT_CHARS: usize = 120;
+
+/// The words that `ConfigError::without_quotes` does not redact.
+const QUOTABLE_WORDS: [&str; 5] = ["tenants", "keys", "name", "hash", "tokenweir keygen"];
+
+/// The keys whose values are never shown.
+const SECRET_KEYS: [&str; 2] = ["api_key", "admin_token"];
+
+impl ConfigError {
+    /// A problem without a location.
+    pub(crate) fn new(problem: &str) -> Self {
+        let problem = replace_control_chars(problem);
+        let (location, excerpt, help) = (None, None, None);
+        Self(Box::new(ErrorDetails { location, problem, excerpt, help, is_unreadable: false }))
+    }
+
+    /// A file that cannot be read.
+    pub(crate) fn unreadable(file: &Path, problem: &str) -> Self {
+        let mut error = Self::new(problem).in_file(file);
+        error.0.is_unreadable = true;
+        error
+    }
+
+    /// At a flag or an environment variable.
+    pub(crate) fn at_source(mut self, source: ConfigSource) -> Self {
+        self.0.location = Some(ConfigLocation::Override(source));
+        self
+    }
+
+    /// In a file, without a position.
+    pub(crate) fn in_file(mut self, file: &Path) -> Self {
+        self.0.location = Some(ConfigLocation::File(file.to_owned(), None));
+        self
+    }
+
+    /// At a position in a file with this text. Values that may be secrets are redacted.
+    pub(crate) fn at(
+        mut self,
+        file: &Path,
+        position: Position,
+        text: &str,
+        cut: ExcerptRedaction,
+    ) -> Self {
+        let line = text.lines().nth(position.line.saturating_sub(1)).unwrap_or_default();
+        self.0.excerpt = Some(ErrorExcerpt::new(line, position, cut));
+        self.0.location = Some(ConfigLocation::File(file.to_owned(), Some(position)));
+        self
+    }
+
+    /// With a help text.
+    pub(crate) fn with_help(mut self, help: Option<&str>) -> Self {
+        self.0.help = help.map(replace_control_chars);
+        self
+    }
+
+    /// Without the line of the file.
+    pub(crate) fn without_excerpt(mut self) -> Self {
+        self.0.excerpt = None;
+        self
+    }
+
+    /// Without the line of the file, and with the quotes in the problem redacted.
+    pub(crate) fn without_quotes(mut self) -> Self {
+        self.0.problem = redact_quotes(&self.0.problem);
+        self.without_excerpt()
+    }
+
+    /// The problem, without its location and without the help text.
+    pub fn problem(&self) -> &str {
+        &self.0.problem
+    }
+
+    /// Whether the file could not be read. The cause may disappear without a change of the file.
+    pub fn is_unreadable(&self) -> bool {
+        self.0.is_unreadable
+    }
+
+    /// The location, if it is known.
+    pub fn location(&self) -> Option<&ConfigLocation> {
+        self.0.location.as_ref()
+    }
+
+    /// How to fix it, if that is known.
+    pub fn help(&self) -> Option<&str> {
+        self.0.help.as_deref()
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ErrorDetails { location, problem, excerpt, help, .. } = &*self.0;
+        if let Some(location) = location {
+            write!(f, "{location}: ")?;
+        }
+        f.write_str(problem)?;
+        let margin = excerpt.as_ref().map_or(0, |excerpt| excerpt.line.to_string().len());
+        if let Some(ErrorExcerpt { line, text, caret_line }) = excerpt {
+            write!(f, "\n{:margin$} |\n{line} | {text}\n{:margin$} | {caret_line}", "", "")?;
+        }
+        match help {
+            Some(help) if margin > 0 => write!(f, "\n{:margin$} = help: {help}", ""),
+            Some(help) => write!(f, "\nhelp: {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for ConfigLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(file, None) => write!(f, "{}", file.display()),
+            Self::File(file, Some(at)) => write!(f, "{}:{}:{}", file.display(), at.line, at.column),
+            Self::Override(ConfigSource::Flag(name) | ConfigSource::Environment(name)) => {
+                f.write_str(name)
+            }
+            Self::Override(source) => write!(f, "{source}"),
+        }
+    }
+}
+
+// === impl ErrorExcerpt ===
+
+impl ErrorExcerpt {
+    fn new(line: &str, position: Position, cut: ExcerptRedaction) -> Self {
+        let mut shown: Vec<char> = line.chars().collect();
+        let mut column = position.column.saturating_sub(1).min(shown.len());
+        let mut len = position.len.min(shown.len() - column);
+        let redaction = match cut {
+            ExcerptRedaction::Nothing => None,
+            ExcerptRedaction::AtPosition => Some((column, "[redacted]")),
+            ExcerptRedaction::ValueAfterKey => {
+                value_column(&shown, column + len).map(|value| (value, "…"))
+            }
+        };
+        let secret = secret_column(line).map(|value| (value, "[redacted]"));
+        if let Some((end, replacement)) = redaction.into_iter().chain(secret).min()
+            && end < shown.len()
+        {
+            shown.truncate(end);
+            shown.extend(replacement.chars());
+            (column, len) = if column < end { (column, len.min(end - column)) } else { (end, 1) };
+        }
+        let is_long = shown.len() > MAX_EXCERPT_CHARS;
+        let start = if is_long { column.saturating_sub(MAX_EXCERPT_CHARS / 2) } else { 0 };
+        let window = shown.get(start..).unwrap_or_default();
+        let text: String = window.iter().take(MAX_EXCERPT_CHARS).collect();
+        // Tabs stay tabs, so that the terminal aligns the caret with the error.
+        let indent = window.iter().take(column - start);
+        let mut caret_line: String = indent.map(|c| if *c == '\t' { '\t' } else { ' ' }).collect();
+        caret_line.push_str(&"^".repeat(len.clamp(1, MAX_EXCERPT_CHARS / 2)));
+        Self { line: position.line, text: replace_control_chars(&text), caret_line }
+    }
+}
+
+/// The column of the value after a key that ends before `key_end`, if it is on the same line.
+fn value_column(line: &[char], key_end: usize) -> Option<usize> {
+    let colon = key_end + line.get(key_end..)?.iter().position(|c| *c == ':')?;
+    let blanks = line.get(colon + 1..)?.iter().take_while(|c| c.is_whitespace()).count();
+    Some(colon + 1 + blanks)
+}
+
+/// The column of a possible secret in a line: the value of a secret key, or the user name and
+/// password in a URL.
+fn secret_column(line: &str) -> Option<usize> {
+    let chars: Vec<char> = line.chars().collect();
+    let column = |text: &str| line.split_once(text).map(|(before, _)| before.chars().count());
+    let secret_keys = SECRET_KEYS.iter().filter_map(|key| column(key));
+    let after_key = secret_keys.filter_map(|key| value_column(&chars, key)).min();
+    let in_url = column("://").map(|scheme| scheme + 3);
+    let in_url = in_url.filter(|user| chars.get(*user..).is_some_and(|rest| rest.contains(&'@')));
+    after_key.into_iter().chain(in_url).min()
+}
+
+/// The text with its quotes redacted, from the first quotation mark of a kind to the last one,
+/// except for [`QUOTABLE_WORDS`].
+fn redact_quotes(text: &str) -> String {
+    let Some(start) = text.find(['`', '"']) else { return text.to_owned() };
+    let (before, rest) = text.split_at(start);
+    let (mark, rest) = rest.split_at(1);
+    let (quoted, after) = rest.rsplit_once(mark).unwrap_or((rest, ""));
+    let shown = if QUOTABLE_WORDS.contains(&quoted) { quoted } else { "…" };
+    format!("{before}{mark}{shown}{mark}{}", redact_quotes(after))
+}
+
+/// Replaces control characters other than tabs, because they could rewrite the terminal.
+fn replace_control_chars(text: &str) -> String {
+    let replace = |c: char| if c.is_control() && c != '\t' { '\u{fffd}' } else { c };
+    text.chars().map(replace).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render_at(text: &str, line: usize, column: usize, len: usize) -> String {
+        let position = Position { line, column, len };
+        ConfigError::new("wrong")
+            .at(Path::new("a.yaml"), position, text, ExcerptRedaction::Nothing)
+            .to_string()
+    }
+
+    #[test]
+    fn the_caret_is_below_the_error() {
+        assert_eq!(
+            render_at("a: 1\n\tbé: x\n", 2, 6, 1),
+            "a.yaml:2:6: wrong\n  |\n2 | \tbé: x\n  | \t    ^"
+        );
+        assert_eq!(render_at("a", 1, 9, 5), "a.yaml:1:9: wrong\n  |\n1 | a\n  |  ^");
+        assert_eq!(render_at("", 7, 1, 1), "a.yaml:7:1: wrong\n  |\n7 | \n  | ^");
+    }
+
+    #[test]
+    fn a_long_line_is_shown_around_the_error() {
+        let line = format!("{}!{}", "a".repeat(1_000), "b".repeat(1_000));
+        let shown = render_at(&line, 1, 1_001, 1);
+        assert!(shown.contains("aaa!bbb") && shown.len() < 400, "{shown}");
+        let caret = shown.lines().nth(3).unwrap().find('^');
+        assert_eq!(caret, Some(4 + MAX_EXCERPT_CHARS / 2));
+    }
+
+    #[test]
+    fn the_value_of_a_secret_is_redacted_at_every_error_position() {
+        for column in [1, 5, 20, 30] {
+            let shown = render_at("- { api_key: sk-123, url: x }", 1, column, 3);
+            assert!(shown.contains("1 | - { api_key: [redacted]\n"), "{shown}");
+        }
+        let shown = render_at("url: http://user:sk-123@host", 1, 6, 9);
+        assert!(shown.contains("1 | url: http://[redacted]\n"), "{shown}");
+    }
+
+    #[test]
+    fn control_characters_never_reach_the_terminal() {
+        assert_eq!(ConfigError::new("bad \u{1b}[2J").to_string(), "bad \u{fffd}[2J");
+        assert!(!render_at("a: \u{1b}[2J", 1, 1, 1).contains('\u{1b}'));
+    }
+}

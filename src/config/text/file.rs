@@ -1,0 +1,48 @@
+//! Reads a configuration file as UTF-8 text.
+
+use super::error::{ConfigError, ExcerptRedaction, Position};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Maximum size of a file, in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Reads a file. Fails if it cannot be read, is larger than [`MAX_FILE_BYTES`] or is not UTF-8.
+pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
+    let bytes = read_bytes(file)
+        .map_err(|error| ConfigError::unreadable(file, &describe_io_error(&error)))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(ConfigError::new("too large for a configuration (1MiB)").in_file(file));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let text = String::from_utf8_lossy(error.as_bytes());
+        // The valid prefix is unchanged in the lossy text.
+        let before = text.get(..valid).unwrap_or_default();
+        let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+        let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;
+        let position = Position { line: before.matches('\n').count() + 1, column, len: 1 };
+        let help = "write the file in UTF-8";
+        ConfigError::new("not UTF-8")
+            .at(file, position, &text, ExcerptRedaction::Nothing)
+            .with_help(Some(help))
+    })
+}
+
+fn read_bytes(file: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(file)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn describe_io_error(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file".to_owned(),
+        io::ErrorKind::IsADirectory => "this is a directory, not a file".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "permission denied: the gateway's user cannot read this file".to_owned()
+        }
+        _ => format!("cannot be read: {error}"),
+    }
+}

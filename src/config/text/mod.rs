@@ -1,0 +1,6 @@
+//! The text of a configuration file: reading it, parsing it, and errors at positions in it.
+
+pub(super) mod error;
+pub(super) mod file;
+pub(super) mod source;
+pub(super) mod yaml;

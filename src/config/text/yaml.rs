@@ -1,0 +1,309 @@
+//! The YAML parser: turns a text into a value, or into an error with a position. Only this module
+//! depends on the YAML library. A file is parsed twice: once into an outline with the position of
+//! each key, and once into its types.
+
+use super::error::{ConfigError, ExcerptRedaction, Position};
+use crate::config::sections::secret;
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Error, Location, MergeKeyPolicy, NonFiniteFloatPolicy, Options, Spanned};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+/// The position of each value, by its path, such as `backends.0.url`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Outline(BTreeMap<String, Position>);
+
+/// Parses one document. `file` is only for error messages.
+pub(crate) fn parse<T: for<'de> Deserialize<'de>>(
+    text: &str,
+    file: &Path,
+) -> Result<(T, Outline), ConfigError> {
+    let to_error = |error: Error| to_config_error(&error, text, file);
+    let tree: Spanned<YamlNode> =
+        serde_saphyr::from_str_with_options(text, parser_options()).map_err(to_error)?;
+    let mut outline = Outline::default();
+    outline.record_positions(String::new(), &tree);
+    let value = serde_saphyr::from_str_with_options(text, parser_options()).map_err(to_error)?;
+    Ok((value, outline))
+}
+
+/// The options of the parser. The budgets exceed the needs of every configuration, and stop alias
+/// bombs early.
+fn parser_options() -> Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: 16,
+            max_nodes: 20_000,
+            max_aliases: 100,
+            max_anchors: 100,
+        },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 10_000 },
+        // A merged key would have no position of its own.
+        merge_keys: MergeKeyPolicy::Error,
+        non_finite_float_policy: NonFiniteFloatPolicy::AsString,
+        strict_booleans: true,
+        reject_unsupported_tags: true,
+        with_snippet: false,
+    }
+}
+
+// === impl Outline ===
+
+impl Outline {
+    /// The position of the value at a path, or of the nearest value that contains it.
+    pub(crate) fn position(&self, path: &str) -> Option<Position> {
+        let mut path = path;
+        loop {
+            if let Some(position) = self.0.get(path) {
+                return Some(*position);
+            }
+            path =
+                path.rsplit_once('.').map(|(parent, _)| parent).filter(|path| !path.is_empty())?;
+        }
+    }
+
+    /// Whether the file contains this value.
+    pub(crate) fn contains(&self, path: &str) -> bool {
+        self.0.contains_key(path)
+    }
+
+    fn record_positions(&mut self, path: String, tree: &Spanned<YamlNode>) {
+        let below =
+            |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        match &tree.value {
+            YamlNode::Leaf => {}
+            YamlNode::Sequence(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.record_positions(below(&index.to_string()), item);
+                }
+            }
+            YamlNode::Mapping(entries) => {
+                for (key, value) in entries {
+                    self.record_positions(below(key), value);
+                }
+            }
+        }
+        self.0.insert(path, tree.referenced.into());
+    }
+}
+
+/// Any YAML, reduced to its structure.
+enum YamlNode {
+    Leaf,
+    Sequence(Vec<Spanned<YamlNode>>),
+    Mapping(Vec<(String, Spanned<YamlNode>)>),
+}
+
+struct YamlNodeVisitor;
+
+impl<'de> Deserialize<'de> for YamlNode {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(YamlNodeVisitor)
+    }
+}
+
+impl<'de> Visitor<'de> for YamlNodeVisitor {
+    type Value = YamlNode;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("YAML")
+    }
+
+    fn visit_unit<E>(self) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
+    }
+
+    fn visit_i128<E>(self, _: i128) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
+    }
+
+    fn visit_u128<E>(self, _: u128) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<YamlNode, A::Error> {
+        let mut sequence = Vec::new();
+        while let Some(item) = items.next_element()? {
+            sequence.push(item);
+        }
+        Ok(YamlNode::Sequence(sequence))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<YamlNode, A::Error> {
+        let mut mapping = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            mapping.push(entry);
+        }
+        Ok(YamlNode::Mapping(mapping))
+    }
+}
+
+// === errors ===
+
+impl From<Location> for Position {
+    fn from(location: Location) -> Self {
+        Self {
+            line: location.line() as usize,
+            column: location.column() as usize,
+            len: location.span().len() as usize,
+        }
+    }
+}
+
+fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
+    let location = error.location().filter(|location| location.line() > 0);
+    let (problem, help) = describe_parse_error(error);
+    let cut = match error {
+        _ if secret::is_secret_error(&problem) => ExcerptRedaction::AtPosition,
+        Error::SerdeUnknownField { .. } => ExcerptRedaction::ValueAfterKey,
+        _ => ExcerptRedaction::Nothing,
+    };
+    let config_error = ConfigError::new(&problem).with_help(help.as_deref());
+    match location {
+        Some(location) => config_error.at(file, location.into(), text, cut),
+        None => config_error.in_file(file),
+    }
+}
+
+/// The problem of a parse error, and how to fix it if that is known.
+fn describe_parse_error(error: &Error) -> (String, Option<String>) {
+    let plain = |problem: &str| (problem.to_owned(), None);
+    match error {
+        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => {
+            describe_parse_error(error)
+        }
+        Error::Message { msg, .. } => plain(msg),
+        Error::SerdeUnknownField { field, expected, .. } => {
+            (format!("unknown key `{field}`"), Some(suggest_name(field, expected)))
+        }
+        Error::SerdeUnknownVariant { variant, expected, .. } => {
+            (format!("unknown value `{variant}`"), Some(suggest_name(variant, expected)))
+        }
+        Error::SerdeMissingField { field, .. } => plain(&format!("the key `{field}` is missing")),
+        Error::DuplicateMappingKey { key, .. } => {
+            plain(&format!("duplicate key `{}`: remove one", key.as_deref().unwrap_or("?")))
+        }
+        Error::MultipleDocuments { .. } => (
+            "a second document begins here".to_owned(),
+            Some("a configuration is one document; remove the `---`".to_owned()),
+        ),
+        Error::Unexpected { expected, .. } => {
+            plain(&format!("expected {}", describe_shape(expected)))
+        }
+        Error::InvalidScalar { ty, .. } => plain(&format!("expected {}", describe_shape(ty))),
+        Error::InvalidBooleanStrict { .. } => plain("expected true or false"),
+        Error::NullIntoString { .. } => plain("a value is missing here"),
+        Error::MergeKeyNotAllowed { .. } => plain("merge keys (`<<`) are not supported"),
+        Error::Budget { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => {
+            plain("too many values, too many aliases or too deep for a configuration")
+        }
+        other => {
+            let formatter: &dyn serde_saphyr::MessageFormatter =
+                &serde_saphyr::UserMessageFormatter;
+            plain(&formatter.format_message(other))
+        }
+    }
+}
+
+/// Translates the parser's name of a YAML shape for users.
+fn describe_shape(expected: &'static str) -> &'static str {
+    match expected {
+        "mapping start" => "keys and values here",
+        "sequence start" => "a list here",
+        "string scalar" | "scalar" => "a single value here",
+        "floating point" => "a number",
+        "u8" | "u16" | "u32" | "u64" => "a whole number, 0 or more",
+        other => other,
+    }
+}
+
+/// Suggests the most similar valid name, or lists all valid names if no name is similar.
+fn suggest_name(name: &str, valid: &[&'static str]) -> String {
+    let similarity = |candidate: &&&str| strsim::jaro_winkler(&name.to_lowercase(), candidate);
+    let nearest = valid.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    match nearest.filter(|nearest| similarity(nearest) > 0.75) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => format!("valid here: {}", valid.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outline(text: &str) -> Outline {
+        let (_, outline) = parse::<serde::de::IgnoredAny>(text, Path::new("a.yaml")).unwrap();
+        outline
+    }
+
+    #[test]
+    fn an_outline_has_the_position_of_each_value() {
+        let outline = outline("a: 1\nb:\n  - c: x\n    d: {e: null}\n  - 2.5\n");
+        let at =
+            |path: &str| outline.position(path).map(|position| (position.line, position.column));
+        assert_eq!(at("a"), Some((1, 4)));
+        assert_eq!(at("b.0.c"), Some((3, 8)));
+        assert_eq!(at("b.0.d.e"), Some((4, 12)));
+        assert_eq!(at("b.1"), Some((5, 5)));
+        assert_eq!(at("b.0.absent"), at("b.0"), "the nearest value that contains it");
+        assert!(outline.contains("b.0.d.e") && !outline.contains("b.0.absent"));
+    }
+
+    #[test]
+    fn an_empty_file_is_an_empty_outline() {
+        assert!(!outline("").contains("a"));
+        assert!(!outline("# nothing\n").contains("a"));
+    }
+
+    #[test]
+    fn an_alias_bomb_is_rejected_before_expansion() {
+        let mut levels = vec!["a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned()];
+        for level in 1..10 {
+            let previous = format!("*a{}", level - 1);
+            let items = [previous.as_str(); 10].join(", ");
+            levels.push(format!("a{level}: &a{level} [{items}]\n"));
+        }
+        let bomb = levels.concat();
+        let deep = "[".repeat(100) + &"]".repeat(100);
+        for text in [bomb, deep, format!("[{}]", "1,".repeat(50_000))] {
+            let error = parse::<serde::de::IgnoredAny>(&text, Path::new("a.yaml")).unwrap_err();
+            assert_eq!(
+                error.problem(),
+                "too many values, too many aliases or too deep for a configuration"
+            );
+        }
+    }
+
+    #[test]
+    fn the_most_similar_name_is_suggested() {
+        let keys = ["backends", "listen", "log"];
+        assert_eq!(suggest_name("backend", &keys), "did you mean `backends`?");
+        assert_eq!(suggest_name("Listen", &keys), "did you mean `listen`?");
+        assert_eq!(suggest_name("zzz", &keys), "valid here: backends, listen, log");
+    }
+}

@@ -1,0 +1,139 @@
+//! The parts of the gateway that serve a request: the state that survives reloads, and the settings
+//! that reloads replace.
+
+use super::access::AccessControl;
+use super::admission::{AdmissionController, AdmissionSettings};
+use super::overload_guard::OverloadGuard;
+use super::relay::retry::{RetryController, RetrySettings};
+use super::request::body_memory::BodyMemory;
+use super::request::features::PayloadSampling;
+use crate::backend::pool::BackendPool;
+use crate::telemetry::Telemetry;
+use http::HeaderName;
+use std::sync::Arc;
+use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::observe::{ExchangeRegistry, ObservationSettings};
+use tokenweir_core::record::TierResolver;
+use tokenweir_core::trace_context::Propagation;
+use tokenweir_net::client::HttpClient;
+
+/// Serves requests. A reload replaces it by one with the same state.
+pub struct ProxyContext {
+    /// The state that survives reloads.
+    pub state: ProxyState,
+    /// The settings of requests.
+    pub settings: RequestSettings,
+    /// The HTTP client for backends.
+    pub backend_client: HttpClient,
+    /// Decides about retries on other backends.
+    pub retry: RetryController,
+}
+
+/// The state of the proxy that survives reloads. Clones share it.
+#[derive(Clone)]
+pub struct ProxyState {
+    /// The backends.
+    pub pool: Arc<BackendPool>,
+    /// API keys, permissions and CORS.
+    pub access: Arc<AccessControl>,
+    /// Admission control and its queue.
+    pub admission: Arc<AdmissionController>,
+    /// Rejects requests while the gateway is overloaded.
+    pub overload_guard: Arc<OverloadGuard>,
+    /// The memory of all request bodies together.
+    pub body_memory: Arc<BodyMemory>,
+    /// The registry of open requests.
+    pub open_streams: Arc<ExchangeRegistry>,
+    /// The consumer of the records of all requests.
+    pub telemetry: Arc<Telemetry>,
+    /// The data that sinks get in addition to records.
+    pub recording: RecordingSettings,
+}
+
+/// The data of requests that sinks get in addition to records.
+#[derive(Debug, Clone, Default)]
+pub struct RecordingSettings {
+    /// Propagation of trace context. `None`: the context of the client is forwarded unchanged.
+    pub propagation: Option<Propagation>,
+    /// Share of requests in the trace capture, from 0 to 1; 0 without a capture.
+    pub capture_ratio: f64,
+    /// Sampling of prompt and response text. `None`: no text is sampled.
+    pub payload_sampling: Option<PayloadSampling>,
+}
+
+/// Settings of requests. A request keeps the settings with which it began.
+#[derive(Debug, Default)]
+pub struct RequestSettings {
+    /// Timeout of the first output of a stream, counted from the request head. `None`: no timeout.
+    pub first_output_timeout: Option<Duration>,
+    /// Longest request body in bytes.
+    pub max_body_bytes: usize,
+    /// Longest wait for the next chunk of a request body.
+    pub body_idle_timeout: Duration,
+    /// Determines the tier of a request.
+    pub tiers: TierResolver,
+    /// The headers that can contain a session id, the preferred one first.
+    pub session_headers: Vec<HeaderName>,
+}
+
+/// The settings of the proxy that a reload can change.
+pub struct ProxySettings {
+    /// Settings of requests.
+    pub requests: RequestSettings,
+    /// Limits of retries.
+    pub retry: RetrySettings,
+    /// The admission queue. `None`: admission control is disabled.
+    pub admission: Option<AdmissionSettings>,
+    /// Limit of the memory of all request bodies, in bytes.
+    pub body_memory_bytes: usize,
+    /// Settings of the observation of responses.
+    pub observation: ObservationSettings,
+}
+
+impl ProxyContext {
+    /// The context at the start of the gateway.
+    pub fn new(
+        settings: ProxySettings,
+        pool: Arc<BackendPool>,
+        access: Arc<AccessControl>,
+        overload_guard: Arc<OverloadGuard>,
+        telemetry: Arc<Telemetry>,
+        backend_client: HttpClient,
+    ) -> Self {
+        let ProxySettings { requests, retry, admission, body_memory_bytes, observation } = settings;
+        let state = ProxyState {
+            admission: Arc::new(AdmissionController::new(pool.clone(), admission)),
+            pool,
+            access,
+            overload_guard,
+            body_memory: Arc::new(BodyMemory::new(body_memory_bytes)),
+            open_streams: ExchangeRegistry::new(observation, clock::now()),
+            telemetry,
+            recording: RecordingSettings::default(),
+        };
+        Self { state, settings: requests, backend_client, retry: RetryController::new(retry) }
+    }
+
+    /// Sets the data that sinks get in addition to records.
+    #[must_use]
+    pub fn with_recording(mut self, recording: RecordingSettings) -> Self {
+        self.state.recording = recording;
+        self
+    }
+
+    /// The context after a reload. Applies the settings of the shared state at once.
+    #[must_use]
+    pub fn reloaded(&self, settings: ProxySettings, backend_client: HttpClient) -> Self {
+        let ProxySettings { requests, retry, admission, body_memory_bytes, observation } = settings;
+        self.state.open_streams.change(observation);
+        self.state.body_memory.set_limit(body_memory_bytes);
+        self.state.admission.update_settings(admission);
+        Self {
+            state: self.state.clone(),
+            settings: requests,
+            backend_client,
+            retry: self.retry.with_settings(retry),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Serves one accepted request, from the read of its body to the head of its response.
+
+use super::accept::{AcceptedRequest, RecordedRequest};
+use super::access::Principal;
+use super::context::ProxyContext;
+use super::relay::{self, PreparedRequest};
+use super::request::body::{self, IncomingBody};
+use super::request::deadline::{self, FirstOutputDeadline};
+use super::request::engine_control::EngineControlCheck;
+use super::request::features;
+use super::request::upstream_body::UpstreamBody;
+use crate::backend::Lease;
+use crate::backend::pool::BackendRequirements;
+use crate::backend::routes;
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::{Request, Response};
+use http_body_util::{Either, Full};
+use hyper::body::Body;
+use std::mem::take;
+use tokenweir_core::access::ConcurrencyPermit;
+use tokenweir_core::clock;
+use tokenweir_core::error::{ErrorEnvelope, GatewayError};
+use tokenweir_core::headers;
+use tokenweir_core::observe::{
+    Exchange, ObservedBody, PrefetchedBody, ResponseAbortHandle, StreamPolicy,
+};
+use tokenweir_core::openai::Api;
+use tokenweir_core::record::RequestOptions;
+use tokenweir_net::backend_body::BackendBody;
+
+/// The body of a response: one that the gateway made, or the observed body of a backend.
+pub type ProxyResponseBody =
+    Either<Full<Bytes>, ObservedBody<BackendBody, (Lease, Option<ConcurrencyPermit>)>>;
+
+/// Serves one [accepted](super::accept_request) request. `abort_handle` aborts the response if the client
+/// does not read it.
+pub async fn handle_request<B: IncomingBody>(
+    context: &ProxyContext,
+    accepted: AcceptedRequest,
+    abort_handle: ResponseAbortHandle,
+    request: Request<B>,
+) -> Response<ProxyResponseBody> {
+    let RecordedRequest { exchange, principal, permit, origin } = match accepted {
+        AcceptedRequest::AnsweredLocally(response) => return response.map(Either::Left),
+        AcceptedRequest::Recorded(recorded) => recorded,
+    };
+    let mut exchange = exchange.with_abort_handle(abort_handle);
+    let envelope = ErrorEnvelope::for_path(request.uri().path());
+    let request_id = exchange.record().request_id.clone();
+    let result = match permit {
+        Err(error) => Err(error),
+        Ok(permit) => {
+            let result = forward(context, &principal, &mut exchange, request).await;
+            result.map(|(response, lease)| (response, lease, permit))
+        }
+    };
+    let mut response = match result {
+        Ok((mut response, lease, permit)) => {
+            if exchange.may_change_length() {
+                response.headers_mut().remove(CONTENT_LENGTH);
+            }
+            let guard = (lease, permit);
+            response.map(|body| Either::Right(ObservedBody::new(body, exchange, guard)))
+        }
+        Err(error) => {
+            let error = principal.redact_error(error, &context.state.pool);
+            let response = error.to_response_in(envelope, Some(request_id.as_str()));
+            let bytes = response.body().size_hint().lower();
+            exchange.refuse(error.status().as_u16(), bytes, error.reason(), error.outcome());
+            response.map(Either::Left)
+        }
+    };
+    headers::rewrite_response_headers(response.headers_mut(), &request_id);
+    principal.rate_limit_status.write(response.headers_mut());
+    context.state.access.cors().apply(origin.as_ref(), response.headers_mut());
+    response
+}
+
+/// Reads and checks the request, waits for admission, and relays it until a backend has answered.
+async fn forward<B: IncomingBody>(
+    context: &ProxyContext,
+    principal: &Principal,
+    exchange: &mut Exchange,
+    request: Request<B>,
+) -> Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError> {
+    let (mut head, body) = request.into_parts();
+    // Released when this function returns, together with the body.
+    let mut memory_permit = context.state.body_memory.empty_permit();
+    let (limit, idle_timeout) =
+        (context.settings.max_body_bytes, context.settings.body_idle_timeout);
+    let body = body::read_body(&head, body, limit, idle_timeout, &mut memory_permit).await?;
+    let record = exchange.record();
+    record.timings.received = Some(clock::now());
+    record.bytes_in = body.len() as u64;
+    let fields = body::peek_request(&head, &body, record.api)?;
+    record.options = RequestOptions {
+        stream: fields.stream,
+        max_tokens: fields.max_tokens,
+        n: fields.n,
+        parameters: fields.parameters.clone(),
+        ..RequestOptions::default()
+    };
+    let route = {
+        let routes = context.state.pool.routes();
+        let route = routes.lookup(fields.model.as_deref()).clone();
+        record.model = route.label.clone();
+        principal.check_model_access(fields.model.as_deref(), &routes)?;
+        route
+    };
+    let access = &context.state.access;
+    let mut control =
+        EngineControlCheck::check(access, principal, route.permissions, record, &fields, &body)?;
+    let prompt = features::hash_prompt(&fields, &route, control.salt.as_deref(), &body);
+    let bytes = body.clone();
+    let (api, edits) = (record.api, take(&mut control.edits));
+    let body = UpstreamBody::new(body, api, &head.headers, &fields, &route, edits)?
+        .with_usage_sampling_value(fastrand::f64());
+    memory_permit.add(body.edited_copy_bytes())?;
+    let requirements = BackendRequirements {
+        model: fields.model.as_deref(),
+        prompt: &prompt,
+        is_stream: fields.stream,
+        session: features::session_hash(&head.headers, &context.settings.session_headers, &fields),
+        seed: fastrand::u64(..),
+    };
+    if record.api.is_some_and(Api::generates) {
+        record.captured = features::sample_for_capture(
+            context.state.recording.capture_ratio,
+            &prompt,
+            requirements.session,
+            fastrand::u64(..),
+        );
+        if let Some(sampling) = context.state.recording.payload_sampling {
+            features::sample_payload(sampling, &fields, &bytes, fastrand::u64(..), record);
+        }
+    }
+    let first_output = route.policy.first_output.or(context.settings.first_output_timeout);
+    let deadline = deadline::first_output_deadline(record, &head.headers, first_output);
+    let tenant = record.caller.as_ref().map(|identity| &*identity.tenant);
+    let flow_key =
+        context.state.admission.flow_key(&head.headers, record.client, &record.tier, tenant);
+    let lease = context.state.admission.admit(requirements, flow_key, &mut record.timings).await?;
+    control.strip_headers(&mut head.headers);
+    apply_route_policy(exchange.policy(), &route.policy, deadline);
+    let response_headers = route.policy.response_headers;
+    let backend_model = route.served_as.as_deref().or(requirements.model);
+    let prepared = PreparedRequest {
+        head: &head,
+        peek: &fields,
+        body,
+        requirements,
+        deadline,
+        backend_model,
+        response_headers_timeout: response_headers,
+    };
+    relay::send(context, exchange, prepared, lease).await
+}
+
+/// Applies the timeouts and the truncation handling of the route to the stream.
+fn apply_route_policy(
+    terms: &mut StreamPolicy,
+    route: &routes::RoutePolicy,
+    deadline: Option<FirstOutputDeadline>,
+) {
+    terms.first_output_by = deadline.map(FirstOutputDeadline::at);
+    terms.idle = route.idle;
+    terms.rules.on_truncation = route.on_truncation.unwrap_or(terms.rules.on_truncation);
+}

@@ -1,0 +1,235 @@
+//! Sends a request to the backend of its lease, and to further backends while attempts fail before
+//! their first output.
+
+use super::attempt::{self, PreparedRequest};
+use super::first_output;
+use super::retry::{FailedRequest, RetryBudgetShare};
+use crate::backend::{Backend, Lease};
+use crate::proxy::context::ProxyContext;
+use crate::proxy::request::deadline::{FirstOutputDeadline, within_deadline};
+use crate::proxy::request::upstream_body::UsageInjection;
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, Response, StatusCode};
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::observe::{Exchange, PrefetchedBody};
+use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
+use tokenweir_core::resilience::{FailoverPolicy, FailureKind};
+use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::client::SendError;
+use tokenweir_net::resource_exhaustion;
+
+/// Pause between two attempts to move a request away from a backend that is down.
+const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A response whose beginning has been read.
+type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
+
+/// A failed attempt, and the result for the client if the request cannot fail over: the response of
+/// the backend, or the error if there is none.
+struct AttemptFailure {
+    kind: FailureKind,
+    /// A description for logs and status pages.
+    message: Cow<'static, str>,
+    fallback: Result<Box<PrefetchedResponse>, GatewayError>,
+}
+
+/// Sends a request to backends, one after the other, until one answers or no failover is allowed.
+pub(crate) async fn send(
+    context: &ProxyContext,
+    exchange: &mut Exchange,
+    request: PreparedRequest<'_>,
+    mut leased: (Lease, Arc<RoutingDecision>),
+) -> Result<(PrefetchedResponse, Lease), GatewayError> {
+    let share = RetryBudgetShare::for_record(exchange.record());
+    context.retry.deposit(share);
+    let mut tried = Vec::new();
+    let mut failed_attempts = 0;
+    loop {
+        let (lease, decision) = leased;
+        let record = exchange.record();
+        record.decision = Some(decision);
+        record.timings.routed = Some(clock::now());
+        let result = tokio::select! {
+            biased;
+            result = send_to_backend(context, exchange, &request, &lease) => result,
+            next = failover_when_down(
+                context, share, &request, &lease, &tried, failed_attempts,
+            ) => {
+                exchange.discard_attempt(FailureKind::Down.as_str());
+                tried.push(lease.backend().clone());
+                failed_attempts += 1;
+                leased = next;
+                continue;
+            }
+        };
+        let failure = match result {
+            Ok(response) => return Ok((response, lease)),
+            Err(failure) => failure,
+        };
+        let kind = failure.kind;
+        lease.backend().on_failure(kind, &failure.message, clock::now());
+        tried.push(lease.backend().clone());
+        failed_attempts += u32::from(kind.elsewhere() != FailoverPolicy::Always);
+        let failed = failed_request(kind, failed_attempts, &request);
+        let allowed = context.retry.allow(share, failed, clock::now());
+        let next = allowed.and_then(|()| {
+            let next = context.state.pool.lease(request.requirements, &tried, clock::now());
+            next.map_err(|_| FailoverDenialReason::NoOtherBackend)
+        });
+        match next {
+            Ok(next) => {
+                exchange.discard_attempt(kind.as_str());
+                leased = next;
+            }
+            Err(reason) => {
+                exchange.record().not_retried = Some(reason);
+                return give_up(exchange, failure, lease, reason);
+            }
+        }
+    }
+}
+
+fn failed_request<'a>(
+    kind: FailureKind,
+    failed_attempts: u32,
+    request: &'a PreparedRequest<'_>,
+) -> FailedRequest<'a> {
+    FailedRequest {
+        kind,
+        failed_attempts,
+        has_side_effects: request.has_side_effects(),
+        body: request.body.original(),
+    }
+}
+
+/// Waits until the health check has declared the backend of a request down and the request may fail
+/// over, and returns the lease on another backend. A frozen backend closes no connection, so
+/// without this the request would wait for its own timeout.
+///
+/// While no other backend is available, the request stays on its backend, which may recover.
+async fn failover_when_down(
+    context: &ProxyContext,
+    share: RetryBudgetShare,
+    request: &PreparedRequest<'_>,
+    lease: &Lease,
+    tried: &[Arc<Backend>],
+    failed_attempts: u32,
+) -> (Lease, Arc<RoutingDecision>) {
+    loop {
+        lease.backend().health.wait_declared_down().await;
+        let tried = [tried, std::slice::from_ref(lease.backend())].concat();
+        if let Ok(next) = context.state.pool.lease(request.requirements, &tried, clock::now()) {
+            let failed = failed_request(FailureKind::Down, failed_attempts + 1, request);
+            if context.retry.allow(share, failed, clock::now()).is_ok() {
+                return next;
+            }
+        }
+        tokio::time::sleep(FAILOVER_POLL_INTERVAL).await;
+    }
+}
+
+/// Sends the request to one backend, and buffers the response until its first output.
+async fn send_to_backend(
+    context: &ProxyContext,
+    exchange: &mut Exchange,
+    request: &PreparedRequest<'_>,
+    lease: &Lease,
+) -> Result<PrefetchedResponse, AttemptFailure> {
+    let (body, usage) = request.body.for_backend(lease.backend());
+    exchange.on_request_sent(lease.backend_feedback());
+    let record = exchange.record();
+    record.options.usage_injected = usage != UsageInjection::None;
+    record.options.continuous_usage_injected = usage == UsageInjection::EveryEvent;
+    let result = loop {
+        let sending =
+            attempt::send(&context.backend_client, record, lease.backend(), request, &body);
+        match within_deadline(request.deadline, sending).await.map_err(deadline_failure)? {
+            // Closing an idle connection frees a file descriptor for this request.
+            Err(SendError::Exhausted(_)) if context.state.pool.close_idle_connection() => {}
+            result => break result,
+        }
+    };
+    let (head, body) = result.map_err(|error| send_failure(&error))?.into_parts();
+    exchange.on_head(head.status.as_u16(), &head.headers);
+    let max_wait = context.retry.first_output_buffer_timeout();
+    let begun = first_output::buffer_until_first_output(
+        exchange,
+        head.status,
+        body,
+        max_wait,
+        request.deadline,
+    )
+    .await;
+    let begun = begun.map_err(deadline_failure)?;
+    let failure_kind =
+        first_output::classify_failure(exchange, head.status, &begun, request.backend_model);
+    if failure_kind.is_none() && head.status.is_success() && exchange.has_output_or_ended() {
+        lease.backend().on_response_started(clock::now());
+    }
+    let response = Response::from_parts(head, begun);
+    match failure_kind {
+        None => Ok(response),
+        Some(kind) => {
+            let message = kind.as_str().into();
+            Err(AttemptFailure { kind, message, fallback: Ok(Box::new(response)) })
+        }
+    }
+}
+
+/// Ends a request that does not fail over: the client gets the response of the last backend, or an
+/// error.
+fn give_up(
+    exchange: &mut Exchange,
+    failure: AttemptFailure,
+    lease: Lease,
+    reason: FailoverDenialReason,
+) -> Result<(PrefetchedResponse, Lease), GatewayError> {
+    match failure.fallback {
+        Ok(mut response) => {
+            if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+                response.headers_mut().entry(RETRY_AFTER).or_insert(HeaderValue::from_static("1"));
+            }
+            Ok((*response, lease))
+        }
+        Err(error) => {
+            exchange.discard_attempt(failure.kind.as_str());
+            Err(if reason == FailoverDenialReason::PoisonRequest {
+                GatewayError::Poison
+            } else {
+                error
+            })
+        }
+    }
+}
+
+fn deadline_failure(deadline: FirstOutputDeadline) -> AttemptFailure {
+    let kind = if deadline.is_set_by_client {
+        FailureKind::ClientTimeout
+    } else {
+        FailureKind::SlowOutput
+    };
+    AttemptFailure { kind, message: kind.as_str().into(), fallback: Err(deadline.error()) }
+}
+
+fn send_failure(error: &SendError) -> AttemptFailure {
+    let (kind, gateway_error) = match error {
+        SendError::Connect(_) => (FailureKind::Unreachable, GatewayError::NoBackend),
+        SendError::Exhausted(problem) => {
+            resource_exhaustion::warn_rate_limited(problem);
+            (FailureKind::GatewayExhausted, GatewayError::Exhausted)
+        }
+        SendError::StaleConnection { .. } | SendError::Closed(_) => {
+            (FailureKind::Died, GatewayError::Closed)
+        }
+        SendError::InvalidResponse(_) => (FailureKind::Garbage, GatewayError::Garbage),
+        SendError::Timeout(limit) => (
+            FailureKind::ResponseHeadTimeout,
+            GatewayError::ResponseHeadTimeout { seconds: limit.as_secs() },
+        ),
+    };
+    AttemptFailure { kind, message: error.to_string().into(), fallback: Err(gateway_error) }
+}

@@ -1,0 +1,102 @@
+//! Limits the memory of all request bodies together.
+//!
+//! A request body is held until the response begins, because a retry may need it. Without a limit,
+//! slow uploads on many connections would take all memory.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokenweir_core::error::GatewayError;
+
+/// The memory of all request bodies, in bytes.
+#[derive(Debug)]
+pub struct BodyMemory {
+    used_bytes: AtomicUsize,
+    limit_bytes: AtomicUsize,
+}
+
+/// The bytes that are counted for one request, until the permit is dropped.
+#[derive(Debug)]
+pub(crate) struct BodyMemoryPermit<'a> {
+    memory: &'a BodyMemory,
+    bytes: usize,
+}
+
+impl Default for BodyMemory {
+    /// Without a limit.
+    fn default() -> Self {
+        Self::new(usize::MAX)
+    }
+}
+
+impl BodyMemory {
+    /// A limit of `limit` bytes.
+    pub const fn new(limit: usize) -> Self {
+        Self { used_bytes: AtomicUsize::new(0), limit_bytes: AtomicUsize::new(limit) }
+    }
+
+    /// Changes the limit. Bodies that are already counted stay.
+    pub fn set_limit(&self, limit: usize) {
+        self.limit_bytes.store(limit, Ordering::Relaxed);
+    }
+
+    /// Bytes that are counted now.
+    pub fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The limit, in bytes.
+    pub fn limit_bytes(&self) -> usize {
+        self.limit_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A permit without any bytes.
+    pub(crate) const fn empty_permit(&self) -> BodyMemoryPermit<'_> {
+        BodyMemoryPermit { memory: self, bytes: 0 }
+    }
+}
+
+impl BodyMemoryPermit<'_> {
+    /// Counts further bytes. Fails if the total then exceeds the limit.
+    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), GatewayError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let before = self.memory.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // Also counted on failure: dropping the permit releases these bytes.
+        self.bytes += bytes;
+        let is_over = before.saturating_add(bytes) > self.memory.limit_bytes();
+        if is_over { Err(GatewayError::BodyMemory) } else { Ok(()) }
+    }
+
+    /// Raises the count of this permit to `bytes`, if it is lower. Fails as [`Self::add`] does.
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), GatewayError> {
+        self.add(bytes.saturating_sub(self.bytes))
+    }
+}
+
+impl Drop for BodyMemoryPermit<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.memory.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_limited_and_released() {
+        let memory = BodyMemory::new(10);
+        let (mut first, mut second) = (memory.empty_permit(), memory.empty_permit());
+        assert_eq!((first.add(6), first.grow_to(6), second.add(4)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!(first.grow_to(7), Err(GatewayError::BodyMemory));
+        drop(first);
+        assert_eq!(memory.used_bytes(), 4);
+        assert_eq!(second.grow_to(10), Ok(()));
+        memory.set_limit(10);
+        assert_eq!(memory.empty_permit().add(1), Err(GatewayError::BodyMemory));
+        drop(second);
+        assert_eq!(memory.used_bytes(), 0, "rejected bytes are released too");
+    }
+}

@@ -1,0 +1,86 @@
+//! Enforces the permissions for engine control: checks fields of the body, removes headers, and
+//! sets the `cache_salt` that is derived from the tenant.
+
+use crate::proxy::access::{AccessControl, Principal};
+use http::{HeaderMap, HeaderName};
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::openai::Splice;
+use tokenweir_core::openai::engine_control::{
+    FieldEdit, Permission, Permissions, supports_cache_salt,
+};
+use tokenweir_core::openai::request_fields::{CacheSaltSpan, RequestBodyError, RequestFields};
+use tokenweir_core::record::RequestRecord;
+
+const CACHE_SALT_FIELD: &str = "cache_salt";
+
+/// The result of the check: the permissions of the client for this request, and the edits of its
+/// body.
+pub(crate) struct EngineControlCheck {
+    permissions: Permissions,
+    /// The edits of the body.
+    pub(crate) edits: Vec<FieldEdit>,
+    /// The `cache_salt` that the gateway sets. `None`: that of the client is forwarded.
+    pub(crate) salt: Option<String>,
+}
+
+impl EngineControlCheck {
+    /// Checks a request. `model_permissions` are those of its model in the configuration. Fails if
+    /// the body uses a field without the permission.
+    pub(crate) fn check(
+        access: &AccessControl,
+        principal: &Principal,
+        model_permissions: Permissions,
+        record: &RequestRecord,
+        fields: &RequestFields,
+        body: &[u8],
+    ) -> Result<Self, GatewayError> {
+        let permissions = principal.permissions | model_permissions;
+        let edits = permissions.check(&fields.controls, record.api).map_err(|control| {
+            let permission = control.permission.as_str();
+            GatewayError::EngineControl { field: control.name, permission }
+        })?;
+        let mut result = Self { permissions, edits, salt: None };
+        if !permissions.allow(Permission::CacheSalt) {
+            result.derive_salt(access, record, fields, body)?;
+        }
+        Ok(result)
+    }
+
+    /// Adds the edit that sets the tenant's salt, on paths whose requests have one.
+    fn derive_salt(
+        &mut self,
+        access: &AccessControl,
+        record: &RequestRecord,
+        fields: &RequestFields,
+        body: &[u8],
+    ) -> Result<(), GatewayError> {
+        let key_and_identity = access.salt_key().zip(record.caller.as_ref());
+        let Some((key, identity)) = key_and_identity else { return Ok(()) };
+        if !supports_cache_salt(record.api, record.route.unwrap_or_default()) {
+            return Ok(());
+        }
+        let salt = key.derive(&identity.tenant, fields.prompt.salt.as_deref());
+        let splice = match &fields.cache_salt {
+            CacheSaltSpan::WrongType => {
+                return Err(RequestBodyError::WrongType(CACHE_SALT_FIELD).into());
+            }
+            CacheSaltSpan::At(range) => Some(Splice::replace(range.clone(), format!("\"{salt}\""))),
+            CacheSaltSpan::Absent => {
+                Splice::insert(body, &format!("\"{CACHE_SALT_FIELD}\":\"{salt}\""))
+            }
+        };
+        self.edits.extend(splice.map(|splice| FieldEdit { field: CACHE_SALT_FIELD, splice }));
+        self.salt = Some(salt);
+        Ok(())
+    }
+
+    /// Removes the headers that the client may not send to an engine. The gateway must not need
+    /// them after this call.
+    pub(crate) fn strip_headers(&self, headers: &mut HeaderMap) {
+        let denied = headers.keys().filter(|name| self.permissions.strips_header(name.as_str()));
+        let denied: Vec<HeaderName> = denied.cloned().collect();
+        for name in denied {
+            headers.remove(name);
+        }
+    }
+}

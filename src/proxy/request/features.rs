@@ -1,0 +1,167 @@
+//! Derives the properties of a request for routing, trace capture and payload sampling: the hashes
+//! of its prompt, and its session.
+
+use crate::backend::routes::ModelRoute;
+use http::{HeaderMap, HeaderName};
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::{Arc, LazyLock};
+use tokenweir_core::headers::RequestId;
+use tokenweir_core::openai::TextExcerpt;
+use tokenweir_core::openai::request_fields::RequestFields;
+use tokenweir_core::record::{CapturedPrompt, PayloadConsumers, RequestRecord};
+use tokenweir_core::routing::{PromptFingerprint, mix, unit};
+
+/// The samples of requests whose prompt and response text is captured.
+#[derive(Debug, Clone, Copy)]
+pub struct PayloadSampling {
+    /// Share of requests for the payload log, from 0 to 1, drawn at random.
+    pub log_ratio: f64,
+    /// Share of requests for quality monitoring, from 0 to 1. The draw is a hash of the trace id,
+    /// or of the request id without a trace, so that all gateways sample the same traces.
+    pub quality_ratio: f64,
+    /// Longest excerpt of each text, in bytes.
+    pub max_text_bytes: usize,
+}
+
+/// The keys of the prompt hashes. They are random per process, so that clients cannot construct a
+/// prompt with the hashes of another one.
+static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// The fingerprint of the prompt. Prompts for different models or with different `cache_salt`s
+/// share no cache, so their hashes differ. `salt` is the salt that the gateway sets; `None`: that
+/// of the client counts.
+pub(crate) fn hash_prompt(
+    fields: &RequestFields,
+    route: &ModelRoute,
+    salt: Option<&str>,
+    body: &[u8],
+) -> Arc<PromptFingerprint> {
+    let model = route.served_as.as_deref().or(fields.model.as_deref());
+    let seed = PROMPT_HASH_KEYS.hash_one((model, salt.or(fields.prompt.salt.as_deref())));
+    Arc::new(PromptFingerprint::new(seed, fields.prompt.parts(body)))
+}
+
+/// A hash of the session id: of the first header in `names` that the request has, otherwise of the
+/// `prompt_cache_key` in the body. `None`: the request has no session.
+pub(crate) fn session_hash(
+    headers: &HeaderMap,
+    names: &[HeaderName],
+    fields: &RequestFields,
+) -> Option<u64> {
+    let from_header =
+        names.iter().find_map(|name| headers.get(name)).map(|value| stable_hash(value.as_bytes()));
+    from_header.or_else(|| fields.cache_key.as_ref().map(|key| stable_hash(key.as_bytes())))
+}
+
+/// The part of a request for the trace capture, if the request is in its sample. `share` is the
+/// sampled share of requests, from 0 to 1. A session is sampled as a whole or not at all, so that
+/// the capture shows the prefixes that its requests share. `random` decides for a request without a
+/// session.
+pub(crate) fn sample_for_capture(
+    share: f64,
+    prompt: &PromptFingerprint,
+    session: Option<u64>,
+    random: u64,
+) -> Option<Arc<CapturedPrompt>> {
+    let sampling_value = unit(session.map_or(random, mix));
+    let PromptFingerprint { bytes, blocks, block_bytes } = prompt;
+    (sampling_value < share).then(|| {
+        Arc::new(CapturedPrompt {
+            prompt_bytes: *bytes,
+            block_hashes: blocks.clone(),
+            block_bytes: *block_bytes,
+            session_hash: session,
+        })
+    })
+}
+
+/// Decides whether the request is in the payload samples, and if so copies the prompt from the body
+/// into the record.
+pub(crate) fn sample_payload(
+    sampling: PayloadSampling,
+    fields: &RequestFields,
+    body: &[u8],
+    random: u64,
+    record: &mut RequestRecord,
+) {
+    let quality_value =
+        sampling_value(record.trace.as_ref().map(|trace| trace.trace_id), &record.request_id);
+    record.text_for = PayloadConsumers {
+        log: unit(random) < sampling.log_ratio,
+        quality: quality_value < sampling.quality_ratio,
+    };
+    record.prompt = record.text_for.has_any().then(|| {
+        let mut excerpt = TextExcerpt::new(sampling.max_text_bytes);
+        fields.prompt.parts(body).for_each(|part| excerpt.push(part));
+        excerpt
+    });
+}
+
+/// The sampling value of a trace, or of a request without one, from 0 to 1. It is the same in every
+/// gateway.
+fn sampling_value(trace: Option<u128>, request_id: &RequestId) -> f64 {
+    let hash = match trace {
+        Some(trace) => xxhash_rust::xxh3::xxh3_64(&trace.to_be_bytes()),
+        None => stable_hash(request_id.as_str().as_bytes()),
+    };
+    unit(mix(hash))
+}
+
+/// A hash that is the same in every process, so that all gateways send a session to the same
+/// backend.
+fn stable_hash(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request_id(name: &str) -> RequestId {
+        let value = name.parse().unwrap();
+        RequestId::from_headers(
+            &HeaderMap::from_iter([(tokenweir_core::headers::X_REQUEST_ID, value)]),
+            1,
+        )
+    }
+
+    #[test]
+    fn the_quality_sample_has_its_share_and_is_the_same_for_the_same_trace() {
+        let ids = (0..20_000).map(|number| request_id(&format!("request-{number}")));
+        let count = ids.filter(|id| sampling_value(None, id) < 0.02).count();
+        assert!((320..480).contains(&count), "{count} of 20000 requests, not about 400");
+        let mut random = fastrand::Rng::with_seed(5);
+        let traces: Vec<u128> = (0..20_000).map(|_| random.u128(..)).collect();
+        let is_sampled = |trace: &&u128| sampling_value(Some(**trace), &request_id("a")) < 0.02;
+        let count = traces.iter().filter(is_sampled).count();
+        assert!((320..480).contains(&count), "{count} of 20000 traces, not about 400");
+        let same = |trace, one: &str, other: &str| {
+            sampling_value(trace, &request_id(one)).to_bits()
+                == sampling_value(trace, &request_id(other)).to_bits()
+        };
+        assert!(traces.iter().all(|trace| same(Some(*trace), "a", "b")));
+        assert!(same(None, "a", "a") && !same(None, "a", "b"));
+        assert!((0.0..1.0).contains(&sampling_value(None, &request_id(""))));
+    }
+
+    #[test]
+    fn a_capture_samples_its_share_of_requests_and_whole_sessions() {
+        let is_sampled = |share, session, random| {
+            sample_for_capture(share, &PromptFingerprint::default(), session, random).is_some()
+        };
+        let mut rng = fastrand::Rng::with_seed(5);
+        assert!((0..1_000).all(|_| !is_sampled(0.0, None, rng.u64(..))));
+        assert!((0..1_000).all(|_| is_sampled(1.0, None, rng.u64(..))));
+        assert!(is_sampled(1.0, None, u64::MAX));
+        let count = (0..10_000).filter(|_| is_sampled(0.3, None, rng.u64(..))).count();
+        assert!((2_700..3_300).contains(&count), "{count} of 10000");
+        let sessions: Vec<u64> = (0..1_000).map(|_| rng.u64(..)).collect();
+        for session in &sessions {
+            let first = is_sampled(0.5, Some(*session), rng.u64(..));
+            assert_eq!(is_sampled(0.5, Some(*session), rng.u64(..)), first);
+        }
+        let count = sessions.iter().filter(|session| is_sampled(0.5, Some(**session), 0)).count();
+        assert!((400..600).contains(&count), "{count} of 1000 sessions");
+    }
+}

@@ -1,0 +1,134 @@
+//! The request body for a backend: the bytes of the client, with the edits that rename the model,
+//! remove or set engine-control fields, and request usage at the end of a stream.
+
+use crate::backend::Backend;
+use crate::backend::routes::ModelRoute;
+use bytes::Bytes;
+use http::HeaderMap;
+use std::sync::{Mutex, PoisonError};
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::headers;
+use tokenweir_core::openai::engine_control::FieldEdit;
+use tokenweir_core::openai::request_fields::RequestFields;
+use tokenweir_core::openai::{Api, Splice};
+
+/// A received body and its edits.
+pub(crate) struct UpstreamBody {
+    /// The bytes of the client.
+    original: Bytes,
+    model_edit: Option<Splice>,
+    control_edits: Vec<FieldEdit>,
+    usage_edit: Option<Splice>,
+    /// A random number from 0 to 1 that decides whether the request is in the sample with
+    /// continuous usage. 1 is in no sample.
+    usage_sampling_value: f64,
+    /// The edited copy, and its usage injection. It is made for the first backend that needs it and
+    /// replaced for a backend that needs another injection, so that two bodies exist at most.
+    edited_copy: Mutex<Option<(UsageInjection, Bytes)>>,
+}
+
+/// The usage that the gateway requests and the client did not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UsageInjection {
+    /// The gateway requests no usage.
+    None,
+    /// The gateway requests the usage event at the end of the stream.
+    FinalEvent,
+    /// The gateway requests that event and continuous usage: counts with every event.
+    EveryEvent,
+}
+
+impl UpstreamBody {
+    /// A body for the backends of `route`, with the edits of the engine-control check. Usage is
+    /// only requested on APIs with `stream_options`.
+    ///
+    /// A body with a digest in a header is never edited. Fails if the model must be renamed or a
+    /// control field edited in such a body.
+    pub(crate) fn new(
+        original: Bytes,
+        api: Option<Api>,
+        headers: &HeaderMap,
+        fields: &RequestFields,
+        route: &ModelRoute,
+        control_edits: Vec<FieldEdit>,
+    ) -> Result<Self, GatewayError> {
+        let is_signed = headers::has_body_digest(headers);
+        let renaming = route.served_as.as_deref().zip(fields.model_slot.as_ref());
+        if let Some((served_as, _)) = renaming
+            && is_signed
+        {
+            let served_as = served_as.to_owned();
+            return Err(GatewayError::SignedBody {
+                model: route.label.as_str().to_owned(),
+                served_as,
+            });
+        }
+        if let Some(edit) = control_edits.first()
+            && is_signed
+        {
+            return Err(GatewayError::SignedField { field: edit.field });
+        }
+        let has_stream_options = matches!(api, Some(Api::Chat | Api::Completions));
+        Ok(Self {
+            original,
+            model_edit: renaming.map(|(served_as, span)| span.renamed(served_as)),
+            control_edits,
+            usage_edit: fields.usage_splice.clone().filter(|_| has_stream_options && !is_signed),
+            usage_sampling_value: 1.0,
+            edited_copy: Mutex::default(),
+        })
+    }
+
+    /// Sets the random number, from 0 to 1, that decides about continuous usage.
+    pub(crate) fn with_usage_sampling_value(self, usage_sampling_value: f64) -> Self {
+        Self { usage_sampling_value, ..self }
+    }
+
+    /// Size of the edited copy in bytes, without the few bytes that edits add. 0: no edit is
+    /// needed.
+    pub(crate) fn edited_copy_bytes(&self) -> usize {
+        let is_edited = self.model_edit.is_some()
+            || self.usage_edit.is_some()
+            || !self.control_edits.is_empty();
+        if is_edited { self.original.len() } else { 0 }
+    }
+
+    /// The bytes of the client.
+    pub(crate) fn original(&self) -> &Bytes {
+        &self.original
+    }
+
+    /// The bytes for a backend, and the usage that the gateway requests in them.
+    pub(crate) fn for_backend(&self, backend: &Backend) -> (Bytes, UsageInjection) {
+        let usage = self.usage_edit.as_ref().filter(|_| backend.should_inject_usage());
+        let injection = match usage {
+            None => UsageInjection::None,
+            Some(_) if self.is_in_usage_sample(backend) => UsageInjection::EveryEvent,
+            Some(_) => UsageInjection::FinalEvent,
+        };
+        if self.model_edit.is_none()
+            && self.control_edits.is_empty()
+            && injection == UsageInjection::None
+        {
+            return (self.original.clone(), injection);
+        }
+        let mut copy = self.edited_copy.lock().unwrap_or_else(PoisonError::into_inner);
+        let reusable = copy.take().filter(|(copied_for, _)| *copied_for == injection);
+        let current = reusable.unwrap_or_else(|| (injection, self.apply_edits(injection, usage)));
+        let (_, bytes) = copy.insert(current);
+        (bytes.clone(), injection)
+    }
+
+    fn apply_edits(&self, injection: UsageInjection, usage: Option<&Splice>) -> Bytes {
+        let continuous = usage.filter(|_| injection == UsageInjection::EveryEvent);
+        let continuous = continuous.map(Splice::with_continuous_usage);
+        let control = self.control_edits.iter().map(|edit| &edit.splice);
+        let edits = self.model_edit.iter().chain(control).chain(continuous.as_ref().or(usage));
+        Splice::apply(edits, &self.original)
+    }
+
+    fn is_in_usage_sample(&self, backend: &Backend) -> bool {
+        self.usage_sampling_value < backend.continuous_usage_share()
+            && !RequestFields::has_counting_field(&self.original)
+    }
+}

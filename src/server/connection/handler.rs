@@ -1,0 +1,175 @@
+//! Admits client connections, performs the TLS handshake, detects the HTTP version and serves each
+//! connection until it ends.
+
+use super::http1_connection::SharedHttp1Connection;
+use super::limiter::{ConnectionLimitExceeded, ConnectionPermit};
+use super::request::ConnectionContext;
+use super::shutdown::ShutdownSignal;
+use super::{http1, http2};
+use crate::server::state::ServerState;
+use crate::server::write_timeout::WriteTimeoutStream;
+use http::Version;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::observe::ResponseAbortHandle;
+use tokenweir_net::tls::{Acceptor, MaybeTlsStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Serves client connections.
+pub(crate) struct ConnectionHandler {
+    state: Arc<ServerState>,
+    acceptor: Option<Acceptor>,
+    rejection_permits: Arc<Semaphore>,
+}
+
+/// Longest time to write an error response to a rejected connection.
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// The connection preface of an HTTP/2 client (RFC 9113, section 3.4).
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+impl ConnectionHandler {
+    pub(crate) fn new(state: Arc<ServerState>, acceptor: Option<Acceptor>) -> Arc<Self> {
+        let max_rejections = state.limits.load().max_concurrent_rejections;
+        let rejection_permits = Arc::new(Semaphore::new(max_rejections));
+        Arc::new(Self { state, acceptor, rejection_permits })
+    }
+
+    /// Admits a connection, or rejects it with an error response because a limit is reached.
+    pub(crate) fn admit(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+    ) -> Option<(TcpStream, ConnectionPermit)> {
+        let mut permit = self.state.connection_limiter.try_acquire(peer.ip());
+        // An idle connection to a backend is closed to free a file descriptor for this connection.
+        while matches!(permit, Err(ConnectionLimitExceeded::Descriptors))
+            && self.state.admin.proxy.pool.close_idle_connection()
+        {
+            permit = self.state.connection_limiter.try_acquire(peer.ip());
+        }
+        let error = match permit {
+            Ok(permit) => return Some((stream, permit)),
+            Err(ConnectionLimitExceeded::Total) => GatewayError::Overloaded,
+            Err(ConnectionLimitExceeded::Descriptors) => {
+                self.state.connection_limiter.record_descriptor_exhaustion();
+                GatewayError::Overloaded
+            }
+            Err(ConnectionLimitExceeded::PerClient) => GatewayError::ClientBusy,
+        };
+        tracing::debug!(%peer, %error, "client connection rejected");
+        // A TLS handshake for a rejection would cost more than the rejected work.
+        if self.acceptor.is_none()
+            && let Ok(permit) = self.rejection_permits.clone().try_acquire_owned()
+        {
+            tokio::spawn(reject_connection(stream, error, permit));
+        }
+        None
+    }
+
+    /// Serves a connection until it ends.
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        permit: ConnectionPermit,
+        mut shutdown: ShutdownSignal,
+    ) {
+        let Some(stream) = self.tls_handshake(stream, peer).await else { return };
+        let (abort_handle, limits) = (ResponseAbortHandle::default(), **self.state.limits.load());
+        let stream = WriteTimeoutStream::new(stream, limits.write_timeout, abort_handle.clone());
+        let connection =
+            ConnectionContext::new(self.state.clone(), peer.ip(), permit, abort_handle);
+        let shared = SharedHttp1Connection::new(stream);
+        let served = match detect_protocol(&shared, &mut shutdown, limits.head_timeout).await {
+            Ok(Some(Version::HTTP_2)) => {
+                let Some(parts) = shared.into_parts() else { return };
+                // Boxed: otherwise every connection's future would reserve memory for it.
+                let serving = Box::pin(http2::serve(&connection, parts, &limits, shutdown));
+                serving.await.map_err(io::Error::other)
+            }
+            Ok(Some(_)) => http1::serve(&connection, shared, &limits, shutdown).await,
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = served {
+            tracing::debug!(%peer, %error, "client connection failed");
+        }
+    }
+
+    async fn tls_handshake(&self, stream: TcpStream, peer: SocketAddr) -> Option<MaybeTlsStream> {
+        let Some(acceptor) = &self.acceptor else { return Some(MaybeTlsStream::Plain(stream)) };
+        // Boxed: otherwise its memory would be reserved as long as the connection lives.
+        let accepting = Box::pin(acceptor.accept(stream));
+        let error =
+            match tokio::time::timeout(self.state.limits.load().head_timeout, accepting).await {
+                Ok(Ok(stream)) => return Some(stream),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "timed out (limits.header_timeout)".to_owned(),
+            };
+        self.state.connection_limiter.record_handshake_failure();
+        tracing::debug!(%peer, error, "TLS handshake with a client failed");
+        None
+    }
+}
+
+/// Reads until the bytes match the HTTP/2 preface or differ from it. `None`: the client closed the
+/// connection, or sent nothing before the gateway shut down.
+async fn detect_protocol(
+    shared: &SharedHttp1Connection,
+    shutdown: &mut ShutdownSignal,
+    timeout: Duration,
+) -> io::Result<Option<Version>> {
+    let reading = poll_fn(|cx| {
+        let mut wire = shared.lock();
+        loop {
+            let ahead = wire.read_ahead();
+            let matching = HTTP2_PREFACE
+                .iter()
+                .zip(ahead)
+                .take_while(|(expected, actual)| expected == actual)
+                .count();
+            if matching == HTTP2_PREFACE.len() {
+                return Poll::Ready(Ok(Some(Version::HTTP_2)));
+            }
+            if matching < ahead.len() {
+                return Poll::Ready(Ok(Some(Version::HTTP_11)));
+            }
+            match wire.poll_read_more(cx)? {
+                Poll::Ready(0) => return Poll::Ready(Ok(None)),
+                Poll::Ready(_) => {}
+                Poll::Pending if wire.read_ahead().is_empty() => {
+                    return shutdown.poll(cx).map(|()| Ok(None));
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    });
+    let version = tokio::time::timeout(timeout, reading).await;
+    version.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Sends an error response on a connection before its request was read, and closes the connection.
+/// The input is read and discarded: if it stayed unread, the kernel would reset the connection and
+/// drop the response.
+async fn reject_connection(
+    mut stream: TcpStream,
+    error: GatewayError,
+    _permit: OwnedSemaphorePermit,
+) {
+    let responding = async {
+        stream.write_all(&http1::encode_error_response(&error)).await?;
+        stream.shutdown().await?;
+        let mut discarded = [0; 1_024];
+        while stream.read(&mut discarded).await? > 0 {}
+        Ok::<_, io::Error>(())
+    };
+    // The connection is closed even if the client did not read the response.
+    let _ = tokio::time::timeout(REJECTION_TIMEOUT, responding).await;
+}

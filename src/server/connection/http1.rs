@@ -1,0 +1,293 @@
+//! Serves the requests of one HTTP/1.1 connection, one after the other, on the task of the
+//! connection.
+//!
+//! While a request is handled, the connection is read ahead to detect a disconnect of the client. A
+//! disconnect drops the response future, and with it all work for the request. The response body is
+//! polled for more data only when the client has accepted the previous data (back pressure).
+
+use super::http1_connection::{HeadOutcome, Http1Connection, SharedHttp1Connection};
+use super::limiter::RequestPermit;
+use super::request::{ConnectionContext, RequestBody};
+use super::shutdown::ShutdownSignal;
+use crate::proxy::ProxyResponseBody;
+use crate::server::limits::ServerLimits;
+use crate::server::write_timeout::KeyedTimer;
+use bytes::{Bytes, BytesMut};
+use http::{Method, Response, Version};
+use http_body::Body;
+use std::future::poll_fn;
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::http1::{
+    self, HeadLimits, Http1ParseError, RequestHead, RequestSummary, ResponseFraming,
+};
+
+/// The request summary of a response that is sent without a parsed request: to a malformed request
+/// or to a rejected connection. The connection closes after the response.
+const UNPARSED_REQUEST_SUMMARY: RequestSummary =
+    RequestSummary { method: Method::GET, is_http10: false, is_keep_alive: false };
+/// Longest wait for the client to close its side after the gateway has closed its own side.
+const LINGERING_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Serves a connection until it ends.
+///
+/// Each open stream holds one such future. To keep it small, short-lived values are in functions
+/// that do not await.
+pub(super) async fn serve(
+    context: &ConnectionContext,
+    shared: SharedHttp1Connection,
+    limits: &ServerLimits,
+    shutdown: ShutdownSignal,
+) -> io::Result<()> {
+    let mut head_reader = HeadReader::new(shutdown);
+    loop {
+        let outcome = poll_fn(|cx| head_reader.poll(cx, &mut shared.lock(), limits)).await?;
+        let (summary, permit, response) = match outcome {
+            HeadOutcome::Head(head) => {
+                let (summary, permit, responding) = start_request(context, &shared, head);
+                let Some(response) = response_or_disconnect(&shared, responding).await else {
+                    break;
+                };
+                (summary, Some(permit), response)
+            }
+            HeadOutcome::Malformed(error) => (
+                UNPARSED_REQUEST_SUMMARY,
+                None,
+                malformed_head_error(error).response().map(ProxyResponseBody::Left),
+            ),
+            HeadOutcome::Closed => break,
+        };
+        let mut writer = ResponseWriter::start(context, &mut shared.lock(), summary, response);
+        poll_fn(|cx| writer.poll(cx, &mut shared.lock())).await?;
+        drop(permit);
+        if !writer.is_keep_alive {
+            break;
+        }
+    }
+    lingering_close(&shared).await
+}
+
+/// Starts the handling of a request whose head was read.
+fn start_request(
+    context: &ConnectionContext,
+    shared: &SharedHttp1Connection,
+    head: RequestHead,
+) -> (
+    RequestSummary,
+    RequestPermit,
+    Pin<Box<impl Future<Output = Response<ProxyResponseBody>> + Send + use<>>>,
+) {
+    let RequestHead { request, is_keep_alive, .. } = head;
+    let is_http10 = request.version() < Version::HTTP_11;
+    let summary = RequestSummary { method: request.method().clone(), is_http10, is_keep_alive };
+    let request = request.map(|()| RequestBody::Http1(shared.request_body()));
+    let abort_handle = context.abort_handle().clone();
+    let (permit, responding) = context.start_request(request, abort_handle, None);
+    (summary, permit, responding)
+}
+
+/// Waits for the response. `None`: the client disconnected first.
+async fn response_or_disconnect(
+    shared: &SharedHttp1Connection,
+    mut responding: Pin<Box<impl Future<Output = Response<ProxyResponseBody>>>>,
+) -> Option<Response<ProxyResponseBody>> {
+    poll_fn(|cx| match responding.as_mut().poll(cx) {
+        Poll::Ready(response) => Poll::Ready(Some(response)),
+        Poll::Pending => shared.lock().poll_client_disconnect(cx).map(|()| None),
+    })
+    .await
+}
+
+/// Encodes an error response with `connection: close`, head and body.
+pub(super) fn encode_error_response(error: &GatewayError) -> Bytes {
+    let (head, body) = error.response().into_parts();
+    let body = body.into_inner().unwrap_or_default();
+    let mut encoded = BytesMut::new();
+    http1::encode_response_head(
+        &UNPARSED_REQUEST_SUMMARY,
+        &head,
+        ResponseFraming::ContentLength(body.len() as u64),
+        clock::wall_time,
+        &mut encoded,
+    );
+    encoded.extend_from_slice(&body);
+    encoded.freeze()
+}
+
+/// Closes the sending side, then discards the client's input until the client closes its side or
+/// [`LINGERING_CLOSE_TIMEOUT`] is over. Unread input would make the kernel reset the connection.
+async fn lingering_close(shared: &SharedHttp1Connection) -> io::Result<()> {
+    let closing = async {
+        poll_fn(|cx| shared.lock().poll_shutdown(cx)).await?;
+        poll_fn(|cx| shared.lock().poll_discard_input(cx)).await;
+        Ok(())
+    };
+    tokio::time::timeout(LINGERING_CLOSE_TIMEOUT, closing).await.unwrap_or(Ok(()))
+}
+
+fn malformed_head_error(error: Http1ParseError) -> GatewayError {
+    match error {
+        Http1ParseError::HeadTooLong => GatewayError::HeadTooLarge,
+        Http1ParseError::TargetTooLong => GatewayError::UriTooLong,
+        Http1ParseError::InvalidHead
+        | Http1ParseError::InvalidBodyLength
+        | Http1ParseError::InvalidChunks => GatewayError::BadHead,
+    }
+}
+
+// === impl HeadReader ===
+
+/// Reads request heads, with the timeouts of a connection that waits for one.
+struct HeadReader {
+    timer: KeyedTimer<(u64, bool)>,
+    /// Number of heads that were read.
+    heads_received: u64,
+    shutdown: ShutdownSignal,
+}
+
+impl HeadReader {
+    fn new(shutdown: ShutdownSignal) -> Self {
+        Self { timer: KeyedTimer::new(), heads_received: 0, shutdown }
+    }
+
+    /// Waits for the next head. `head_timeout` applies to the first head and to the rest of a head
+    /// that has begun; `keep_alive_timeout` applies between two requests. At shutdown an idle
+    /// connection that has served a request is closed.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: &mut Http1Connection,
+        limits: &ServerLimits,
+    ) -> Poll<io::Result<HeadOutcome>> {
+        let head_limits =
+            HeadLimits { max_bytes: limits.max_head_bytes, max_headers: limits.max_headers };
+        if let Poll::Ready(outcome) = connection.poll_request_head(cx, head_limits) {
+            self.heads_received += 1;
+            self.timer.clear();
+            return Poll::Ready(outcome);
+        }
+        let is_in_head = connection.has_partial_head();
+        let (is_idle, key) =
+            (self.heads_received > 0 && !is_in_head, (self.heads_received, is_in_head));
+        let timeout = if is_idle { limits.keep_alive_timeout } else { limits.head_timeout };
+        let has_timed_out = self.timer.has_elapsed(key, timeout, cx);
+        if is_idle && (has_timed_out || self.shutdown.poll(cx).is_ready()) {
+            return Poll::Ready(Ok(HeadOutcome::Closed));
+        }
+        if has_timed_out { Poll::Ready(Err(ErrorKind::TimedOut.into())) } else { Poll::Pending }
+    }
+}
+
+// === impl ResponseWriter ===
+
+/// Writes a response whose head is already in the write buffer.
+struct ResponseWriter {
+    body: ProxyResponseBody,
+    framing: ResponseFraming,
+    /// Whether another request may follow on the connection.
+    is_keep_alive: bool,
+    /// The result of the body. `None`: the body has not ended.
+    result: Option<io::Result<()>>,
+}
+
+impl ResponseWriter {
+    fn start(
+        context: &ConnectionContext,
+        connection: &mut Http1Connection,
+        request: RequestSummary,
+        response: Response<ProxyResponseBody>,
+    ) -> Self {
+        let (head, body) = response.into_parts();
+        let framing = ResponseFraming::for_response(&request, &head, body.size_hint().exact());
+        // While the gateway drains, a further request could meet the close of the connection.
+        let is_last = context.is_draining()
+            || !connection.has_complete_request()
+            || !framing.is_self_delimiting();
+        let request =
+            RequestSummary { is_keep_alive: request.is_keep_alive && !is_last, ..request };
+        http1::encode_response_head(
+            &request,
+            &head,
+            framing,
+            clock::wall_time,
+            connection.write_buffer.copied_mut(),
+        );
+        Self { body, framing, is_keep_alive: request.is_keep_alive, result: None }
+    }
+
+    /// Writes the response until the body has ended and all bytes are written. An error: the body
+    /// failed, a write failed, or the client disconnected.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: &mut Http1Connection,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let is_waiting = self.fill_buffer(cx, connection).is_pending();
+            let is_written = connection.poll_flush(cx)?.is_ready();
+            match self.result.take_if(|_| is_written) {
+                Some(result) => return Poll::Ready(result),
+                None if is_written && !is_waiting => {}
+                None => {
+                    ready!(connection.poll_client_disconnect(cx));
+                    return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
+                }
+            }
+        }
+    }
+
+    /// Moves available data from the body to the write buffer, up to the capacity of the buffer.
+    /// Pending: the body has no data yet.
+    fn fill_buffer(&mut self, cx: &mut Context<'_>, connection: &mut Http1Connection) -> Poll<()> {
+        if self.framing == ResponseFraming::NoBody {
+            self.result = Some(Ok(()));
+        }
+        while self.result.is_none() && connection.write_buffer.has_capacity() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    // Trailers apply to one hop only and are not forwarded.
+                    if let Ok(data) = frame.into_data() {
+                        self.put_data(data, connection);
+                    }
+                }
+                Some(Err(error)) => self.result = Some(Err(io::Error::other(error))),
+                None => self.finish(connection),
+            }
+        }
+        Poll::Ready(())
+    }
+
+    fn put_data(&mut self, data: Bytes, connection: &mut Http1Connection) {
+        match &mut self.framing {
+            _ if data.is_empty() => {}
+            ResponseFraming::Chunked => {
+                http1::encode_chunk_size(data.len(), connection.write_buffer.copied_mut());
+                connection.write_buffer.put_chunk(data, http1::CHUNK_END);
+            }
+            ResponseFraming::ContentLength(left) => match left.checked_sub(data.len() as u64) {
+                Some(rest) => {
+                    *left = rest;
+                    connection.write_buffer.put_chunk(data, b"");
+                }
+                None => self.result = Some(Err(ErrorKind::InvalidData.into())),
+            },
+            ResponseFraming::NoBody | ResponseFraming::UntilClose => {
+                connection.write_buffer.put_chunk(data, b"");
+            }
+        }
+    }
+
+    fn finish(&mut self, connection: &mut Http1Connection) {
+        self.result = Some(match self.framing {
+            ResponseFraming::ContentLength(1..) => Err(ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        });
+        if self.framing == ResponseFraming::Chunked {
+            connection.write_buffer.put_static(http1::LAST_CHUNK);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Reads and writes the bytes of a client's HTTP/1.1 connection.
+//!
+//! The input is a request head, its body, and bytes of later requests, which stay in the read-ahead
+//! buffer. The output is collected in a write buffer. An idle connection holds no buffer memory.
+
+use super::write_buffer::WriteBuffer;
+use crate::server::write_timeout::WriteTimeoutStream;
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame};
+use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use tokenweir_core::http1::{self, HeadLimits, HeadScanner, Http1ParseError, RequestHead};
+use tokenweir_net::tls::MaybeTlsStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+/// The HTTP/1.1 connection of a client.
+pub(super) struct Http1Connection {
+    stream: WriteTimeoutStream<MaybeTlsStream>,
+    /// Bytes that were read and not consumed.
+    read_ahead: Bytes,
+    /// How far `read_ahead` was searched for the end of a head.
+    head_scan: HeadScanner,
+    /// Decodes the body of the current request.
+    body_decoder: http1::BodyDecoder,
+    /// The client waits for `100 Continue` before it sends the body.
+    is_continue_expected: bool,
+    pub(super) write_buffer: WriteBuffer,
+}
+
+/// A connection that is shared with the request body, which reads from it.
+#[derive(Clone)]
+pub(super) struct SharedHttp1Connection(Arc<Mutex<Http1Connection>>);
+
+/// The body of an HTTP/1.1 request. It reads from the connection.
+pub(super) struct Http1RequestBody(SharedHttp1Connection);
+
+/// The result of waiting for a request head.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is destructured at once")]
+pub(super) enum HeadOutcome {
+    /// A valid head.
+    Head(RequestHead),
+    /// A malformed head, or a head that exceeds the limits.
+    Malformed(Http1ParseError),
+    /// The client closed the connection.
+    Closed,
+}
+
+/// Size of one read, in bytes.
+const READ_BUFFER_BYTES: usize = 16 << 10;
+/// Size of one read of a long body, in bytes.
+const LARGE_READ_BUFFER_BYTES: usize = 64 << 10;
+/// Maximum size of buffered later requests, in bytes. They are read to detect a disconnect of the
+/// client behind them.
+const MAX_READ_AHEAD_BYTES: usize = 16 << 10;
+
+// === impl Http1Connection ===
+
+impl Http1Connection {
+    fn new(stream: WriteTimeoutStream<MaybeTlsStream>) -> Self {
+        Self {
+            stream,
+            read_ahead: Bytes::new(),
+            head_scan: HeadScanner::default(),
+            body_decoder: http1::BodyDecoder::empty(),
+            is_continue_expected: false,
+            write_buffer: WriteBuffer::default(),
+        }
+    }
+
+    /// The bytes that were read and not consumed.
+    pub(super) fn read_ahead(&self) -> &[u8] {
+        &self.read_ahead
+    }
+
+    /// Reads once, into `read_ahead`. Returns the number of bytes read; 0 at the end of the input.
+    pub(super) fn poll_read_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        // The buffer is on the stack, so that a waiting connection holds no memory for it.
+        let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
+        let mut buffer = ReadBuf::uninit(&mut storage);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
+        let bytes = buffer.filled();
+        if self.read_ahead.is_empty() {
+            self.read_ahead = Bytes::copy_from_slice(bytes);
+        } else {
+            let mut ahead = BytesMut::from(std::mem::take(&mut self.read_ahead));
+            ahead.extend_from_slice(bytes);
+            self.read_ahead = ahead.freeze();
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    /// Reads until a request head is complete or malformed, or the client closed the connection.
+    pub(super) fn poll_request_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        limits: HeadLimits,
+    ) -> Poll<io::Result<HeadOutcome>> {
+        loop {
+            match self.head_scan.read_head(&mut self.read_ahead, limits) {
+                Ok(None) => {}
+                Ok(Some(head)) => {
+                    return Poll::Ready(Ok(HeadOutcome::Head(self.start_request(head))));
+                }
+                Err(error) => return Poll::Ready(Ok(HeadOutcome::Malformed(error))),
+            }
+            if ready!(self.poll_read_more(cx))? == 0 {
+                return Poll::Ready(Ok(HeadOutcome::Closed));
+            }
+        }
+    }
+
+    fn start_request(&mut self, head: RequestHead) -> RequestHead {
+        self.body_decoder = head.body.clone();
+        self.is_continue_expected = head.is_expectant;
+        head
+    }
+
+    /// Whether a part of a head was read. Empty lines before a head do not count: complete ones
+    /// were dropped, and a single CR may be the first half of one.
+    pub(super) fn has_partial_head(&self) -> bool {
+        !matches!(&self.read_ahead[..], [] | [b'\r'])
+    }
+
+    /// Whether the whole request was received. Buffered parts of its body that were not consumed
+    /// are discarded.
+    pub(super) fn has_complete_request(&mut self) -> bool {
+        while !self.body_decoder.is_complete() && !self.read_ahead.is_empty() {
+            if self.body_decoder.decode_bytes(&mut self.read_ahead).is_err() {
+                return false;
+            }
+        }
+        self.body_decoder.is_complete()
+    }
+
+    /// Reads until a part of the body is available. `None`: the body has ended.
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        while !self.body_decoder.is_complete() {
+            if !self.read_ahead.is_empty() {
+                let decoded = self.body_decoder.decode_bytes(&mut self.read_ahead);
+                let data =
+                    decoded.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+                if !data.is_empty() {
+                    return Poll::Ready(Ok(Some(data)));
+                }
+                continue;
+            }
+            if std::mem::take(&mut self.is_continue_expected) {
+                self.write_buffer.put_static(http1::CONTINUE_RESPONSE);
+            }
+            ready!(self.poll_flush(cx))?;
+            let count = match self.body_decoder.remaining_bytes() {
+                Some(left) if left > READ_BUFFER_BYTES as u64 => {
+                    ready!(self.poll_read_large(cx, left))?
+                }
+                _ => ready!(self.poll_read_more(cx))?,
+            };
+            if count == 0 {
+                return Poll::Ready(Err(ErrorKind::UnexpectedEof.into()));
+            }
+        }
+        Poll::Ready(Ok(None))
+    }
+
+    /// Reads once from a body with `left` remaining bytes, directly into a buffer that is kept.
+    fn poll_read_large(&mut self, cx: &mut Context<'_>, left: u64) -> Poll<io::Result<usize>> {
+        let mut buffer = BytesMut::with_capacity(LARGE_READ_BUFFER_BYTES.min(left as usize));
+        let count = ready!(pin!(self.stream.read_buf(&mut buffer)).poll(cx))?;
+        self.read_ahead = buffer.freeze();
+        Poll::Ready(Ok(count))
+    }
+
+    /// Reads ahead while a request is handled. Ready when the client has disconnected. Pending
+    /// without a read while the request body is incomplete or the read-ahead buffer is full.
+    pub(super) fn poll_client_disconnect(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.body_decoder.is_complete() {
+            // The body is read when the request handler polls it.
+            return Poll::Pending;
+        }
+        while self.read_ahead.len() < MAX_READ_AHEAD_BYTES {
+            match ready!(self.poll_read_more(cx)) {
+                Ok(0) | Err(_) => return Poll::Ready(()),
+                Ok(_) => {}
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Writes and flushes the write buffer.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.write_buffer.is_empty() {
+            ready!(self.write_buffer.poll_write(Pin::new(&mut self.stream), cx))?;
+        }
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    /// Writes the rest of the buffer and closes the sending side.
+    pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush(cx))?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    /// Reads and discards input until the client closes its side. If input stayed unread, the
+    /// kernel would reset the connection and drop output that the client has not read.
+    pub(super) fn poll_discard_input(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            self.read_ahead = Bytes::new();
+            match ready!(self.poll_read_more(cx)) {
+                Ok(0) | Err(_) => return Poll::Ready(()),
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+// === impl SharedHttp1Connection ===
+
+impl SharedHttp1Connection {
+    pub(super) fn new(stream: WriteTimeoutStream<MaybeTlsStream>) -> Self {
+        Self(Arc::new(Mutex::new(Http1Connection::new(stream))))
+    }
+
+    /// The stream and the bytes that were read from it. `None`: a request body still shares the
+    /// connection.
+    pub(super) fn into_parts(self) -> Option<(WriteTimeoutStream<MaybeTlsStream>, Bytes)> {
+        let connection =
+            Arc::into_inner(self.0)?.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Some((connection.stream, connection.read_ahead))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Http1Connection> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The body of the request whose head was read last.
+    pub(super) fn request_body(&self) -> Http1RequestBody {
+        Http1RequestBody(self.clone())
+    }
+}
+
+// === impl Http1RequestBody ===
+
+impl Body for Http1RequestBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let data = ready!(self.0.lock().poll_body(cx));
+        Poll::Ready(data.map(|data| data.map(Frame::data)).transpose())
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.lock().body_decoder.is_complete()
+    }
+}

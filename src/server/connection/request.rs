@@ -1,0 +1,135 @@
+//! Starts the handling of the requests of a connection, for HTTP/1.1 and HTTP/2.
+
+use super::http1_connection::Http1RequestBody;
+use super::limiter::{ConnectionPermit, InFlightRequests, RequestPermit};
+use crate::proxy::{
+    AcceptedRequest, ClientInfo, ProxyContext, ProxyResponseBody, accept_request, handle_request,
+};
+use crate::server::state::ServerState;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::Either;
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::thread;
+use tokenweir_core::error::{ErrorEnvelope, GatewayError};
+use tokenweir_core::observe::{RegisteredAbortHandle, ResponseAbortHandle};
+
+/// What the requests of one connection share.
+pub(super) struct ConnectionContext {
+    state: Arc<ServerState>,
+    ip: IpAddr,
+    permit: ConnectionPermit,
+    /// Aborts all responses of the connection.
+    abort_handle: ResponseAbortHandle,
+}
+
+/// The body of a client's request.
+pub(super) enum RequestBody {
+    Http1(Http1RequestBody),
+    Http2(hyper::body::Incoming),
+}
+
+// === impl ConnectionContext ===
+
+impl ConnectionContext {
+    pub(super) fn new(
+        state: Arc<ServerState>,
+        ip: IpAddr,
+        permit: ConnectionPermit,
+        abort_handle: ResponseAbortHandle,
+    ) -> Self {
+        Self { state, ip, permit, abort_handle }
+    }
+
+    /// Starts a request. The request counts as open until the returned permit is dropped.
+    /// `abort_handle` aborts the response if the client does not read it. `connection_requests`
+    /// counts the requests of a connection that has several at the same time.
+    ///
+    /// The request has a record when this returns. Its processing begins when the returned future
+    /// is polled.
+    pub(super) fn start_request(
+        &self,
+        mut request: Request<RequestBody>,
+        abort_handle: ResponseAbortHandle,
+        connection_requests: Option<&Arc<InFlightRequests>>,
+    ) -> (RequestPermit, Pin<Box<impl Future<Output = Response<ProxyResponseBody>> + Send + use<>>>)
+    {
+        let permit = self.permit.acquire_request(connection_requests.cloned());
+        let client = ClientInfo { ip: self.ip, open_requests: permit.client_requests_in_flight() };
+        let proxy = self.state.proxy_context.load_full();
+        let accepted =
+            catch_unwind(AssertUnwindSafe(|| accept_request(&proxy, &client, &mut request)));
+        // Boxed: its memory is freed while the response is sent, which may take long.
+        (permit, Box::pin(respond(proxy, client, accepted, abort_handle, request)))
+    }
+
+    /// The handle that aborts all responses of the connection.
+    pub(super) fn abort_handle(&self) -> &ResponseAbortHandle {
+        &self.abort_handle
+    }
+
+    /// Registers a stream of the connection, which can be aborted on its own.
+    pub(super) fn register_stream(&self) -> RegisteredAbortHandle {
+        self.state.abort_registry.stream(&self.abort_handle)
+    }
+
+    /// Whether the gateway drains.
+    pub(super) fn is_draining(&self) -> bool {
+        self.state.admin.is_draining()
+    }
+}
+
+/// Handles a request. A panic ends only this request: the client gets an internal error.
+async fn respond(
+    proxy: Arc<ProxyContext>,
+    client: ClientInfo,
+    accepted: thread::Result<AcceptedRequest>,
+    abort_handle: ResponseAbortHandle,
+    request: Request<RequestBody>,
+) -> Response<ProxyResponseBody> {
+    let envelope = ErrorEnvelope::for_path(request.uri().path());
+    let response = match accepted {
+        Ok(accepted) => {
+            // The future is large. A box of its own avoids a copy into the outer box.
+            let handling = Box::pin(handle_request(&proxy, accepted, abort_handle, request));
+            AssertUnwindSafe(handling).catch_unwind().await
+        }
+        Err(panic) => Err(panic),
+    };
+    response.unwrap_or_else(|_| {
+        tracing::error!(ip = %client.ip, "a request caused a panic: responding with an error");
+        GatewayError::Internal.to_response_in(envelope, None).map(Either::Left)
+    })
+}
+
+// === impl RequestBody ===
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match self.get_mut() {
+            Self::Http1(body) => Pin::new(body).poll_frame(cx),
+            Self::Http2(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Http1(body) => body.is_end_stream(),
+            Self::Http2(body) => body.is_end_stream(),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Runs the streams of an HTTP/2 connection so that each stream can be aborted on its own.
+//!
+//! A client can stop reading one stream while it reads another. The socket then shows progress, so
+//! the write timeout of the connection does not detect it.
+
+use hyper::rt::Executor;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use tokenweir_core::observe::{RegisteredAbortHandle, ResponseAbortHandle};
+
+/// The executor of one HTTP/2 connection. It ends a stream whose abort handle is triggered.
+///
+/// hyper calls the service with the request of a stream, and directly after it the executor with
+/// the task of the same stream. The service leaves the abort handle of the stream here in between.
+#[derive(Debug, Clone, Default)]
+pub(super) struct StreamExecutor(Arc<Mutex<Option<RegisteredAbortHandle>>>);
+
+impl StreamExecutor {
+    /// Sets the abort handle of the next stream, and returns it for the response of the stream.
+    pub(super) fn prepare_stream(&self, stream: RegisteredAbortHandle) -> ResponseAbortHandle {
+        let abort_handle = stream.handle().clone();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+        abort_handle
+    }
+}
+
+impl<F> Executor<F> for StreamExecutor
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        let registration = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        tokio::spawn(async move {
+            let Some(registration) = registration else { return stream.await };
+            let mut stream = pin!(stream);
+            // hyper resets a stream whose future is dropped before its end.
+            poll_fn(|cx| {
+                if registration.handle().register_and_check_abort(cx.waker()) {
+                    Poll::Ready(())
+                } else {
+                    stream.as_mut().poll(cx)
+                }
+            })
+            .await;
+        });
+    }
+}

@@ -1,0 +1,118 @@
+//! Divides the file descriptor limit of the process among traffic, the admin listener, rejected
+//! connections and internal use, so that no part can exhaust the descriptors of another.
+
+use tokenweir_net::file_descriptors::max_probe_descriptors;
+
+/// The file descriptor budget. The sum of its parts is at most the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DescriptorBudget {
+    /// For client connections, and for connections to backends for requests and health checks.
+    /// `None`: no limit.
+    pub(crate) traffic: Option<usize>,
+    /// For connections to the admin listener.
+    pub(crate) admin: usize,
+    /// For client connections that the gateway rejects with an error response.
+    pub(crate) refusals: usize,
+}
+
+/// Min budget for internal use: standard streams, the runtime, both listeners, log and capture
+/// files, configuration files, OTLP collectors, and connections that are just accepted or closed.
+const MIN_INTERNAL_DESCRIPTORS: usize = 24;
+/// Max budget for internal use. Enough for connections to the expected number of OTLP collectors
+/// and discovery sources.
+const MAX_INTERNAL_DESCRIPTORS: usize = 128;
+/// Max budget for admin connections, and for rejected connections.
+const MAX_AUXILIARY_CONNECTIONS: usize = 64;
+/// Min budget for each of the two.
+const MIN_AUXILIARY_CONNECTIONS: usize = 4;
+/// The gateway logs a warning at the start if the limit is below this.
+const LOW_FILE_LIMIT: usize = 1_024;
+
+/// Raises the soft limit of open files to the hard limit, because every request in flight takes two
+/// descriptors. Returns the limit. `None`: unknown.
+pub(crate) fn raise_file_limit() -> Option<usize> {
+    let raised = rlimit::increase_nofile_limit(u64::MAX);
+    match raised.or_else(|error| {
+        tracing::warn!(%error, "cannot raise the limit of open files: using the current limit");
+        rlimit::getrlimit(rlimit::Resource::NOFILE).map(|(soft, _)| soft)
+    }) {
+        Ok(limit) => {
+            tracing::debug!(limit, "limit of open files");
+            usize::try_from(limit).ok()
+        }
+        Err(_) => None,
+    }
+}
+
+impl DescriptorBudget {
+    /// The budget for a limit. `None`: the limit is unknown, or there is none.
+    pub(crate) fn from_limit(limit: Option<usize>) -> Self {
+        let Some(limit) = limit else {
+            return Self {
+                traffic: None,
+                admin: MAX_AUXILIARY_CONNECTIONS,
+                refusals: MAX_AUXILIARY_CONNECTIONS,
+            };
+        };
+        let internal = (limit / 8).clamp(MIN_INTERNAL_DESCRIPTORS, MAX_INTERNAL_DESCRIPTORS);
+        let auxiliary = (limit / 16).clamp(MIN_AUXILIARY_CONNECTIONS, MAX_AUXILIARY_CONNECTIONS);
+        // Each of the two accepts one connection before it knows that its budget is exhausted.
+        let traffic = limit.saturating_sub(internal + 2 * (auxiliary + 1)).max(2);
+        Self { traffic: Some(traffic), admin: auxiliary, refusals: auxiliary }
+    }
+
+    /// Maximum number of client connections, each with a connection to a backend, in addition to
+    /// the health checks of `backends` backends.
+    pub(crate) fn clients(&self, backends: usize) -> usize {
+        let Some(traffic) = self.traffic else { return usize::MAX };
+        (traffic.saturating_sub(max_probe_descriptors(backends, traffic)) / 2).max(1)
+    }
+
+    /// Logs a warning if the limit is below [`LOW_FILE_LIMIT`].
+    pub(crate) fn warn_if_low(&self, limit: Option<usize>, backends: usize) {
+        if let Some(limit) = limit.filter(|limit| *limit < LOW_FILE_LIMIT) {
+            let connections = self.clients(backends);
+            tracing::warn!(
+                limit,
+                connections,
+                "the limit of open files is low and allows few client connections: raise it \
+                 (LimitNOFILE, ulimit -n)"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_the_budget_never_exceeds_the_limit() {
+        for limit in 64..5_000 {
+            let budget = DescriptorBudget::from_limit(Some(limit));
+            let traffic = budget.traffic.unwrap();
+            let internal = (limit / 8).clamp(MIN_INTERNAL_DESCRIPTORS, MAX_INTERNAL_DESCRIPTORS);
+            assert!(traffic + budget.admin + budget.refusals + 2 + internal <= limit, "{limit}");
+            for backends in [0, 1, 8, 100, 1_000] {
+                let probes = max_probe_descriptors(backends, traffic);
+                assert!(2 * budget.clients(backends) + probes <= traffic, "{limit} {backends}");
+            }
+        }
+        assert!(
+            DescriptorBudget::from_limit(Some(64)).clients(8) >= 8,
+            "a small limit is enough for a few clients"
+        );
+        assert_eq!(DescriptorBudget::from_limit(Some(1_024)).traffic, Some(1_024 - 128 - 2 * 65));
+    }
+
+    #[test]
+    fn without_a_known_limit_client_connections_are_unlimited() {
+        assert_eq!(
+            (
+                DescriptorBudget::from_limit(None).traffic,
+                DescriptorBudget::from_limit(None).clients(9)
+            ),
+            (None, usize::MAX)
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! Runs both listeners until the shutdown signal, and drains the gateway.
+
+use super::accept_loop::AcceptLoop;
+use super::bound_listeners::ServerTls;
+use super::connection::handler::ConnectionHandler;
+use super::limits::ServerLimits;
+use super::state::ServerState;
+use super::{admin_listener, listener, memory_monitor};
+use crate::admin;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::observe::ExchangeRegistry;
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_net::tls::Credentials;
+use tokio::net::TcpListener;
+use tokio::time::MissedTickBehavior;
+
+/// A gateway with both listeners bound, before it serves.
+pub struct Server {
+    /// Accepts connections of clients.
+    pub client_listener: TcpListener,
+    /// Accepts connections of operators.
+    pub admin_listener: TcpListener,
+    /// The state of all connections.
+    pub state: Arc<ServerState>,
+    /// TLS of both listeners.
+    pub tls: ServerTls,
+}
+
+/// The result of [`Server::run`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainOutcome {
+    /// Every connection ended before the deadline.
+    Whole,
+    /// Some connections were aborted at the deadline.
+    DeadlineExceeded,
+    /// An essential task ended. Open requests were drained.
+    TaskFailed(BackgroundTask),
+}
+
+/// Time between two log messages about the progress of a drain.
+const DRAIN_PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// Time between two sweeps over the open streams.
+const STREAM_SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+
+impl Server {
+    /// Serves until `shutdown` completes or the admin listener fails, then drains.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> DrainOutcome {
+        let Self { client_listener, admin_listener, state, tls } = self;
+        let initial_limits = **state.limits.load();
+        let (admin, limiter) = (state.admin.clone(), state.connection_limiter.clone());
+        listener::configure_keepalive(&client_listener, initial_limits.write_timeout);
+        listener::configure_keepalive(&admin_listener, initial_limits.write_timeout);
+        let serving = admin_listener::serve(
+            admin_listener,
+            tls.admin_acceptor,
+            admin::router(admin.clone()),
+            initial_limits,
+            limiter.clone(),
+        );
+        let mut admin_task = supervise::spawn_essential(BackgroundTask::AdminListener, serving);
+        let mut background = start_background_tasks(&state, tls.credentials);
+        let handler = ConnectionHandler::new(state.clone(), tls.client_acceptor);
+        let mut accept_loop = AcceptLoop::new(client_listener, handler, limiter);
+        let mut failed_task = None;
+        let end = async {
+            tokio::select! {
+                () = shutdown => {}
+                task = admin_task.wait_for_end() => failed_task = Some(task),
+            }
+        };
+        accept_loop.accept_until(end).await;
+        admin.begin_drain();
+        let open_streams = &admin.proxy.open_streams;
+        let ServerLimits { drain_delay, drain_timeout, .. } = **state.limits.load();
+        tracing::info!(
+            open = open_streams.open(),
+            ?drain_delay,
+            deadline = ?drain_timeout,
+            "draining: waiting for open requests to end"
+        );
+        let remaining_streams = open_streams.clone();
+        background.push(supervise::spawn(BackgroundTask::DrainProgress, move || {
+            log_drain_progress(remaining_streams.clone())
+        }));
+        accept_loop.accept_until(tokio::time::sleep(drain_delay)).await;
+        let mut connections = accept_loop.stop_accepting().await;
+        let drained = tokio::time::timeout(drain_timeout, connections.drain()).await;
+        let outcome =
+            if drained.is_ok() { DrainOutcome::Whole } else { DrainOutcome::DeadlineExceeded };
+        if outcome == DrainOutcome::DeadlineExceeded {
+            open_streams.begin_shutdown();
+        }
+        connections.abort().await;
+        failed_task.map_or(outcome, DrainOutcome::TaskFailed)
+    }
+}
+
+/// Starts the tasks that run as long as the server. Dropping them ends them.
+fn start_background_tasks(
+    state: &Arc<ServerState>,
+    credentials: Arc<Credentials>,
+) -> Vec<SupervisedTask> {
+    let (proxy, swept) = (state.admin.proxy.clone(), state.clone());
+    let mut tasks = vec![
+        supervise::spawn(BackgroundTask::StallSweep, move || sweep_streams(swept.clone())),
+        supervise::spawn(BackgroundTask::Certificates, move || credentials.clone().run()),
+        supervise::spawn(BackgroundTask::Admission, move || proxy.admission.clone().run()),
+    ];
+    let overload_guard = state.admin.proxy.overload_guard.clone();
+    tasks.extend(state.limits.load().max_memory_bytes.map(|max_bytes| {
+        supervise::spawn(BackgroundTask::MemoryWatch, move || {
+            memory_monitor::monitor_memory(max_bytes, overload_guard.clone())
+        })
+    }));
+    tasks
+}
+
+/// Logs the number of open requests every [`DRAIN_PROGRESS_INTERVAL`].
+async fn log_drain_progress(open_streams: Arc<ExchangeRegistry>) {
+    loop {
+        tokio::time::sleep(DRAIN_PROGRESS_INTERVAL).await;
+        tracing::info!(open = open_streams.open(), "still draining");
+    }
+}
+
+/// Finds stalled streams, and aborts streams whose client reads nothing for the write timeout.
+async fn sweep_streams(state: Arc<ServerState>) {
+    let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        state.admin.proxy.open_streams.sweep(clock::now());
+        state.abort_registry.sweep(clock::now(), state.limits.load().write_timeout);
+    }
+}

@@ -1,0 +1,42 @@
+//! The state that all client connections and reloads share.
+
+use super::connection::limiter::ConnectionLimiter;
+use super::limits::ServerLimits;
+use crate::admin::Admin;
+use crate::proxy::ProxyContext;
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+use tokenweir_core::clock;
+use tokenweir_core::observe::AbortRegistry;
+
+/// The state of the server. Reloads replace the context and the limits.
+pub struct ServerState {
+    /// Serves requests. Each request uses the context that is current when the request arrives.
+    pub proxy_context: ArcSwap<ProxyContext>,
+    /// The limits. Each connection uses the limits that are current when it is accepted.
+    pub limits: ArcSwap<ServerLimits>,
+    /// Counts and limits the connections of clients.
+    pub connection_limiter: Arc<ConnectionLimiter>,
+    /// The state behind the admin listener.
+    pub admin: Arc<Admin>,
+    /// The abort handles of the streams of all HTTP/2 connections.
+    pub(super) abort_registry: Arc<AbortRegistry>,
+}
+
+impl ServerState {
+    /// The state of a server that serves requests with `proxy_context`.
+    pub fn new(
+        proxy_context: ProxyContext,
+        limits: ServerLimits,
+        connection_limiter: Arc<ConnectionLimiter>,
+        admin: Arc<Admin>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            proxy_context: ArcSwap::from_pointee(proxy_context),
+            limits: ArcSwap::from_pointee(limits),
+            connection_limiter,
+            admin,
+            abort_registry: AbortRegistry::new(clock::now()),
+        })
+    }
+}
