@@ -11,8 +11,8 @@
 use super::engine_groups::default_engine_spec;
 use serde::Serialize;
 use std::time::Duration;
-use tokenweir_sim::cost_model::CostModel;
 use tokenweir_sim::engine::EngineSpec;
+use tokenweir_sim::engine::cost_model::CostModel;
 
 /// A kind of engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

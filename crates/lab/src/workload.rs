@@ -8,7 +8,7 @@ use super::trace::TraceRequest;
 use serde::Serialize;
 use std::time::Duration;
 use tokenweir_core::routing::PromptFingerprint;
-use tokenweir_sim::cost_model::standard_normal;
+use tokenweir_sim::engine::cost_model::standard_normal;
 use tokenweir_sim::text::mix;
 
 /// The content of the requests.

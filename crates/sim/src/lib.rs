@@ -3,8 +3,6 @@
 //! of a real vLLM server. They serve tests, load tests and trials of the gateway without a GPU.
 
 pub mod blocks;
-pub mod cost_model;
-pub mod engine_spec;
 mod sequence;
 pub mod text;
 

@@ -153,7 +153,7 @@ impl LoadEstimator {
             output: self.learned_estimates.output_tokens(),
             backlog,
             prefill,
-            evidence: self.learned_estimates.prefill_evidence(),
+            evidence: self.learned_estimates.prefill_evidence() as f32,
             decode: self.learned_estimates.decode(),
             is_tried: self.learned_estimates.ttft().is_some(),
             is_told: self.learned_estimates.has_usage(),
@@ -164,7 +164,9 @@ impl LoadEstimator {
             kv_usage: self.last_report.kv_usage(&local_load, certainty),
             capacity,
             certainty,
-            slot_wait: self.slot_wait(f64::from(local_load.in_flight) + external),
+            slot_wait: self
+                .slot_estimator
+                .wait(f64::from(local_load.in_flight) + external, self.learned_estimates.answer()),
             overdue: self.overdue(&local_load, now),
         }
     }
@@ -344,17 +346,6 @@ impl LoadEstimator {
             return overdue;
         }
         overdue.max(now - self.stalled_since.get())
-    }
-
-    /// Seconds until a slot of the engine is free for one more request, with `requests` requests at
-    /// the backend. It is assumed that slots become free evenly over the time of a response.
-    fn slot_wait(&self, requests: f64) -> f64 {
-        let response_seconds = self.learned_estimates.answer();
-        let (Some(slots), Some(response_seconds)) = (self.slot_estimator.known(), response_seconds)
-        else {
-            return 0.0;
-        };
-        (requests + 1.0 - slots).max(0.0) * response_seconds / slots
     }
 
     /// The learned prefill cost, which decays while no stream is pending. Without the decay, a

@@ -70,7 +70,7 @@ pub struct Candidate {
     /// Cost of prefill.
     pub prefill: PrefillCost,
     /// Number of observations on which `prefill` rests, at most about 50.
-    pub evidence: f64,
+    pub evidence: f32,
     /// Cost of decode.
     pub decode: DecodeCost,
     /// Whether `prefill` was learned from a first output of this backend.
@@ -117,18 +117,19 @@ pub fn impute_missing_estimates(candidates: &mut [Candidate]) {
 }
 
 fn shrink_prefill_costs(candidates: &mut [Candidate]) {
-    let evidence: f64 = candidates.iter().map(|candidate| candidate.evidence).sum();
+    let evidence_of = |candidate: &Candidate| f64::from(candidate.evidence);
+    let evidence: f64 = candidates.iter().map(evidence_of).sum();
     if evidence <= 0.0 {
         return;
     }
     let mean = |read: fn(&PrefillCost) -> f64| {
-        let weighted = |candidate: &Candidate| candidate.evidence * read(&candidate.prefill);
+        let weighted = |candidate: &Candidate| evidence_of(candidate) * read(&candidate.prefill);
         candidates.iter().map(weighted).sum::<f64>() / evidence
     };
     let fleet =
         PrefillCost { base: mean(|cost| cost.base), per_token: mean(|cost| cost.per_token) };
     for candidate in candidates.iter_mut().filter(|candidate| candidate.evidence > 0.0) {
-        let squared = candidate.evidence * candidate.evidence;
+        let squared = evidence_of(candidate).powi(2);
         let own = squared / (squared + HALF_EVIDENCE * HALF_EVIDENCE);
         let blend = |own_value: f64, mean: f64| own * own_value + (1.0 - own) * mean;
         candidate.prefill = PrefillCost {

@@ -56,6 +56,16 @@ impl SlotEstimator {
         Some(self.estimate.get()).filter(|slots| *slots >= 1.0)
     }
 
+    /// Seconds until a slot is free for one more request, with `requests` requests at the backend
+    /// and a mean response time. It is assumed that slots become free evenly over that time. 0: the
+    /// number of slots or the response time is not known.
+    pub(super) fn wait(&self, requests: f64, response_seconds: Option<f64>) -> f64 {
+        let (Some(slots), Some(response_seconds)) = (self.known(), response_seconds) else {
+            return 0.0;
+        };
+        (requests + 1.0 - slots).max(0.0) * response_seconds / slots
+    }
+
     /// Takes a report into account. `ended`: number of requests of this gateway that have ended at
     /// the backend.
     pub(super) fn on_report(&self, report: &LoadReport, ended: u32) {

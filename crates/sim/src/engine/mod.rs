@@ -5,14 +5,17 @@
 //!
 //! vLLM's null block is not modelled: all `blocks` can be used.
 
+pub mod cost_model;
+mod engine_spec;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::blocks::BlockPool;
-use super::cost_model::BatchWork;
-pub use super::engine_spec::EngineSpec;
 use super::sequence::Sequence;
 pub use super::sequence::{FinishedSequence, GeneratedToken, SequenceId, SequenceRequest};
+use cost_model::BatchWork;
+pub use engine_spec::EngineSpec;
 
 /// The result of one batch. The tokens exist `duration` after the start of the step.
 #[derive(Debug, Clone, PartialEq, Eq)]
