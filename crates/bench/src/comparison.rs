@@ -8,6 +8,7 @@ use super::report::BenchReport;
 use super::samples::RequestSample;
 use serde::Serialize;
 use std::fmt::Write;
+use tokenweir_core::histogram::sample_quantile;
 
 /// The comparison of two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -294,9 +295,7 @@ impl ComparedQuantity {
                 self.change(old, new)
             })
             .collect();
-        changes.sort_by(f64::total_cmp);
-        let at = |share: f64| changes[((BOOTSTRAP_ROUNDS - 1) as f64 * share).round() as usize];
-        [at(0.025), at(0.975)]
+        [0.025, 0.975].map(|q| sample_quantile(&mut changes, q).unwrap_or(0.0))
     }
 }
 
@@ -317,14 +316,7 @@ impl Statistic {
     fn compute(self, values: &mut [f64]) -> f64 {
         match self {
             Self::Mean | Self::Share => values.iter().sum::<f64>() / values.len().max(1) as f64,
-            Self::Quantile(q) => {
-                let rank = (q * values.len() as f64).ceil() as usize;
-                let index = rank.saturating_sub(1);
-                if index >= values.len() {
-                    return 0.0;
-                }
-                *values.select_nth_unstable_by(index, f64::total_cmp).1
-            }
+            Self::Quantile(q) => sample_quantile(values, q).unwrap_or(0.0),
         }
     }
 }
