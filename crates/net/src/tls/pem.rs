@@ -12,7 +12,6 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode;
 
 /// Path and content of a PEM file.
-#[derive(Clone, PartialEq, Eq)]
 pub(super) struct PemFile {
     path: PathBuf,
     bytes: Vec<u8>,
