@@ -9,7 +9,6 @@ use super::window::{LONG_WINDOW, StepWindow};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokenweir_core::dialect::EngineLoad;
-use tokenweir_core::histogram::sample_quantile;
 
 /// The history of one backend.
 #[derive(Debug)]
