@@ -84,42 +84,12 @@ const MIN_VALUES_FOR_MEAN: usize = 20;
 const MIN_VALUES_FOR_P99: usize = 200;
 
 const QUANTITIES: [ComparedQuantity; 8] = [
-    latency(
-        "TTFT p50",
-        |report| sample_values(report, |sample| sample.ttft),
-        0.5,
-        MIN_VALUES_FOR_MEAN,
-    ),
-    latency(
-        "TTFT p99",
-        |report| sample_values(report, |sample| sample.ttft),
-        0.99,
-        MIN_VALUES_FOR_P99,
-    ),
-    latency(
-        "TPOT p50",
-        |report| sample_values(report, |sample| sample.tpot),
-        0.5,
-        MIN_VALUES_FOR_MEAN,
-    ),
-    latency(
-        "TPOT p99",
-        |report| sample_values(report, |sample| sample.tpot),
-        0.99,
-        MIN_VALUES_FOR_P99,
-    ),
-    latency(
-        "E2E p50",
-        |report| sample_values(report, |sample| sample.e2e),
-        0.5,
-        MIN_VALUES_FOR_MEAN,
-    ),
-    latency(
-        "E2E p99",
-        |report| sample_values(report, |sample| sample.e2e),
-        0.99,
-        MIN_VALUES_FOR_P99,
-    ),
+    latency("TTFT p50", |report| sample_values(report, |sample| sample.ttft), 0.5),
+    latency("TTFT p99", |report| sample_values(report, |sample| sample.ttft), 0.99),
+    latency("TPOT p50", |report| sample_values(report, |sample| sample.tpot), 0.5),
+    latency("TPOT p99", |report| sample_values(report, |sample| sample.tpot), 0.99),
+    latency("E2E p50", |report| sample_values(report, |sample| sample.e2e), 0.5),
+    latency("E2E p99", |report| sample_values(report, |sample| sample.e2e), 0.99),
     ComparedQuantity {
         name: "goodput",
         unit: "share",
@@ -144,7 +114,6 @@ const fn latency(
     name: &'static str,
     read_values: fn(&BenchReport) -> Vec<f64>,
     q: f64,
-    min_values: usize,
 ) -> ComparedQuantity {
     ComparedQuantity {
         name,
@@ -152,7 +121,7 @@ const fn latency(
         read_values,
         statistic: Statistic::Quantile(q),
         is_higher_better: false,
-        min_values,
+        min_values: if q > 0.5 { MIN_VALUES_FOR_P99 } else { MIN_VALUES_FOR_MEAN },
     }
 }
 
