@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::time::Duration;
+use tokenweir_core::histogram::sample_quantile;
 
 /// The result of a run.
 #[derive(Default)]
@@ -232,11 +233,9 @@ impl Errors {
     }
 }
 
-/// The nearest-rank quantile. NaN without values.
+/// NaN without values.
 pub(crate) fn quantile(values: &mut [f64], q: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let rank = (q * values.len() as f64).ceil() as usize;
-    values.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+    sample_quantile(values, q).unwrap_or(f64::NAN)
 }
 
 /// A percentage that is never rounded up to 100 %.

@@ -29,6 +29,7 @@ use noise::Noise;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokenweir_core::clock;
+use tokenweir_core::histogram::sample_quantile;
 use tokio::net::TcpListener;
 use tokio::runtime;
 
@@ -197,9 +198,7 @@ impl Times {
     }
 }
 
-/// The nearest-rank quantile.
+/// NaN without values.
 fn quantile(values: &mut [f64], share: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let index = (values.len() as f64 * share) as usize;
-    values.get(index.min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+    sample_quantile(values, share).unwrap_or(f64::NAN)
 }

@@ -40,6 +40,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 use tokenweir_core::clock;
+use tokenweir_core::histogram::sample_quantile;
 use tokio::runtime;
 
 /// The environment variable that makes this program the backend.
@@ -248,9 +249,7 @@ fn bar(limit_violations: &mut Vec<String>, holds: bool, why: impl FnOnce() -> St
     }
 }
 
-/// The nearest-rank quantile.
+/// NaN without values.
 fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let index = (values.len() as f64 * share) as usize;
-    values.get(index.min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+    sample_quantile(&mut values, share).unwrap_or(f64::NAN)
 }

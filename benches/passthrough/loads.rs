@@ -5,6 +5,7 @@ use super::subject::Subject;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
+use tokenweir_core::histogram::sample_quantile;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -162,7 +163,7 @@ fn quantiles(mut seen: Vec<Seen>) -> [f64; 4] {
     [a, b, c, d]
 }
 
+/// NaN without values.
 fn quantile(values: &mut [f64], share: f64) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[((values.len() - 1) as f64 * share) as usize]
+    sample_quantile(values, share).unwrap_or(f64::NAN)
 }

@@ -3,6 +3,7 @@
 use super::section::{Bar, Section};
 use super::subject::Kind;
 use std::fmt::Write;
+use tokenweir_core::histogram::sample_quantile;
 
 /// The measurements of a section: for each subject the values of each round.
 pub(crate) struct Measured {
@@ -95,7 +96,5 @@ impl Measured {
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    sample_quantile(&mut values.collect::<Vec<_>>(), 0.5).unwrap_or(f64::NAN)
 }

@@ -1,6 +1,8 @@
 //! Detects growth: the Theil-Sen slope and the Mann-Kendall test over samples by number of
 //! requests.
 
+use tokenweir_core::histogram::sample_quantile;
+
 /// Samples of the gateway.
 #[derive(Debug, Default)]
 pub(crate) struct Trend {
@@ -68,8 +70,7 @@ fn slope(x: &[f64], y: &[f64]) -> f64 {
             }
         }
     }
-    slopes.sort_by(f64::total_cmp);
-    slopes.get(slopes.len() / 2).copied().unwrap_or(0.0)
+    sample_quantile(&mut slopes, 0.5).unwrap_or(0.0)
 }
 
 /// The p-value of the trend.

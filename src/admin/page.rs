@@ -16,50 +16,24 @@ struct Asset {
     text: &'static str,
 }
 
-const JAVASCRIPT_CONTENT_TYPE: &str = "text/javascript; charset=utf-8";
-
 const ASSETS: [Asset; 8] = [
     Asset {
         name: "page.css",
         content_type: "text/css; charset=utf-8",
         text: include_str!("page/page.css"),
     },
-    Asset {
-        name: "page.js",
-        content_type: JAVASCRIPT_CONTENT_TYPE,
-        text: include_str!("page/page.js"),
-    },
-    Asset {
-        name: "tables.js",
-        content_type: JAVASCRIPT_CONTENT_TYPE,
-        text: include_str!("page/tables.js"),
-    },
-    Asset {
-        name: "columns.js",
-        content_type: JAVASCRIPT_CONTENT_TYPE,
-        text: include_str!("page/columns.js"),
-    },
-    Asset {
-        name: "verdicts.js",
-        content_type: JAVASCRIPT_CONTENT_TYPE,
-        text: include_str!("page/verdicts.js"),
-    },
-    Asset {
-        name: "plots.js",
-        content_type: JAVASCRIPT_CONTENT_TYPE,
-        text: include_str!("page/plots.js"),
-    },
-    Asset {
-        name: "dialogs.js",
-        content_type: JAVASCRIPT_CONTENT_TYPE,
-        text: include_str!("page/dialogs.js"),
-    },
-    Asset {
-        name: "words.js",
-        content_type: JAVASCRIPT_CONTENT_TYPE,
-        text: include_str!("page/words.js"),
-    },
+    script("page.js", include_str!("page/page.js")),
+    script("tables.js", include_str!("page/tables.js")),
+    script("columns.js", include_str!("page/columns.js")),
+    script("verdicts.js", include_str!("page/verdicts.js")),
+    script("plots.js", include_str!("page/plots.js")),
+    script("dialogs.js", include_str!("page/dialogs.js")),
+    script("words.js", include_str!("page/words.js")),
 ];
+
+const fn script(name: &'static str, text: &'static str) -> Asset {
+    Asset { name, content_type: "text/javascript; charset=utf-8", text }
+}
 
 /// Allows no inline code, no other sources and no framing.
 const PAGE_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \

@@ -52,7 +52,7 @@ impl Application {
     ) -> Result<Self, ApplicationError> {
         let config = &loaded.config;
         let (configuration, requests) = ActiveConfiguration::new(loaded.view(), clock::wall_time());
-        let triggers = ReloadTriggers::new(loaded.file.as_deref(), requests).await;
+        let triggers = ReloadTriggers::new(loaded.file.clone(), requests);
         let listeners = BoundListeners::bind(config)?;
         let guard = listeners.overload_guard.clone();
         let (sources, pool, client) = build_pool(config, &guard, &env).await?;

@@ -13,14 +13,14 @@ use crate::config::{
     self, BackendConfig, BackendTlsContexts, Config, ConfigError, LoadedConfig, Overrides,
     ReloadOutcome,
 };
-use crate::discovery::file_watcher::FileWatcher;
 use crate::proxy::ProxySettings;
 use crate::server::descriptor_budget::DescriptorBudget;
 use crate::server::{ServerLimits, ServerState};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::clock;
+use tokenweir_net::file_watcher::FileWatcher;
 use tokenweir_net::supervise;
 
 /// Applies reloads and discovered backends to the running gateway.
@@ -40,8 +40,8 @@ pub(super) struct Reloader {
 
 /// The causes of a reload.
 pub(super) struct ReloadTriggers {
-    /// The configuration file. `None`: the gateway was started without one.
-    file: Option<FileWatcher>,
+    /// Watches the configuration file, if the gateway was started with one.
+    file_watcher: FileWatcher,
     hangups: SighupListener,
     requests: ReloadRequests,
 }
@@ -69,9 +69,11 @@ const NEW_BACKEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl ReloadTriggers {
     /// Must be called inside a Tokio runtime. A change of the file or a SIGHUP counts from here on.
-    pub(super) async fn new(file: Option<&Path>, requests: ReloadRequests) -> Self {
+    pub(super) fn new(file: Option<PathBuf>, requests: ReloadRequests) -> Self {
         let hangups = SighupListener::new();
-        Self { file: FileWatcher::for_path(file).await, hangups, requests }
+        let mut file_watcher = FileWatcher::new(file);
+        file_watcher.skip_current();
+        Self { file_watcher, hangups, requests }
     }
 
     /// Waits for the next cause. Returns the request of the admin listener, if it is one.
@@ -79,7 +81,7 @@ impl ReloadTriggers {
         tokio::select! {
             Some(request) = self.requests.recv() => Some(request),
             () = self.hangups.next() => None,
-            () = file_changed(&mut self.file), if is_file_watched => None,
+            () = self.file_watcher.changed(), if is_file_watched => None,
         }
     }
 }
@@ -149,17 +151,17 @@ impl Reloader {
     }
 
     async fn load_and_apply(&mut self) -> Result<ReloadOutcome, String> {
-        let Some(file) = &mut self.triggers.file else {
+        let Some(file) = self.loaded.file.clone() else {
             return Err("the gateway was started without a configuration file: restart it with \
                         --config to enable reloads"
                 .to_owned());
         };
         // A change of the file from here on triggers another reload.
-        file.skip_current().await;
-        let loaded = Config::load(Some(file.path()), self.overrides.clone());
+        self.triggers.file_watcher.skip_current();
+        let loaded = Config::load(Some(&file), self.overrides.clone());
         if loaded.as_ref().is_err_and(ConfigError::is_unreadable) {
             // The cause of a read error may disappear without a change of the file.
-            file.retry_later();
+            self.triggers.file_watcher.retry_later();
         }
         let loaded = loaded.and_then(|loaded| loaded.require_backend().map(|()| loaded));
         let reloaded = self.loaded.reload(loaded.map_err(|error| error.to_string())?);
@@ -231,14 +233,6 @@ fn build_backends(
 ) -> Result<(Vec<Backend>, BackendTlsContexts), ApplicationError> {
     let backends = config.build_backends(entries, variable)?;
     Ok((backends, config::backend_tls_contexts(entries)?))
-}
-
-/// Waits for a change of the configuration file. Never completes without one.
-async fn file_changed(file: &mut Option<FileWatcher>) {
-    match file {
-        Some(file) => file.changed().await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Logs the changed keys of a reload, and returns them as the text of the admin response.

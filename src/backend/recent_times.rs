@@ -61,7 +61,7 @@ impl RollingGapHistogram {
         };
         let counts: [u32; GAP_BUCKET_COUNT] = std::array::from_fn(total);
         let is_enough = counts.iter().sum::<u32>() >= MIN_GAPS_FOR_P99;
-        histogram::quantile(OutputGap::BOUNDS, &counts, 0.99).filter(|_| is_enough)
+        histogram::bucket_quantile(OutputGap::BOUNDS, &counts, 0.99).filter(|_| is_enough)
     }
 }
 

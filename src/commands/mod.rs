@@ -45,6 +45,18 @@ pub(crate) fn failed(error: &dyn std::error::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// The `Authorization` header with a secret. `None`: the secret is in an environment variable that
+/// is not set.
+#[cfg(feature = "tools")]
+pub(crate) fn resolve_optional_secret(
+    secret: &crate::config::Secret,
+) -> Result<Option<http::HeaderValue>, crate::config::SecretError> {
+    match secret.resolve(variable) {
+        Err(crate::config::SecretError::Unset(_)) => Ok(None),
+        secret => secret.map(|secret| Some(secret.into_bearer())),
+    }
+}
+
 /// Runs an asynchronous command on a new multi-threaded runtime.
 pub(crate) fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

@@ -6,7 +6,6 @@
 
 pub mod dns;
 pub mod dns_watcher;
-pub mod file_watcher;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 

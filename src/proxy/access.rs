@@ -51,9 +51,6 @@ pub(super) struct Principal {
     pub(super) rate_limit_status: RateLimitStatus,
 }
 
-/// Longest model name in an error message, in characters.
-const MAX_MODEL_NAME_CHARS: usize = 100;
-
 // === impl AccessControl ===
 
 impl AccessControl {
@@ -203,7 +200,7 @@ impl Principal {
             return Ok(());
         }
         let model = match effective {
-            Some(name) => format!("the model `{}`", truncate_model_name(name)),
+            Some(name) => format!("the model `{}`", error::truncate_model_name(name)),
             None => "the default model (the request names none)".to_owned(),
         };
         Err(GatewayError::ModelNotAllowed { model })
@@ -217,8 +214,4 @@ impl Principal {
         let allowed: Vec<_> = models.filter(|id| self.allowed_models().allow(Some(id))).collect();
         GatewayError::UnknownModel { model, known: error::listed(allowed.into_iter()) }
     }
-}
-
-fn truncate_model_name(model: &str) -> String {
-    model.chars().take(MAX_MODEL_NAME_CHARS).collect()
 }

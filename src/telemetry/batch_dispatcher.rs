@@ -3,8 +3,9 @@
 //! A finished request then costs the worker thread only a push to a queue, and the series of a
 //! metric are loaded into the CPU cache once per batch and not once per request.
 
+use super::batch_worker::BatchWorkerGuard;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 use tokenweir_core::batch_queue::BatchQueue;
 use tokenweir_core::observe::Sink;
@@ -15,15 +16,12 @@ use tokenweir_net::supervise::{self, BackgroundTask};
 pub(super) struct BatchDispatcher(Arc<BatchDispatcherState>);
 
 /// The dispatch thread. Dropping it dispatches the remaining records and ends the thread.
-pub struct BatchDispatcherGuard {
-    shared: Arc<BatchDispatcherState>,
-    thread: Option<JoinHandle<()>>,
-}
+pub type BatchDispatcherGuard = BatchWorkerGuard;
 
 struct BatchDispatcherState {
     sinks: Vec<Arc<dyn Sink>>,
     /// Boxed, because a record is large and a growing vector moves its elements.
-    records: BatchQueue<Box<RequestRecord>>,
+    records: Arc<BatchQueue<Box<RequestRecord>>>,
     /// Held while records are dispatched, so that they stay in order.
     dispatch_lock: Mutex<()>,
 }
@@ -49,12 +47,13 @@ const LOW_LOAD_BATCH_SIZE: usize = 4;
 impl BatchDispatcher {
     /// Starts the dispatch thread for these sinks.
     pub(super) fn start(sinks: Vec<Arc<dyn Sink>>) -> (Self, BatchDispatcherGuard) {
-        let records = BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS);
+        let records = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
         let dispatch_lock = Mutex::default();
-        let shared = Arc::new(BatchDispatcherState { sinks, records, dispatch_lock });
-        let thread_state = shared.clone();
-        let thread = Some(thread::spawn(move || thread_state.run()));
-        (Self(shared.clone()), BatchDispatcherGuard { shared, thread })
+        let state =
+            Arc::new(BatchDispatcherState { sinks, records: records.clone(), dispatch_lock });
+        let dispatcher = Self(state.clone());
+        // Sinks do not block, and their panics are caught, so the thread ends.
+        (dispatcher, BatchWorkerGuard::start(records, Duration::MAX, move |_| state.settle()))
     }
 
     /// The sinks of the dispatch thread.
@@ -79,13 +78,6 @@ impl BatchDispatcher {
 }
 
 impl BatchDispatcherState {
-    fn run(&self) {
-        while self.records.wait_for_batch() {
-            self.settle();
-        }
-        self.settle();
-    }
-
     fn settle(&self) {
         let _dispatch_guard = self.dispatch_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let records = self.records.take_batch();
@@ -106,14 +98,6 @@ impl BatchDispatcherState {
                 thread::yield_now();
             }
         }
-    }
-}
-
-impl Drop for BatchDispatcherGuard {
-    fn drop(&mut self) {
-        self.shared.records.close();
-        // Sinks do not block, and their panics are caught, so the thread ends.
-        drop(self.thread.take().map(JoinHandle::join));
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod access_log;
 pub mod batch_dispatcher;
+pub mod batch_worker;
 pub mod catalog;
 mod clients;
 pub mod decision_log;

@@ -1,11 +1,10 @@
 //! Writes log lines in batches from a thread of its own, so that a slow reader never blocks a
 //! worker thread. Lines beyond the buffer are dropped and counted.
 
+use super::batch_worker::BatchWorkerGuard;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 use std::time::Duration;
 use tokenweir_core::batch_queue::BatchQueue;
 use tokenweir_net::supervise::{self, BackgroundTask};
@@ -15,13 +14,10 @@ use tokenweir_net::supervise::{self, BackgroundTask};
 pub(crate) struct NonBlockingWriter(Arc<NonBlockingWriterState>);
 
 /// The writer thread. Dropping it waits until the remaining lines are written, but at most 1 s.
-pub(crate) struct NonBlockingWriterGuard {
-    shared: Arc<NonBlockingWriterState>,
-    ended: Receiver<()>,
-}
+pub(crate) type NonBlockingWriterGuard = BatchWorkerGuard;
 
 struct NonBlockingWriterState {
-    line_queue: BatchQueue<String>,
+    line_queue: Arc<BatchQueue<String>>,
     dropped_lines: AtomicU64,
 }
 
@@ -38,17 +34,13 @@ impl NonBlockingWriter {
     /// Starts a thread that writes to `out`. Each queued text is one write. `out` is flushed when
     /// the queue is empty.
     pub(crate) fn start(mut out: impl Write + Send + 'static) -> (Self, NonBlockingWriterGuard) {
-        let line_queue = BatchQueue::new(BATCH_LINGER, MAX_QUEUED_BYTES);
+        let line_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_BYTES));
         let dropped_lines = AtomicU64::new(0);
-        let shared = Arc::new(NonBlockingWriterState { line_queue, dropped_lines });
-        let (ended_sender, ended) = channel();
-        let thread_state = shared.clone();
-        thread::spawn(move || {
-            thread_state.run(&mut out);
-            // The guard may have stopped waiting.
-            let _ = ended_sender.send(());
-        });
-        (Self(shared.clone()), NonBlockingWriterGuard { shared, ended })
+        let state =
+            Arc::new(NonBlockingWriterState { line_queue: line_queue.clone(), dropped_lines });
+        let writer = Self(state.clone());
+        let write = move |_: &_| state.write_queued_lines(&mut out);
+        (writer, BatchWorkerGuard::start(line_queue, SHUTDOWN_TIMEOUT, write))
     }
 
     /// Queues one line or more, each with its line ending.
@@ -66,13 +58,6 @@ impl NonBlockingWriter {
 }
 
 impl NonBlockingWriterState {
-    fn run(&self, out: &mut impl Write) {
-        while self.line_queue.wait_for_batch() {
-            self.write_queued_lines(out);
-        }
-        self.write_queued_lines(out);
-    }
-
     fn write_queued_lines(&self, out: &mut impl Write) {
         for lines in self.line_queue.take_batch() {
             // A closed output is not an error that could be handled: the lines are discarded.
@@ -85,19 +70,11 @@ impl NonBlockingWriterState {
     }
 }
 
-impl Drop for NonBlockingWriterGuard {
-    fn drop(&mut self) {
-        self.shared.line_queue.close();
-        // A timeout means that the reader does not read.
-        let _ = self.ended.recv_timeout(SHUTDOWN_TIMEOUT);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{self, BufWriter};
-    use std::sync::mpsc::Sender;
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// Sends each write to a channel. Waits at a gate before each write.
     struct GatedWriter(Sender<String>, Receiver<()>);

@@ -1,16 +1,15 @@
 //! Statistics of recent requests for the admin page and `tokenweir top`: counts and latencies of
 //! the last minute, totals, and lists of the last requests.
 
-mod duration_histogram;
 mod finished_request;
 
-pub use duration_histogram::DurationHistogram;
 pub use finished_request::FinishedRequest;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokenweir_api::{LastMinute, RequestTotals};
+use tokenweir_api::{LastMinute, LatencyQuantiles, RequestTotals};
+use tokenweir_core::histogram::{DurationHistogram, OutputGapHistogram};
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{BackendId, ObservedResponse, Outcome, RequestRecord};
 
@@ -32,6 +31,9 @@ struct RecentRequestsState {
     slow_requests: VecDeque<Arc<FinishedRequest>>,
 }
 
+/// The error of a quantile is at most 6.25 %.
+type WindowHistogram = DurationHistogram<3>;
+
 /// Counts of the requests that ended in one window.
 #[derive(Debug)]
 struct RequestStatsWindow {
@@ -40,9 +42,9 @@ struct RequestStatsWindow {
     failed: u64,
     disconnected: u64,
     output_tokens: u64,
-    ttft: DurationHistogram,
-    itl: DurationHistogram,
-    e2e: DurationHistogram,
+    ttft: WindowHistogram,
+    itl: WindowHistogram,
+    e2e: WindowHistogram,
     requests_by_backend: HashMap<BackendId, u64>,
 }
 
@@ -77,9 +79,9 @@ impl RecentRequests {
             failed: all.failed,
             left: all.disconnected,
             output_tokens: all.output_tokens,
-            ttft: all.ttft.quantiles(),
-            itl: all.itl.quantiles(),
-            e2e: all.e2e.quantiles(),
+            ttft: quantiles(&all.ttft),
+            itl: quantiles(&all.itl),
+            e2e: quantiles(&all.e2e),
             by_replica: all.requests_by_backend.into_iter().map(to_entry).collect(),
         }
     }
@@ -158,9 +160,9 @@ impl RequestStatsWindow {
             failed: 0,
             disconnected: 0,
             output_tokens: 0,
-            ttft: DurationHistogram::default(),
-            itl: DurationHistogram::default(),
-            e2e: DurationHistogram::default(),
+            ttft: WindowHistogram::default(),
+            itl: WindowHistogram::default(),
+            e2e: WindowHistogram::default(),
             requests_by_backend: HashMap::new(),
         }
     }
@@ -169,16 +171,16 @@ impl RequestStatsWindow {
         self.requests += 1;
         self.output_tokens += record.output_tokens().unwrap_or_default();
         match record.outcome {
-            Outcome::Ok => self.e2e.add(record.duration()),
+            Outcome::Ok => self.e2e.record(record.duration()),
             Outcome::Cancelled => self.disconnected += 1,
             _ => self.failed += 1,
         }
         if let Some(ttft) = record.ttft() {
-            self.ttft.add(ttft);
+            self.ttft.record(ttft);
         }
         let ObservedResponse { inter_token_latency: itl, inter_chunk_latency: gaps, .. } =
             &record.observed;
-        self.itl.merge_gaps(if itl.count() > 0 { itl } else { gaps });
+        add_gaps(&mut self.itl, if itl.count() > 0 { itl } else { gaps });
         if let Some(id) = record.backend() {
             *self.requests_by_backend.entry(id.clone()).or_default() += 1;
         }
@@ -196,6 +198,32 @@ impl RequestStatsWindow {
             *self.requests_by_backend.entry(id.clone()).or_default() += requests;
         }
     }
+}
+
+/// Adds the gaps of one stream. Each gap counts as the midpoint of its bucket.
+fn add_gaps(times: &mut WindowHistogram, gaps: &OutputGapHistogram) {
+    let snapshot = gaps.snapshot();
+    let mut lower = 0.0;
+    for (count, bound) in
+        snapshot.bucket_counts.iter().zip(gaps.bounds().iter().chain([&snapshot.max]))
+    {
+        let upper = bound.min(snapshot.max);
+        if *count > 0 {
+            times.record_between(lower, upper, *count);
+        }
+        lower = upper;
+    }
+}
+
+/// The quantiles, in seconds. `None`: no durations.
+fn quantiles(times: &WindowHistogram) -> Option<LatencyQuantiles> {
+    (times.count() > 0).then(|| LatencyQuantiles {
+        p50: times.quantile(0.5),
+        p95: times.quantile(0.95),
+        p99: times.quantile(0.99),
+        max: times.max(),
+        count: times.count(),
+    })
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     (
         "crates/net/src",
         &[
-            &["supervise"],
+            &["file_watcher", "supervise"],
             &["tls"],
             &["file_descriptors", "resource_exhaustion", "send_error"],
             &["connection"],

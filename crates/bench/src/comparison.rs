@@ -8,6 +8,7 @@ use super::report::BenchReport;
 use super::samples::RequestSample;
 use serde::Serialize;
 use std::fmt::Write;
+use tokenweir_core::histogram::sample_quantile;
 
 /// The comparison of two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -83,42 +84,12 @@ const MIN_VALUES_FOR_MEAN: usize = 20;
 const MIN_VALUES_FOR_P99: usize = 200;
 
 const QUANTITIES: [ComparedQuantity; 8] = [
-    latency(
-        "TTFT p50",
-        |report| sample_values(report, |sample| sample.ttft),
-        0.5,
-        MIN_VALUES_FOR_MEAN,
-    ),
-    latency(
-        "TTFT p99",
-        |report| sample_values(report, |sample| sample.ttft),
-        0.99,
-        MIN_VALUES_FOR_P99,
-    ),
-    latency(
-        "TPOT p50",
-        |report| sample_values(report, |sample| sample.tpot),
-        0.5,
-        MIN_VALUES_FOR_MEAN,
-    ),
-    latency(
-        "TPOT p99",
-        |report| sample_values(report, |sample| sample.tpot),
-        0.99,
-        MIN_VALUES_FOR_P99,
-    ),
-    latency(
-        "E2E p50",
-        |report| sample_values(report, |sample| sample.e2e),
-        0.5,
-        MIN_VALUES_FOR_MEAN,
-    ),
-    latency(
-        "E2E p99",
-        |report| sample_values(report, |sample| sample.e2e),
-        0.99,
-        MIN_VALUES_FOR_P99,
-    ),
+    latency("TTFT p50", |report| sample_values(report, |sample| sample.ttft), 0.5),
+    latency("TTFT p99", |report| sample_values(report, |sample| sample.ttft), 0.99),
+    latency("TPOT p50", |report| sample_values(report, |sample| sample.tpot), 0.5),
+    latency("TPOT p99", |report| sample_values(report, |sample| sample.tpot), 0.99),
+    latency("E2E p50", |report| sample_values(report, |sample| sample.e2e), 0.5),
+    latency("E2E p99", |report| sample_values(report, |sample| sample.e2e), 0.99),
     ComparedQuantity {
         name: "goodput",
         unit: "share",
@@ -143,7 +114,6 @@ const fn latency(
     name: &'static str,
     read_values: fn(&BenchReport) -> Vec<f64>,
     q: f64,
-    min_values: usize,
 ) -> ComparedQuantity {
     ComparedQuantity {
         name,
@@ -151,7 +121,7 @@ const fn latency(
         read_values,
         statistic: Statistic::Quantile(q),
         is_higher_better: false,
-        min_values,
+        min_values: if q > 0.5 { MIN_VALUES_FOR_P99 } else { MIN_VALUES_FOR_MEAN },
     }
 }
 
@@ -294,9 +264,7 @@ impl ComparedQuantity {
                 self.change(old, new)
             })
             .collect();
-        changes.sort_by(f64::total_cmp);
-        let at = |share: f64| changes[((BOOTSTRAP_ROUNDS - 1) as f64 * share).round() as usize];
-        [at(0.025), at(0.975)]
+        [0.025, 0.975].map(|q| sample_quantile(&mut changes, q).unwrap_or(0.0))
     }
 }
 
@@ -317,14 +285,7 @@ impl Statistic {
     fn compute(self, values: &mut [f64]) -> f64 {
         match self {
             Self::Mean | Self::Share => values.iter().sum::<f64>() / values.len().max(1) as f64,
-            Self::Quantile(q) => {
-                let rank = (q * values.len() as f64).ceil() as usize;
-                let index = rank.saturating_sub(1);
-                if index >= values.len() {
-                    return 0.0;
-                }
-                *values.select_nth_unstable_by(index, f64::total_cmp).1
-            }
+            Self::Quantile(q) => sample_quantile(values, q).unwrap_or(0.0),
         }
     }
 }

@@ -172,8 +172,11 @@ impl GatewayMetricsPage {
                 quantity: row.quantity.to_owned(),
                 metric: row.metric.to_owned(),
                 client: BucketedSummary {
-                    mean: client.summary().mean,
-                    ..BucketedSummary::from_counts(&buckets.bounds, &client.under(&buckets.bounds))
+                    mean: client.mean(),
+                    ..BucketedSummary::from_counts(
+                        &buckets.bounds,
+                        &count_in_buckets(client, &buckets.bounds),
+                    )
                 },
                 gateway: buckets.summary(),
             }
@@ -186,6 +189,16 @@ impl GatewayMetricsPage {
             is_shared: ended != sent,
         }
     }
+}
+
+/// Counts the values per bucket of these ascending upper bounds in seconds. The last count is that
+/// of the values above all bounds.
+fn count_in_buckets(histogram: &LatencyHistogram, bounds: &[f64]) -> Vec<u64> {
+    let mut counts = vec![0; bounds.len() + 1];
+    for (value, count) in histogram.buckets() {
+        counts[bounds.partition_point(|bound| *bound < value)] += u64::from(count);
+    }
+    counts
 }
 
 // === impl CumulativeBuckets ===
@@ -248,7 +261,8 @@ impl BucketedSummary {
     fn from_counts(bounds: &[f64], counts: &[u64]) -> Self {
         let narrow = |count: &u64| u32::try_from(*count).unwrap_or(u32::MAX);
         let narrow: Vec<u32> = counts.iter().map(narrow).collect();
-        let at = |q| histogram::quantile(bounds, &narrow, q).filter(|value| value.is_finite());
+        let at =
+            |q| histogram::bucket_quantile(bounds, &narrow, q).filter(|value| value.is_finite());
         Self { count: counts.iter().sum(), mean: 0.0, p50: at(0.5), p99: at(0.99) }
     }
 }
@@ -283,7 +297,7 @@ mod tests {
         let (before, after) = (read(page(2, 0.3)), read(page(12, 2.3)));
         assert_eq!(after.first_outputs_since(&before), 20);
         let mut tally = RunStatistics::new(LatencyObjectives::new(1.0, 1.0));
-        tally.service_ttft.add(0.3);
+        tally.service_ttft.record_seconds(0.3);
         let row = &after.beside(&before, &tally).rows[0];
         assert_eq!((row.gateway.count, row.client.count), (20, 1));
         assert!((row.gateway.mean - 0.2).abs() < 1e-9 && (row.client.mean - 0.3).abs() < 1e-9);
@@ -291,6 +305,15 @@ mod tests {
         // One value in the bucket from 0.1 to 0.5, so the p50 is interpolated to the middle of the
         // bucket.
         assert_eq!(row.client.p50.map(|p50| (p50 * 1e3).round()), Some(300.0));
+    }
+
+    #[test]
+    fn values_are_counted_in_the_buckets_of_other_bounds() {
+        let mut histogram = LatencyHistogram::default();
+        for seconds in [0.0, 0.004, 0.006, 0.5, 99.0] {
+            histogram.record_seconds(seconds);
+        }
+        assert_eq!(count_in_buckets(&histogram, &[0.005, 0.01, 1.0]), [2, 1, 1, 1]);
     }
 
     #[test]

@@ -159,12 +159,12 @@ impl BenchReport {
         gateway: Option<GatewayComparison>,
     ) -> Self {
         let latencies = LatencySummaries {
-            ttft: tally.ttft.summary(),
-            service_ttft: tally.service_ttft.summary(),
-            tbt: tally.gaps.summary(),
-            tpot: tally.tpot.summary(),
-            e2e: tally.e2e.summary(),
-            service_e2e: tally.service_e2e.summary(),
+            ttft: LatencySummary::from(&tally.ttft),
+            service_ttft: LatencySummary::from(&tally.service_ttft),
+            tbt: LatencySummary::from(&tally.gaps),
+            tpot: LatencySummary::from(&tally.tpot),
+            e2e: LatencySummary::from(&tally.e2e),
+            service_e2e: LatencySummary::from(&tally.service_e2e),
         };
         let curve = |histogram: &LatencyHistogram| {
             CURVE_QUANTILES.map(|share| histogram.quantile(share)).to_vec()
@@ -207,7 +207,7 @@ impl RunDescription {
 
 impl GeneratorReport {
     fn from_statistics(tally: &RunStatistics, run: &RunDescription) -> Self {
-        let (lag, wakes) = (tally.late.summary(), tally.wakes.summary());
+        let [lag, wakes] = [&tally.late, &tally.wakes].map(LatencySummary::from);
         let millis = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
         let limit = millis(run.max_lag);
         let mut complaints = Vec::new();

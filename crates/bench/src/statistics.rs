@@ -143,7 +143,7 @@ impl RunStatistics {
     pub fn add(&mut self, measured: &RequestMeasurement) {
         self.counts.waited += u64::from(measured.has_waited);
         if !measured.has_waited {
-            self.late.add(measured.late());
+            self.late.record_seconds(measured.late());
         }
         self.samples.add(measured, &self.objectives);
         match &measured.result {
@@ -178,14 +178,14 @@ impl RunStatistics {
         counts.uncounted += u64::from(!answer.is_counted);
         let [due, sent, ended] =
             [measured.due, measured.sent, measured.ended].map(|at| at.as_secs_f64());
-        self.service_ttft.add(answer.ttft);
-        self.ttft.add(measured.late() + answer.ttft);
+        self.service_ttft.record_seconds(answer.ttft);
+        self.ttft.record_seconds(measured.late() + answer.ttft);
         if !answer.has_disconnected {
-            self.service_e2e.add(ended - sent);
-            self.e2e.add(ended - due);
+            self.service_e2e.record_seconds(ended - sent);
+            self.e2e.record_seconds(ended - due);
         }
-        answer.gaps.iter().for_each(|gap| self.gaps.add(*gap));
-        answer.tpot().into_iter().for_each(|tpot| self.tpot.add(tpot));
+        answer.gaps.iter().for_each(|gap| self.gaps.record_seconds(*gap));
+        answer.tpot().into_iter().for_each(|tpot| self.tpot.record_seconds(tpot));
         let first = sent + answer.ttft;
         self.timeline.at(ended).served += 1.0;
         self.timeline.spread(f64::from(answer.output), first, first + answer.decode);

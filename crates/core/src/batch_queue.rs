@@ -4,8 +4,9 @@
 //! or for a full batch, and then takes all items. Waking a thread per item would cost several times
 //! as much as handling most items.
 
+use crate::clock;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A bounded queue that is drained in batches.
 #[derive(Debug)]
@@ -24,21 +25,21 @@ const BATCH_FRACTION_OF_CAPACITY: usize = 32;
 struct PendingBatch<T> {
     items: Vec<T>,
     total_size: usize,
-    is_closed: bool,
+    closed_at: Option<Instant>,
 }
 
 impl<T> BatchQueue<T> {
     /// A queue with room for items of a total size of `capacity`. The consumer waits up to `linger`
     /// after the first item, or until the total size is 1/32 of `capacity`.
     pub const fn new(linger: Duration, capacity: usize) -> Self {
-        let pending = PendingBatch { items: Vec::new(), total_size: 0, is_closed: false };
+        let pending = PendingBatch { items: Vec::new(), total_size: 0, closed_at: None };
         Self { pending: Mutex::new(pending), ready: Condvar::new(), linger, capacity }
     }
 
     /// Adds an item of this size. Returns it if capacity is lacking or the queue is closed.
     pub fn push(&self, item: T, size: usize) -> Result<(), T> {
         let mut pending = self.lock_pending();
-        if pending.is_closed || pending.total_size + size > self.capacity {
+        if pending.closed_at.is_some() || pending.total_size + size > self.capacity {
             return Err(item);
         }
         pending.items.push(item);
@@ -55,13 +56,14 @@ impl<T> BatchQueue<T> {
     /// Waits until a batch is ready. Returns whether more items can come after it.
     pub fn wait_for_batch(&self) -> bool {
         let is_empty =
-            |pending: &mut PendingBatch<T>| pending.items.is_empty() && !pending.is_closed;
+            |pending: &mut PendingBatch<T>| pending.items.is_empty() && pending.closed_at.is_none();
         let pending = self.ready.wait_while(self.lock_pending(), is_empty);
         let pending = pending.unwrap_or_else(PoisonError::into_inner);
-        let needs_more =
-            |pending: &mut PendingBatch<T>| !pending.is_closed && !self.is_batch_full(pending);
+        let needs_more = |pending: &mut PendingBatch<T>| {
+            pending.closed_at.is_none() && !self.is_batch_full(pending)
+        };
         let batch = self.ready.wait_timeout_while(pending, self.linger, needs_more);
-        !batch.unwrap_or_else(PoisonError::into_inner).0.is_closed
+        batch.unwrap_or_else(PoisonError::into_inner).0.closed_at.is_none()
     }
 
     fn is_batch_full(&self, pending: &PendingBatch<T>) -> bool {
@@ -77,13 +79,13 @@ impl<T> BatchQueue<T> {
 
     /// Closes the queue: it accepts no further items, and waiting consumers wake up.
     pub fn close(&self) {
-        self.lock_pending().is_closed = true;
+        self.lock_pending().closed_at.get_or_insert_with(clock::now);
         self.ready.notify_all();
     }
 
-    /// Whether [`BatchQueue::close`] was called.
-    pub fn is_closed(&self) -> bool {
-        self.lock_pending().is_closed
+    /// When the queue was closed. `None`: it is open.
+    pub fn closed_at(&self) -> Option<Instant> {
+        self.lock_pending().closed_at
     }
 
     fn lock_pending(&self) -> MutexGuard<'_, PendingBatch<T>> {
@@ -139,7 +141,7 @@ mod tests {
         queue.close();
         assert_eq!(thread.join().unwrap(), (false, vec!["before"]));
         assert_eq!(queue.push("after", 1), Err("after"));
-        assert!(queue.is_closed());
+        assert!(queue.closed_at().is_some());
     }
 
     #[test]

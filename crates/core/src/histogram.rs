@@ -1,5 +1,13 @@
-//! Histograms of fixed size for the values of one request: a stream of a million tokens takes as
-//! much memory as one of ten.
+//! Histograms and quantiles.
+//!
+//! [`FixedBucketHistogram`] has a fixed size for the values of one request: a stream of a million
+//! tokens takes as much memory as one of ten. [`DurationHistogram`] covers all durations with a
+//! bounded relative error, for statistics over many requests. [`sample_quantile`] is the quantile of
+//! stored samples. `docs/decisions/0008-histograms.md` states why there are these types.
+
+mod duration_histogram;
+
+pub use duration_histogram::DurationHistogram;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -173,7 +181,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
 
     /// The `q` quantile, at most the largest value. `None` if there are no values.
     pub fn quantile(&self, q: f64) -> Option<f64> {
-        quantile(&self.bounds, self.bucket_counts(), q).map(|value| value.min(self.max))
+        bucket_quantile(&self.bounds, self.bucket_counts(), q).map(|value| value.min(self.max))
     }
 }
 
@@ -217,9 +225,21 @@ impl OutputGapHistogram {
     }
 }
 
+/// The `q` quantile of samples by nearest rank. Changes their order. `None` without samples.
+pub fn sample_quantile(samples: &mut [f64], q: f64) -> Option<f64> {
+    let index = nearest_rank(samples.len() as u64, q)? - 1;
+    Some(*samples.select_nth_unstable_by(index as usize, f64::total_cmp).1)
+}
+
+/// Rank of the `q` quantile among `count` values, from 1: at least a share `q` of the values is at
+/// or below the value with this rank. `None` without values.
+fn nearest_rank(count: u64, q: f64) -> Option<u64> {
+    (count > 0).then(|| ((q * count as f64).ceil() as u64).clamp(1, count))
+}
+
 /// The `q` quantile of bucket counts, interpolated linearly inside its bucket as Prometheus does.
 /// `None` if all counts are zero; infinity if the quantile is in the bucket without an upper bound.
-pub fn quantile(bounds: &[f64], counts: &[u32], q: f64) -> Option<f64> {
+pub fn bucket_quantile(bounds: &[f64], counts: &[u32], q: f64) -> Option<f64> {
     let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
     let rank = q * total as f64;
     let mut below = 0.0;
@@ -279,6 +299,15 @@ mod tests {
         assert!(gaps.quantile(1.0).unwrap() <= 0.045);
         gaps.record_duration_n(Duration::from_mins(1), 1_000);
         assert_eq!(gaps.quantile(0.99), Some(60.0));
+    }
+
+    #[test]
+    fn the_quantile_of_samples_is_one_of_them() {
+        let mut samples = [3.0, 1.0, 2.0, 5.0, 4.0];
+        for (q, expected) in [(0.0, 1.0), (0.2, 1.0), (0.21, 2.0), (0.5, 3.0), (1.0, 5.0)] {
+            assert_eq!(sample_quantile(&mut samples, q), Some(expected), "{q}");
+        }
+        assert_eq!(sample_quantile(&mut [], 0.5), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! TLS, the HTTP/1.1 client for backends, and supervised background tasks.
+//! TLS, the HTTP/1.1 client for backends, supervised background tasks, and watched files.
 
+pub mod file_watcher;
 pub mod supervise;
 
 pub mod tls;

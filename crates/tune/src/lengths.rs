@@ -2,6 +2,7 @@
 
 use super::request::TokenLengths;
 use tokenweir_core::dialect::MetricSample;
+use tokenweir_core::histogram::sample_quantile;
 use tokenweir_lab::trace::TraceRequest;
 
 /// Assumed ratio of the 95th percentile to the mean, for sources that have means only.
@@ -10,11 +11,9 @@ pub const P95_TO_MEAN_RATIO: f64 = 3.0;
 /// Prompt and output lengths of a trace. `None`: the trace is empty.
 pub fn from_trace(jobs: &[TraceRequest]) -> Option<[TokenLengths; 2]> {
     let lengths = |read: fn(&TraceRequest) -> u32| {
-        let mut sorted: Vec<u32> = jobs.iter().map(read).collect();
-        sorted.sort_unstable();
-        let mean = sorted.iter().copied().map(f64::from).sum::<f64>() / sorted.len() as f64;
-        let p95 = sorted.get(((sorted.len() * 95).div_ceil(100)).saturating_sub(1))?;
-        Some(TokenLengths { mean, p95: f64::from(*p95).max(mean) })
+        let mut lengths: Vec<f64> = jobs.iter().map(read).map(f64::from).collect();
+        let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
+        Some(TokenLengths { mean, p95: sample_quantile(&mut lengths, 0.95)?.max(mean) })
     };
     Some([lengths(|job| job.prompt_tokens)?, lengths(|job| job.output_tokens)?])
 }

@@ -5,12 +5,12 @@ use crate::config::{BackendConfig, DiscoveryConfig, backends_in};
 use crate::discovery::DiscoverySource;
 use crate::discovery::dns::{DnsQuery, DnsResolver};
 use crate::discovery::dns_watcher::DnsWatcher;
-use crate::discovery::file_watcher::FileWatcher;
 use std::error::Error;
 use std::future::{Future, ready};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokenweir_net::file_watcher::FileWatcher;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::sync::watch;
 
@@ -107,13 +107,13 @@ async fn watch_source(mut source: impl DiscoverySource, discovered: &DiscoveredB
 
 /// Watches a file of backends. An invalid or empty file keeps the previous backends.
 async fn watch_file(file: PathBuf, discovered: &DiscoveredBackends) {
-    let mut file = FileWatcher::new(file);
+    let mut watcher = FileWatcher::new([file.clone()]);
     loop {
-        file.changed().await;
-        match backends_in(file.path()) {
+        watcher.changed().await;
+        match backends_in(&file) {
             Ok(backends) if backends.is_empty() => {
                 tracing::warn!(
-                    file = %file.path().display(),
+                    file = %file.display(),
                     "discovery file lists no backends: keeping the previous backends"
                 );
             }
@@ -121,7 +121,7 @@ async fn watch_file(file: PathBuf, discovered: &DiscoveredBackends) {
             Err(error) => {
                 tracing::error!(%error, "discovery file is invalid: keeping the previous backends");
                 if error.is_unreadable() {
-                    file.retry_later();
+                    watcher.retry_later();
                 }
             }
         }

@@ -270,7 +270,7 @@ impl PoolSnapshot {
     fn no_candidate_error(&self, model: Option<&str>, route: &ModelRoute) -> GatewayError {
         match model {
             Some(model) if route.backends.is_empty() => GatewayError::UnknownModel {
-                model: truncate_model_name(model),
+                model: error::truncate_model_name(model),
                 known: error::listed(self.routes.models().iter().map(|model| &model.id)),
             },
             _ => GatewayError::NoBackend,
@@ -322,9 +322,4 @@ pub(super) fn build_routes(
         clock::now(),
     );
     RouteTable::new(rules, &advertised, labels)
-}
-
-/// At most 100 characters of the requested model name, which goes into the error response.
-fn truncate_model_name(model: &str) -> String {
-    model.chars().take(100).collect()
 }

@@ -189,7 +189,7 @@ impl DriverState {
 
     fn on_tick(&mut self, at: Instant, bar: &ProgressBar) {
         let now = clock::now();
-        self.tally.wakes.add(now.saturating_duration_since(at).as_secs_f64());
+        self.tally.wakes.record(now.saturating_duration_since(at));
         let counts = &self.tally.counts;
         let ended = counts.served + counts.failed;
         let elapsed = now.saturating_duration_since(self.begin).as_secs_f64();

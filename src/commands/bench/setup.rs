@@ -3,8 +3,9 @@
 
 use super::args::BenchArgs;
 use crate::commands::replay::requests::TIMESTAMP_ROUNDING;
-use crate::commands::variable;
-use crate::config::{Secret, SecretError, SecretValue};
+use crate::commands::{resolve_optional_secret, variable};
+use crate::config::{Secret, SecretError};
+use http::HeaderValue;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -95,7 +96,7 @@ impl BenchSetup {
             Ok(TargetClient::new(
                 HttpClient::new(HttpClientTimeouts::default()),
                 admin,
-                resolve_optional_secret(ADMIN_TOKEN_VARIABLE)?.map(|token| token.bearer().clone()),
+                resolve_variable(ADMIN_TOKEN_VARIABLE)?,
             ))
         });
         let run = RunDescription {
@@ -172,23 +173,19 @@ async fn build_sender(
         (None, None) => None,
     };
     let key = match key {
-        Some(key) => Some(key.resolve(variable).map_err(BenchError::Key)?),
-        None => resolve_optional_secret(API_KEY_VARIABLE)?,
+        Some(key) => Some(key.resolve(variable).map_err(BenchError::Key)?.into_bearer()),
+        None => resolve_variable(API_KEY_VARIABLE)?,
     };
     let limits =
         HttpClientTimeouts { response_headers: endpoint.timeout, ..HttpClientTimeouts::default() };
-    let asker =
-        TargetClient::new(HttpClient::new(limits), target, key.map(|key| key.bearer().clone()));
+    let asker = TargetClient::new(HttpClient::new(limits), target, key);
     let model = select_model(&asker, endpoint.model.as_deref()).await?;
     Ok(BenchRequestSender { asker, model, shape: endpoint.api, timeout: endpoint.timeout })
 }
 
-/// The secret in the environment variable `name`; `None` if it is not set.
-fn resolve_optional_secret(name: &str) -> Result<Option<SecretValue>, BenchError> {
-    match Secret::Env(name.to_owned()).resolve(variable) {
-        Err(SecretError::Unset(_)) => Ok(None),
-        key => key.map(Some).map_err(BenchError::Key),
-    }
+/// The `Authorization` header with the secret in the environment variable `name`, if it is set.
+fn resolve_variable(name: &str) -> Result<Option<HeaderValue>, BenchError> {
+    resolve_optional_secret(&Secret::Env(name.to_owned())).map_err(BenchError::Key)
 }
 
 async fn select_model(asker: &TargetClient, wanted: Option<&str>) -> Result<String, BenchError> {

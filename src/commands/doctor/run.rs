@@ -5,10 +5,8 @@ use super::args::{DoctorArgs, DoctorFailOn};
 use crate::app::discovery_sources::DiscoverySources;
 use crate::app::error::ApplicationError;
 use crate::backend::routes::ModelConfig;
-use crate::commands::{ErrorChain, variable, wrong};
-use crate::config::{
-    BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret, SecretError,
-};
+use crate::commands::{ErrorChain, resolve_optional_secret, variable, wrong};
+use crate::config::{BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret};
 use crate::telemetry::otel::OtlpProtocol;
 use std::fmt::Display;
 use std::io::Write;
@@ -187,16 +185,15 @@ fn backend_target(backend: &BackendConfig) -> GatherTarget {
 
 fn resolve_key(secret: &Secret) -> TargetKey {
     match secret.resolve(variable) {
-        Ok(secret) => TargetKey::Known(secret.bearer().clone()),
+        Ok(secret) => TargetKey::Known(secret.into_bearer()),
         Err(error) => TargetKey::Missing(error.to_string()),
     }
 }
 
 /// The key in the environment variable `name`.
 pub(crate) fn key_from_env(name: &str) -> TargetKey {
-    match Secret::Env(name.to_owned()).resolve(variable) {
-        Ok(secret) => TargetKey::Known(secret.bearer().clone()),
-        Err(SecretError::Unset(_)) => TargetKey::None,
+    match resolve_optional_secret(&Secret::Env(name.to_owned())) {
+        Ok(key) => key.map_or(TargetKey::None, TargetKey::Known),
         Err(error) => TargetKey::Missing(error.to_string()),
     }
 }

@@ -3,7 +3,7 @@
 
 use super::args::TopArgs;
 use crate::app::process::signals;
-use crate::commands::{failed, variable};
+use crate::commands::{failed, resolve_optional_secret, variable};
 use crate::config::{Secret, SecretError};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
@@ -71,11 +71,7 @@ pub(crate) async fn run(top: TopArgs) -> ExitCode {
 fn build_client(top: &TopArgs) -> Result<ServerClient, SecretError> {
     let from_env = Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned());
     let secret = top.token_file.clone().map_or(from_env, Secret::File);
-    let key = match secret.resolve(variable) {
-        Ok(token) => Token::Known(token.bearer().clone()),
-        Err(SecretError::Unset(_)) => Token::None,
-        Err(error) => return Err(error),
-    };
+    let key = resolve_optional_secret(&secret)?.map_or(Token::None, Token::Known);
     let target = GatherTarget { id: "admin".into(), url: top.admin.clone(), key };
     let outbound = OutboundTls::with_native_roots(Alpn::Http1);
     let plan = GatherOptions { outbound, timeout: top.timeout, idle: Duration::ZERO, probe: false };

@@ -2,7 +2,7 @@
 //! resulting settings.
 
 use super::args::{KvCacheDtype, TuneArgs};
-use crate::commands::{block_on, failed, variable};
+use crate::commands::{block_on, failed, resolve_optional_secret};
 use crate::config::{Secret, SecretError};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -188,10 +188,8 @@ async fn resolve_lengths(
     }
     let p95_source = "95th percentiles of lengths: assumed to be three times the mean";
     if let Some(admin) = &tune.targets.admin {
-        let token = match Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned()).resolve(variable) {
-            Err(SecretError::Unset(_)) => None,
-            token => Some(token.map_err(TuneCommandError::Token)?.bearer().clone()),
-        };
+        let token = resolve_optional_secret(&Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned()))
+            .map_err(TuneCommandError::Token)?;
         let asker =
             TargetClient::new(HttpClient::new(HttpClientTimeouts::default()), admin.clone(), token);
         speed.sources.push(p95_source.into());

@@ -254,6 +254,11 @@ impl SecretValue {
         &self.0
     }
 
+    /// As [`SecretValue::bearer`].
+    pub fn into_bearer(self) -> HeaderValue {
+        self.0
+    }
+
     /// The digest of the token, to compare with tokens in requests.
     pub fn digest(&self) -> KeyDigest {
         let bearer = self.0.as_bytes();

@@ -30,8 +30,8 @@ impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> IncomingBody for 
 ///
 /// Chunks are copied into one buffer as they arrive: a client may send a byte at a time, and a
 /// stored chunk costs more memory than its bytes. The capacity of the buffer is counted in
-/// `memory_permit` before it is allocated. While the buffer grows, the old and the new one exist
-/// for a moment, and the old one is not counted.
+/// `memory_permit` before it is allocated. While the buffer grows, the old and the new one exist,
+/// and both are counted.
 pub(crate) async fn read_body(
     head: &request::Parts,
     mut body: impl IncomingBody,
@@ -67,9 +67,7 @@ pub(crate) async fn read_body(
         }
         if all.is_empty() {
             let capacity = length.min(INITIAL_CAPACITY_BYTES).max(first.len() + data.len());
-            memory_permit.grow_to(capacity)?;
-            all = BytesMut::with_capacity(capacity);
-            all.extend_from_slice(&std::mem::take(&mut first));
+            all = grow_buffer(std::mem::take(&mut first), capacity, memory_permit)?;
         }
         let required = all.len() + data.len();
         if required > all.capacity() {
@@ -78,14 +76,25 @@ pub(crate) async fn read_body(
                 if missing > 0 { missing.min(MAX_GROWTH_FACTOR * all.len()) } else { all.len() };
             // Not `reserve`, which allocates more than requested.
             let capacity = (all.len() + growth).min(limit).max(required);
-            memory_permit.grow_to(capacity)?;
-            let mut larger = BytesMut::with_capacity(capacity);
-            larger.extend_from_slice(&all);
-            all = larger;
+            all = grow_buffer(all, capacity, memory_permit)?;
         }
         all.extend_from_slice(&data);
     }
     Ok(if all.is_empty() { first } else { all.freeze() })
+}
+
+/// Copies the bytes received so far into a buffer with this capacity.
+fn grow_buffer(
+    received: impl AsRef<[u8]>,
+    capacity: usize,
+    memory_permit: &mut BodyMemoryPermit<'_>,
+) -> Result<BytesMut, GatewayError> {
+    memory_permit.add(capacity)?;
+    let mut larger = BytesMut::with_capacity(capacity);
+    larger.extend_from_slice(received.as_ref());
+    drop(received);
+    memory_permit.shrink_to(capacity);
+    Ok(larger)
 }
 
 /// The error of a body that ended early: invalid HTTP framing, or a client disconnect.
@@ -213,6 +222,23 @@ mod tests {
             assert!((BODY_BYTES..=max).contains(&memory.used_bytes()), "{}", memory.used_bytes());
             drop(permit);
             assert_eq!(memory.used_bytes(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_old_buffer_is_counted_while_the_buffer_grows() {
+        // Two chunks need a buffer of 200 bytes beside the first chunk. The third chunk needs one
+        // of 400 bytes beside that of 200.
+        for (limit, chunks, counted) in
+            [(299, 2, None), (300, 2, Some(200)), (599, 3, None), (600, 3, Some(400))]
+        {
+            let memory = BodyMemory::new(limit);
+            let mut permit = memory.empty_permit();
+            let chunk = || Ok::<_, io::Error>(Frame::data(Bytes::from(vec![b'x'; 100])));
+            let body = StreamBody::new(stream::iter((0..chunks).map(|_| chunk())));
+            let head = Request::new(()).into_parts().0;
+            let result = read_body(&head, body, 1_000, IDLE_TIMEOUT, &mut permit).await;
+            assert_eq!(result.ok().map(|_| memory.used_bytes()), counted, "{limit}");
         }
     }
 

@@ -67,6 +67,13 @@ impl BodyMemoryPermit<'_> {
         if is_over { Err(GatewayError::BodyMemory) } else { Ok(()) }
     }
 
+    /// Lowers the count of this permit to `bytes`, if it is higher.
+    pub(super) fn shrink_to(&mut self, bytes: usize) {
+        let released = self.bytes.saturating_sub(bytes);
+        self.memory.used_bytes.fetch_sub(released, Ordering::Relaxed);
+        self.bytes -= released;
+    }
+
     /// Raises the count of this permit to `bytes`, if it is lower. Fails as [`Self::add`] does.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), GatewayError> {
         self.add(bytes.saturating_sub(self.bytes))
@@ -90,6 +97,9 @@ mod tests {
         let memory = BodyMemory::new(10);
         let (mut first, mut second) = (memory.empty_permit(), memory.empty_permit());
         assert_eq!((first.add(6), first.grow_to(6), second.add(4)), (Ok(()), Ok(()), Ok(())));
+        first.shrink_to(8);
+        first.shrink_to(5);
+        assert_eq!((memory.used_bytes(), first.grow_to(6)), (9, Ok(())));
         assert_eq!(first.grow_to(7), Err(GatewayError::BodyMemory));
         drop(first);
         assert_eq!(memory.used_bytes(), 4);

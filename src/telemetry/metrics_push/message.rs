@@ -61,22 +61,12 @@ pub(super) fn build_metrics(
                 histograms.push(time_range.histogram_point(attributes, family, point));
             }
         });
-        for points in numbers.chunks(MAX_POINTS_PER_REQUEST) {
-            metrics.push(build_metric(
-                row.name,
-                row.help,
-                row.kind,
-                FamilyPoints::Numbers(points.to_vec()),
-            ));
-        }
-        for points in histograms.chunks(MAX_POINTS_PER_REQUEST) {
-            metrics.push(build_metric(
-                row.name,
-                row.help,
-                row.kind,
-                FamilyPoints::Histograms(points.to_vec()),
-            ));
-        }
+        let numbers = numbers.chunks(MAX_POINTS_PER_REQUEST);
+        let numbers = numbers.map(|points| FamilyPoints::Numbers(points.to_vec()));
+        let histograms = histograms.chunks(MAX_POINTS_PER_REQUEST);
+        let histograms = histograms.map(|points| FamilyPoints::Histograms(points.to_vec()));
+        let points = numbers.chain(histograms);
+        metrics.extend(points.map(|points| build_metric(row.name, row.help, row.kind, points)));
     }
     prometheus.process(&mut |name, help, kind, value| {
         let points = FamilyPoints::Numbers(vec![time_range.number_point(Vec::new(), value)]);

@@ -5,7 +5,7 @@ use std::io;
 /// Why the payload log or the quality monitor cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadSinkStartError {
-    /// The file cannot be opened, or a thread or runtime cannot be created.
+    /// The file cannot be opened, or a runtime cannot be created.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The URL is invalid or has no host.

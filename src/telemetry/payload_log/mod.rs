@@ -23,14 +23,14 @@ pub use error::PayloadSinkStartError;
 pub(super) use redactor::{PayloadRedactor, RedactedPayload};
 pub use settings::PayloadLogSettings;
 
+use super::batch_worker::BatchWorkerGuard;
 use super::rotating_file::{RotatingFile, RotatingFileCounters};
 use super::sanitize;
 use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokenweir_core::batch_queue::BatchQueue;
 use tokenweir_core::clock;
 use tokenweir_core::observe::Sink;
@@ -46,10 +46,7 @@ pub struct PayloadLog {
 
 /// The writer thread. Dropping it writes the remaining records within 1 s, plus the timeout of one
 /// redactor call.
-pub struct PayloadLogGuard {
-    job_queue: Arc<BatchQueue<PayloadLogJob>>,
-    thread: Option<JoinHandle<()>>,
-}
+pub type PayloadLogGuard = BatchWorkerGuard;
 
 /// Reads the counts of records.
 #[derive(Debug, Clone)]
@@ -138,10 +135,8 @@ impl PayloadLog {
         let redactor = PayloadRedactor::new(settings)?;
         let mut worker = PayloadLogWorker { redactor, file, counters: counters.clone() };
         let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
-        let thread_queue = job_queue.clone();
-        let thread = thread::Builder::new().name("content".to_owned());
-        let thread = thread.spawn(move || worker.run(&thread_queue))?;
-        let running = PayloadLogGuard { job_queue: job_queue.clone(), thread: Some(thread) };
+        let write = move |queue: &_| worker.write_batch(queue);
+        let running = BatchWorkerGuard::start(job_queue.clone(), Duration::MAX, write);
         Ok(Some((Self { job_queue, counters }, running)))
     }
 
@@ -184,25 +179,16 @@ impl PayloadHeader {
 }
 
 impl PayloadLogWorker {
-    fn run(&mut self, job_queue: &BatchQueue<PayloadLogJob>) {
-        let mut deadline: Option<Instant> = None;
-        loop {
-            let is_last = !job_queue.wait_for_batch();
-            for job in job_queue.take_batch() {
-                if job_queue.is_closed() {
-                    deadline.get_or_insert_with(|| clock::now() + SHUTDOWN_TIMEOUT);
-                }
-                if deadline.is_some_and(|deadline| clock::now() >= deadline) {
-                    self.counters.queue_full.fetch_add(1, Ordering::Relaxed);
-                    continue;
-                }
-                let write = || self.write_record(&job);
-                if supervise::catch_panic(BackgroundTask::ContentLog, write).is_none() {
-                    self.counters.redactor_failed.fetch_add(1, Ordering::Relaxed);
-                }
+    fn write_batch(&mut self, job_queue: &BatchQueue<PayloadLogJob>) {
+        for job in job_queue.take_batch() {
+            let closed_at = job_queue.closed_at();
+            if closed_at.is_some_and(|closed| clock::now() >= closed + SHUTDOWN_TIMEOUT) {
+                self.counters.queue_full.fetch_add(1, Ordering::Relaxed);
+                continue;
             }
-            if is_last {
-                return;
+            let write = || self.write_record(&job);
+            if supervise::catch_panic(BackgroundTask::ContentLog, write).is_none() {
+                self.counters.redactor_failed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -220,7 +206,7 @@ impl PayloadLogWorker {
     }
 }
 
-// === impl Counter, Running ===
+// === impl PayloadLogStats ===
 
 impl PayloadLogStats {
     /// The counts so far.
@@ -231,16 +217,6 @@ impl PayloadLogStats {
             dropped: queue_full.load(Ordering::Relaxed)
                 + file_counters.failed.load(Ordering::Relaxed),
             redactor_failed: redactor_failed.load(Ordering::Relaxed),
-        }
-    }
-}
-
-impl Drop for PayloadLogGuard {
-    fn drop(&mut self) {
-        self.job_queue.close();
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has no records left.
-            let _ = thread.join();
         }
     }
 }

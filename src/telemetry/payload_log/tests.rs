@@ -10,6 +10,7 @@ use std::fs;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
 use tokenweir_core::record::PayloadConsumers;
 use tokenweir_core::record::fixtures::streamed;
 

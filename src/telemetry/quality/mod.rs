@@ -20,6 +20,7 @@ pub use model_trends::ModelQuality;
 pub use sample::QualitySampleCounts;
 pub use settings::QualitySettings;
 
+use super::batch_worker::BatchWorkerGuard;
 use super::payload_log::{self, PayloadRedactor, PayloadSinkStartError};
 use super::rotating_file::RotatingFile;
 use judge::QualityJudge;
@@ -28,7 +29,6 @@ use sample::{QualityJob, QualitySampleCounters};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tokenweir_core::batch_queue::BatchQueue;
 use tokenweir_core::clock;
@@ -50,9 +50,8 @@ pub struct QualityMonitor {
 /// The worker thread. Dropping it processes the remaining samples within 1 s, plus the timeout of
 /// one redactor call.
 pub struct QualityMonitorGuard {
-    job_queue: Arc<BatchQueue<QualityJob>>,
     deadline_sender: watch::Sender<Option<Instant>>,
-    thread: Option<JoinHandle<()>>,
+    _worker: BatchWorkerGuard,
 }
 
 /// A snapshot of the quality of responses.
@@ -101,10 +100,9 @@ impl QualityMonitor {
             shutdown_deadline: deadline,
         };
         let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_SAMPLES));
-        let thread_queue = job_queue.clone();
-        let thread = thread::Builder::new().name("quality".to_owned());
-        let thread = Some(thread.spawn(move || worker.run(&thread_queue))?);
-        let running = QualityMonitorGuard { job_queue: job_queue.clone(), deadline_sender, thread };
+        let process = move |queue: &_| worker.process_queued(queue);
+        let worker = BatchWorkerGuard::start(job_queue.clone(), Duration::MAX, process);
+        let running = QualityMonitorGuard { deadline_sender, _worker: worker };
         Ok(Some((Self { trends, job_queue: Some(job_queue), counters }, Some(running))))
     }
 
@@ -150,12 +148,8 @@ impl Sink for QualityMonitor {
 // === impl QualityMonitorGuard ===
 
 impl Drop for QualityMonitorGuard {
+    /// The drop of the worker, which follows, waits until the samples are processed.
     fn drop(&mut self) {
         self.deadline_sender.send_replace(Some(clock::now() + SHUTDOWN_TIMEOUT));
-        self.job_queue.close();
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has no samples left.
-            let _ = thread.join();
-        }
     }
 }

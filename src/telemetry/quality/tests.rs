@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
 use tokenweir_core::openai::TextExcerpt;
 use tokenweir_core::record::PayloadConsumers;
 use tokenweir_core::record::fixtures::streamed;

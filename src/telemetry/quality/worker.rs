@@ -31,18 +31,12 @@ pub(super) struct QualityWorker {
 const JUDGE_BATCH_SIZE: usize = 8;
 
 impl QualityWorker {
-    /// Processes samples until the queue is closed and empty.
-    pub(super) fn run(&mut self, jobs: &BatchQueue<QualityJob>) {
-        loop {
-            let is_last = !jobs.wait_for_batch();
-            for jobs in jobs.take_batch().chunks(JUDGE_BATCH_SIZE) {
-                let process = || self.process_batch(jobs);
-                if supervise::catch_panic(BackgroundTask::QualitySamples, process).is_none() {
-                    self.counters.dropped.fetch_add(jobs.len() as u64, Ordering::Relaxed);
-                }
-            }
-            if is_last {
-                return;
+    /// Processes the queued samples.
+    pub(super) fn process_queued(&mut self, jobs: &BatchQueue<QualityJob>) {
+        for jobs in jobs.take_batch().chunks(JUDGE_BATCH_SIZE) {
+            let process = || self.process_batch(jobs);
+            if supervise::catch_panic(BackgroundTask::QualitySamples, process).is_none() {
+                self.counters.dropped.fetch_add(jobs.len() as u64, Ordering::Relaxed);
             }
         }
     }

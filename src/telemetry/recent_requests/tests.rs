@@ -72,3 +72,17 @@ fn trace_id_is_listed_only_if_the_trace_is_sampled() {
     }]);
     assert_eq!(recent.ended()[0].trace_id, Some(streamed().trace.unwrap().trace_id));
 }
+
+#[test]
+fn gaps_of_streams_are_merged() {
+    let mut gaps = OutputGapHistogram::default();
+    gaps.record_duration_n(Duration::from_millis(28), 99);
+    gaps.record_duration_n(Duration::from_mins(2), 1);
+    let mut times = WindowHistogram::default();
+    assert_eq!(quantiles(&times), None);
+    add_gaps(&mut times, &gaps);
+    add_gaps(&mut times, &gaps);
+    let quantiles = quantiles(&times).unwrap();
+    assert_eq!((quantiles.count, quantiles.max), (200, 120.0));
+    assert!((0.025..=0.03).contains(&quantiles.p95), "{quantiles:?}");
+}

@@ -13,7 +13,8 @@
 //! Requests that failed because of the client are not captured, because no engine computed them.
 
 use super::access_log::millis;
-use super::non_blocking_writer::{NonBlockingWriter, NonBlockingWriterGuard};
+use super::batch_worker::BatchWorkerGuard;
+use super::non_blocking_writer::NonBlockingWriter;
 use super::rotating_file::{RotatingFile, RotatingFileCounters};
 use serde::Serialize;
 use std::collections::hash_map::RandomState;
@@ -57,9 +58,7 @@ impl TraceCaptureCounts {
 }
 
 /// The writer thread. Dropping it writes the remaining lines.
-pub struct TraceCaptureGuard(
-    #[expect(dead_code, reason = "dropping it ends the thread")] NonBlockingWriterGuard,
-);
+pub type TraceCaptureGuard = BatchWorkerGuard;
 
 /// Estimated bytes of a prompt per token if the engine did not report the tokens: typical for
 /// English text.
@@ -112,7 +111,7 @@ impl TraceCapture {
         let file = RotatingFile::open(file, max_bytes / 2, file_counters.clone())?;
         let (writer, guard) = NonBlockingWriter::start(file);
         let stats = TraceCaptureStats { file_counters, writer: writer.clone() };
-        Ok((Self { writer, hash_key: RandomState::new(), stats }, TraceCaptureGuard(guard)))
+        Ok((Self { writer, hash_key: RandomState::new(), stats }, guard))
     }
 
     /// A handle that reads the counts of captured requests.

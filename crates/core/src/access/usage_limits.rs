@@ -81,14 +81,17 @@ impl RemainingQuota {
     }
 }
 
-/// Formats a duration like Go, as the OpenAI API does: `0s`, `250ms`, `1.500s`, `6m0s`.
+/// Formats a duration like Go, as the OpenAI API does: `0s`, `250ms`, `1.5s`, `6m0s`, `1h0m0s`. The
+/// unit of the last digit is a millisecond.
 fn format_go_duration(duration: Duration) -> HeaderValue {
     let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
-    let text = match seconds / 60 {
-        0 if seconds == 0 && millis > 0 => format!("{millis}ms"),
-        0 if millis > 0 => format!("{seconds}.{millis:03}s"),
-        0 => format!("{seconds}s"),
-        minutes => format!("{minutes}m{}s", seconds % 60),
+    let fraction = format!("{}.{millis:03}", seconds % 60);
+    let rest = fraction.trim_end_matches('0').trim_end_matches('.');
+    let text = match (seconds / 3_600, seconds / 60 % 60) {
+        (0, 0) if seconds == 0 && millis > 0 => format!("{millis}ms"),
+        (0, 0) => format!("{rest}s"),
+        (0, minutes) => format!("{minutes}m{rest}s"),
+        (hours, minutes) => format!("{hours}h{minutes}m{rest}s"),
     };
     // Digits and letters are always a valid header value.
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("0s"))
@@ -110,7 +113,7 @@ mod tests {
         for (name, value) in [
             ("x-ratelimit-limit-requests", "60"),
             ("x-ratelimit-remaining-requests", "2"),
-            ("x-ratelimit-reset-requests", "1.500s"),
+            ("x-ratelimit-reset-requests", "1.5s"),
             ("x-ratelimit-remaining-tokens", "9"),
             ("x-ratelimit-reset-tokens", "6m1s"),
         ] {
@@ -126,8 +129,22 @@ mod tests {
     }
 
     #[test]
-    fn a_short_duration_is_written_in_milliseconds() {
-        let text = |millis| format_go_duration(Duration::from_millis(millis));
-        assert_eq!([0, 250, 1_000, 60_000].map(text), ["0s", "250ms", "1s", "1m0s"]);
+    fn a_duration_is_written_as_in_go() {
+        for (millis, expected) in [
+            (0, "0s"),
+            (120, "120ms"),
+            (1_000, "1s"),
+            (1_500, "1.5s"),
+            (8_640, "8.64s"),
+            (10_007, "10.007s"),
+            (20_000, "20s"),
+            (60_000, "1m0s"),
+            (93_792, "1m33.792s"),
+            (360_000, "6m0s"),
+            (3_600_000, "1h0m0s"),
+            (5_410_500, "1h30m10.5s"),
+        ] {
+            assert_eq!(format_go_duration(Duration::from_millis(millis)), expected);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Parses a sample of the Prometheus text format behind its metric name: labels and value.
 
+use crate::json::find_string_end;
 use memchr::{memchr, memchr2};
 
 /// The labels and the value of a sample.
@@ -35,7 +36,7 @@ impl<'a> MetricSample<'a> {
         while let Some(equals) = memchr(b'=', rest) {
             let label_name = rest[..equals].trim_ascii();
             let open = equals + 1 + memchr(b'"', &rest[equals + 1..])?;
-            let close = open + 1 + find_quote_end(&rest[open + 1..])?;
+            let close = open + 1 + find_string_end(&rest[open + 1..])?;
             if label_name == name.as_bytes() {
                 return Some(&rest[open + 1..close]);
             }
@@ -59,18 +60,6 @@ fn find_labels_end(labels: &[u8]) -> Option<usize> {
         if labels[position] == b'}' {
             return Some(position);
         }
-        position += 2 + find_quote_end(&labels[position + 1..])?;
-    }
-}
-
-/// The position of the quote that ends a label value.
-fn find_quote_end(text: &[u8]) -> Option<usize> {
-    let mut position = 0;
-    loop {
-        position += memchr2(b'"', b'\\', text.get(position..)?)?;
-        if text[position] == b'"' {
-            return Some(position);
-        }
-        position += 2;
+        position += 2 + find_string_end(&labels[position + 1..])?;
     }
 }

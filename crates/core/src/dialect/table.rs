@@ -160,6 +160,34 @@ impl MetricRow {
         Self::number(names, Aggregation::Sum, ValueSource::Value, field)
     }
 
+    /// A row with the highest value of the engines.
+    pub(super) const fn max(
+        names: &'static [&'static str],
+        field: fn(&mut EngineLoad) -> &mut Option<f64>,
+    ) -> Self {
+        Self::number(names, Aggregation::Max, ValueSource::Value, field)
+    }
+
+    /// The highest KV cache usage of the engines.
+    pub(super) const fn kv_usage(names: &'static [&'static str]) -> Self {
+        Self::max(names, |load| &mut load.kv_usage)
+    }
+
+    /// The lowest KV cache usage of the engines, from the names of [`MetricRow::kv_usage`].
+    pub(super) const fn min_kv_usage(names: &'static [&'static str]) -> Self {
+        Self::number(names, Aggregation::Min, ValueSource::Value, |load| &mut load.min_kv_usage)
+    }
+
+    /// The running requests.
+    pub(super) const fn running(names: &'static [&'static str]) -> Self {
+        Self::sum(names, |load| &mut load.running)
+    }
+
+    /// The number of engines, counted by a metric that each of them exports once.
+    pub(super) const fn engines(names: &'static [&'static str]) -> Self {
+        Self::number(names, Aggregation::Count, ValueSource::Value, |load| &mut load.engines)
+    }
+
     /// The row of the LoRA adapters.
     pub(super) const fn adapters(names: &'static [&'static str]) -> Self {
         Self { names, reads: RowTarget::Adapters }

@@ -4,6 +4,8 @@ use crate::openai::request_fields::RequestBodyError;
 use std::fmt;
 use std::time::Duration;
 
+/// Longest model name in an error message, in characters.
+const MAX_MODEL_NAME_CHARS: usize = 100;
 /// Most names that an error message lists.
 const MAX_LISTED_NAMES: usize = 20;
 
@@ -215,4 +217,9 @@ pub fn listed(names: impl ExactSizeIterator<Item: fmt::Display>) -> String {
     let shown: Vec<String> = names.take(MAX_LISTED_NAMES).map(|name| format!("`{name}`")).collect();
     let shown = shown.join(", ");
     if more == 0 { shown } else { format!("{shown} and {more} more") }
+}
+
+/// A model name for an error message: at most its first 100 characters.
+pub fn truncate_model_name(model: &str) -> String {
+    model.chars().take(MAX_MODEL_NAME_CHARS).collect()
 }

@@ -11,7 +11,7 @@ use crate::headers::{X_GATEWAY_ERROR, X_SHOULD_RETRY};
 use crate::record::Outcome;
 use bytes::Bytes;
 pub use envelope::ErrorEnvelope;
-pub use gateway_error::{GatewayError, RateLimitKind, listed};
+pub use gateway_error::{GatewayError, RateLimitKind, listed, truncate_model_name};
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;

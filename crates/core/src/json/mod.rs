@@ -12,7 +12,7 @@ mod token_buffer;
 mod value;
 
 pub use path_table::PathTable;
-pub use string_end::is_string_content;
+pub use string_end::{find_string_end, is_string_content};
 pub use value::{JsonText, JsonValue};
 
 use path_table::TrieNodeId;

@@ -42,6 +42,12 @@ const fn bytes_equal(word: u64, byte: u8) -> u64 {
     zero_where_equal.wrapping_sub(ONES) & !zero_where_equal & (ONES << 7)
 }
 
+/// The offset of the quote that ends a string, in the text behind its opening quote. Label values of
+/// the Prometheus text format end in the same way. `None`: the string does not end.
+pub fn find_string_end(text: &[u8]) -> Option<usize> {
+    find_quote(text, 0, false).ok()
+}
+
 /// Whether these bytes can occur between the quotes of a string, without quotes and backslashes.
 pub fn is_string_content(bytes: &[u8]) -> bool {
     find_quote(bytes, 0, false) == Err(false)

@@ -56,7 +56,8 @@ impl Objective {
     /// |---|---|
     /// | no inference, or another model or tier | excluded |
     /// | client error: a 4xx other than 429 | excluded |
-    /// | no capacity: a 429 or 503 of the gateway, a 429 of the backend | bad |
+    /// | 429 of the gateway for a limit of the tenant, the key or the client address | excluded |
+    /// | no capacity: any other 429 or a 503 of the gateway, a 429 of the backend | bad |
     /// | failure: 5xx, error event, truncation, abort, timeout, shutdown of the gateway | bad |
     /// | client disconnect before output, past a limit of `ttft` (streams) or `e2e` | bad |
     /// | client disconnect before output, within these limits | excluded |
@@ -75,10 +76,8 @@ impl Objective {
             Outcome::Ok | Outcome::Cancelled if is_violated => ObjectiveResult::Bad,
             Outcome::Ok => ObjectiveResult::Good,
             Outcome::Cancelled if has_output => ObjectiveResult::Good,
-            Outcome::Cancelled => ObjectiveResult::Excluded,
-            Outcome::ClientError if record.status != Some(STATUS_TOO_MANY_REQUESTS) => {
-                ObjectiveResult::Excluded
-            }
+            Outcome::ClientError if is_backend_overloaded(record) => ObjectiveResult::Bad,
+            Outcome::Cancelled | Outcome::ClientError => ObjectiveResult::Excluded,
             _ => ObjectiveResult::Bad,
         }
     }
@@ -89,6 +88,12 @@ impl Objective {
         };
         matches(&self.model, record.model.name()) && matches(&self.tier, record.tier.as_str())
     }
+}
+
+/// Whether a backend answered with 429. A client error with 429 that the gateway answered itself is
+/// a limit of the client; the gateway's own lack of capacity has another outcome.
+fn is_backend_overloaded(record: &RequestRecord) -> bool {
+    record.status == Some(STATUS_TOO_MANY_REQUESTS) && record.refusal.is_none()
 }
 
 // === impl ObjectiveResult ===

@@ -1,6 +1,7 @@
 //! Tests of objective definitions as text, and of the result of every kind of request.
 
 use super::*;
+use crate::error::{GatewayError, RateLimitKind};
 use crate::histogram::OutputGapHistogram;
 use crate::openai::Api;
 use crate::record::fixtures::{at, streamed};
@@ -164,6 +165,31 @@ fn the_party_at_fault_decides_the_result_of_an_error() {
     for outcome in Outcome::ALL {
         let is_exempt = matches!(outcome, Outcome::Ok | Outcome::Cancelled | Outcome::ClientError);
         assert!(is_exempt || fail(outcome, 503) == ObjectiveResult::Bad, "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_limit_of_the_client_does_not_count_and_a_lack_of_capacity_is_bad() {
+    let reject = |error: &GatewayError| {
+        evaluate("success for 99 %", |record| {
+            record.outcome = error.outcome();
+            record.status = Some(error.status().as_u16());
+            record.refusal = Some(error.reason());
+            record.end = Termination::LocalReply;
+        })
+    };
+    for limited in [RateLimitKind::Requests, RateLimitKind::Tokens, RateLimitKind::Concurrency] {
+        let error = GatewayError::RateLimited { limited, allowed: 1, retry_after: 1 };
+        assert_eq!(reject(&error), ObjectiveResult::Excluded, "{error:?}");
+    }
+    assert_eq!(reject(&GatewayError::ClientBusy), ObjectiveResult::Excluded);
+    for error in [
+        GatewayError::Saturated { retry_after: 1 },
+        GatewayError::Shed { retry_after: 1 },
+        GatewayError::QueueTimeout { waited: Duration::from_secs(30), retry_after: 1 },
+        GatewayError::Overloaded,
+    ] {
+        assert_eq!(reject(&error), ObjectiveResult::Bad, "{error:?}");
     }
 }
 

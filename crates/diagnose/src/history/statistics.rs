@@ -1,5 +1,7 @@
 //! Robust statistics of small sets of values.
 
+use tokenweir_core::histogram::sample_quantile;
+
 /// Factor from the median absolute deviation to the standard deviation of a normal distribution.
 const MAD_TO_STANDARD_DEVIATION: f64 = 1.4826;
 
@@ -19,11 +21,12 @@ impl RobustBaseline {
         if values.len() < least {
             return None;
         }
-        let median = quantile(&mut values, 0.5)?;
+        let median = sample_quantile(&mut values, 0.5)?;
         for value in &mut values {
             *value = (*value - median).abs();
         }
-        Some(Self { median, deviation: MAD_TO_STANDARD_DEVIATION * quantile(&mut values, 0.5)? })
+        let deviation = MAD_TO_STANDARD_DEVIATION * sample_quantile(&mut values, 0.5)?;
+        Some(Self { median, deviation })
     }
 
     /// The z-score: (value − median) ÷ deviation. The deviation is at least 1 % of the median,
@@ -32,13 +35,6 @@ impl RobustBaseline {
         let min_deviation = (self.median.abs() / 100.0).max(f64::MIN_POSITIVE);
         (value - self.median) / self.deviation.max(min_deviation)
     }
-}
-
-/// The `q` quantile by nearest rank. Sorts `values`. `None`: no values.
-pub(crate) fn quantile(values: &mut [f64], q: f64) -> Option<f64> {
-    values.sort_unstable_by(f64::total_cmp);
-    let last = values.len().checked_sub(1)?;
-    values.get((q * last as f64).round() as usize).copied()
 }
 
 /// Spearman's rank correlation; ties share their mean rank. `None`: fewer than `least` pairs, or
@@ -104,12 +100,5 @@ mod tests {
         assert!((rank_correlation(&falling, 20).unwrap() + 1.0).abs() < 1e-9);
         let flat: Vec<(f64, f64)> = curve.iter().map(|(x, _)| (*x, 1.0)).collect();
         assert_eq!((rank_correlation(&flat, 20), rank_correlation(&curve, 21)), (None, None));
-    }
-
-    #[test]
-    fn quantiles_are_observed_values() {
-        let mut values = [3.0, 1.0, 2.0, 5.0, 4.0];
-        assert_eq!(quantile(&mut values, 0.5), Some(3.0));
-        assert_eq!((quantile(&mut values, 1.0), quantile(&mut [], 0.5)), (Some(5.0), None));
     }
 }

@@ -1,10 +1,10 @@
 //! A range of steps and its statistics.
 
 use super::sample::EVERY;
-use super::statistics::quantile;
 use super::step::{HistoryStep, StepSignal};
 use std::collections::VecDeque;
 use std::time::Duration;
+use tokenweir_core::histogram::sample_quantile;
 
 /// The window in which a condition must hold.
 pub const FAST: Duration = Duration::from_mins(1);
@@ -98,7 +98,7 @@ impl<'a> StepWindow<'a> {
 
     /// A quantile, from 0 to 1. `None`: no value is known.
     pub(crate) fn quantile(&self, signal: StepSignal, q: f64) -> Option<f64> {
-        quantile(&mut self.values(signal).collect::<Vec<_>>(), q)
+        sample_quantile(&mut self.values(signal).collect::<Vec<_>>(), q)
     }
 
     /// The share of known values of a signal that are at least `least`; 0 if none is known.

@@ -22,60 +22,59 @@ pub struct DoctorCheck {
     scope: CheckScope,
 }
 
+type BackendCheck = fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>;
+
 enum CheckScope {
     /// For each backend that responds and is no listener of a gateway.
-    ReachedBackends(fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>),
+    ReachedBackends(BackendCheck),
     /// For each address, including addresses that do not respond.
-    Any(fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>),
+    Any(BackendCheck),
     /// Once, for all facts.
     All(fn(&DoctorFacts) -> Vec<Remark>),
 }
 
+const fn reached(name: &'static str, check: BackendCheck) -> DoctorCheck {
+    DoctorCheck { name, scope: CheckScope::ReachedBackends(check) }
+}
+
+const fn any(name: &'static str, check: BackendCheck) -> DoctorCheck {
+    DoctorCheck { name, scope: CheckScope::Any(check) }
+}
+
+const fn all(name: &'static str, check: fn(&DoctorFacts) -> Vec<Remark>) -> DoctorCheck {
+    DoctorCheck { name, scope: CheckScope::All(check) }
+}
+
 /// All checks, in the order of reports.
 pub const CHECKS: [DoctorCheck; 28] = [
-    DoctorCheck { name: "reachable", scope: CheckScope::Any(reachability::reachable) },
-    DoctorCheck { name: "health", scope: CheckScope::ReachedBackends(reachability::health) },
-    DoctorCheck { name: "server", scope: CheckScope::Any(reachability::server) },
-    DoctorCheck { name: "version", scope: CheckScope::ReachedBackends(reachability::version) },
-    DoctorCheck { name: "key", scope: CheckScope::Any(reachability::key) },
-    DoctorCheck { name: "models", scope: CheckScope::ReachedBackends(reachability::models) },
-    DoctorCheck { name: "metrics", scope: CheckScope::ReachedBackends(metrics::metrics) },
-    DoctorCheck { name: "signals", scope: CheckScope::ReachedBackends(metrics::signals) },
-    DoctorCheck { name: "scrape_time", scope: CheckScope::ReachedBackends(metrics::scrape_time) },
-    DoctorCheck { name: "sleep", scope: CheckScope::ReachedBackends(engine::sleep) },
-    DoctorCheck {
-        name: "prefix_caching",
-        scope: CheckScope::ReachedBackends(engine::prefix_caching),
-    },
-    DoctorCheck { name: "queue_limit", scope: CheckScope::ReachedBackends(engine::queue_limit) },
-    DoctorCheck { name: "exposed", scope: CheckScope::ReachedBackends(exposure::exposed) },
-    DoctorCheck { name: "unguarded", scope: CheckScope::ReachedBackends(exposure::unguarded) },
-    DoctorCheck { name: "clock", scope: CheckScope::ReachedBackends(connection::clock) },
-    DoctorCheck { name: "keep_alive", scope: CheckScope::ReachedBackends(connection::keep_alive) },
-    DoctorCheck { name: "in_between", scope: CheckScope::ReachedBackends(connection::in_between) },
-    DoctorCheck { name: "stream", scope: CheckScope::ReachedBackends(connection::stream) },
-    DoctorCheck {
-        name: "request_id",
-        scope: CheckScope::ReachedBackends(optional_features::request_id),
-    },
-    DoctorCheck {
-        name: "cached_tokens",
-        scope: CheckScope::ReachedBackends(optional_features::cached_tokens),
-    },
-    DoctorCheck {
-        name: "engine_times",
-        scope: CheckScope::ReachedBackends(optional_features::engine_times),
-    },
-    DoctorCheck {
-        name: "forced_usage",
-        scope: CheckScope::ReachedBackends(optional_features::forced_usage),
-    },
-    DoctorCheck { name: "not_probed", scope: CheckScope::All(optional_features::not_probed) },
-    DoctorCheck { name: "fleet", scope: CheckScope::All(fleet::fleet) },
-    DoctorCheck { name: "named_models", scope: CheckScope::All(configuration::named_models) },
-    DoctorCheck { name: "open_ports", scope: CheckScope::All(configuration::open_ports) },
-    DoctorCheck { name: "gateway", scope: CheckScope::All(gateway::gateway) },
-    DoctorCheck { name: "traces", scope: CheckScope::All(gateway::traces) },
+    any("reachable", reachability::reachable),
+    reached("health", reachability::health),
+    any("server", reachability::server),
+    reached("version", reachability::version),
+    any("key", reachability::key),
+    reached("models", reachability::models),
+    reached("metrics", metrics::metrics),
+    reached("signals", metrics::signals),
+    reached("scrape_time", metrics::scrape_time),
+    reached("sleep", engine::sleep),
+    reached("prefix_caching", engine::prefix_caching),
+    reached("queue_limit", engine::queue_limit),
+    reached("exposed", exposure::exposed),
+    reached("unguarded", exposure::unguarded),
+    reached("clock", connection::clock),
+    reached("keep_alive", connection::keep_alive),
+    reached("in_between", connection::in_between),
+    reached("stream", connection::stream),
+    reached("request_id", optional_features::request_id),
+    reached("cached_tokens", optional_features::cached_tokens),
+    reached("engine_times", optional_features::engine_times),
+    reached("forced_usage", optional_features::forced_usage),
+    all("not_probed", optional_features::not_probed),
+    all("fleet", fleet::fleet),
+    all("named_models", configuration::named_models),
+    all("open_ports", configuration::open_ports),
+    all("gateway", gateway::gateway),
+    all("traces", gateway::traces),
 ];
 
 /// Runs all checks. Findings are sorted by severity, the highest first. Equal findings about
@@ -100,8 +99,7 @@ pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
 impl DoctorCheck {
     /// Runs the check. Each remark has the id of its backend, if it is about one.
     fn remarks(&self, facts: &DoctorFacts) -> Vec<(Option<String>, Remark)> {
-        let for_backends = |check: fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>,
-                            with_unreached: bool| {
+        let for_backends = |check: BackendCheck, with_unreached: bool| {
             let backends = facts.backends.iter();
             let backends = backends.filter(move |backend| with_unreached || backend.is_backend());
             let remarks = backends.flat_map(|backend| {

@@ -13,6 +13,14 @@ pub enum TlsError {
         /// The cause.
         cause: std::io::Error,
     },
+    /// A file is larger than any usable PEM file.
+    #[error("{} is larger than {limit} bytes", path.display())]
+    FileTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Largest size in bytes.
+        limit: u64,
+    },
     /// A file lacks a required PEM item.
     #[error("{} has no {wanted} in PEM", path.display())]
     MissingPemItem {

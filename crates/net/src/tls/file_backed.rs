@@ -6,6 +6,7 @@
 
 use super::error::TlsError;
 use super::pem::PemFile;
+use crate::file_watcher::FileWatcher;
 use arc_swap::ArcSwap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,11 +15,9 @@ use std::time::SystemTime;
 /// A value that is built from files.
 pub(super) struct FileBacked<T> {
     files: Box<[PathBuf]>,
+    watcher: Mutex<FileWatcher>,
     build: Box<BuildFn<T>>,
     current: ArcSwap<BuiltConfig<T>>,
-    /// Content of the files at the last build, so that each change is tried once. Empty after a
-    /// failed read.
-    last_attempted: Mutex<Vec<PemFile>>,
 }
 
 type BuildFn<T> = dyn Fn(&[PemFile]) -> Result<BuiltConfig<T>, TlsError> + Send + Sync;
@@ -39,19 +38,22 @@ pub(super) trait Reloadable: Send + Sync {
     fn describe_files(&self) -> String;
 }
 
+// === impl FileBacked ===
+
 impl<T> FileBacked<T> {
     /// Builds the first value. `build` gets the files in the order of `files`.
     pub(super) fn new(
         files: Vec<PathBuf>,
         build: impl Fn(&[PemFile]) -> Result<BuiltConfig<T>, TlsError> + Send + Sync + 'static,
     ) -> Result<Self, TlsError> {
-        let read = read_files(&files)?;
-        let built = build(&read)?;
+        let mut watcher = FileWatcher::new(files.clone());
+        watcher.skip_current();
+        let built = build(&read_files(&files)?)?;
         Ok(Self {
             files: files.into(),
+            watcher: Mutex::new(watcher),
             build: Box::new(build),
             current: ArcSwap::from_pointee(built),
-            last_attempted: Mutex::new(read),
         })
     }
 
@@ -63,23 +65,16 @@ impl<T> FileBacked<T> {
 
 impl<T: Send + Sync> Reloadable for FileBacked<T> {
     fn reload_if_changed(&self) -> Option<Result<(), TlsError>> {
-        let read = match read_files(&self.files) {
-            Ok(read) => read,
-            Err(error) => {
-                // A failed read is reported once, until a read succeeds again.
-                let mut attempted =
-                    self.last_attempted.lock().unwrap_or_else(PoisonError::into_inner);
-                return (!std::mem::take(&mut *attempted).is_empty()).then_some(Err(error));
-            }
-        };
-        {
-            let mut attempted = self.last_attempted.lock().unwrap_or_else(PoisonError::into_inner);
-            if *attempted == read {
-                return None;
-            }
-            (*attempted).clone_from(&read);
+        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        if !watcher.poll() {
+            return None;
         }
-        Some((self.build)(&read).map(|built| self.current.store(Arc::new(built))))
+        let read = read_files(&self.files);
+        if read.is_err() {
+            watcher.retry_later();
+        }
+        let built = read.and_then(|files| (self.build)(&files));
+        Some(built.map(|built| self.current.store(Arc::new(built))))
     }
 
     fn expires_at(&self) -> Option<SystemTime> {

@@ -12,23 +12,25 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode;
 
 /// Path and content of a PEM file.
-#[derive(Clone, PartialEq, Eq)]
 pub(super) struct PemFile {
     path: PathBuf,
     bytes: Vec<u8>,
 }
 
-/// Maximum size of a file, in bytes. The CA bundle of a Linux system has about a quarter of it. The
-/// rest of a longer file is ignored.
+/// Maximum size of a file, in bytes. The CA bundle of a Linux system has about a quarter of it.
 const MAX_PEM_FILE_BYTES: u64 = 1 << 20;
 
 impl PemFile {
-    /// Reads a file, up to [`MAX_PEM_FILE_BYTES`].
+    /// Reads a file. Fails if it is larger than [`MAX_PEM_FILE_BYTES`]: a certificate at its end
+    /// would be missing.
     pub(super) fn read(path: &Path) -> Result<Self, TlsError> {
         let mut bytes = Vec::new();
-        let read =
-            File::open(path).and_then(|file| file.take(MAX_PEM_FILE_BYTES).read_to_end(&mut bytes));
+        let limit = MAX_PEM_FILE_BYTES + 1;
+        let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
         match read {
+            Ok(length) if length as u64 == limit => {
+                Err(TlsError::FileTooLarge { path: path.to_owned(), limit: MAX_PEM_FILE_BYTES })
+            }
             Ok(_) => Ok(Self { path: path.to_owned(), bytes }),
             Err(cause) => Err(TlsError::ReadFile { path: path.to_owned(), cause }),
         }
@@ -77,4 +79,25 @@ pub(super) fn earliest_expiry(chain: &[CertificateDer<'_>]) -> Option<SystemTime
         Some(certificate.tbs_certificate.validity.not_after.to_unix_duration())
     });
     expiries.min().map(|since_epoch: Duration| SystemTime::UNIX_EPOCH + since_epoch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_above_the_limit_is_an_error_and_not_cut() {
+        let path = std::env::temp_dir().join(format!("tokenweir-pem-{}", std::process::id()));
+        for (length, is_read) in [(MAX_PEM_FILE_BYTES, true), (MAX_PEM_FILE_BYTES + 1, false)] {
+            std::fs::write(&path, vec![b'#'; length as usize]).unwrap();
+            match PemFile::read(&path) {
+                Ok(file) => assert_eq!((file.bytes.len() as u64, true), (length, is_read)),
+                Err(error) => assert!(
+                    !is_read && error.to_string().ends_with("is larger than 1048576 bytes"),
+                    "{error}"
+                ),
+            }
+        }
+        std::fs::remove_file(path).unwrap();
+    }
 }

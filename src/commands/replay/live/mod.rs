@@ -9,8 +9,8 @@ use crate::app::process::signals;
 use crate::commands::progress::ProgressLine;
 use crate::commands::replay::args::ReplayArgs;
 use crate::commands::replay::requests;
-use crate::commands::{failed, variable};
-use crate::config::{Secret, SecretError, SecretValue};
+use crate::commands::{failed, resolve_optional_secret};
+use crate::config::Secret;
 use crate::server::descriptor_budget::raise_file_limit;
 use report::{LiveReplayCounters, LiveReplayReport, ReplayPlan};
 use request::{ReplayedRequest, RequestSender};
@@ -41,15 +41,13 @@ pub(super) async fn run(replay: &ReplayArgs, target: &BackendAddress) -> ExitCod
         Ok(jobs) => jobs.into(),
         Err(error) => return failed(&error),
     };
-    let key = match resolve_api_key() {
+    // OpenAI's clients read this variable, too.
+    let key = match resolve_optional_secret(&Secret::Env("OPENAI_API_KEY".to_owned())) {
         Ok(key) => key,
         Err(error) => return failed(&error),
     };
-    let asker = TargetClient::new(
-        HttpClient::new(HttpClientTimeouts::default()),
-        target.clone(),
-        key.map(|key| key.bearer().clone()),
-    );
+    let asker =
+        TargetClient::new(HttpClient::new(HttpClientTimeouts::default()), target.clone(), key);
     let model = match &replay.real.model {
         Some(model) => model.clone(),
         None => match first_model(&asker).await {
@@ -77,14 +75,6 @@ pub(super) async fn run(replay: &ReplayArgs, target: &BackendAddress) -> ExitCod
         run_schedule(&requester, &schedule, max_in_flight, signals::stop(), &progress).await;
     drop(progress);
     report::show(&LiveReplayReport::from_counters(plan, tally), replay.json)
-}
-
-/// The API key of `OPENAI_API_KEY`, which OpenAI's clients read too; `None` if it is not set.
-fn resolve_api_key() -> Result<Option<SecretValue>, SecretError> {
-    match Secret::Env("OPENAI_API_KEY".to_owned()).resolve(variable) {
-        Err(SecretError::Unset(_)) => Ok(None),
-        key => key.map(Some),
-    }
 }
 
 /// Why the model of a server could not be determined.

@@ -17,6 +17,7 @@ use rolling_p99::RollingP99;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+use tokenweir_core::error::SHED_REASONS;
 use tokenweir_core::rate_limiter::GcraLimiter;
 use tokenweir_core::record::{ModelLabel, Outcome, RequestRecord, SampleReason};
 use tokenweir_core::trace_context::Sampler;
@@ -46,9 +47,6 @@ struct ModelLatencies {
 /// Most models with latencies of their own. Further models share one entry.
 const MAX_TRACKED_MODELS: usize = 64;
 
-/// Rejection reasons of shed requests.
-const SHED_REJECTION_REASONS: [&str; 3] = ["saturated", "shed", "queue_timeout"];
-
 // === impl TailSampler ===
 
 impl TailSampler {
@@ -56,8 +54,7 @@ impl TailSampler {
     /// latencies of its model. `None`: nothing unusual.
     pub(super) fn sample(&self, record: &RequestRecord) -> Option<SampleReason> {
         let slow_reason = self.update_latencies(record);
-        let is_shed =
-            record.refusal.is_some_and(|refusal| SHED_REJECTION_REASONS.contains(&refusal));
+        let is_shed = record.refusal.is_some_and(|refusal| SHED_REASONS.contains(&refusal));
         let is_failed =
             !is_shed && (spans::has_error(record) || record.outcome == Outcome::Rejected);
         let reasons = [
@@ -168,7 +165,7 @@ mod tests {
             let reason = sample_changed(|record| record.outcome = outcome);
             assert_eq!(reason, Some(expected), "{outcome:?}");
         }
-        for refusal in SHED_REJECTION_REASONS {
+        for refusal in SHED_REASONS {
             let shed = |record: &mut RequestRecord| {
                 record.outcome = Outcome::Rejected;
                 record.refusal = Some(refusal);

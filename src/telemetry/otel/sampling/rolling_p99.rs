@@ -1,14 +1,17 @@
 //! A rolling p99 of durations of the last 2 to 4 minutes, in two alternating windows.
 //!
-//! A window is a histogram of fixed size, so that memory does not depend on the number of requests,
-//! and recording does not allocate.
+//! A window is a histogram of limited size, so that memory does not depend on the number of
+//! requests.
 
 use std::time::{Duration, Instant};
+use tokenweir_core::histogram::DurationHistogram;
 
 /// Histograms of recent durations, and their p99.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RollingP99 {
-    windows: [BucketCounts; 2],
+    current: WindowHistogram,
+    /// The durations of the current window and of the previous one.
+    recent: WindowHistogram,
     /// Start of the current window.
     window_start: Option<Instant>,
     /// Values recorded since the p99 was last computed.
@@ -17,7 +20,8 @@ pub(super) struct RollingP99 {
     p99: Option<usize>,
 }
 
-type BucketCounts = [u32; BUCKET_COUNT];
+/// The buckets are 6 to 12.5 % wide.
+type WindowHistogram = DurationHistogram<3>;
 
 /// Duration of a window. Values older than two windows are discarded.
 const WINDOW_DURATION: Duration = Duration::from_mins(2);
@@ -25,12 +29,6 @@ const WINDOW_DURATION: Duration = Duration::from_mins(2);
 const MIN_VALUES_FOR_P99: u32 = 200;
 /// Values between two computations of the p99.
 const VALUES_PER_UPDATE: u32 = 32;
-/// Buckets per doubling of the duration: each bound is 2^(1/8), which is 9 %, above the previous
-/// one.
-const BUCKETS_PER_DOUBLING: f64 = 8.0;
-/// Upper bound of the first bucket. The last bucket begins above one hour.
-const MIN_BUCKET_SECONDS: f64 = 0.001;
-const BUCKET_COUNT: usize = 22 * 8 + 1;
 
 // === impl RollingP99 ===
 
@@ -39,9 +37,9 @@ impl RollingP99 {
     /// it, at bucket precision. With a stable distribution at most 1 % of the values do.
     pub(super) fn record_exceeds_p99(&mut self, value: Duration, now: Instant) -> bool {
         self.rotate_windows(now);
-        let bucket = bucket_index(value);
-        let is_over = self.p99.is_some_and(|p99| bucket > p99);
-        self.windows[0][bucket] = self.windows[0][bucket].saturating_add(1);
+        let is_over = self.p99.is_some_and(|p99| WindowHistogram::bucket_index(value) > p99);
+        self.current.record(value);
+        self.recent.record(value);
         self.values_since_update += 1;
         if self.values_since_update >= VALUES_PER_UPDATE {
             self.update_p99();
@@ -56,51 +54,21 @@ impl RollingP99 {
         if age < WINDOW_DURATION {
             return;
         }
-        let [current, previous] = &mut self.windows;
         if age < WINDOW_DURATION * 2 {
-            std::mem::swap(current, previous);
+            std::mem::swap(&mut self.current, &mut self.recent);
         } else {
-            previous.fill(0);
+            self.recent.clear();
         }
-        current.fill(0);
+        self.current.clear();
         self.window_start = Some(now);
         self.update_p99();
     }
 
-    /// Finds the lowest bucket with at most 1 % of the values above it.
     fn update_p99(&mut self) {
         self.values_since_update = 0;
-        let [current, previous] = &self.windows;
-        let merged_counts = || current.iter().zip(previous).map(|(a, b)| a.saturating_add(*b));
-        let total = merged_counts().fold(0, u32::saturating_add);
-        let mut above = 0;
-        let is_p99 = |count| {
-            above += count;
-            above > total / 100
-        };
-        let index_from_end = merged_counts().rev().position(is_p99);
-        self.p99 = index_from_end.map(|index| BUCKET_COUNT - 1 - index);
-        if total < MIN_VALUES_FOR_P99 {
-            self.p99 = None;
-        }
+        let is_enough = self.recent.count() >= u64::from(MIN_VALUES_FOR_P99);
+        self.p99 = self.recent.quantile_bucket(0.99).filter(|_| is_enough);
     }
-}
-
-impl Default for RollingP99 {
-    fn default() -> Self {
-        Self {
-            windows: [[0; BUCKET_COUNT]; 2],
-            window_start: None,
-            values_since_update: 0,
-            p99: None,
-        }
-    }
-}
-
-fn bucket_index(value: Duration) -> usize {
-    let index = (value.as_secs_f64() / MIN_BUCKET_SECONDS).log2() * BUCKETS_PER_DOUBLING;
-    // Below the first bound the index is negative. The cast makes it 0.
-    (index.ceil() as usize).min(BUCKET_COUNT - 1)
 }
 
 #[cfg(test)]
@@ -139,8 +107,8 @@ mod tests {
         let is_slow = |value: &Duration| rolling.record_exceeds_p99(*value, now);
         let slow: Vec<Duration> = values.iter().copied().filter(is_slow).collect();
         assert!(slow.len() < values.len() / 90, "{} of {}", slow.len(), values.len());
-        // A bucket is 9 % wide, and the first p99 values are computed from few durations.
-        let is_well_over = |value: &&Duration| **value > p99.mul_f64(1.1);
+        // A bucket is at most 12.5 % wide, and the first p99 values are computed from few durations.
+        let is_well_over = |value: &&Duration| **value > p99.mul_f64(1.125);
         let expected = values[5_000..].iter().filter(is_well_over).count();
         let detected = slow.iter().filter(is_well_over).count();
         assert!(expected > 0 && detected * 10 >= expected * 9, "{detected} of {expected}");
@@ -162,13 +130,5 @@ mod tests {
         // After a long pause there is no p99.
         assert!(rolling.record_exceeds_p99(millis(9_000), now));
         assert!(!rolling.record_exceeds_p99(millis(9_000), now + 3 * WINDOW_DURATION));
-    }
-
-    #[test]
-    fn every_duration_has_a_bucket() {
-        assert_eq!(bucket_index(Duration::ZERO), 0);
-        assert_eq!(bucket_index(millis(1)), 0);
-        assert_eq!(bucket_index(millis(2)), 8);
-        assert_eq!(bucket_index(Duration::MAX), BUCKET_COUNT - 1);
     }
 }

@@ -2,7 +2,7 @@
 //! report its usage.
 
 use crate::dialect::EngineKind;
-use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+use crate::dialect::table::{MetricRow, MetricsDialect};
 
 pub(super) static DIALECT: MetricsDialect =
     MetricsDialect::new(Some(EngineKind::LlamaCpp), "llamacpp", ROWS);
@@ -11,12 +11,10 @@ const KV_USAGE: &[&str] = &["kv_cache_usage_ratio"];
 const RUNNING: &[&str] = &["requests_processing"];
 
 const ROWS: &[MetricRow] = &[
-    MetricRow::number(KV_USAGE, Aggregation::Max, ValueSource::Value, |load| &mut load.kv_usage),
-    MetricRow::number(KV_USAGE, Aggregation::Min, ValueSource::Value, |load| {
-        &mut load.min_kv_usage
-    }),
-    MetricRow::sum(RUNNING, |load| &mut load.running),
-    MetricRow::number(RUNNING, Aggregation::Count, ValueSource::Value, |load| &mut load.engines),
+    MetricRow::kv_usage(KV_USAGE),
+    MetricRow::min_kv_usage(KV_USAGE),
+    MetricRow::running(RUNNING),
+    MetricRow::engines(RUNNING),
     MetricRow::sum(&["requests_deferred"], |load| &mut load.waiting),
     MetricRow::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
     MetricRow::sum(&["tokens_predicted_total"], |load| &mut load.generation_tokens),

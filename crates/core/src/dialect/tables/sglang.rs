@@ -13,19 +13,15 @@ const KV_USAGE: &[&str] = &["token_usage"];
 const RUNNING: &[&str] = &["num_running_reqs"];
 
 const ROWS: &[MetricRow] = &[
-    MetricRow::number(KV_USAGE, Aggregation::Max, ValueSource::Value, |load| &mut load.kv_usage),
-    MetricRow::number(KV_USAGE, Aggregation::Min, ValueSource::Value, |load| {
-        &mut load.min_kv_usage
-    }),
-    MetricRow::sum(RUNNING, |load| &mut load.running),
-    MetricRow::number(RUNNING, Aggregation::Count, ValueSource::Value, |load| &mut load.engines),
+    MetricRow::kv_usage(KV_USAGE),
+    MetricRow::min_kv_usage(KV_USAGE),
+    MetricRow::running(RUNNING),
+    MetricRow::engines(RUNNING),
     MetricRow::sum(&["num_queue_reqs"], |load| &mut load.waiting),
     MetricRow::sum(&["num_retracted_requests_total"], |load| &mut load.preemptions),
     MetricRow::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
     MetricRow::sum(&["generation_tokens_total"], |load| &mut load.generation_tokens),
-    MetricRow::number(&["page_size"], Aggregation::Max, ValueSource::Value, |load| {
-        &mut load.block_size
-    }),
+    MetricRow::max(&["page_size"], |load| &mut load.block_size),
     // Until SGLang 0.5.9, instead of the gauge.
     MetricRow::number(
         &["cache_config_info"],

@@ -2,15 +2,15 @@
 //! its gauges appear with the first request.
 
 use crate::dialect::EngineKind;
-use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+use crate::dialect::table::{MetricRow, MetricsDialect};
 
 pub(super) static DIALECT: MetricsDialect = MetricsDialect::new(Some(EngineKind::Tgi), "tgi", ROWS);
 
 const RUNNING: &[&str] = &["batch_current_size"];
 
 const ROWS: &[MetricRow] = &[
-    MetricRow::sum(RUNNING, |load| &mut load.running),
-    MetricRow::number(RUNNING, Aggregation::Count, ValueSource::Value, |load| &mut load.engines),
+    MetricRow::running(RUNNING),
+    MetricRow::engines(RUNNING),
     MetricRow::sum(&["queue_size"], |load| &mut load.waiting),
     MetricRow::sum(&["request_input_length_sum"], |load| &mut load.prompt_tokens),
     MetricRow::sum(&["request_generated_tokens_sum"], |load| &mut load.generation_tokens),

@@ -19,12 +19,10 @@ const INTER_TOKEN_SECONDS_COUNT: &[&str] =
 const CACHE_CONFIG: &[&str] = &["cache_config_info"];
 
 const ROWS: &[MetricRow] = &[
-    MetricRow::number(KV_USAGE, Aggregation::Max, ValueSource::Value, |load| &mut load.kv_usage),
-    MetricRow::number(KV_USAGE, Aggregation::Min, ValueSource::Value, |load| {
-        &mut load.min_kv_usage
-    }),
-    MetricRow::sum(RUNNING, |load| &mut load.running),
-    MetricRow::number(RUNNING, Aggregation::Count, ValueSource::Value, |load| &mut load.engines),
+    MetricRow::kv_usage(KV_USAGE),
+    MetricRow::min_kv_usage(KV_USAGE),
+    MetricRow::running(RUNNING),
+    MetricRow::engines(RUNNING),
     MetricRow::sum(&["num_requests_waiting"], |load| &mut load.waiting),
     MetricRow::number(
         &["num_requests_waiting_by_reason"],

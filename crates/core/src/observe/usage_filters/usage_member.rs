@@ -1,8 +1,8 @@
 //! Parsing of the `usage` member of an event as vLLM writes it: `,"usage":{…}` after `choices`, in
 //! the JSON of one `data` line.
 
+use crate::json::find_string_end;
 use crate::openai::Usage;
-use memchr::memchr2;
 use memchr::memmem::Finder;
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -82,18 +82,6 @@ fn read_object(bytes: &[u8], mut on_count: impl FnMut(&[u8], &[u8])) -> Option<u
         if depth == 0 {
             return Some(at);
         }
-    }
-}
-
-/// The offset of the closing quote of a string.
-fn find_string_end(text: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    loop {
-        at += memchr2(b'"', b'\\', text.get(at..)?)?;
-        if text[at] == b'"' {
-            return Some(at);
-        }
-        at += 2;
     }
 }
 

@@ -6,15 +6,12 @@
 
 use super::common_response;
 use super::schema::{ResponseField, ResponseSchema};
-use crate::json::PathTable;
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
-    paths: PathTable::new(&[FIELDS, common_response::TABLE]),
-    output_type: None,
     terminal_types: &["transcript.text.done"],
-    input_leaves_out_cache: false,
+    ..ResponseSchema::new(&[FIELDS, common_response::TABLE])
 });
 
 const FIELDS: &[(&str, ResponseField)] = &[

@@ -5,16 +5,11 @@
 
 use super::common_response;
 use super::schema::{ResponseField, ResponseSchema};
-use crate::json::PathTable;
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
-    paths: PathTable::new(&[CHOICE_FIELDS, common_response::TABLE]),
-    output_type: None,
-    terminal_types: &[],
-    input_leaves_out_cache: false,
-});
+pub(super) static SHAPE: LazyLock<ResponseSchema> =
+    LazyLock::new(|| ResponseSchema::new(&[CHOICE_FIELDS, common_response::TABLE]));
 
 const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
     ("choices", ResponseField::Choices),

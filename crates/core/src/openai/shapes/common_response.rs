@@ -3,15 +3,9 @@
 //! read.
 
 use super::schema::{ResponseField, ResponseSchema};
-use crate::json::PathTable;
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
-    paths: PathTable::new(&[TABLE]),
-    output_type: None,
-    terminal_types: &[],
-    input_leaves_out_cache: false,
-});
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema::new(&[TABLE]));
 
 /// The fields that chat and completions have besides their choices, and that audio has too.
 pub(super) const TABLE: &[(&str, ResponseField)] = &[

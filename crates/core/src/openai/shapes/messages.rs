@@ -4,15 +4,13 @@
 //! of the stream. The `output_tokens` of `message_start` are a placeholder, so they are not read.
 
 use super::schema::{ResponseField, ResponseSchema};
-use crate::json::PathTable;
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
-    paths: PathTable::new(&[FIELDS]),
-    output_type: None,
     terminal_types: &["message_stop", "error"],
     input_leaves_out_cache: true,
+    ..ResponseSchema::new(&[FIELDS])
 });
 
 const FIELDS: &[(&str, ResponseField)] = &[

@@ -5,12 +5,10 @@
 //! last event `response.completed` even if the response is incomplete.
 
 use super::schema::{ResponseField, ResponseSchema};
-use crate::json::PathTable;
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
-    paths: PathTable::new(&[FIELDS]),
     output_type: Some(output_type),
     terminal_types: &[
         "response.completed",
@@ -19,7 +17,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
         "response.cancelled",
         "error",
     ],
-    input_leaves_out_cache: false,
+    ..ResponseSchema::new(&[FIELDS])
 });
 
 /// Types of the events that carry answer text.

@@ -71,6 +71,18 @@ impl std::fmt::Debug for ResponseSchema {
     }
 }
 
+impl ResponseSchema {
+    /// A schema with these fields. Its events have no types, and its streams end with `[DONE]`.
+    pub(super) fn new(fields: &[&[(&'static str, ResponseField)]]) -> Self {
+        Self {
+            paths: PathTable::new(fields),
+            output_type: None,
+            terminal_types: &[],
+            input_leaves_out_cache: false,
+        }
+    }
+}
+
 impl ResponseField {
     /// Whether the value is text that a model generated.
     pub(in crate::openai) const fn is_text(self) -> bool {
