@@ -40,7 +40,10 @@ pub const CHECKS: [DoctorCheck; 28] = [
     DoctorCheck { name: "key", scope: CheckScope::Any(reachability::key) },
     DoctorCheck { name: "models", scope: CheckScope::ReachedBackends(reachability::models) },
     DoctorCheck { name: "metrics", scope: CheckScope::ReachedBackends(metrics::metrics) },
-    DoctorCheck { name: "signals", scope: CheckScope::ReachedBackends(metrics::signals) },
+    DoctorCheck {
+        name: "engine_metrics",
+        scope: CheckScope::ReachedBackends(metrics::engine_metrics),
+    },
     DoctorCheck { name: "scrape_time", scope: CheckScope::ReachedBackends(metrics::scrape_time) },
     DoctorCheck { name: "sleep", scope: CheckScope::ReachedBackends(engine::sleep) },
     DoctorCheck {
@@ -49,10 +52,16 @@ pub const CHECKS: [DoctorCheck; 28] = [
     },
     DoctorCheck { name: "queue_limit", scope: CheckScope::ReachedBackends(engine::queue_limit) },
     DoctorCheck { name: "exposed", scope: CheckScope::ReachedBackends(exposure::exposed) },
-    DoctorCheck { name: "unguarded", scope: CheckScope::ReachedBackends(exposure::unguarded) },
+    DoctorCheck {
+        name: "unauthenticated",
+        scope: CheckScope::ReachedBackends(exposure::unauthenticated),
+    },
     DoctorCheck { name: "clock", scope: CheckScope::ReachedBackends(connection::clock) },
     DoctorCheck { name: "keep_alive", scope: CheckScope::ReachedBackends(connection::keep_alive) },
-    DoctorCheck { name: "in_between", scope: CheckScope::ReachedBackends(connection::in_between) },
+    DoctorCheck {
+        name: "intermediary",
+        scope: CheckScope::ReachedBackends(connection::intermediary),
+    },
     DoctorCheck { name: "stream", scope: CheckScope::ReachedBackends(connection::stream) },
     DoctorCheck {
         name: "request_id",
@@ -86,7 +95,7 @@ pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
         for (backend, remark) in check.remarks(facts) {
             let same = findings.iter_mut().find(|finding| finding.matches(check.name, &remark));
             match (same, backend) {
-                (Some(finding), Some(id)) => finding.replicas.push(id),
+                (Some(finding), Some(id)) => finding.backends.push(id),
                 (Some(_), None) => {}
                 (None, backend) => findings.push(Finding::new(check.name, remark, backend)),
             }
@@ -121,14 +130,21 @@ impl DoctorCheck {
 
 impl Finding {
     fn new(check: &'static str, remark: Remark, backend: Option<String>) -> Self {
-        let Remark { severity, seen, why, change } = remark;
-        Self { check, severity, replicas: backend.into_iter().collect(), seen, why, change }
+        let Remark { severity, observation: seen, reason: why, remedy: change } = remark;
+        Self {
+            check,
+            severity,
+            backends: backend.into_iter().collect(),
+            observation: seen,
+            reason: why,
+            remedy: change,
+        }
     }
 
     fn matches(&self, check: &str, remark: &Remark) -> bool {
-        let Remark { severity, seen, why, change } = remark;
+        let Remark { severity, observation: seen, reason: why, remedy: change } = remark;
         self.check == check
-            && (self.severity, &self.seen, &self.why, &self.change)
+            && (self.severity, &self.observation, &self.reason, &self.remedy)
                 == (*severity, seen, why, change)
     }
 }
