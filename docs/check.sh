@@ -14,7 +14,7 @@ program=${TOKENWEIR:-${CARGO_TARGET_DIR:-target}/debug/tokenweir}
 if [ "${1-}" = --renew ]; then
   "$program" generate all --config docker/tokenweir.yaml --out .
   # The chart has copies of these files.
-  cp config/prometheus/{alert,recording}-rules.yml config/grafana/dashboards/{overview,replica}.json \
+  cp config/prometheus/{alert,recording}-rules.yml config/grafana/dashboards/{overview,backend}.json \
     packaging/helm/tokenweir/files/
   python3 docs/check.py --renew-alerts
 else

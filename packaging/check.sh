@@ -119,7 +119,7 @@ VALUES
   assert_rendered "$out/full.yaml" 'containerPort: 8443' 'value: "0.0.0.0:8443"' 'scheme: HTTPS }' 'scheme: https' \
     'terminationGracePeriodSeconds: 5430' 'watch: false' 'secretName: gateway-tls' 'name: ADMIN_TOKEN' \
     'release: prometheus' 'authorization:' 'alert: TokenweirNoBackend' 'record: tokenweir:slo_budget:ratio' \
-    '"uid": "tokenweir-replica"' 'https://wiki.example.com/runbooks#tokenweirnobackend'
+    '"uid": "tokenweir-backend"' 'https://wiki.example.com/runbooks#tokenweirnobackend'
   check_configuration "$out/full.yaml"
   assert_rejected 'streams would be cut' --set terminationGracePeriodSeconds=305
   assert_rejected 'write durations of drain in s, m and h' --set drain.timeout=2weeks

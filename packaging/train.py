@@ -85,7 +85,7 @@ def bench(program: str, address: str, folder: Path, *arguments: str) -> None:
 def train(program: str, backends: int, folder: Path, scratch: Path) -> None:
     """Runs a gateway in front of this many backends under small requests, streams and long prompts."""
     others = folder / "others"
-    simulator, addresses = start(program, "sim", "--listen", "127.0.0.1:0", "--replicas", str(backends), "--time-scale", str(TIME_SCALE), until="simulated", folder=others, count=backends)
+    simulator, addresses = start(program, "sim", "--listen", "127.0.0.1:0", "--backends", str(backends), "--time-scale", str(TIME_SCALE), until="simulated", folder=others, count=backends)
     file = scratch / "tokenweir.yaml"
     urls = ", ".join(f'{{ url: "http://{address}" }}' for address in addresses)
     file.write_text(CONFIGURATION.format(backends=urls, collector=addresses[0]))

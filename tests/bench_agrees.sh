@@ -14,7 +14,7 @@ rounds=${1:-5} limit=${LIMIT:-2} port=${PORT:-8901}
 program=${PROGRAM:-target/release/tokenweir}
 : "${VLLM_RS:?the path of vllm-rs}" "${TOKENIZER:?a folder with tokenizer.json}"
 work=$(mktemp -d)
-"$program" sim --replicas 1 --listen "127.0.0.1:$port" --blocks 8000 2> "$work/sim.log" &
+"$program" sim --backends 1 --listen "127.0.0.1:$port" --blocks 8000 2> "$work/sim.log" &
 sim=$!
 trap 'kill "$sim" 2> /dev/null; rm -rf "$work"' EXIT
 until curl -sf "http://127.0.0.1:$port/health" > /dev/null; do sleep 0.1; done

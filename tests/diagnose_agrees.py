@@ -32,7 +32,7 @@ WARMUP_SECONDS, MEASUREMENT_SECONDS = 8, 60
 def measure(program: str, vllm_doctor: str, name: str) -> tuple[str, list[str], list[str]]:
     """The name, the rules that vllm-doctor reports, and the verdicts of `tokenweir diagnose`."""
     options, load = BACKENDS[name]
-    simulator = subprocess.Popen([program, "sim", "--listen", "127.0.0.1:0", "--replicas", "1", *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    simulator = subprocess.Popen([program, "sim", "--listen", "127.0.0.1:0", "--backends", "1", *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     url = next(found.group(0) for line in simulator.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
     threading.Thread(target=lambda: [None for _ in simulator.stderr], daemon=True).start()
     bench = load and subprocess.Popen([program, "bench", url, "--duration", f"{WARMUP_SECONDS + MEASUREMENT_SECONDS + 10}s", "--max-lag", "1h", *load], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

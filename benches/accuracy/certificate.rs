@@ -59,7 +59,7 @@ impl Certificate {
             format!("{id}: {count} reported, {least} to {most} true")
         });
         let (status, outcome, ending, phase) = exchange.outcome();
-        let reported = json!([line["status"], line["outcome"], line["ending"], line["phase"]]);
+        let reported = json!([line["status"], line["outcome"], line["termination"], line["phase"]]);
         let truth = json!([status, outcome, ending, phase]);
         self.equal(exchange, "status, outcome, ending, phase", &reported, &truth);
         self.add("tokenweir_requests_total", "outcome", outcome, 1);

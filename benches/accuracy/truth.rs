@@ -200,7 +200,7 @@ impl Exchange<'_> {
     pub(crate) fn outcome(&self) -> (u16, &'static str, &'static str, Option<&'static str>) {
         match self.plan.ending {
             Ending::Stop | Ending::Length => (200, "ok", "ok", None),
-            Ending::LeavesAtLast => (200, "ok", "ok_client_left_after_end", None),
+            Ending::LeavesAtLast => (200, "ok", "ok_client_disconnected_after_end", None),
             Ending::Abort => (200, "aborted", "upstream_abort", None),
             Ending::Failure => (200, "stream_error", "inband_error", None),
             Ending::Cut => (200, "truncated", "truncated_cut", Some("decode")),

@@ -19,7 +19,7 @@
 //! | `PASSTHROUGH_LONG=1` | also run the section that takes minutes |
 //! | `PASSTHROUGH_ROUNDS` | number of rounds |
 //! | `PASSTHROUGH_PROGRAM` | the gateway to measure, such as the one of `packaging/release.sh`; its own build if not given |
-//! | `PASSTHROUGH_REPLICAS` | number of backends in the section `fleet`; default: 1,000 |
+//! | `PASSTHROUGH_BACKENDS` | number of backends in the section `fleet`; default: 1,000 |
 //! | `PASSTHROUGH_ONLY` | subjects: `hyper,off,metrics,log,traces,all`; `all` alone to profile it |
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the results are printed")]
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     // 5,000 streams need 10,000 files here, and as many in the subject.
     rlimit::increase_nofile_limit(u64::MAX).unwrap();
     let backends =
-        env_value("PASSTHROUGH_REPLICAS").map_or(FLEET_BACKENDS, |count| count.parse().unwrap());
+        env_value("PASSTHROUGH_BACKENDS").map_or(FLEET_BACKENDS, |count| count.parse().unwrap());
     let backends = backend::start(backends);
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let missed: usize = sections().map(|section| measure(section, &backends, &runtime)).sum();

@@ -11,7 +11,7 @@
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the results are printed")]
 
-mod replicas;
+mod backends;
 mod watchers;
 
 use std::process::{Command, ExitCode};
@@ -35,10 +35,10 @@ fn main() -> ExitCode {
     if let Ok(addresses) = std::env::var(ADDRESSES) {
         return watchers::run(&addresses);
     }
-    let pages = replicas::pages();
+    let pages = backends::pages();
     let bytes: usize = pages.iter().map(Vec::len).sum();
     println!("{} recorded pages of {} KB on average", pages.len(), bytes / pages.len() / 1_000);
-    let addresses = replicas::serve(pages, COUNT).join(",");
+    let addresses = backends::serve(pages, COUNT).join(",");
     let watchers = Command::new(std::env::current_exe().unwrap())
         .arg("--bench")
         .env_clear()

@@ -1,6 +1,6 @@
 //! The child: the scrape tasks of the gateway with its metrics, and their CPU time.
 
-use super::{COUNT, MAX_CPU_PERCENT, replicas};
+use super::{COUNT, MAX_CPU_PERCENT, backends};
 use std::fs;
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -113,7 +113,7 @@ fn cpu_time() -> Duration {
 /// Mean CPU time to parse a page in microseconds.
 fn parsing() -> f64 {
     const ROUNDS: u32 = 200;
-    let pages = replicas::pages();
+    let pages = backends::pages();
     let begun = cpu_time();
     for page in (0..ROUNDS).flat_map(|_| &pages) {
         black_box(EngineLoad::read(black_box(page)));

@@ -80,7 +80,7 @@ impl Simulator {
     /// Starts two fast backends.
     fn start() -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-        command.args(["sim", "--listen", "127.0.0.1:0", "--replicas", "2", "--time-scale", "20"]);
+        command.args(["sim", "--listen", "127.0.0.1:0", "--backends", "2", "--time-scale", "20"]);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         let address = |line: String| {

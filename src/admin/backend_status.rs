@@ -71,9 +71,9 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         kv_capacity_tokens: load.capacity(),
         asleep: load.is_asleep(),
         dialect: load.server.map(EngineKind::as_str),
-        signals: metric_availability(&state),
-        sample_age_seconds: age.map(|age| age.as_secs_f64()),
-        metrics_error: state.metrics_error.map(ScrapeError::as_str),
+        metrics: metric_availability(&state),
+        scrape_age_seconds: age.map(|age| age.as_secs_f64()),
+        scrape_error: state.metrics_error.map(ScrapeError::as_str),
         learned: learned_estimates(&backend.load.estimator, now),
     }
 }
@@ -82,7 +82,7 @@ fn learned_estimates(estimator: &LoadEstimator, now: Instant) -> BackendEstimate
     let learned = estimator.learned();
     let prefill = learned.prefill();
     BackendEstimates {
-        certainty: estimator.certainty(now),
+        freshness: estimator.certainty(now),
         prefill_tokens_per_second: 1.0 / prefill.per_token,
         prefill_base_seconds: prefill.base,
         prefill_backlog_tokens: estimator.candidate(&PromptFingerprint::default(), now).backlog,
@@ -105,8 +105,8 @@ fn unavailability_reason(state: &BackendState) -> Option<String> {
 
 fn metric_availability(state: &BackendState) -> BackendMetricAvailability {
     let mut signals = BackendMetricAvailability::default();
-    for (signal, is_available) in state.signals().each() {
-        let names = if is_available { &mut signals.offered } else { &mut signals.missing };
+    for (signal, is_available) in state.metrics().each() {
+        let names = if is_available { &mut signals.available } else { &mut signals.missing };
         names.push(signal.name);
     }
     signals

@@ -49,8 +49,8 @@ pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
         "version": env!("CARGO_PKG_VERSION"),
         "policy": admin.proxy.pool.policy().name(),
         "ready": vitals.ready,
-        "not_ready_because": vitals.unready,
-        "panic_mode": vitals.panic,
+        "unready_reason": vitals.unready_reason,
+        "panic_mode": vitals.panic_mode,
         "draining": vitals.draining,
         "requests_in_flight": vitals.in_flight,
         "queue": vitals.queue,
@@ -58,7 +58,7 @@ pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
         "models": admin.proxy.pool.routes().models().iter().map(|model| &*model.id).collect::<Vec<_>>(),
         "backends": vitals.backends,
         "spans": vitals.spans,
-        "capture": vitals.capture,
+        "trace_capture": vitals.capture,
         "quality": vitals.quality,
         "metric_pushes": vitals.pushes,
         "connections": vitals.connections,
@@ -98,7 +98,7 @@ pub(super) async fn post_reload(State(admin): State<Arc<Admin>>) -> Response {
 pub(super) async fn list_decisions(State(admin): State<Arc<Admin>>) -> Response {
     let newest = admin.decisions.newest(MAX_LISTED_DECISIONS);
     let decisions: Vec<Value> = newest.iter().map(|decision| decision.summary()).collect();
-    let body = json!({ "most": admin.decisions.most(), "newest": decisions });
+    let body = json!({ "capacity": admin.decisions.capacity(), "decisions": decisions });
     without_caching(Json(body).into_response())
 }
 
@@ -110,7 +110,7 @@ pub(super) async fn get_decision(
     let decision = request_id.ok().and_then(|Path(id)| admin.decisions.get(&id));
     without_caching(match decision {
         Some(decision) => Json(decision.detail()).into_response(),
-        None => decision_not_found(admin.decisions.most()),
+        None => decision_not_found(admin.decisions.capacity()),
     })
 }
 

@@ -63,8 +63,8 @@ impl Admin {
         let mut status = StatusSnapshot {
             in_flight: open_streams.open(),
             ready: !draining && readiness.is_ready(),
-            unready: unready_reason(&readiness),
-            panic: readiness.is_panic,
+            unready_reason: unready_reason(&readiness),
+            panic_mode: readiness.is_panic,
             draining,
             queue: queue_status(admission),
             backends: backend_statuses(pool, &readiness, now),

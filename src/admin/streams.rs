@@ -41,15 +41,15 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         policy: admin.proxy.pool.policy().name().to_owned(),
         ready: vitals.ready,
-        unready: vitals.unready.clone(),
-        panic: vitals.panic,
+        unready_reason: vitals.unready_reason.clone(),
+        panic_mode: vitals.panic_mode,
         draining: vitals.draining,
         uptime_seconds: rounded_seconds(
             now.saturating_duration_since(admin.proxy.open_streams.epoch()),
         ),
         requests_in_flight: vitals.in_flight,
         queue: vitals.queue.iter().map(queue_class).collect(),
-        replicas: backend_documents(&vitals.backends, &last_minute),
+        backends: backend_documents(&vitals.backends, &last_minute),
         totals: RequestTotals { output_tokens: totals.output_tokens + snapshot.tokens, ..totals },
         streams: stream_summary(&snapshot, now),
         last_minute,
@@ -69,7 +69,8 @@ fn backend_documents(
     last_minute: &LastMinute,
 ) -> Vec<BackendSummary> {
     let requests = |backend: &BackendStatusSnapshot| {
-        let ended = last_minute.by_replica.get(&backend.backend).copied().unwrap_or_default();
+        let ended =
+            last_minute.requests_by_backend.get(&backend.backend).copied().unwrap_or_default();
         (ended + u64::from(backend.in_flight)) as f64
     };
     let total: f64 = backends.iter().map(requests).sum();
@@ -92,8 +93,8 @@ fn backend_documents(
         stalled: backend.stalled,
         share: (total > 0.0).then(|| requests(backend) / total),
         ttft_seconds: backend.learned.ttft_seconds,
-        sample_age_seconds: backend.sample_age_seconds,
-        metrics_error: backend.metrics_error.map(Into::into),
+        scrape_age_seconds: backend.scrape_age_seconds,
+        scrape_error: backend.scrape_error.map(Into::into),
     };
     backends.iter().map(document).collect()
 }
@@ -105,12 +106,12 @@ fn stream_summary(snapshot: &OpenStreamsSnapshot, now: Instant) -> StreamsSummar
             number: stream.number,
             request_id: subject.request_id.as_str().to_owned(),
             model: subject.model.name().to_owned(),
-            replica: subject.backend.as_ref().map(ToString::to_string),
+            backend: subject.backend.as_ref().map(ToString::to_string),
             tenant: tenant_label(subject.caller.as_ref()),
             phase: stream.phase.as_str().to_owned(),
             age_seconds: rounded_seconds(now.saturating_duration_since(subject.accepted)),
             tokens: stream.tokens,
-            silence_seconds: stream.since_last_output.map(rounded_seconds),
+            last_output_age_seconds: stream.since_last_output.map(rounded_seconds),
         }
     };
     let phases = snapshot.phases.iter().map(|(phase, count)| (phase.as_str().to_owned(), *count));
@@ -129,13 +130,13 @@ fn ended_request(request: &FinishedRequest, now: Instant) -> EndedRequest {
         started: humantime::format_rfc3339_millis(request.started).to_string(),
         age_seconds: age.map(rounded_seconds).unwrap_or_default(),
         model: request.model.name().to_owned(),
-        replica: request.backend.as_ref().map(ToString::to_string),
+        backend: request.backend.as_ref().map(ToString::to_string),
         tenant: tenant_label(request.caller.as_ref()),
         outcome: request.outcome.as_str().to_owned(),
         ttft_seconds: request.ttft.map(rounded_seconds),
         duration_seconds: rounded_seconds(request.duration),
         output_tokens: request.output_tokens,
-        slow: request.slow.map(|cause| cause.as_str().to_owned()),
+        slow_cause: request.slow.map(|cause| cause.as_str().to_owned()),
         trace_id: request.trace_id.map(|id| format!("{id:032x}")),
     }
 }

@@ -138,7 +138,7 @@ fn describe_backend(backend: &BackendStatusSnapshot) -> String {
     if !backend.models.is_empty() {
         parts.push(format!("serves {}", list_models(&backend.models)));
     }
-    parts.push(match (backend.metrics_error, backend.kv_capacity_tokens) {
+    parts.push(match (backend.scrape_error, backend.kv_capacity_tokens) {
         (Some(error), _) => format!("metrics: {error}, routed by requests in flight"),
         (None, Some(tokens)) => format!("metrics ok, {tokens} tokens of KV cache"),
         (None, None) => "metrics ok".into(),

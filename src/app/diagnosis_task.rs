@@ -119,7 +119,7 @@ mod tests {
         let latest = board.latest();
         assert!(latest.verdicts.is_empty(), "{latest:?}");
         assert_eq!(latest.backends[0].backend, "gpu-0");
-        assert!(!latest.backends[0].is_judged);
+        assert!(!latest.backends[0].is_determined);
         assert_eq!(latest.has("kv_thrashing", "gpu-0"), None);
     }
 }

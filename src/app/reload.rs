@@ -118,7 +118,7 @@ impl Reloader {
             Ok((backends, tls_contexts)) => {
                 self.set_tls_contexts(tls_contexts);
                 tracing::info!(
-                    replicas = entries.len(),
+                    backends = entries.len(),
                     "discovered backends changed: updating the pool"
                 );
                 self.update_pool(backends, &config.pool_settings()).await;

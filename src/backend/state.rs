@@ -131,7 +131,7 @@ impl BackendState {
     }
 
     /// The metrics that its last successful scrape offered.
-    pub fn signals(&self) -> EngineMetricSet {
+    pub fn metrics(&self) -> EngineMetricSet {
         self.sample.map(|sample| EngineMetricSet::from_load(&sample.load)).unwrap_or_default()
     }
 

@@ -44,7 +44,7 @@ pub struct AccessLogCounts {
     /// Passed to the writer and not dropped.
     pub written: u64,
     /// Routine requests beyond the rate limit.
-    pub left_out: u64,
+    pub rate_limited: u64,
     /// Dropped because the reader of the log was too slow.
     pub dropped: u64,
 }
@@ -52,7 +52,7 @@ pub struct AccessLogCounts {
 impl AccessLogCounts {
     /// The counts with the names of the results.
     pub const fn by_result(&self) -> [(&'static str, u64); 3] {
-        [("written", self.written), ("left_out", self.left_out), ("dropped", self.dropped)]
+        [("written", self.written), ("rate_limited", self.rate_limited), ("dropped", self.dropped)]
     }
 }
 
@@ -65,14 +65,14 @@ struct AccessLogLine<'a> {
     trace_id: Option<String>,
     /// Why the trace is sampled. Absent if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
-    kept: Option<&'static str>,
+    sample_reason: Option<&'static str>,
     client: String,
     method: &'a str,
     route: &'a str,
     status: Option<u16>,
     outcome: &'static str,
     /// The exact way in which the request ended.
-    ending: &'static str,
+    termination: &'static str,
     closed_by: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     phase: Option<&'static str>,
@@ -80,10 +80,10 @@ struct AccessLogLine<'a> {
     error: Option<&'a str>,
     /// Cause of a slow request.
     #[serde(skip_serializing_if = "Option::is_none")]
-    slow: Option<&'static str>,
+    slow_cause: Option<&'static str>,
     /// Why the response could not be inspected, so that the counts below may be wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
-    lost: Option<&'static str>,
+    uninspected_reason: Option<&'static str>,
     model: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     tier: &'a str,
@@ -104,7 +104,7 @@ struct AccessLogLine<'a> {
     attempts: usize,
     /// Lines of routine requests omitted before this one.
     #[serde(skip_serializing_if = "is_none")]
-    left_out: u64,
+    omitted_lines: u64,
     stream: bool,
     finish: Vec<&'static str>,
     input_tokens: Option<u64>,
@@ -186,7 +186,8 @@ impl Sink for AccessLog {
                 continue;
             }
             let left_out = self.omitted_since_last_line.swap(0, Ordering::Relaxed);
-            let line = AccessLogLine { left_out, ..AccessLogLine::from_record(record) };
+            let line =
+                AccessLogLine { omitted_lines: left_out, ..AccessLogLine::from_record(record) };
             if self.is_json {
                 // Serializing a struct of texts and numbers cannot fail.
                 lines += &sanitize::json(serde_json::to_string(&line).unwrap_or_default());
@@ -217,7 +218,7 @@ impl AccessLogStats {
     pub fn counts(&self, dropped: u64) -> AccessLogCounts {
         AccessLogCounts {
             written: self.0.accepted.load(Ordering::Relaxed).saturating_sub(dropped),
-            left_out: self.0.omitted.load(Ordering::Relaxed),
+            rate_limited: self.0.omitted.load(Ordering::Relaxed),
             dropped,
         }
     }
@@ -234,18 +235,18 @@ impl<'a> AccessLogLine<'a> {
             ts: humantime::format_rfc3339_millis(record.started).to_string(),
             request_id: record.request_id.as_str(),
             trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
-            kept: record.sample_reason.map(SampleReason::as_str),
+            sample_reason: record.sample_reason.map(SampleReason::as_str),
             client: record.client.to_string(),
             method: record.method,
             route: record.route.unwrap_or("-"),
             status: record.status,
             outcome: record.outcome.as_str(),
-            ending: record.ending(),
+            termination: record.ending(),
             closed_by: record.end.initiator().as_str(),
             phase: is_incomplete.then(|| record.phase()),
             error: record.error_type(),
-            slow: record.slow.map(SlowCause::as_str),
-            lost: observed.uninspected_reason.map(UninspectedReason::as_str),
+            slow_cause: record.slow.map(SlowCause::as_str),
+            uninspected_reason: observed.uninspected_reason.map(UninspectedReason::as_str),
             model: record.model.name(),
             tier: record.tier.as_str(),
             tenant: record.caller.as_ref().map(|principal| &*principal.tenant),
@@ -256,7 +257,7 @@ impl<'a> AccessLogLine<'a> {
             predicted_ttft_ms: predicted.map(|predicted| seconds_to_millis(predicted.ttft)),
             predicted_cached: predicted.map(|predicted| predicted.candidate.cached.round()),
             attempts: record.attempts.len(),
-            left_out: 0,
+            omitted_lines: 0,
             stream: observed.is_stream,
             finish: observed
                 .finish_reasons
@@ -315,8 +316,8 @@ impl Display for AccessLogLine<'_> {
         write_field(f, "reason", self.reason)?;
         write_field(f, "error", self.error)?;
         write_field(f, "phase", self.phase)?;
-        write_field(f, "slow", self.slow)?;
-        write_field(f, "lost", self.lost)?;
+        write_field(f, "slow_cause", self.slow_cause)?;
+        write_field(f, "uninspected_reason", self.uninspected_reason)?;
         write_field(f, "queued_ms", self.queued_ms)?;
         write_field(f, "ttft_ms", self.ttft_ms)?;
         write_field(f, "tpot_ms", self.tpot_ms)?;
@@ -326,7 +327,7 @@ impl Display for AccessLogLine<'_> {
         write_field(f, "out", self.output_tokens)?;
         write_field(f, "finish", (!self.finish.is_empty()).then(|| self.finish.join(",")))?;
         write_field(f, "attempts", (self.attempts > 1).then_some(self.attempts))?;
-        write_field(f, "left_out", (self.left_out > 0).then_some(self.left_out))?;
+        write_field(f, "omitted_lines", (self.omitted_lines > 0).then_some(self.omitted_lines))?;
         write_field(f, "id", Some(self.request_id))?;
         write_field(f, "trace", self.trace_id.as_deref())
     }

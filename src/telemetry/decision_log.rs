@@ -50,7 +50,7 @@ impl DecisionLog {
     }
 
     /// The capacity in decisions.
-    pub const fn most(&self) -> usize {
+    pub const fn capacity(&self) -> usize {
         self.capacity
     }
 
@@ -160,7 +160,7 @@ impl DecisionLogEntry {
                 "outcome": self.outcome,
             },
             "candidates": candidates.collect::<Vec<_>>(),
-            "candidates_left_out": decision.omitted_candidates,
+            "omitted_candidates": decision.omitted_candidates,
             "shadow": decision.shadow_decisions.iter().map(shadow_to_json).collect::<Vec<_>>(),
         })
     }

@@ -77,12 +77,12 @@ impl RecentRequests {
             seconds: now.saturating_duration_since(start).as_secs_f64(),
             requests: all.requests,
             failed: all.failed,
-            left: all.disconnected,
+            client_disconnects: all.disconnected,
             output_tokens: all.output_tokens,
             ttft: quantiles(&all.ttft),
             itl: quantiles(&all.itl),
             e2e: quantiles(&all.e2e),
-            by_replica: all.requests_by_backend.into_iter().map(to_entry).collect(),
+            requests_by_backend: all.requests_by_backend.into_iter().map(to_entry).collect(),
         }
     }
 

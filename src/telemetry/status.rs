@@ -21,9 +21,9 @@ pub struct StatusSnapshot {
     /// Whether the gateway is ready: a backend can be used and no shutdown is in progress.
     pub ready: bool,
     /// Why no backend can receive requests: the states of all backends. `None`: at least one can.
-    pub unready: Option<String>,
+    pub unready_reason: Option<String>,
     /// Whether so many backends are ejected that ejections are ignored.
-    pub panic: bool,
+    pub panic_mode: bool,
     /// Whether the gateway is shutting down.
     pub draining: bool,
     /// Requests in the admission queue by class, highest priority first.
@@ -70,13 +70,13 @@ pub struct ConnectionStatusSnapshot {
     /// Open connections.
     pub open: usize,
     /// Limit of open connections. `None`: no limit.
-    pub most: Option<usize>,
+    pub limit: Option<usize>,
     /// Connections refused because of the limit of all connections.
     pub full: u64,
     /// Connections refused because of the limit per client.
     pub client_full: u64,
     /// Failed TLS handshakes.
-    pub handshakes: u64,
+    pub failed_handshakes: u64,
     /// Failed `accept()` calls.
     pub accept_errors: u64,
 }
@@ -162,11 +162,11 @@ pub struct BackendStatusSnapshot {
     /// Inference server whose metric names the backend uses.
     pub dialect: Option<&'static str>,
     /// Metrics that the backend reports, and those that it does not.
-    pub signals: BackendMetricAvailability,
+    pub metrics: BackendMetricAvailability,
     /// Age of the last successful scrape in seconds.
-    pub sample_age_seconds: Option<f64>,
+    pub scrape_age_seconds: Option<f64>,
     /// Why the last scrape failed. `None`: it succeeded.
-    pub metrics_error: Option<&'static str>,
+    pub scrape_error: Option<&'static str>,
     /// Estimates that the gateway learned from responses of the backend.
     pub learned: BackendEstimates,
 }
@@ -179,7 +179,7 @@ pub const LEAVING_STATE: &str = "leaving";
 pub struct BackendEstimates {
     /// Weight of the last scraped load in predictions, 0 to 1: horizon ÷ (horizon + age). 0: no
     /// scrape has succeeded.
-    pub certainty: f64,
+    pub freshness: f64,
     /// Prompt tokens computed per second.
     pub prefill_tokens_per_second: f64,
     /// Time to first output of a prompt without uncached tokens, in seconds.
@@ -203,7 +203,7 @@ pub struct BackendEstimates {
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct BackendMetricAvailability {
     /// Metrics that the last metrics page had.
-    pub offered: Vec<&'static str>,
+    pub available: Vec<&'static str>,
     /// Metrics that the last metrics page lacked.
     pub missing: Vec<&'static str>,
 }
@@ -235,7 +235,7 @@ pub struct RequestLogCounts {
 impl ConnectionStatusSnapshot {
     /// The refused connections by reason.
     pub const fn refusals(&self) -> [(&'static str, u64); 3] {
-        [("full", self.full), ("client_full", self.client_full), ("tls", self.handshakes)]
+        [("full", self.full), ("client_full", self.client_full), ("tls", self.failed_handshakes)]
     }
 }
 

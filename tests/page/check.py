@@ -114,8 +114,8 @@ def check_gateway_ended(browser: Browser, program: Program, folder: Path) -> Non
 
 
 def check_names_are_escaped(driver: Driver, binary: Path) -> None:
-    sim = Program(binary, "sim", "--listen", "127.0.0.1:0", "--replicas", "1", "--model", EVIL_MODEL)
-    backend = sim.find(r"replica on (\S+),")
+    sim = Program(binary, "sim", "--listen", "127.0.0.1:0", "--backends", "1", "--model", EVIL_MODEL)
+    backend = sim.find(r"backend on (\S+),")
     gateway = Program(
         binary, "serve", "--backend", backend, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
         "--log-format", "human",

@@ -49,8 +49,8 @@ def send_request(clients: str, number: int) -> None:
 
 def check_slow_requests(driver: Driver, binary: Path, folder: Path) -> None:
     viewer = Viewer()
-    sim = Program(binary, "sim", "--listen", "127.0.0.1:0", "--replicas", "1")
-    backend = sim.find(r"replica on (\S+),")
+    sim = Program(binary, "sim", "--listen", "127.0.0.1:0", "--backends", "1")
+    backend = sim.find(r"backend on (\S+),")
     config = folder / "traces.yaml"
     # Every request exceeds slow.ttft. Only the first request is also head-sampled, by its traceparent.
     config.write_text(
@@ -72,7 +72,7 @@ def check_slow_requests(driver: Driver, binary: Path, folder: Path) -> None:
             browser.wait_for("three requests", f"Object.values({links}).filter(Boolean).length === 3")
             shown = browser.run(f"return {links}")
             ended = get(f"{url}/streams")["ended"]
-            traces = {entry["request_id"]: entry["trace_id"] for entry in ended if entry["slow"]}
+            traces = {entry["request_id"]: entry["trace_id"] for entry in ended if entry["slow_cause"]}
             assert shown == {id: f"{viewer.url}/trace/{trace}" for id, trace in traces.items()}, shown
             assert traces["slow-0"] == KNOWN_TRACE and len(set(traces.values())) == 3, traces
             for trace in traces.values():

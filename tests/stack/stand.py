@@ -110,7 +110,7 @@ class Stand:
         """The command of a backend. The cache of the small one holds few requests."""
         model = SMALL_MODEL if name == "small" else MODEL
         sizes = ["--blocks", "160"] if name == "small" and "--blocks" not in options else []
-        command = [self.tools.gateway, "sim", "--replicas", "1", "--listen", self.at(name)]
+        command = [self.tools.gateway, "sim", "--backends", "1", "--listen", self.at(name)]
         collector = ["--otlp-traces-endpoint", self.url("collector_grpc")]
         return [*command, "--model", model, *sizes, *collector, *options]
 

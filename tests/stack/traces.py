@@ -57,7 +57,7 @@ async def follow(stand: Stand, report: Report, step: str, ids: list[str]) -> Non
 def sampling_reasons(stand: Stand) -> dict[str, str]:
     """The sampling reason of each trace, from the access log."""
     lines = map(json.loads, stand.process("gateway").output.read_text().splitlines())
-    return {line["trace_id"]: line["kept"] for line in lines if line.get("kept")}
+    return {line["trace_id"]: line["sample_reason"] for line in lines if line.get("sample_reason")}
 
 
 async def spans_of(stand: Stand, trace_id: str, seconds: float) -> list[dict] | None:

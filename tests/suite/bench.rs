@@ -66,7 +66,10 @@ async fn client_and_gateway_count_the_same_requests_and_tokens() {
         page.display()
     ))
     .await;
-    assert_eq!((&report["counts"]["served"], &report["ending"]), (&30.into(), &"complete".into()));
+    assert_eq!(
+        (&report["counts"]["served"], &report["termination"]),
+        (&30.into(), &"complete".into())
+    );
     assert_eq!(report["gateway"]["is_shared"], false, "{}", report["gateway"]);
     for row in report["gateway"]["rows"].as_array().unwrap() {
         let [client, gateway] = ["client", "gateway"].map(|side| row[side]["count"].as_u64());
@@ -116,7 +119,7 @@ async fn an_open_loop_sends_due_requests_while_no_request_is_answered() {
     }
     (0..5).for_each(|_| fake.go());
     let report = run.await.unwrap();
-    assert_eq!((&report["counts"]["served"], &report["counts"]["waited"]), (&5.into(), &0.into()));
+    assert_eq!((&report["counts"]["served"], &report["counts"]["delayed"]), (&5.into(), &0.into()));
     assert_eq!(
         report["latencies"]["tbt"]["count"], 5,
         "two outputs have one gap, in one or two reads"
@@ -236,7 +239,7 @@ async fn a_signal_ends_a_run_with_partial_results() {
     );
     let child = command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
     fleet.gateway.record().await;
-    assert_eq!(interrupted(child).await["ending"], "interrupted");
+    assert_eq!(interrupted(child).await["termination"], "interrupted");
 }
 
 #[tokio::test(flavor = "multi_thread")]

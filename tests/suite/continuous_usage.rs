@@ -257,7 +257,7 @@ async fn continuous_usage_is_disabled_for_a_server_whose_usage_cannot_be_removed
         gateway.record().await;
     }
     let page = gateway.admin("/metrics").await;
-    assert!(page.contains("tokenweir_usage_events_total{result=\"unremoved\"} 1\n"), "{page}");
+    assert!(page.contains("tokenweir_usage_events_total{result=\"not_removed\"} 1\n"), "{page}");
 }
 
 #[tokio::test]

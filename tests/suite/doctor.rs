@@ -52,7 +52,7 @@ async fn simulated(count: u16, keep_alive: Duration) -> (Vec<SocketAddr>, JoinHa
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let keep_alive = keep_alive.into();
     let settings =
-        SimulatorSettings { listen, replicas: count, keep_alive, ..SimulatorSettings::default() };
+        SimulatorSettings { listen, backends: count, keep_alive, ..SimulatorSettings::default() };
     let sim = Simulator::bind(&settings).await.unwrap();
     let addrs = sim.addrs().to_vec();
     (addrs, tokio::spawn(sim.run(std::future::pending())))
@@ -79,12 +79,15 @@ async fn healthy_backends_pass_and_the_report_lists_their_metrics() {
         (0, &0.into(), &0.into()),
         "{report:#}"
     );
-    let backends = report["replicas"].as_array().unwrap();
+    let backends = report["backends"].as_array().unwrap();
     assert_eq!(backends.len(), 2);
     for (backend, addr) in backends.iter().zip(&addrs) {
         assert_eq!(backend["name"], addr.to_string(), "in the order of the flags");
         assert_eq!(backend["server"], "vllm");
-        assert_eq!(backend["signals"]["kv_usage"], serde_json::json!(["vllm:kv_cache_usage_perc"]));
+        assert_eq!(
+            backend["engine_metrics"]["kv_usage"],
+            serde_json::json!(["vllm:kv_cache_usage_perc"])
+        );
         assert_eq!(backend["probe"]["output_tokens"], 16);
     }
     assert!(found(&report, "exposed").is_empty(), "the simulator has no such paths: {report:#}");
@@ -96,7 +99,7 @@ async fn a_short_keep_alive_timeout_is_measured() {
     let (report, code) = report(&format!("--backend {} --idle 20s", addrs[0]), &[]).await;
     assert_eq!(code, 1);
     assert_eq!(one(&report, "keep_alive")["severity"], "warning");
-    let after = &report["replicas"][0]["idle_connection"]["closed_after_seconds"];
+    let after = &report["backends"][0]["idle_connection"]["closed_after_seconds"];
     assert!((0.4..10.0).contains(&after.as_f64().unwrap()), "{after}");
 }
 
@@ -213,7 +216,7 @@ async fn a_configuration_is_checked_with_its_backends_and_its_collector() {
     let (well, code) = report(&format!("--config {} --idle 0s", right.display()), &[]).await;
     assert_eq!(code, 0, "{well:#}");
     assert_eq!(
-        (&well["collector"]["problem"], &well["replicas"][0]["name"]),
+        (&well["collector"]["problem"], &well["backends"][0]["name"]),
         (&Value::Null, &"gpu-0".into())
     );
     assert_eq!(collector.seen().len(), 1);
@@ -242,7 +245,7 @@ async fn the_backends_and_the_configuration_of_a_running_gateway_are_checked() {
     let (report, code) = report(&arguments, &[("TOKENWEIR_ADMIN_TOKEN", "letmein")]).await;
     assert_eq!(code, 1);
     let names: Vec<_> =
-        report["replicas"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
+        report["backends"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
     assert_eq!(names, ["gpu-0", "gpu-1"]);
     assert!(one(&report, "named_models")["seen"].as_str().unwrap().contains("nobody"));
     assert!(found(&report, "gateway").is_empty(), "{report:#}");

@@ -144,7 +144,7 @@ fn wrong_bytes(case: &Case, seen: &Seen, expected: &RecordFields) -> Option<Stri
     let due = [&arrived[..removed.start], &arrived[removed.end..]].concat();
     let last_event = case.stream.events.iter().map(|event| event.complete_at);
     let whole = last_event.take_while(|end| *end <= case.arrived).last().unwrap_or(0);
-    let may_lack = case.close == Close::Left && expected.usage_event == Some("missed");
+    let may_lack = case.close == Close::Left && expected.usage_event == Some("missing");
     let least = if may_lack { whole } else { due.len() };
     let is_right = due.starts_with(&seen.bytes) && seen.bytes.len() >= least;
     (!is_right).then(|| {

@@ -57,7 +57,7 @@ async fn live_when(
 }
 
 fn find_backend<'a>(document: &'a GatewaySnapshot, name: &str) -> &'a BackendSummary {
-    document.replicas.iter().find(|backend| backend.name == name).unwrap()
+    document.backends.iter().find(|backend| backend.name == name).unwrap()
 }
 
 #[tokio::test]
@@ -78,9 +78,9 @@ async fn an_open_stream_is_shown_and_its_request_after_the_end() {
     let shown = shown.await;
     let stream = &shown.streams.oldest[0];
     assert_eq!((stream.request_id.as_str(), stream.model.as_str()), ("live-1", "tiny"));
-    assert_eq!(stream.replica, Some(fake.addr.to_string()));
+    assert_eq!(stream.backend, Some(fake.addr.to_string()));
     assert_eq!((stream.phase.as_str(), shown.streams.phases["decode"]), ("decode", 1));
-    assert!(stream.silence_seconds.unwrap() <= stream.age_seconds);
+    assert!(stream.last_output_age_seconds.unwrap() <= stream.age_seconds);
     assert_eq!((shown.streams.count, shown.requests_in_flight), (1, 1));
     assert_eq!((shown.totals.requests, shown.totals.output_tokens), (0, 3));
     assert_eq!(find_backend(&shown, &fake.addr.to_string()).share, Some(1.0));
@@ -165,7 +165,7 @@ async fn no_page_of_another_origin_can_drain_a_backend() {
         let text = String::from_utf8_lossy(&answer).to_lowercase();
         assert_eq!(status(&answer), expected, "{method} {path} {headers}: {text}");
         assert!(!text.contains("access-control-allow"), "{text}");
-        assert!(!live(&gateway).await.replicas[0].drained);
+        assert!(!live(&gateway).await.backends[0].drained);
     }
     assert_eq!(status(&operate(&gateway, "POST", &path, &own).await), 200);
 }
@@ -216,7 +216,7 @@ async fn with_a_token_the_page_is_public_and_its_data_is_not() {
     }
 }
 
-/// The fields that a script reads of a value with this name, such as `name` in `replica.name`.
+/// The fields that a script reads of a value with this name, such as `name` in `backend.name`.
 fn read_of<'a>(script: &'a str, value: &str) -> Vec<&'a str> {
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let value = format!("{value}.");
@@ -235,7 +235,7 @@ async fn every_field_that_the_page_reads_is_in_the_document() {
     let gateway = start(&[fake.addr]).await;
     let verdict = Verdict { evidence: vec![Evidence::default()], ..Verdict::default() };
     let document = GatewaySnapshot {
-        replicas: vec![BackendSummary::default()],
+        backends: vec![BackendSummary::default()],
         streams: StreamsSummary {
             oldest: vec![StreamSummary::default()],
             ..StreamsSummary::default()
@@ -248,7 +248,7 @@ async fn every_field_that_the_page_reads_is_in_the_document() {
     for (file, value, place, least) in [
         ("page.js", "live", "", 10),
         ("page.js", "minute", "/last_minute", 3),
-        ("columns.js", "replica", "/replicas/0", 10),
+        ("columns.js", "backend", "/backends/0", 10),
         ("columns.js", "stream", "/streams/oldest/0", 5),
         ("columns.js", "request", "/ended/0", 8),
         ("verdicts.js", "verdict", "/verdicts/0", 8),

@@ -52,7 +52,7 @@ fn the_chart_contains_the_generated_rules_and_dashboards() {
         ("alert-rules.yml", Artifact::AlertRules),
         ("recording-rules.yml", Artifact::RecordingRules),
         ("overview.json", Artifact::DashboardOverview),
-        ("replica.json", Artifact::DashboardReplica),
+        ("backend.json", Artifact::DashboardBackend),
     ] {
         let (path, text) =
             (at(CHART).join("files").join(carried), artifact.print(&tables(), &around).unwrap());

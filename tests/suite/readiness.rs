@@ -47,7 +47,7 @@ async fn assert_reported(gateway: &Running, states: &[&str], up: &[bool], why: O
     let (status_page, live) =
         (document(gateway, "/status").await, document(gateway, "/streams").await);
     assert_eq!((&status_page["ready"], &live["ready"]), (&is_ready.into(), &is_ready.into()));
-    for reason in [&status_page["not_ready_because"], &live["unready"]] {
+    for reason in [&status_page["unready_reason"], &live["unready_reason"]] {
         assert_eq!(reason.as_str().is_some(), !is_ready, "{reason}");
         assert!(reason.as_str().is_none_or(|it| why.unwrap().contains(it)), "{reason}");
     }
@@ -58,7 +58,7 @@ async fn assert_reported(gateway: &Running, states: &[&str], up: &[bool], why: O
     };
     assert_metric("tokenweir_ready", is_ready);
     for (number, (state, is_up)) in states.iter().zip(up).enumerate() {
-        let (of_status, of_live) = (&status_page["backends"][number], &live["replicas"][number]);
+        let (of_status, of_live) = (&status_page["backends"][number], &live["backends"][number]);
         assert_eq!((&of_status["state"], &of_live["state"]), (&(*state).into(), &(*state).into()));
         assert_eq!((&of_status["up"], &of_live["up"]), (&(*is_up).into(), &(*is_up).into()));
         let name = of_status["backend"].as_str().unwrap();
@@ -113,7 +113,7 @@ async fn a_gateway_with_only_ejected_backends_is_ready_only_in_panic_mode() {
         let status_page = document(&gateway, "/status").await;
         let live = document(&gateway, "/streams").await;
         assert_eq!(
-            (&status_page["panic_mode"], &live["panic"]),
+            (&status_page["panic_mode"], &live["panic_mode"]),
             (&is_panic.into(), &is_panic.into())
         );
         let page = gateway.admin("/metrics").await;
@@ -124,7 +124,7 @@ async fn a_gateway_with_only_ejected_backends_is_ready_only_in_panic_mode() {
         let (mode, routed) = (value(&page, "tokenweir_panic_mode"), value(&page, &routed));
         assert_eq!((mode > 0.5, routed > 0.5), (is_panic, is_panic), "{mode} {routed}");
         let explained = document(&gateway, "/decisions").await;
-        let newest = &explained["newest"][0]["reason"];
+        let newest = &explained["decisions"][0]["reason"];
         assert_eq!(newest == "panic_mode", is_panic, "{newest}");
     }
 }

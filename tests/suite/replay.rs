@@ -57,7 +57,7 @@ async fn a_trace_is_replayed_in_real_time_as_recorded() {
     let report = replay(&trace("real"), &format!("--real {url} --speed 4")).await;
     assert_eq!((&report["requests"], &report["served"]), (&20.into(), &20.into()));
     assert_eq!((&report["failed"], &report["unfinished"]), (&0.into(), &0.into()));
-    assert_eq!((&report["left"], &report["model"]), (&5.into(), &"sim-model".into()));
+    assert_eq!((&report["client_disconnects"], &report["model"]), (&5.into(), &"sim-model".into()));
     // The engine counts the same: 15 complete responses, and the tokens generated for disconnected
     // clients.
     while fleet.aborts() < 5 {
@@ -92,7 +92,7 @@ async fn requests_over_the_limit_in_flight_wait_and_latency_counts_from_the_due_
     let url = format!("http://{}", fleet.backend_addrs[0]);
     let arguments = format!("--real {url} --concurrency 1 --ttft 1ms --jitter 0s");
     let report = replay(&file("places", &lines), &arguments).await;
-    assert_eq!((&report["served"], &report["waited"]), (&4.into(), &3.into()));
+    assert_eq!((&report["served"], &report["delayed"]), (&4.into(), &3.into()));
     assert_eq!(report["goodput"], 0.0);
     // The last request waited for three responses of 20 tokens, at least two of them not faster
     // than the median.
@@ -173,12 +173,12 @@ async fn a_capture_is_a_trace_in_virtual_and_in_real_time() {
         fleet.gateway.record().await;
     }
     fleet.gateway.captured(20).await;
-    let virtually = replay(&captured, "--policy kv_aware,round_robin --seeds 1 --replicas 2").await;
+    let virtually = replay(&captured, "--policy kv_aware,round_robin --seeds 1 --backends 2").await;
     assert_eq!(virtually["requests"], 20);
     assert_eq!(virtually["outcomes"].as_array().unwrap().len(), 2);
     let before = fleet.prompt_tokens();
     let report = replay(&captured, &format!("--real {url} --speed 4 --salt 1")).await;
-    assert_eq!((&report["served"], &report["left"]), (&20.into(), &5.into()));
+    assert_eq!((&report["served"], &report["client_disconnects"]), (&20.into(), &5.into()));
     // Disconnected clients got no token count, so it is estimated. A JSON-escaped quote counts as
     // one byte of text.
     assert_eq!(

@@ -33,7 +33,7 @@ impl Port {
 pub(crate) async fn start_backends(count: u16) -> Vec<SocketAddr> {
     let settings = SimulatorSettings {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        replicas: count,
+        backends: count,
         ..SimulatorSettings::default()
     };
     let sim = Simulator::bind(&settings).await.unwrap();
@@ -150,7 +150,7 @@ pub(crate) async fn fleet(gateway: &GatewayProcess) -> BTreeSet<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_of_a_discovery_file_lose_no_request() {
     let (port, backends, folder) = (Port::reserve(), start_backends(3).await, folder("found"));
-    let (file, list) = (folder.join("gateway.yaml"), folder.join("replicas.yaml"));
+    let (file, list) = (folder.join("gateway.yaml"), folder.join("backends.yaml"));
     let write = |backends: &[SocketAddr]| {
         let text = listed(backends);
         fs::write(&list, text.strip_prefix("backends:\n").unwrap()).unwrap();
@@ -177,7 +177,7 @@ async fn changes_of_a_discovery_file_lose_no_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered() {
     let (port, backends, folder) = (Port::reserve(), start_backends(2).await, folder("kept"));
-    let (file, list) = (folder.join("gateway.yaml"), folder.join("replicas.yaml"));
+    let (file, list) = (folder.join("gateway.yaml"), folder.join("backends.yaml"));
     let text = listed(&backends);
     fs::write(&list, text.strip_prefix("backends:\n").unwrap()).unwrap();
     let configure = |source: &str| {

@@ -101,8 +101,8 @@ async fn the_newest_decisions_are_listed_and_the_oldest_are_dropped() {
         gateway.record().await;
     }
     let (_, list) = page(&gateway, "/decisions").await;
-    assert_eq!(list["most"], 3);
-    let newest = list["newest"].as_array().unwrap();
+    assert_eq!(list["capacity"], 3);
+    let newest = list["decisions"].as_array().unwrap();
     let ids: Vec<_> = newest.iter().map(|one| one["request_id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["d", "c", "b"]);
     assert_eq!(newest[0]["model"], "tiny");

@@ -193,12 +193,12 @@ async fn missing_metrics_of_a_backend_are_in_its_status_and_in_the_metrics() {
     let gateway = start(&[fake.addr]).await;
     let backend_json = backend_status(&gateway).await;
     assert_eq!(backend_json["dialect"], "vllm");
-    assert_eq!(backend_json["signals"]["offered"], serde_json::json!(["queue", "kv_usage"]));
-    assert_eq!(backend_json["signals"]["missing"].as_array().unwrap().len(), 9);
+    assert_eq!(backend_json["metrics"]["available"], serde_json::json!(["queue", "kv_usage"]));
+    assert_eq!(backend_json["metrics"]["missing"].as_array().unwrap().len(), 9);
     let page = gateway.admin("/metrics").await;
-    for (signal, value) in [("queue", 1), ("kv_usage", 1), ("kv_capacity", 0), ("lora", 0)] {
+    for (metric, value) in [("queue", 1), ("kv_usage", 1), ("kv_capacity", 0), ("lora", 0)] {
         let series = format!(
-            "tokenweir_backend_metric_available{{backend=\"{}\",signal=\"{signal}\"}} {value}",
+            "tokenweir_backend_metric_available{{backend=\"{}\",metric=\"{metric}\"}} {value}",
             fake.addr
         );
         assert!(page.contains(&series), "no {series}");

@@ -130,8 +130,8 @@ async fn a_client_that_does_not_read_is_disconnected_and_its_backend_request_abo
     );
     assert_eq!(record.outcome.as_str(), "cancelled");
     let page = gateway.admin("/metrics").await;
-    let series = "tokenweir_request_terminations_total{ending=\"client_write_timeout\",closed_by=\"gateway\"} 1";
-    let other = "tokenweir_request_terminations_total{closed_by=\"gateway\",ending=\"client_write_timeout\"} 1";
+    let series = "tokenweir_request_terminations_total{termination=\"client_write_timeout\",closed_by=\"gateway\"} 1";
+    let other = "tokenweir_request_terminations_total{closed_by=\"gateway\",termination=\"client_write_timeout\"} 1";
     assert!(page.contains(series) || page.contains(other), "{page}");
 }
 

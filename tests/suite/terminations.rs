@@ -72,7 +72,7 @@ async fn a_client_disconnect_is_attributed_to_the_client_and_does_not_cancel_a_c
     let whole: Vec<u8> = event_stream_head().into_iter().chain(whole).collect();
     let no_finish = [event_stream_head(), chunk(WORD), chunk("[DONE]")].concat();
     let cases = [
-        (whole, "[DONE]", Outcome::Ok, "ok_client_left_after_end"),
+        (whole, "[DONE]", Outcome::Ok, "ok_client_disconnected_after_end"),
         (no_finish, "[DONE]", Outcome::Cancelled, "client_cancelled"),
         ([event_stream_head(), chunk(WORD)].concat(), "Hi", Outcome::Cancelled, "client_cancelled"),
     ];

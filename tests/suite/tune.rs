@@ -41,7 +41,7 @@ fn model(name: &str, config: &str) -> PathBuf {
 
 fn number(report: &Value, what: &str) -> u64 {
     let lines = report["lines"].as_array().unwrap();
-    let line = lines.iter().find(|line| line["what"] == what).unwrap();
+    let line = lines.iter().find(|line| line["name"] == what).unwrap();
     line["value"].as_f64().unwrap() as u64
 }
 

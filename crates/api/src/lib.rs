@@ -19,10 +19,10 @@ pub struct GatewaySnapshot {
     pub ready: bool,
     /// Why no backend is available: a summary of the states of all backends. `None`: at least one
     /// backend is available.
-    pub unready: Option<String>,
+    pub unready_reason: Option<String>,
     /// Whether the gateway is in panic mode: so many backends are ejected that ejections are
     /// ignored.
-    pub panic: bool,
+    pub panic_mode: bool,
     /// Whether the gateway drains because of a shutdown.
     pub draining: bool,
     /// Seconds since the start of the gateway. The rate between two documents is the increase of a
@@ -33,7 +33,7 @@ pub struct GatewaySnapshot {
     /// Requests in the admission queue, by class.
     pub queue: Vec<QueueSummary>,
     /// All backends.
-    pub replicas: Vec<BackendSummary>,
+    pub backends: Vec<BackendSummary>,
     /// The open streams.
     pub streams: StreamsSummary,
     /// Totals since the start. They include the tokens of open streams.
@@ -101,9 +101,9 @@ pub struct BackendSummary {
     /// Recent mean TTFT, in seconds.
     pub ttft_seconds: Option<f64>,
     /// Age of the last scraped load, in seconds.
-    pub sample_age_seconds: Option<f64>,
+    pub scrape_age_seconds: Option<f64>,
     /// Why the last scrape failed. `None`: it did not.
-    pub metrics_error: Option<String>,
+    pub scrape_error: Option<String>,
 }
 
 /// The open streams: requests whose response head was received from the backend.
@@ -129,7 +129,7 @@ pub struct StreamSummary {
     /// Model, as in the metric labels.
     pub model: String,
     /// Name of the backend.
-    pub replica: Option<String>,
+    pub backend: Option<String>,
     /// Tenant, as in the metric labels.
     pub tenant: Option<String>,
     /// `prefill`, `decode`, `stalled`, `held` (the client does not read) or `ending`.
@@ -139,7 +139,7 @@ pub struct StreamSummary {
     /// Output tokens so far. Without usage in the events: the number of events.
     pub tokens: u64,
     /// Seconds since the last output.
-    pub silence_seconds: Option<f64>,
+    pub last_output_age_seconds: Option<f64>,
 }
 
 /// A request that ended.
@@ -157,7 +157,7 @@ pub struct EndedRequest {
     /// Model, as in the metric labels.
     pub model: String,
     /// Backend of the last attempt.
-    pub replica: Option<String>,
+    pub backend: Option<String>,
     /// Tenant, as in the metric labels.
     pub tenant: Option<String>,
     /// Outcome of the request.
@@ -169,7 +169,7 @@ pub struct EndedRequest {
     /// Output tokens of the response.
     pub output_tokens: Option<u64>,
     /// Cause of the slowness. `None`: the request was not slow.
-    pub slow: Option<String>,
+    pub slow_cause: Option<String>,
     /// Trace id, if the trace was sampled.
     pub trace_id: Option<String>,
 }
@@ -186,7 +186,7 @@ pub struct LastMinute {
     /// Failed requests, for any reason. A disconnect of the client is not a failure.
     pub failed: u64,
     /// Requests whose client disconnected.
-    pub left: u64,
+    pub client_disconnects: u64,
     /// Output tokens of the responses.
     pub output_tokens: u64,
     /// TTFT of streams as the clients observe it, in seconds.
@@ -197,7 +197,7 @@ pub struct LastMinute {
     /// Duration of successful requests, in seconds.
     pub e2e: Option<LatencyQuantiles>,
     /// Ended requests by the backend that responded.
-    pub by_replica: BTreeMap<String, u64>,
+    pub requests_by_backend: BTreeMap<String, u64>,
 }
 
 /// Totals since the start of the gateway.

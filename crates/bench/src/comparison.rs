@@ -131,8 +131,8 @@ fn sample_values(report: &BenchReport, read_values: fn(&RequestSample) -> Option
 
 /// The token rate of each slot but the last, which is incomplete.
 fn output_token_rates(report: &BenchReport) -> Vec<f64> {
-    let slots = report.course.slots.split_last().map_or(&[][..], |(_, slots)| slots);
-    slots.iter().map(|slot| slot.tokens / report.course.width).collect()
+    let slots = report.timeline.slots.split_last().map_or(&[][..], |(_, slots)| slots);
+    slots.iter().map(|slot| slot.tokens / report.timeline.width).collect()
 }
 
 // === impl Comparison ===
@@ -214,7 +214,7 @@ fn differences(before: &BenchReport, after: &BenchReport) -> Vec<String> {
         found.push("the objectives, so the goodput values are not comparable".to_owned());
     }
     for (position, report) in [("earlier", before), ("later", after)] {
-        let complaints = report.generator.complaints.iter();
+        let complaints = report.generator.problems.iter();
         found.extend(complaints.map(|reason| format!("the {position} run is not valid: {reason}")));
     }
     found
@@ -309,7 +309,7 @@ mod tests {
             seed: 1,
             salt: 1,
             objectives,
-            max_lag: 0.01,
+            lag_limit: 0.01,
         };
         let end = RunEnd { seconds: 10.0, ending: RunTermination::Complete };
         let mut report = BenchReport::new(run, &end, RunStatistics::new(objectives), None);
@@ -363,7 +363,7 @@ mod tests {
     fn differences_of_the_setups_are_listed() {
         let mut other = report(1, 50, 1.0);
         other.run.scenario = ScenarioPreset::Burst.scenario();
-        other.generator.complaints = vec!["late".to_owned()];
+        other.generator.problems = vec!["late".to_owned()];
         let comparison = Comparison::new(&report(1, 50, 1.0), &other, 0.1);
         assert_eq!(comparison.differences.len(), 2, "{:?}", comparison.differences);
         assert!(comparison.text().contains("bursts of 32"));

@@ -178,7 +178,7 @@ mod tests {
     fn other_token_counts_do_not_change_the_send_times() {
         let usual = plan(ArrivalProcess::Poisson { rate: 10.0 }, 50, 1);
         let mut other = usual.clone();
-        other.scenario.prompt = Some(TokenRange { least: 1, most: 9_000 });
+        other.scenario.prompt = Some(TokenRange { min: 1, max: 9_000 });
         assert_eq!(millis(usual), millis(other));
     }
 

@@ -19,7 +19,7 @@ pub struct BenchReport {
     /// Duration in seconds, from the first intended request to the last end.
     pub seconds: f64,
     /// Why the run ended.
-    pub ending: RunTermination,
+    pub termination: RunTermination,
     /// Whether the generator kept up.
     pub generator: GeneratorReport,
     /// Request outcomes and token counts.
@@ -33,7 +33,7 @@ pub struct BenchReport {
     /// The requests with the highest TTFT.
     pub slowest: Vec<SlowRequest>,
     /// Throughput over time.
-    pub course: RunTimeline,
+    pub timeline: RunTimeline,
     /// The comparison with the gateway's metrics, if the run was given an admin address.
     pub gateway: Option<GatewayComparison>,
     /// Single requests.
@@ -60,7 +60,7 @@ pub struct RunDescription {
     /// The latency objectives for goodput.
     pub objectives: LatencyObjectives,
     /// Maximum delay of the generator at p99, in seconds.
-    pub max_lag: f64,
+    pub lag_limit: f64,
 }
 
 /// Why a run ended.
@@ -72,7 +72,7 @@ pub enum RunTermination {
     /// A signal ended the run.
     Interrupted,
     /// The run was stopped because only failures came.
-    GaveUp,
+    OnlyFailures,
 }
 
 /// Whether the generator kept up. In seconds.
@@ -82,9 +82,9 @@ pub struct GeneratorReport {
     /// flight.
     pub lag: LatencySummary,
     /// Delay of timers of the generator, sampled twenty times per second.
-    pub wakes: LatencySummary,
+    pub timer_delay: LatencySummary,
     /// Reasons why the results are not valid. Empty for valid results.
-    pub complaints: Vec<String>,
+    pub problems: Vec<String>,
 }
 
 /// Rates per second over the benchmark run, and the shares `goodput` and `cached`.
@@ -180,12 +180,12 @@ impl BenchReport {
             generator: GeneratorReport::from_statistics(&tally, &run),
             rates: RunRates::from_counts(&tally.counts, end.seconds),
             seconds: end.seconds,
-            ending: end.ending,
+            termination: end.ending,
             counts: tally.counts,
             latencies,
             curves,
             slowest: tally.slowest,
-            course: tally.timeline,
+            timeline: tally.timeline,
             gateway,
             samples: tally.samples.sorted(),
             run,
@@ -194,7 +194,7 @@ impl BenchReport {
 
     /// Whether the generator kept up and at least one request was served.
     pub fn is_valid(&self) -> bool {
-        self.generator.complaints.is_empty() && self.counts.served > 0
+        self.generator.problems.is_empty() && self.counts.served > 0
     }
 }
 
@@ -207,30 +207,30 @@ impl RunDescription {
 
 impl GeneratorReport {
     fn from_statistics(tally: &RunStatistics, run: &RunDescription) -> Self {
-        let [lag, wakes] = [&tally.late, &tally.wakes].map(LatencySummary::from);
+        let [lag, wakes] = [&tally.send_delay, &tally.timer_delay].map(LatencySummary::from);
         let millis = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
-        let limit = millis(run.max_lag);
+        let limit = millis(run.lag_limit);
         let mut complaints = Vec::new();
-        if lag.p99 > run.max_lag {
+        if lag.p99 > run.lag_limit {
             complaints.push(format!(
                 "requests were sent {} late at p99; the limit is {limit}",
                 millis(lag.p99)
             ));
         }
-        if wakes.p99 > run.max_lag {
+        if wakes.p99 > run.lag_limit {
             complaints.push(format!(
                 "timers of this machine fired {} late at p99, so responses were read late; \
                  the limit is {limit}",
                 millis(wakes.p99)
             ));
         }
-        if tally.counts.waited > 0 {
+        if tally.counts.delayed > 0 {
             complaints.push(format!(
                 "{} requests waited for the limit of requests in flight; raise --max-in-flight",
-                tally.counts.waited
+                tally.counts.delayed
             ));
         }
-        Self { lag, wakes, complaints }
+        Self { lag, timer_delay: wakes, problems: complaints }
     }
 }
 
@@ -245,7 +245,7 @@ impl RunRates {
             input_tokens: per_second(counts.input_tokens),
             output_tokens: per_second(counts.output_tokens),
             goodput: counts.good as f64 / ended,
-            cached: (counts.told_cached > 0).then_some(cached),
+            cached: (counts.reported_cached > 0).then_some(cached),
         }
     }
 }

@@ -55,9 +55,9 @@ pub enum ArrivalProcess {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRange {
     /// Minimum, at least 1.
-    pub least: u32,
+    pub min: u32,
     /// Maximum.
-    pub most: u32,
+    pub max: u32,
 }
 
 /// The named scenarios.
@@ -102,7 +102,7 @@ impl ScenarioPreset {
                 (ArrivalProcess::Bursts { rate: 4.0, size: 32 }, (256, 1_024), (64, 256))
             }
         };
-        let lengths = |(least, most)| Some(TokenRange { least, most });
+        let lengths = |(least, most)| Some(TokenRange { min: least, max: most });
         let (prompt, output) = (lengths(prompt), lengths(output));
         LoadScenario { name: self.name().to_owned(), arrivals, prompt, output }
     }
@@ -146,7 +146,7 @@ impl fmt::Display for ArrivalProcess {
 impl TokenRange {
     /// Draws a random token count.
     pub fn draw(self, random: &mut fastrand::Rng) -> u32 {
-        random.u32(self.least..=self.most)
+        random.u32(self.min..=self.max)
     }
 }
 
@@ -156,20 +156,21 @@ impl FromStr for TokenRange {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (least, most) = text.split_once('-').unwrap_or((text, text));
         let number = |text: &str| text.trim().parse().ok();
-        let lengths = number(least).zip(number(most)).map(|(least, most)| Self { least, most });
-        let lengths = lengths.filter(|range| 1 <= range.least && range.least <= range.most);
+        let lengths =
+            number(least).zip(number(most)).map(|(least, most)| Self { min: least, max: most });
+        let lengths = lengths.filter(|range| 1 <= range.min && range.min <= range.max);
         lengths
-            .filter(|range| range.most <= MAX_TOKENS)
+            .filter(|range| range.max <= MAX_TOKENS)
             .ok_or("expected a token count such as 512 or a range such as 200-800")
     }
 }
 
 impl fmt::Display for TokenRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.least == self.most {
-            return self.least.fmt(f);
+        if self.min == self.max {
+            return self.min.fmt(f);
         }
-        write!(f, "{} to {}", self.least, self.most)
+        write!(f, "{} to {}", self.min, self.max)
     }
 }
 
@@ -182,8 +183,8 @@ mod tests {
 
     #[test]
     fn token_counts_are_one_number_or_a_range() {
-        assert_eq!("512".parse(), Ok(TokenRange { least: 512, most: 512 }));
-        assert_eq!("200-800".parse(), Ok(TokenRange { least: 200, most: 800 }));
+        assert_eq!("512".parse(), Ok(TokenRange { min: 512, max: 512 }));
+        assert_eq!("200-800".parse(), Ok(TokenRange { min: 200, max: 800 }));
         for wrong in ["", "0", "8-2", "a", "-5", "1-2-3", "99999999999"] {
             assert!(wrong.parse::<TokenRange>().is_err(), "{wrong}");
         }

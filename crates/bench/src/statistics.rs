@@ -27,9 +27,9 @@ pub struct RunStatistics {
     pub tpot: LatencyHistogram,
     /// Intended to actual send time, of requests that did not wait for the limit of requests in
     /// flight.
-    pub late: LatencyHistogram,
+    pub send_delay: LatencyHistogram,
     /// Delay of the timers of the generator.
-    pub wakes: LatencyHistogram,
+    pub timer_delay: LatencyHistogram,
     /// Single requests.
     pub samples: RequestSamples,
     /// Throughput over time.
@@ -45,7 +45,7 @@ pub struct RequestCounts {
     /// Requests with a complete response, or left by the client as recorded in the trace.
     pub served: u64,
     /// Served requests that the client left.
-    pub left: u64,
+    pub client_disconnects: u64,
     /// Failed requests.
     pub failed: u64,
     /// Failed requests by kind.
@@ -53,7 +53,7 @@ pub struct RequestCounts {
     /// Requests that were due and had not ended at the end of the run.
     pub unfinished: u64,
     /// Requests that waited for the limit of requests in flight.
-    pub waited: u64,
+    pub delayed: u64,
     /// Requests served within the objectives.
     pub good: u64,
     /// Prompt tokens of served requests.
@@ -61,7 +61,7 @@ pub struct RequestCounts {
     /// Prompt tokens from a prefix cache.
     pub cached_tokens: u64,
     /// Responses that reported the number of cached tokens.
-    pub told_cached: u64,
+    pub reported_cached: u64,
     /// Output tokens.
     pub output_tokens: u64,
     /// Responses without reported token counts: each event with output counts as one token.
@@ -120,8 +120,8 @@ impl RunStatistics {
             service_e2e: LatencyHistogram::default(),
             gaps: LatencyHistogram::default(),
             tpot: LatencyHistogram::default(),
-            late: LatencyHistogram::default(),
-            wakes: LatencyHistogram::default(),
+            send_delay: LatencyHistogram::default(),
+            timer_delay: LatencyHistogram::default(),
             samples: RequestSamples::default(),
             timeline: RunTimeline::default(),
             slowest: Vec::new(),
@@ -141,9 +141,9 @@ impl RunStatistics {
 
     /// Records a request that has ended.
     pub fn add(&mut self, measured: &RequestMeasurement) {
-        self.counts.waited += u64::from(measured.has_waited);
+        self.counts.delayed += u64::from(measured.has_waited);
         if !measured.has_waited {
-            self.late.record_seconds(measured.late());
+            self.send_delay.record_seconds(measured.late());
         }
         self.samples.add(measured, &self.objectives);
         match &measured.result {
@@ -169,11 +169,11 @@ impl RunStatistics {
         self.consecutive_failures = 0;
         let counts = &mut self.counts;
         counts.served += 1;
-        counts.left += u64::from(answer.has_disconnected);
+        counts.client_disconnects += u64::from(answer.has_disconnected);
         counts.good += u64::from(measured.is_good(&self.objectives));
         counts.input_tokens += u64::from(answer.input);
         counts.cached_tokens += u64::from(answer.cached.unwrap_or(0));
-        counts.told_cached += u64::from(answer.cached.is_some());
+        counts.reported_cached += u64::from(answer.cached.is_some());
         counts.output_tokens += u64::from(answer.output);
         counts.uncounted += u64::from(!answer.is_counted);
         let [due, sent, ended] =

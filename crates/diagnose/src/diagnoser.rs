@@ -130,10 +130,12 @@ impl BackendDiagnosis {
             } else if let Some(missing) = missing {
                 let (verdict, backend) = (rule.name.into(), self.id.to_string());
                 let missing = missing.into_iter().map(Into::into).collect();
-                diagnosis.cannot_tell.push(UndeterminedRule { verdict, backend, missing });
+                diagnosis.undetermined.push(UndeterminedRule { verdict, backend, missing });
             }
         }
-        diagnosis.backends.push(DiagnosedBackend { backend: self.id.to_string(), is_judged });
+        diagnosis
+            .backends
+            .push(DiagnosedBackend { backend: self.id.to_string(), is_determined: is_judged });
     }
 
     /// Whether a condition that explains this one holds or was found recently. The explaining rules

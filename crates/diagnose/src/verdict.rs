@@ -66,7 +66,7 @@ pub struct DiagnosedBackend {
     /// The name of the backend.
     pub backend: String,
     /// Whether at least one rule could be determined.
-    pub is_judged: bool,
+    pub is_determined: bool,
 }
 
 /// The severity of a condition.
@@ -131,7 +131,7 @@ pub struct Diagnosis {
     /// Verdicts, sorted by severity, the highest first.
     pub verdicts: Vec<Verdict>,
     /// Rules that could not be determined, and the missing data.
-    pub cannot_tell: Vec<UndeterminedRule>,
+    pub undetermined: Vec<UndeterminedRule>,
     /// Values that are far from their usual values. They are no verdicts.
     pub anomalies: Vec<Anomaly>,
     /// Pairs of values that moved together in the last five minutes.
@@ -186,6 +186,6 @@ impl Diagnosis {
         let is_undetermined =
             |rule: &UndeterminedRule| rule.verdict == verdict && rule.backend == backend;
         let is_watched = self.backends.iter().any(|watched| watched.backend == backend);
-        (is_watched && !self.cannot_tell.iter().any(is_undetermined)).then_some(false)
+        (is_watched && !self.undetermined.iter().any(is_undetermined)).then_some(false)
     }
 }

@@ -20,11 +20,11 @@ pub struct Remark {
     /// The severity.
     pub severity: FindingSeverity,
     /// The observation.
-    pub seen: String,
+    pub observation: String,
     /// Why it matters.
-    pub why: String,
+    pub reason: String,
     /// The flag, environment variable or command that corrects it. `None`: unknown.
-    pub change: Option<String>,
+    pub remedy: Option<String>,
 }
 
 /// A remark with its check and the backends that it applies to.
@@ -35,13 +35,13 @@ pub struct Finding {
     /// The severity.
     pub severity: FindingSeverity,
     /// The names of the backends; empty if it is about the deployment as a whole.
-    pub replicas: Vec<String>,
+    pub backends: Vec<String>,
     /// The observation.
-    pub seen: String,
+    pub observation: String,
     /// Why it matters.
-    pub why: String,
+    pub reason: String,
     /// The remedy.
-    pub change: Option<String>,
+    pub remedy: Option<String>,
 }
 
 impl FindingSeverity {
@@ -72,16 +72,16 @@ impl Remark {
     }
 
     pub(super) fn new(severity: FindingSeverity, seen: impl Into<String>) -> Self {
-        Self { severity, seen: seen.into(), why: String::new(), change: None }
+        Self { severity, observation: seen.into(), reason: String::new(), remedy: None }
     }
 
     /// Adds why it matters.
     pub(super) fn because(self, why: impl Into<String>) -> Self {
-        Self { why: why.into(), ..self }
+        Self { reason: why.into(), ..self }
     }
 
     /// Adds the remedy.
-    pub(super) fn change(self, change: impl Into<String>) -> Self {
-        Self { change: Some(change.into()), ..self }
+    pub(super) fn remedy(self, change: impl Into<String>) -> Self {
+        Self { remedy: Some(change.into()), ..self }
     }
 }

@@ -126,7 +126,7 @@ impl BackendFacts {
     }
 
     /// The header of a proxy in front of the backend. vLLM itself sends `server: uvicorn` or none.
-    pub(super) fn in_between(&self) -> Option<String> {
+    pub(super) fn intermediary_header(&self) -> Option<String> {
         let probe = self.probe.as_ref().and_then(|probe| probe.as_ref().ok());
         let pages = [&self.version, &self.models, &self.metrics];
         let headers = pages.into_iter().flatten().map(|answer| &answer.headers);

@@ -3,7 +3,7 @@
 use super::checks::CHECKS;
 use super::facts::{BackendFacts, DoctorFacts, IdleConnection, StreamProbe};
 use super::finding::{Finding, FindingSeverity};
-use super::signal_names::{SignalNames, names};
+use super::signal_names::{EngineMetricNames, names};
 use anstyle::{AnsiColor, Style};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -20,7 +20,7 @@ pub fn json(facts: &DoctorFacts, findings: &[Finding]) -> Value {
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     json!({
         "tokenweir": env!("CARGO_PKG_VERSION"),
-        "replicas": facts.backends.iter().map(backend_json).collect::<Vec<_>>(),
+        "backends": facts.backends.iter().map(backend_json).collect::<Vec<_>>(),
         "collector": facts.collector.as_ref().map(|collector| json!({
             "endpoint": collector.endpoint,
             "protocol": collector.protocol,
@@ -38,9 +38,11 @@ pub fn json(facts: &DoctorFacts, findings: &[Finding]) -> Value {
 
 fn backend_json(backend: &BackendFacts) -> Value {
     let load = backend.load();
-    let signals = names(backend.page().unwrap_or_default());
-    let signals: Map<String, Value> =
-        signals.into_iter().map(|(signal, names)| (signal.to_owned(), names.into())).collect();
+    let engine_metrics = names(backend.page().unwrap_or_default());
+    let engine_metrics: Map<String, Value> = engine_metrics
+        .into_iter()
+        .map(|(signal, names)| (signal.to_owned(), names.into()))
+        .collect();
     let models = backend.served().unwrap_or_default();
     let models = models.iter().map(|model| {
         json!({
@@ -60,7 +62,7 @@ fn backend_json(backend: &BackendFacts) -> Value {
         "kv_capacity_tokens": load.and_then(|load| load.capacity()),
         "answers_in_seconds": backend.health.as_ref().ok().map(|answer| answer.took.as_secs_f64()),
         "metrics_in_seconds": backend.metrics.as_ref().ok().map(|answer| answer.took.as_secs_f64()),
-        "signals": signals,
+        "engine_metrics": engine_metrics,
         "idle_connection": backend.idle.map(|idle| match idle {
             IdleConnection::Closed(after) => json!({ "closed_after_seconds": after.as_secs_f64() }),
             IdleConnection::Open(after) => json!({ "open_after_seconds": after.as_secs_f64() }),
@@ -104,8 +106,8 @@ pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
             wrap_paragraph(&line, "", INDENT, width, Some((&backend.id, style)))
         );
     }
-    for (backends, signals) in signal_tables(facts) {
-        let heading = format!("signals of {}", backends.join(", "));
+    for (backends, signals) in engine_metric_tables(facts) {
+        let heading = format!("engine metrics of {}", backends.join(", "));
         let _ = writeln!(text, "\n{}", wrap_paragraph(&heading, "", INDENT, width, None));
         for (signal, names) in signals {
             let names = if names.is_empty() { "-".to_owned() } else { names.join(" ") };
@@ -153,8 +155,8 @@ fn describe_backend(backend: &BackendFacts) -> String {
 }
 
 /// The metric names of all signals, grouped by backends with equal names.
-fn signal_tables(facts: &DoctorFacts) -> Vec<(Vec<&str>, Vec<SignalNames>)> {
-    let mut tables: Vec<(Vec<&str>, Vec<SignalNames>)> = Vec::new();
+fn engine_metric_tables(facts: &DoctorFacts) -> Vec<(Vec<&str>, Vec<EngineMetricNames>)> {
+    let mut tables: Vec<(Vec<&str>, Vec<EngineMetricNames>)> = Vec::new();
     for backend in facts.backends.iter().filter(|backend| backend.load().is_some()) {
         let signals = names(backend.page().unwrap_or_default());
         match tables.iter_mut().find(|(_, same)| *same == signals) {
@@ -166,8 +168,8 @@ fn signal_tables(facts: &DoctorFacts) -> Vec<(Vec<&str>, Vec<SignalNames>)> {
 }
 
 fn render_finding(finding: &Finding, width: usize, backend_count: usize) -> String {
-    let Finding { check, severity, seen, why, change, .. } = finding;
-    let subject = match finding.replicas.as_slice() {
+    let Finding { check, severity, observation: seen, reason: why, remedy: change, .. } = finding;
+    let subject = match finding.backends.as_slice() {
         [] => String::new(),
         all if all.len() == backend_count && backend_count > 1 => "all backends: ".to_owned(),
         some => format!("{}: ", some.join(", ")),
@@ -252,10 +254,11 @@ mod tests {
         Finding {
             check: "reachable",
             severity: FindingSeverity::Error,
-            replicas: vec!["gpu-0".into()],
-            seen: seen.to_owned(),
-            why: "No process listens there, or a wrong host name or a firewall prevents it.".into(),
-            change: Some("vllm serve --port 8000, or correct the URL of this backend".into()),
+            backends: vec!["gpu-0".into()],
+            observation: seen.to_owned(),
+            reason: "No process listens there, or a wrong host name or a firewall prevents it."
+                .into(),
+            remedy: Some("vllm serve --port 8000, or correct the URL of this backend".into()),
         }
     }
 
@@ -292,9 +295,9 @@ mod tests {
     fn the_json_report_has_the_content_of_the_text_report() {
         let json = json(&facts(), &[finding("cannot connect")]);
         assert_eq!(json["counts"]["error"], 1);
-        assert_eq!(json["findings"][0]["replicas"][0], "gpu-0");
+        assert_eq!(json["findings"][0]["backends"][0], "gpu-0");
         assert_eq!(json["findings"][0]["severity"], "error");
-        assert_eq!(json["replicas"][0]["reached"], false);
+        assert_eq!(json["backends"][0]["reached"], false);
         assert_eq!(json["checks"].as_array().unwrap().len(), CHECKS.len());
     }
 }

@@ -6,14 +6,14 @@ use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::engine_metrics::ENGINE_METRICS;
 
 /// A signal and the names of its metrics.
-pub type SignalNames = (&'static str, Vec<String>);
+pub type EngineMetricNames = (&'static str, Vec<String>);
 
 /// The lines of each metric, by name.
 type MetricLines<'a> = BTreeMap<&'a [u8], Vec<u8>>;
 
 /// All signals with the names of the metrics from which they are read. The list of a signal is
 /// empty if the page lacks the signal.
-pub fn names(page: &[u8]) -> Vec<SignalNames> {
+pub fn names(page: &[u8]) -> Vec<EngineMetricNames> {
     let metrics = understood_metrics(page);
     let signals = ENGINE_METRICS.iter().map(|signal| {
         let is_available = |names: &[&[u8]]| {

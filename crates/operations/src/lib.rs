@@ -36,7 +36,7 @@ pub enum Artifact {
     /// Grafana: the main dashboard.
     DashboardOverview,
     /// Grafana: the dashboard of one backend.
-    DashboardReplica,
+    DashboardBackend,
     /// Grafana: the data sources Prometheus and Jaeger, with links from exemplars to traces.
     GrafanaDatasources,
     /// Grafana: the dashboard provider.
@@ -73,7 +73,7 @@ impl Artifact {
         Self::AlertRules,
         Self::Alertmanager,
         Self::DashboardOverview,
-        Self::DashboardReplica,
+        Self::DashboardBackend,
         Self::GrafanaDatasources,
         Self::GrafanaProvider,
         Self::Collector,
@@ -91,7 +91,7 @@ impl Artifact {
             Self::AlertRules => "config/prometheus/alert-rules.yml",
             Self::Alertmanager => "config/alertmanager/alertmanager.yml",
             Self::DashboardOverview => "config/grafana/dashboards/overview.json",
-            Self::DashboardReplica => "config/grafana/dashboards/replica.json",
+            Self::DashboardBackend => "config/grafana/dashboards/backend.json",
             Self::GrafanaDatasources => "config/grafana/datasources.yml",
             Self::GrafanaProvider => "config/grafana/provider.yml",
             Self::Collector => "config/otel/collector.yaml",
@@ -115,7 +115,7 @@ impl Artifact {
             Self::AlertRules => rule_files::render_alert_rules(&around.runbooks),
             Self::Alertmanager => alertmanager::print(&around.webhook),
             Self::DashboardOverview => Ok(dashboards::overview_dashboard(metrics).print()),
-            Self::DashboardReplica => Ok(dashboards::backend_dashboard(metrics).print()),
+            Self::DashboardBackend => Ok(dashboards::backend_dashboard(metrics).print()),
             Self::GrafanaDatasources => grafana::datasources(around),
             Self::GrafanaProvider => grafana::provider(),
             Self::Collector => Ok(COLLECTOR_CONFIG.to_owned()),

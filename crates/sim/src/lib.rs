@@ -54,12 +54,12 @@ pub enum SimulatorBindError {
         source: std::io::Error,
     },
     /// The port numbers after the first port do not suffice for all backends.
-    #[error("{replicas} backends do not fit after port {first}")]
+    #[error("{backends} backends do not fit after port {first}")]
     NoPortsLeft {
         /// The first port.
         first: u16,
         /// The requested number of backends.
-        replicas: u16,
+        backends: u16,
     },
     /// The exporter to the span collector could not be built, for example because of an invalid
     /// URL.
@@ -75,10 +75,10 @@ impl Simulator {
         let endpoint = settings.otlp_traces_endpoint.as_deref();
         let spans = endpoint.map(RequestSpanExporter::start).transpose()?.map(Arc::new);
         let mut sim = Self { listeners: Vec::new(), addrs: Vec::new(), backends: Vec::new() };
-        for number in 0..settings.replicas {
+        for number in 0..settings.backends {
             let addr = settings.addr(number).ok_or(SimulatorBindError::NoPortsLeft {
                 first: settings.listen.port(),
-                replicas: settings.replicas,
+                backends: settings.backends,
             })?;
             let failed = |source| SimulatorBindError::Listen { number, addr, source };
             let listener = TcpListener::bind(addr).await.map_err(failed)?;

@@ -16,8 +16,8 @@ pub struct SimulatorSettings {
     #[arg(long, env = "TOKENWEIR_SIM_LISTEN", default_value_t = SimulatorSettings::default().listen)]
     pub listen: SocketAddr,
     /// Number of simulated backends.
-    #[arg(long, env = "TOKENWEIR_SIM_REPLICAS", default_value_t = SimulatorSettings::default().replicas)]
-    pub replicas: u16,
+    #[arg(long, env = "TOKENWEIR_SIM_BACKENDS", default_value_t = SimulatorSettings::default().backends)]
+    pub backends: u16,
     /// Served model name. Can be given several times; responses carry the first one.
     #[arg(long = "model", value_name = "NAME", env = "TOKENWEIR_SIM_MODEL", value_delimiter = ',',
           default_values_t = SimulatorSettings::default().models)]
@@ -87,7 +87,7 @@ impl Default for SimulatorSettings {
         let spec = EngineSpec::default();
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8101).into(),
-            replicas: 2,
+            backends: 2,
             models: vec!["sim-model".to_owned()],
             blocks: spec.blocks,
             block_size: spec.block_size,

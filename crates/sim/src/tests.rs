@@ -15,7 +15,7 @@ struct RunningSimulator {
 
 async fn start(settings: SimulatorSettings) -> RunningSimulator {
     let listen = ([127, 0, 0, 1], 0).into();
-    let sim = Simulator::bind(&SimulatorSettings { listen, replicas: 1, ..settings })
+    let sim = Simulator::bind(&SimulatorSettings { listen, backends: 1, ..settings })
         .await
         .expect("bound");
     let (addr, backend) = (sim.addrs()[0], sim.backend(0).expect("a backend"));
@@ -140,7 +140,7 @@ async fn unknown_paths_and_methods_get_the_errors_of_vllm() {
 async fn the_error_for_a_port_in_use_names_the_address() {
     let sim = start(fast()).await;
     let settings =
-        SimulatorSettings { listen: sim.addr, replicas: 1, ..SimulatorSettings::default() };
+        SimulatorSettings { listen: sim.addr, backends: 1, ..SimulatorSettings::default() };
     let error = Simulator::bind(&settings).await.expect_err("taken");
     assert_eq!(error.to_string(), format!("backend 0 cannot listen on {}", sim.addr));
 }

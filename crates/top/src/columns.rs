@@ -69,7 +69,7 @@ const BACKEND_COLUMNS: &[TableColumn] = &[
     figure("FLIGHT", 7, 4),
     figure("SHARE", 6, 3),
     figure("TTFT", 7, 5),
-    figure("SAMPLE", 7, 6),
+    figure("SCRAPE", 7, 6),
 ];
 
 const STREAM_COLUMNS: &[TableColumn] = &[
@@ -109,7 +109,7 @@ pub(super) const fn columns(pane: Pane) -> &'static [TableColumn] {
 /// The rows of a pane, in the order of the snapshot.
 pub(super) fn rows(pane: Pane, document: &GatewaySnapshot) -> Vec<TableRow> {
     match pane {
-        Pane::Backends => document.replicas.iter().map(backend_row).collect(),
+        Pane::Backends => document.backends.iter().map(backend_row).collect(),
         Pane::Streams => document.streams.oldest.iter().map(stream_row).collect(),
         Pane::Ended => document.ended.iter().map(ended_row).collect(),
     }
@@ -122,8 +122,8 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
         Some(usage) if usage >= 0.85 => CellTone::Warning,
         _ => CellTone::Plain,
     };
-    let is_stale = backend.metrics_error.is_some()
-        || backend.sample_age_seconds.is_some_and(|seconds| seconds > 10.0);
+    let is_stale = backend.scrape_error.is_some()
+        || backend.scrape_age_seconds.is_some_and(|seconds| seconds > 10.0);
     let age_tone = if is_stale { CellTone::Warning } else { CellTone::Quiet };
     TableRow {
         cells: vec![
@@ -135,7 +135,7 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
             TableCell::figure(Some(f64::from(backend.in_flight)), count),
             TableCell::figure(backend.share, percent),
             TableCell::figure(backend.ttft_seconds, seconds),
-            TableCell::figure(backend.sample_age_seconds, seconds).toned(age_tone),
+            TableCell::figure(backend.scrape_age_seconds, seconds).toned(age_tone),
         ],
         name: backend.name.clone(),
         is_drained: backend.drained,
@@ -161,7 +161,7 @@ fn stream_row(stream: &StreamSummary) -> TableRow {
     let tone = match stream.phase.as_str() {
         "decode" => CellTone::Good,
         "stalled" => CellTone::Bad,
-        "held" => CellTone::Warning,
+        "write_stalled" => CellTone::Warning,
         _ => CellTone::Quiet,
     };
     TableRow {
@@ -170,8 +170,8 @@ fn stream_row(stream: &StreamSummary) -> TableRow {
             TableCell::word(Some(&stream.phase)).toned(tone),
             TableCell::figure(Some(stream.age_seconds), seconds),
             TableCell::figure(Some(stream.tokens as f64), number),
-            TableCell::figure(stream.silence_seconds, seconds),
-            TableCell::word(stream.replica.as_deref()),
+            TableCell::figure(stream.last_output_age_seconds, seconds),
+            TableCell::word(stream.backend.as_deref()),
             TableCell::word(Some(&stream.model)),
             TableCell::word(stream.tenant.as_deref()),
         ],
@@ -190,12 +190,12 @@ fn ended_row(request: &EndedRequest) -> TableRow {
         cells: vec![
             TableCell::word(Some(&request.request_id)),
             TableCell::word(Some(&request.outcome)).toned(tone),
-            TableCell::word(request.slow.as_deref()).toned(CellTone::Warning),
+            TableCell::word(request.slow_cause.as_deref()).toned(CellTone::Warning),
             TableCell::figure(request.ttft_seconds, seconds),
             TableCell::figure(Some(request.duration_seconds), seconds),
             TableCell::figure(request.output_tokens.map(|tokens| tokens as f64), number),
             TableCell::figure(Some(request.age_seconds), seconds).toned(CellTone::Quiet),
-            TableCell::word(request.replica.as_deref()),
+            TableCell::word(request.backend.as_deref()),
             TableCell::word(Some(&request.model)),
             TableCell::word(request.tenant.as_deref()),
             TableCell::word(request.trace_id.as_deref()).toned(CellTone::Quiet),

@@ -85,11 +85,11 @@ impl TopFrame<'_> {
         };
         let (ready, tone) = match document {
             GatewaySnapshot { draining: true, .. } => ("shutting down".into(), CellTone::Warning),
-            GatewaySnapshot { ready: true, panic: true, .. } => {
+            GatewaySnapshot { ready: true, panic_mode: true, .. } => {
                 ("ready, panic mode".into(), CellTone::Warning)
             }
             GatewaySnapshot { ready: true, .. } => ("ready".into(), CellTone::Good),
-            GatewaySnapshot { unready: Some(reason), .. } => {
+            GatewaySnapshot { unready_reason: Some(reason), .. } => {
                 (format!("not ready: {}", text(Some(reason))), CellTone::Bad)
             }
             _ => (String::from("not ready"), CellTone::Bad),

@@ -22,7 +22,7 @@ fn backend(name: &str, kv_usage: f64) -> BackendSummary {
         waiting: Some(2.0),
         running: Some(7.0),
         share: Some(0.5),
-        sample_age_seconds: Some(0.2),
+        scrape_age_seconds: Some(0.2),
         ..BackendSummary::default()
     }
 }
@@ -31,18 +31,18 @@ fn document() -> GatewaySnapshot {
     let stream = |id: &str, age_seconds| StreamSummary {
         request_id: id.into(),
         model: "tiny".into(),
-        replica: Some("gpu-0".into()),
+        backend: Some("gpu-0".into()),
         phase: "decode".into(),
         age_seconds,
         tokens: 41,
-        silence_seconds: Some(0.02),
+        last_output_age_seconds: Some(0.02),
         ..StreamSummary::default()
     };
     let ended = EndedRequest {
         request_id: "req-ended".into(),
         model: "tiny".into(),
         outcome: "ok".into(),
-        slow: Some("engine_queue".into()),
+        slow_cause: Some("engine_queue".into()),
         ttft_seconds: Some(2.5),
         duration_seconds: 9.0,
         ..EndedRequest::default()
@@ -54,7 +54,7 @@ fn document() -> GatewaySnapshot {
         uptime_seconds: 61.0,
         requests_in_flight: 5,
         queue: vec![QueueSummary { class: "default".into(), waiting: 3 }],
-        replicas: vec![backend("gpu-1", 0.97), backend("gpu-0", 0.12)],
+        backends: vec![backend("gpu-1", 0.97), backend("gpu-0", 0.12)],
         streams: StreamsSummary {
             count: 2,
             oldest: vec![stream("req-young", 1.0), stream("req-old", 30.0)],
@@ -136,7 +136,7 @@ fn a_gateway_that_is_not_ready_shows_the_reason() {
     let shown = |unready: Option<&str>| {
         let mut state = TopState::new();
         let unready = unready.map(Into::into);
-        state.on_document(GatewaySnapshot { ready: false, unready, ..document() });
+        state.on_document(GatewaySnapshot { ready: false, unready_reason: unready, ..document() });
         render_screen(&state, 80, 40)
     };
     let why = "3 backends: 1 asleep, 2 down";
@@ -153,14 +153,14 @@ fn panic_mode_and_the_state_of_each_backend_are_shown() {
         breaker: if state == "ejected" { "open" } else { "closed" }.into(),
         ..backend(name, 0.1)
     };
-    let replicas = vec![
+    let backends = vec![
         backend("gpu-0", "ejected", true),
         backend("gpu-1", "ejected", false),
         backend("gpu-2", "asleep", false),
         BackendSummary { weight: 0, ..backend("gpu-3", "zero_weight", false) },
         BackendSummary { in_flight: 0, drained: true, ..backend("gpu-4", "drained", false) },
     ];
-    state.on_document(GatewaySnapshot { replicas, panic: true, ..document() });
+    state.on_document(GatewaySnapshot { backends, panic_mode: true, ..document() });
     let shown = render_screen(&state, 80, 40);
     assert!(has(&shown, "ready, panic mode"));
     let rows = [
@@ -179,9 +179,9 @@ fn panic_mode_and_the_state_of_each_backend_are_shown() {
 #[test]
 fn a_wide_screen_has_more_columns_than_a_narrow_one() {
     let wide = render_screen(&watching(), 200, 40);
-    assert!(has(&wide, "SAMPLE") && has(&wide, "TENANT") && has(&wide, "engine_queue"));
+    assert!(has(&wide, "SCRAPE") && has(&wide, "TENANT") && has(&wide, "engine_queue"));
     let narrow = render_screen(&watching(), 40, 40);
-    assert!(has(&narrow, "KV") && !has(&narrow, "SAMPLE") && !has(&narrow, "TENANT"));
+    assert!(has(&narrow, "KV") && !has(&narrow, "SCRAPE") && !has(&narrow, "TENANT"));
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_request_that_is_selected_can_be_explained_and_read() {
 fn the_selection_stays_on_a_row_when_rows_go_away() {
     let mut state = watching();
     state.on_key(KeyPress::End);
-    state.on_document(GatewaySnapshot { replicas: vec![backend("gpu-9", 0.1)], ..document() });
+    state.on_document(GatewaySnapshot { backends: vec![backend("gpu-9", 0.1)], ..document() });
     state.on_key(KeyPress::Char('d'));
     assert!(has(&render_screen(&state, 80, 24), "drain gpu-9?"));
 }
@@ -306,7 +306,7 @@ fn the_selection_stays_on_a_row_when_rows_go_away() {
 fn a_paused_screen_keeps_the_last_snapshot() {
     let mut state = watching();
     state.on_key(KeyPress::Char('p'));
-    state.on_document(GatewaySnapshot { replicas: Vec::new(), ..document() });
+    state.on_document(GatewaySnapshot { backends: Vec::new(), ..document() });
     let lines = render_screen(&state, 80, 40);
     assert!(has(&lines, "paused") && has(&lines, "gpu-0"));
 }

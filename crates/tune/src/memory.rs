@@ -108,8 +108,8 @@ impl MemoryBudget {
         let blocks = (left.max(0.0) / (kv_per_token * request.block) as f64).floor() as u64;
         let capacity = blocks * request.block;
         lines.push(TuneReportLine {
-            what: "KV cache".to_owned(),
-            how: format!("{blocks} blocks of {} tokens", request.block),
+            name: "KV cache".to_owned(),
+            formula: format!("{blocks} blocks of {} tokens", request.block),
             value: capacity as f64,
             shown: format!("{} tokens", format_thousands(capacity)),
         });

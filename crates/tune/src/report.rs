@@ -29,9 +29,9 @@ pub struct TuneReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TuneReportLine {
     /// The name of the result.
-    pub what: String,
+    pub name: String,
     /// How it is calculated.
-    pub how: String,
+    pub formula: String,
     /// The result, in bytes, tokens or the unit of its name.
     pub value: f64,
     /// The result as text.
@@ -75,7 +75,7 @@ pub enum TuneError {
 
 impl TuneReportLine {
     pub(super) fn bytes(what: &str, how: &str, value: f64) -> Self {
-        Self { what: what.to_owned(), how: how.to_owned(), value, shown: gib(value) }
+        Self { name: what.to_owned(), formula: how.to_owned(), value, shown: gib(value) }
     }
 
     pub(super) fn tokens(what: &str, how: &str, value: f64) -> Self {
@@ -83,7 +83,7 @@ impl TuneReportLine {
     }
 
     pub(super) fn shown(what: &str, how: &str, value: f64, shown: String) -> Self {
-        Self { what: what.to_owned(), how: how.to_owned(), value, shown }
+        Self { name: what.to_owned(), formula: how.to_owned(), value, shown }
     }
 }
 
@@ -106,7 +106,7 @@ impl TuneReport {
             self.gpus,
             if self.gpus > 1 { "s" } else { "" }
         )?;
-        for TuneReportLine { what, how, shown, .. } in &self.lines {
+        for TuneReportLine { name: what, formula: how, shown, .. } in &self.lines {
             writeln!(to, "{what:<26}{shown:>22}   {how}")?;
         }
         writeln!(to)?;

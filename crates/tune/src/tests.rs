@@ -34,7 +34,7 @@ fn value<'a>(report: &'a TuneReport, flag: &str) -> Option<&'a str> {
 }
 
 fn line<'a>(report: &'a TuneReport, what: &str) -> &'a TuneReportLine {
-    report.lines.iter().find(|line| line.what == what).unwrap()
+    report.lines.iter().find(|line| line.name == what).unwrap()
 }
 
 /// The value of a line, rounded.
@@ -138,7 +138,10 @@ fn the_kv_cache_is_that_of_the_log_of_vllm() {
         assert_eq!(report.kv_tokens, start.blocks * start.block, "{}", report.text());
         let longest = line(&report, "longest requests at once");
         assert!((longest.value - start.concurrency).abs() < 0.005, "{}", report.text());
-        assert!(longest.how.ends_with(&format!("a size of {} tokens", start.size)), "{longest:?}");
+        assert!(
+            longest.formula.ends_with(&format!("a size of {} tokens", start.size)),
+            "{longest:?}"
+        );
     }
 }
 

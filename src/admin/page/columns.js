@@ -16,7 +16,7 @@ const share = (name, title, value, warns, hint) => ({
   },
 });
 
-// In this file a `replica` is an entry of `replicas` in /streams: one backend.
+// In this file `backend` is an entry of `backends` in /streams: one backend.
 
 const BREAKERS = {
   resting: ["warn", "resting", "It answered 503 (full or paused) a moment ago"],
@@ -25,26 +25,26 @@ const BREAKERS = {
 };
 
 /** The state of a backend: a CSS class, a label and a hint. */
-function stateOf(replica) {
-  switch (replica.state) {
+function stateOf(backend) {
+  switch (backend.state) {
     case "drained":
-      return ["drained", replica.in_flight > 0 ? "draining" : "drained"];
+      return ["drained", backend.in_flight > 0 ? "draining" : "drained"];
     case "zero_weight":
       return ["drained", "weight 0", "Its weight is 0: it gets no new requests"];
     case "ejected":
-      return replica.up
+      return backend.up
         ? ["warn", "panic", "It is ejected, and gets requests because too many backends are ejected (panic mode)"]
         : ["bad", "ejected", "It failed requests. The circuit breaker sends it no requests"];
     case "available":
-      if (replica.breaker !== "closed") return BREAKERS[replica.breaker] ?? ["warn", replica.breaker];
-      return replica.stalled > 0 ? ["warn", "stalls", `${replica.stalled} of its streams are stalled`] : ["good", "up"];
+      if (backend.breaker !== "closed") return BREAKERS[backend.breaker] ?? ["warn", backend.breaker];
+      return backend.stalled > 0 ? ["warn", "stalls", `${backend.stalled} of its streams are stalled`] : ["good", "up"];
     default:
-      return [replica.state === "down" ? "bad" : "drained", replica.state, replica.reason];
+      return [backend.state === "down" ? "bad" : "drained", backend.state, backend.reason];
   }
 }
 
 /** Whether a backend gets new requests. */
-export const acceptsRequests = (replica) => replica.up;
+export const acceptsRequests = (backend) => backend.up;
 
 const chip = (name, title, state, more = {}) => ({
   name, title, value: (item) => state(item)[1],
@@ -69,55 +69,55 @@ const long = (name, title, value, className = "name") => ({
 
 /** Columns of the backends. `drain` gets the backend of the button. */
 export const backendColumns = (drain) => [
-  long("name", "Backend", (replica) => replica.name, "name lead"),
-  chip("health", "State", (replica) => {
-    const [className, label, hint] = stateOf(replica);
-    return [className, label, hint ?? replica.url];
+  long("name", "Backend", (backend) => backend.name, "name lead"),
+  chip("health", "State", (backend) => {
+    const [className, label, hint] = stateOf(backend);
+    return [className, label, hint ?? backend.url];
   }),
-  share("kv", "KV cache", (replica) => replica.kv_usage, true, "KV usage"),
-  figure("waiting", "Queue", (replica) => replica.waiting, count, { hint: "Requests that wait in the engine" }),
-  figure("running", "Running", (replica) => replica.running, count, { hint: "Requests that run in the engine" }),
-  figure("in_flight", "In flight", (replica) => replica.in_flight, count, { hint: "Requests of this gateway at the backend" }),
-  share("share", "Share", (replica) => replica.share, false,
+  share("kv", "KV cache", (backend) => backend.kv_usage, true, "KV usage"),
+  figure("waiting", "Queue", (backend) => backend.waiting, count, { hint: "Requests that wait in the engine" }),
+  figure("running", "Running", (backend) => backend.running, count, { hint: "Requests that run in the engine" }),
+  figure("in_flight", "In flight", (backend) => backend.in_flight, count, { hint: "Requests of this gateway at the backend" }),
+  share("share", "Share", (backend) => backend.share, false,
     "Share of the requests that ended in the last minute or are in flight"),
-  figure("ttft", "TTFT", (replica) => replica.ttft_seconds, seconds, { hint: "Recent mean time to the first output" }),
+  figure("ttft", "TTFT", (backend) => backend.ttft_seconds, seconds, { hint: "Recent mean time to the first output" }),
   {
-    ...figure("age", "Scrape age", (replica) => replica.sample_age_seconds, seconds,
+    ...figure("age", "Scrape age", (backend) => backend.scrape_age_seconds, seconds,
       { hint: "Time since the last successful scrape" }),
-    show: (cell, replica) => {
-      cell.textContent = seconds(replica.sample_age_seconds);
-      cell.classList.toggle("late", replica.sample_age_seconds > 10 || replica.metrics_error !== null);
-      cell.title = replica.metrics_error ? `scrape failed: ${replica.metrics_error}` : "";
+    show: (cell, backend) => {
+      cell.textContent = seconds(backend.scrape_age_seconds);
+      cell.classList.toggle("late", backend.scrape_age_seconds > 10 || backend.scrape_error !== null);
+      cell.title = backend.scrape_error ? `scrape failed: ${backend.scrape_error}` : "";
     },
   },
   {
-    name: "drain", title: "Drain", className: "action", value: (replica) => (replica.drained ? 1 : 0),
+    name: "drain", title: "Drain", className: "action", value: (backend) => (backend.drained ? 1 : 0),
     make: (cell) => {
       const button = element("button");
       button.type = "button";
       button.tabIndex = -1;
-      button.addEventListener("click", () => drain(button.replica));
+      button.addEventListener("click", () => drain(button.backend));
       cell.append(button);
     },
-    show: (cell, replica) => {
+    show: (cell, backend) => {
       const button = cell.firstChild;
-      button.replica = replica;
-      button.textContent = replica.drained ? "Undrain" : "Drain";
-      button.disabled = replica.health === "leaving";
-      button.setAttribute("aria-label", `${button.textContent} ${replica.name}`);
+      button.backend = backend;
+      button.textContent = backend.drained ? "Undrain" : "Drain";
+      button.disabled = backend.health === "leaving";
+      button.setAttribute("aria-label", `${button.textContent} ${backend.name}`);
     },
   },
 ];
 
-const PHASES = { prefill: "info", decode: "good", stalled: "bad", held: "warn", ending: "drained" };
+const PHASES = { prefill: "info", decode: "good", stalled: "bad", write_stalled: "warn", closing: "drained" };
 
 export const streamColumns = [
   long("request_id", "Request", (stream) => stream.request_id, "name lead id"),
   chip("phase", "Phase", (stream) => [PHASES[stream.phase] ?? "drained", stream.phase]),
   figure("age", "Age", (stream) => stream.age_seconds, seconds, { hint: "Time since the request head" }),
   figure("tokens", "Tokens", (stream) => stream.tokens, count),
-  figure("silence", "Last output", (stream) => stream.silence_seconds, seconds, { hint: "Time since the last output" }),
-  long("replica", "Backend", (stream) => stream.replica),
+  figure("silence", "Last output", (stream) => stream.last_output_age_seconds, seconds, { hint: "Time since the last output" }),
+  long("backend", "Backend", (stream) => stream.backend),
   long("model", "Model", (stream) => stream.model),
   { ...long("tenant", "Tenant", (stream) => stream.tenant), optional: true },
 ];
@@ -129,13 +129,13 @@ export const endedColumns = (link) => [
   long("request_id", "Request", (request) => request.request_id, "name lead id"),
   chip("outcome", "Outcome", (request) => [OUTCOMES[request.outcome] ?? "bad", request.outcome]),
   // When sorted by this column, slow requests are first.
-  chip("slow", "Slow", (request) => [request.slow ? "warn" : "none", request.slow ?? "no"],
-    { value: (request) => request.slow, hint: "Slow cause" }),
+  chip("slow", "Slow", (request) => [request.slow_cause ? "warn" : "none", request.slow_cause ?? "no"],
+    { value: (request) => request.slow_cause, hint: "Slow cause" }),
   figure("ttft", "TTFT", (request) => request.ttft_seconds, seconds),
   figure("duration", "Duration", (request) => request.duration_seconds, seconds),
   figure("tokens", "Tokens", (request) => request.output_tokens, number),
   figure("age", "Ended", (request) => request.age_seconds, seconds, { first: "up", hint: "Time since the end of the request" }),
-  long("replica", "Backend", (request) => request.replica),
+  long("backend", "Backend", (request) => request.backend),
   long("model", "Model", (request) => request.model),
   { ...long("tenant", "Tenant", (request) => request.tenant), optional: true },
   {

@@ -88,7 +88,7 @@ const TILES = [
     title: "Failed", unit: "", format: percent, className: "failures", top: 1,
     value: ({ last_minute: minute }) => (minute.requests > 0 ? minute.failed / minute.requests : null),
     details: ({ last_minute: minute }) =>
-      `${count(minute.failed)} of ${count(minute.requests)} · ${count(minute.left)} disconnected`,
+      `${count(minute.failed)} of ${count(minute.requests)} · ${count(minute.client_disconnects)} disconnected`,
   },
 ];
 
@@ -174,7 +174,7 @@ function show(live) {
   storeSample(live);
   document.querySelector("main").hidden = false;
   if (live.draining) pill("warn", "shutting down");
-  else if (live.ready && live.panic) pill("warn", "ready, panic mode");
+  else if (live.ready && live.panic_mode) pill("warn", "ready, panic mode");
   else if (live.ready) pill("good", "ready");
   else pill("bad", unready(live));
   $("about").textContent = `${live.version} · ${live.policy} · up ${duration(live.uptime_seconds)}`;
@@ -188,23 +188,23 @@ function show(live) {
     draw(tile.plot, tile.series.values, tile.top);
   }
   verdicts.update(live.verdicts);
-  tables.backends.update(live.replicas);
+  tables.backends.update(live.backends);
   tables.streams.update(live.streams.oldest);
   tables.ended.update(live.ended);
   showNotes(live);
 }
 
 /** The pill of a gateway that accepts no requests. */
-const unready = ({ unready }) => (unready ? `not ready: ${unready}` : "not ready");
+const unready = ({ unready_reason: reason }) => (reason ? `not ready: ${reason}` : "not ready");
 
 function showNotes(live) {
-  const up = live.replicas.filter(acceptsRequests).length;
-  tables.backends.note = `${up} of ${live.replicas.length} accept requests`;
+  const up = live.backends.filter(acceptsRequests).length;
+  tables.backends.note = `${up} of ${live.backends.length} accept requests`;
   const phases = Object.entries(live.streams.phases).map(([name, streams]) => `${streams} ${name}`);
   const hidden = live.streams.count - live.streams.oldest.length;
   if (hidden > 0) phases.push(`the ${live.streams.oldest.length} oldest are listed`);
   tables.streams.note = phases.join(" · ");
-  const slow = live.ended.filter((request) => request.slow).length;
+  const slow = live.ended.filter((request) => request.slow_cause).length;
   tables.ended.note = `the last requests and the last slow requests · ${slow} slow`;
 }
 

@@ -108,7 +108,7 @@ struct HealthChecker {
     /// Whether to try the other known paths if `metrics_path` fails.
     should_discover_metrics_path: bool,
     /// Whether missing metrics have been logged since the last start of the backend.
-    has_checked_signals: bool,
+    has_checked_metrics: bool,
     /// Number of consecutive failed health checks.
     consecutive_failures: u32,
     /// When `/health` last passed. `None`: the next check requests `/health`.
@@ -145,7 +145,7 @@ impl HealthChecker {
             scrape_observer,
             metrics_path: dialect::PATHS[0],
             should_discover_metrics_path: true,
-            has_checked_signals: false,
+            has_checked_metrics: false,
             consecutive_failures: 0,
             last_healthy_at: None,
             models: ModelListRefresh::default(),
@@ -303,7 +303,7 @@ impl HealthChecker {
     fn reset_discovered_state(&mut self) {
         self.models.expire();
         self.should_discover_metrics_path = true;
-        self.has_checked_signals = false;
+        self.has_checked_metrics = false;
     }
 
     /// Scrapes the metrics, except during the backoff. Returns whether the backend answered.
@@ -382,7 +382,7 @@ impl HealthChecker {
             self.engine_progress = EngineProgress::default();
             self.reset_discovered_state();
         }
-        if !std::mem::replace(&mut self.has_checked_signals, true)
+        if !std::mem::replace(&mut self.has_checked_metrics, true)
             && let Some(losses) = EngineMetricSet::from_load(load).losses(load.server)
         {
             let dialect = load.server.map_or("unknown", dialect::EngineKind::as_str);

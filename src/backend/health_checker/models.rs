@@ -78,7 +78,7 @@ impl ModelListRefresh {
     }
 
     /// Logs a problem if it differs from the last logged one.
-    fn log_problem(&mut self, backend: &Backend, problem: ModelListProblem, left_out: usize) {
+    fn log_problem(&mut self, backend: &Backend, problem: ModelListProblem, excess_models: usize) {
         if std::mem::replace(&mut self.logged_problem, problem) == problem {
             return;
         }
@@ -92,7 +92,7 @@ impl ModelListRefresh {
         } else if problem != ModelListProblem::default() {
             tracing::warn!(
                 %backend,
-                left_out,
+                excess_models,
                 most = ModelList::MOST,
                 longest_id = ModelList::MAX_ID_BYTES,
                 "backend lists too many models or too long model ids: not serving the excess models"

@@ -106,7 +106,7 @@ impl LoadDriver {
                 Some(ended) = state.requests.join_next() => {
                     state.on_end(ended, has_permit);
                     if state.tally.failed_in_a_row() >= max_failures {
-                        ending = RunTermination::GaveUp;
+                        ending = RunTermination::OnlyFailures;
                         break;
                     }
                 }
@@ -189,7 +189,7 @@ impl DriverState {
 
     fn on_tick(&mut self, at: Instant, bar: &ProgressBar) {
         let now = clock::now();
-        self.tally.wakes.record(now.saturating_duration_since(at));
+        self.tally.timer_delay.record(now.saturating_duration_since(at));
         let counts = &self.tally.counts;
         let ended = counts.served + counts.failed;
         let elapsed = now.saturating_duration_since(self.begin).as_secs_f64();

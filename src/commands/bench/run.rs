@@ -66,7 +66,7 @@ async fn run_benchmark(bench: &BenchArgs, target: BackendAddress) -> ExitCode {
         return failed(&error);
     }
     let compared = before.map(|before| print_comparison(bench, &before, &report));
-    if !report.is_valid() || report.ending == RunTermination::GaveUp {
+    if !report.is_valid() || report.termination == RunTermination::OnlyFailures {
         return ExitCode::FAILURE;
     }
     compared.unwrap_or(ExitCode::SUCCESS)

@@ -111,7 +111,7 @@ impl BenchSetup {
                 bench.shown.ttft.as_secs_f64(),
                 bench.shown.tpot.as_secs_f64(),
             ),
-            max_lag: bench.shown.max_lag.as_secs_f64(),
+            lag_limit: bench.shown.max_lag.as_secs_f64(),
         };
         let synthesis = synthesis(salt);
         let (admin, places) = (admin.transpose()?, places as usize);

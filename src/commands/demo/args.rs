@@ -21,9 +21,9 @@ pub struct DemoArgs {
     #[arg(env = "TOKENWEIR_DEMO_ADMIN")]
     pub admin: SocketAddr,
     /// Number of simulated backends.
-    #[arg(long, value_name = "N", default_value_t = 3, env = "TOKENWEIR_DEMO_REPLICAS")]
+    #[arg(long, value_name = "N", default_value_t = 3, env = "TOKENWEIR_DEMO_BACKENDS")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub replicas: u16,
+    pub backends: u16,
     /// Requests per second.
     #[arg(long, value_name = "RATE", default_value_t = 4.0, env = "TOKENWEIR_DEMO_RATE")]
     #[arg(value_parser = rate)]

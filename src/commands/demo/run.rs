@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
     let settings = tokenweir_sim::SimulatorSettings {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-        replicas: demo.replicas,
+        backends: demo.backends,
         ..tokenweir_sim::SimulatorSettings::default()
     };
     let model = settings.models.first().cloned().unwrap_or_default();

@@ -84,7 +84,7 @@ fn render_evidence(evidence: &Evidence) -> String {
 fn undetermined_rules(diagnosis: &Diagnosis) -> Vec<(&str, Vec<String>)> {
     let backends = diagnosis.backends.iter().map(|watched| {
         let mut by_missing: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-        let rules = diagnosis.cannot_tell.iter().filter(|rule| rule.backend == watched.backend);
+        let rules = diagnosis.undetermined.iter().filter(|rule| rule.backend == watched.backend);
         for rule in rules {
             by_missing.entry(rule.missing.join(", ")).or_default().push(&rule.verdict);
         }
@@ -108,7 +108,7 @@ fn format_number(value: f64, unit: &str) -> String {
 fn render_summary(diagnosis: &Diagnosis) -> String {
     let count =
         |severity| diagnosis.verdicts.iter().filter(|verdict| verdict.severity == severity).count();
-    let unknown = diagnosis.backends.iter().filter(|backend| !backend.is_judged).count();
+    let unknown = diagnosis.backends.iter().filter(|backend| !backend.is_determined).count();
     format!(
         "{} backend(s): {} critical, {} warning; {unknown} not judged",
         diagnosis.backends.len(),
@@ -144,7 +144,7 @@ mod tests {
             missing: vec!["gateway".into()],
         };
         let cannot_tell = vec![undetermined("stalls"), undetermined("abort_spike")];
-        let diagnosis = Diagnosis { cannot_tell, ..diagnosis(vec![found], true) };
+        let diagnosis = Diagnosis { undetermined: cannot_tell, ..diagnosis(vec![found], true) };
         let text = text(&diagnosis, 40);
         let text = anstream::adapter::strip_str(&text).to_string();
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");

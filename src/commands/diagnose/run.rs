@@ -130,13 +130,13 @@ fn sample_from_page(page: GatherResult) -> DiagnosisSample {
 /// healthy nor unhealthy.
 fn exit_code(diagnosis: &Diagnosis, fail_on: DiagnoseFailOn) -> u8 {
     let is_known = |name: &str| {
-        diagnosis.backends.iter().any(|backend| backend.backend == name && backend.is_judged)
+        diagnosis.backends.iter().any(|backend| backend.backend == name && backend.is_determined)
     };
     let verdicts = diagnosis.verdicts.iter().filter(|verdict| is_known(&verdict.backend));
     match verdicts.map(|verdict| verdict.severity).max() {
         Some(VerdictSeverity::Critical) => 2,
         Some(VerdictSeverity::Warning) if fail_on == DiagnoseFailOn::Warning => 1,
-        _ if diagnosis.backends.iter().all(|backend| backend.is_judged) => 0,
+        _ if diagnosis.backends.iter().all(|backend| backend.is_determined) => 0,
         _ => EXIT_UNKNOWN,
     }
 }
@@ -162,8 +162,8 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::commands) fn diagnosis(verdicts: Vec<Verdict>, is_judged: bool) -> Diagnosis {
-        let backends = vec![DiagnosedBackend { backend: "gpu-0".into(), is_judged }];
+    pub(in crate::commands) fn diagnosis(verdicts: Vec<Verdict>, is_determined: bool) -> Diagnosis {
+        let backends = vec![DiagnosedBackend { backend: "gpu-0".into(), is_determined }];
         Diagnosis { verdicts, backends, ..Diagnosis::default() }
     }
 
@@ -171,7 +171,7 @@ pub(super) mod tests {
     fn the_exit_code_is_that_of_the_worst_verdict_that_counts() {
         let (warning, critical) =
             (verdict(VerdictSeverity::Warning), verdict(VerdictSeverity::Critical));
-        for (verdicts, is_judged, limit, expected) in [
+        for (verdicts, is_determined, limit, expected) in [
             (vec![], true, DiagnoseFailOn::Warning, 0),
             (vec![], false, DiagnoseFailOn::Warning, EXIT_UNKNOWN),
             (vec![warning.clone()], true, DiagnoseFailOn::Warning, 1),
@@ -179,7 +179,7 @@ pub(super) mod tests {
             (vec![critical, warning.clone()], true, DiagnoseFailOn::Critical, 2),
             (vec![warning], false, DiagnoseFailOn::Warning, EXIT_UNKNOWN),
         ] {
-            assert_eq!(exit_code(&diagnosis(verdicts, is_judged), limit), expected);
+            assert_eq!(exit_code(&diagnosis(verdicts, is_determined), limit), expected);
         }
         assert_eq!(exit_code(&Diagnosis::default(), DiagnoseFailOn::Warning), 0, "an empty fleet");
     }

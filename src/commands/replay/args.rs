@@ -28,8 +28,8 @@ pub struct ReplayArgs {
     pub policy: Vec<RouterKind>,
     /// Group of equal backends; can be given several times. Example: 4:prefill=40000,kv=600000.
     #[arg(long, value_name = "COUNT[:KEY=VALUE,...]", default_value = "8")]
-    #[arg(env = "TOKENWEIR_REPLAY_REPLICAS", value_delimiter = ';')]
-    pub replicas: Vec<EngineGroup>,
+    #[arg(env = "TOKENWEIR_REPLAY_BACKENDS", value_delimiter = ';')]
+    pub backends: Vec<EngineGroup>,
     /// Speed of the trace relative to its recording.
     #[arg(long, value_name = "X", default_value_t = 1.0, env = "TOKENWEIR_REPLAY_SPEED")]
     #[arg(value_parser = positive)]
@@ -90,7 +90,7 @@ pub struct RealTimeArgs {
     #[arg(long = "real", value_name = "URL", env = "TOKENWEIR_REPLAY_REAL")]
     #[arg(value_parser = BackendAddress::parse)]
     #[arg(conflicts_with_all = [
-        "policy", "replicas", "target_goodput", "seeds", "scrape", "gateways", "config",
+        "policy", "backends", "target_goodput", "seeds", "scrape", "gateways", "config",
     ])]
     pub target: Option<BackendAddress>,
     /// Model of the requests. [default: the first that the server lists]
@@ -122,7 +122,7 @@ true and with estimated cache contents), lmetric, and backlog_and_share.
 
 With --tournament, --seeds is the seed from which the setups are drawn.
 
-Keys of --replicas: prefill (tokens/s), kv (tokens), seqs, batch (tokens), step (ms) and block
+Keys of --backends: prefill (tokens/s), kv (tokens), seqs, batch (tokens), step (ms) and block
 (tokens). The defaults describe a model of 8 billion parameters on a GPU of 80 GB: 30,000 tokens/s,
 430,000 tokens, 256 sequences, 2,048 tokens per step, 10 ms for an empty step.
 
@@ -151,6 +151,6 @@ impl ReplayArgs {
     /// The simulation parameters of each backend, in order.
     pub fn specs(&self) -> Vec<engine_groups::EngineSpec> {
         let group_specs = |group: &EngineGroup| vec![group.spec; group.count];
-        self.replicas.iter().flat_map(group_specs).collect()
+        self.backends.iter().flat_map(group_specs).collect()
     }
 }

@@ -20,7 +20,7 @@ use tokenweir_lab::trace::TraceRequest;
 struct ReplayReport<'a> {
     trace: String,
     requests: usize,
-    replicas: usize,
+    backends: usize,
     speed: f64,
     seeds: u64,
     objectives: LatencyObjectives,
@@ -62,7 +62,7 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         &ReplayReport {
             trace: replay.trace_name(),
             requests: jobs.len(),
-            replicas: experiment.setup.specs.len(),
+            backends: experiment.setup.specs.len(),
             speed: experiment.setup.speed,
             seeds: replay.seeds,
             objectives: experiment.objectives,
@@ -99,7 +99,7 @@ fn print_report(report: &ReplayReport<'_>, as_json: bool) -> ExitCode {
     let LatencyObjectives { ttft, tpot, .. } = report.objectives;
     println!(
         "{} requests over {} backends, {:.2} times as fast as recorded, {} seeds",
-        report.requests, report.replicas, report.speed, report.seeds
+        report.requests, report.backends, report.speed, report.seeds
     );
     println!("goodput: share with TTFT ≤ {ttft} s and TPOT ≤ {} ms", tpot * 1e3);
     println!();

@@ -149,7 +149,7 @@ fn resolve_speed(tune: &TuneArgs, bench: Option<&BenchReport>) -> EngineSpeed {
         sources: Vec::new(),
     };
     let Some(bench) = bench else { return speed };
-    let complaints = bench.generator.complaints.iter();
+    let complaints = bench.generator.problems.iter();
     let warning = |complaint: &String| format!("warning of the bench report: {complaint}");
     speed.sources.extend(complaints.map(warning));
     let step = bench.latencies.tpot.p50;

@@ -95,10 +95,10 @@ impl ConnectionLimiter {
     pub fn snapshot(&self) -> ConnectionStatusSnapshot {
         ConnectionStatusSnapshot {
             open: self.open_connections.load(Ordering::Relaxed),
-            most: (self.max_connections < usize::MAX).then_some(self.max_connections),
+            limit: (self.max_connections < usize::MAX).then_some(self.max_connections),
             full: self.limit_rejections.load(Ordering::Relaxed),
             client_full: self.client_limit_rejections.load(Ordering::Relaxed),
-            handshakes: self.failed_handshakes.load(Ordering::Relaxed),
+            failed_handshakes: self.failed_handshakes.load(Ordering::Relaxed),
             accept_errors: self.accept_errors.load(Ordering::Relaxed),
         }
     }
@@ -258,7 +258,7 @@ mod tests {
         drop(first);
         assert!(limiter.try_acquire(c).is_ok());
         let vitals = limiter.snapshot();
-        assert_eq!((vitals.open, vitals.most, vitals.full), (1, Some(2), 1));
+        assert_eq!((vitals.open, vitals.limit, vitals.full), (1, Some(2), 1));
     }
 
     #[test]

@@ -15,9 +15,9 @@ fn log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<Vec<Stri
     (AccessLog::new(is_json, write).with_rate_limit(per_second, epoch), lines)
 }
 
-fn left_out(line: &str) -> u64 {
+fn omitted_lines(line: &str) -> u64 {
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
-    line.get("left_out").map_or(0, |count| count.as_u64().unwrap())
+    line.get("omitted_lines").map_or(0, |count| count.as_u64().unwrap())
 }
 
 #[test]
@@ -34,10 +34,10 @@ fn routine_requests_are_rate_limited_and_omissions_are_counted() {
     let lines = lines.lock().unwrap();
     // A burst of 10, 9 more in the second that follows, and the last one.
     assert_eq!(lines.len(), 10 + 9 + 1);
-    assert_eq!(lines.iter().map(|line| left_out(line)).sum::<u64>(), 1_001 - 20);
-    assert!(!lines[0].contains("left_out"), "{}", lines[0]);
+    assert_eq!(lines.iter().map(|line| omitted_lines(line)).sum::<u64>(), 1_001 - 20);
+    assert!(!lines[0].contains("omitted_lines"), "{}", lines[0]);
     let counts = log.counter().counts(3);
-    assert_eq!(counts, AccessLogCounts { written: 17, left_out: 981, dropped: 3 });
+    assert_eq!(counts, AccessLogCounts { written: 17, rate_limited: 981, dropped: 3 });
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn non_routine_requests_are_always_written() {
         log.finished(&[&record]);
         let lines = lines.lock().unwrap();
         assert_eq!(lines.len(), 1, "{number}");
-        assert!(lines[0].contains(" left_out=1 "), "{}", lines[0]);
+        assert!(lines[0].contains(" omitted_lines=1 "), "{}", lines[0]);
     }
 }
 

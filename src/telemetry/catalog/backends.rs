@@ -105,7 +105,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "1 while so many backends are ejected that ejections are ignored (circuit_breaker.panic_threshold), for all models or for some.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| emit(&[], f64::from(u8::from(vitals.panic)))),
+        read: MetricSource::Status(|vitals, emit| {
+            emit(&[], f64::from(u8::from(vitals.panic_mode)))
+        }),
     },
     MetricDescriptor {
         name: "tokenweir_backend_requests_in_flight",
@@ -176,7 +178,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| backend.sample_age_seconds);
+            emit_by_backend(vitals, emit, |backend| backend.scrape_age_seconds);
         }),
     },
     MetricDescriptor {
@@ -185,12 +187,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Gauge,
         labels: &[
             MetricLabel::BACKEND,
-            MetricLabel::fixed("signal", || ENGINE_METRICS.map(|metric| metric.name).to_vec()),
+            MetricLabel::fixed("metric", || ENGINE_METRICS.map(|metric| metric.name).to_vec()),
         ],
         read: MetricSource::Status(|vitals, emit| {
             for backend in registered_backends(vitals) {
-                let signals = &backend.signals;
-                for (names, value) in [(&signals.offered, 1.0), (&signals.missing, 0.0)] {
+                let signals = &backend.metrics;
+                for (names, value) in [(&signals.available, 1.0), (&signals.missing, 0.0)] {
                     for name in names {
                         emit(&[&backend.backend, name], value);
                     }

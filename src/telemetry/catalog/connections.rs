@@ -21,7 +21,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|vitals, emit| {
-            emit(&[], vitals.connections.most.map_or(f64::NAN, |limit| limit as f64));
+            emit(&[], vitals.connections.limit.map_or(f64::NAN, |limit| limit as f64));
         }),
     },
     MetricDescriptor {

@@ -103,7 +103,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Requests, by the exact way in which they ended and by the side that closed first.",
         kind: MetricKind::Counter,
         labels: &[
-            MetricLabel::fixed("ending", || TERMINATION_REASONS.to_vec()),
+            MetricLabel::fixed("termination", || TERMINATION_REASONS.to_vec()),
             MetricLabel::fixed("closed_by", || {
                 TerminationInitiator::ALL.map(TerminationInitiator::as_str).to_vec()
             }),

@@ -11,14 +11,14 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_failovers_total",
         help: "Requests that failed on one backend and were retried on another, by whether the retry succeeded.",
         kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || vec!["saved", "failed"])],
+        labels: &[MetricLabel::fixed("result", || vec!["succeeded", "failed"])],
         read: MetricSource::Record(|record, emit| {
             if has_failed_over(record) {
                 let is_saved = !matches!(
                     record.outcome,
                     Outcome::UpstreamError | Outcome::Rejected | Outcome::Timeout
                 );
-                emit(&[if is_saved { "saved" } else { "failed" }], 1.0);
+                emit(&[if is_saved { "succeeded" } else { "failed" }], 1.0);
             }
         }),
     },

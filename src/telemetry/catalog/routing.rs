@@ -70,7 +70,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| Some(backend.learned.certainty));
+            emit_by_backend(vitals, emit, |backend| Some(backend.learned.freshness));
         }),
     },
     MetricDescriptor {

@@ -24,8 +24,8 @@ fn last_minute_covers_only_requests_that_ended_in_it() {
     recent.finished(&[&RequestRecord { outcome: Outcome::Truncated, ..ended(at(58)) }]);
     recent.finished(&[&RequestRecord { outcome: Outcome::Cancelled, ..ended(at(59)) }]);
     let minute = recent.last_minute(at(59));
-    assert_eq!((minute.requests, minute.failed, minute.left), (3, 1, 1));
-    assert_eq!((minute.output_tokens, minute.by_replica["vllm-0"]), (48, 3));
+    assert_eq!((minute.requests, minute.failed, minute.client_disconnects), (3, 1, 1));
+    assert_eq!((minute.output_tokens, minute.requests_by_backend["vllm-0"]), (48, 3));
     assert!((minute.seconds - 59.0).abs() < 1e-9, "{}", minute.seconds);
     assert_eq!((minute.ttft.unwrap().count, minute.e2e.unwrap().count), (3, 1));
     assert_eq!(

@@ -24,7 +24,7 @@ async fn engines(models: &[&str]) -> Vec<SocketAddr> {
     for model in models {
         let settings = tokenweir_sim::SimulatorSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            replicas: 1,
+            backends: 1,
             models: vec![(*model).to_owned()],
             max_num_seqs: 4,
             blocks: 64,

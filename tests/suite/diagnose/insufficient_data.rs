@@ -19,7 +19,7 @@ fn after(samples: u32, page: Option<&EngineLoad>) -> Diagnosis {
 }
 
 fn missing(diagnosis: &Diagnosis) -> BTreeMap<&str, Vec<&str>> {
-    let undetermined = diagnosis.cannot_tell.iter();
+    let undetermined = diagnosis.undetermined.iter();
     undetermined.map(|it| (&*it.verdict, it.missing.iter().map(|it| &**it).collect())).collect()
 }
 
@@ -28,7 +28,7 @@ fn an_old_version_with_half_of_the_metrics_is_diagnosed_as_far_as_possible() {
     let queue = "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n";
     let page = EngineLoad::read(queue.as_bytes());
     let diagnosis = after(13, Some(&page));
-    assert!(diagnosis.verdicts.is_empty() && diagnosis.backends[0].is_judged, "{diagnosis:#?}");
+    assert!(diagnosis.verdicts.is_empty() && diagnosis.backends[0].is_determined, "{diagnosis:#?}");
     let missing = missing(&diagnosis);
     assert_eq!(missing["kv_thrashing"], ["kv_usage", "preemptions"]);
     assert_eq!(missing["memory_leak"], ["kv_usage"]);
@@ -41,15 +41,15 @@ fn a_page_of_another_server_gives_no_diagnosis_and_is_named() {
     let diagnosis = after(13, None);
     assert_eq!(diagnosis.verdicts.len(), 1);
     assert_eq!(diagnosis.verdicts[0].verdict, "blind");
-    assert!(!diagnosis.backends[0].is_judged);
-    assert_eq!(diagnosis.cannot_tell.len(), RULES.len() - 1);
+    assert!(!diagnosis.backends[0].is_determined);
+    assert_eq!(diagnosis.undetermined.len(), RULES.len() - 1);
 }
 
 #[test]
 fn less_than_45_seconds_of_samples_are_insufficient() {
     let page = EngineLoad { waiting: Some(0.0), running: Some(0.0), ..EngineLoad::default() };
     let (short, enough) = (after(8, Some(&page)), after(9, Some(&page)));
-    assert!(!short.backends[0].is_judged && enough.backends[0].is_judged);
+    assert!(!short.backends[0].is_determined && enough.backends[0].is_determined);
     assert_eq!(EVERY * 9, Duration::from_secs(45));
     assert!(missing(&short).values().all(|it| it[..] == ["45 seconds of samples"]));
 }
@@ -65,6 +65,6 @@ fn a_removed_backend_starts_without_samples() {
     };
     (0..12).for_each(|number| drop(take_sample(number, "gpu-0")));
     let other = take_sample(12, "gpu-1");
-    assert_eq!((other.backends.len(), other.backends[0].is_judged), (1, false));
-    assert!(!take_sample(13, "gpu-0").backends[0].is_judged);
+    assert_eq!((other.backends.len(), other.backends[0].is_determined), (1, false));
+    assert!(!take_sample(13, "gpu-0").backends[0].is_determined);
 }

@@ -42,7 +42,7 @@ fn verdict(severity: VerdictSeverity) -> Verdict {
 
 fn board(backend: &str, verdicts: Vec<Verdict>) -> Arc<LatestDiagnosis> {
     let board = Arc::<LatestDiagnosis>::default();
-    let backends = vec![DiagnosedBackend { backend: backend.to_owned(), is_judged: true }];
+    let backends = vec![DiagnosedBackend { backend: backend.to_owned(), is_determined: true }];
     board.put(Diagnosis { verdicts, backends, ..Diagnosis::default() });
     board
 }
@@ -51,7 +51,7 @@ fn board(backend: &str, verdicts: Vec<Verdict>) -> Arc<LatestDiagnosis> {
 async fn a_backend_with_too_few_samples_or_without_engine_metrics_has_no_diagnosis() {
     let listen = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let sim =
-        Simulator::bind(&SimulatorSettings { listen, replicas: 1, ..SimulatorSettings::default() })
+        Simulator::bind(&SimulatorSettings { listen, backends: 1, ..SimulatorSettings::default() })
             .await
             .unwrap();
     let simulated = sim.addrs()[0];
@@ -68,10 +68,10 @@ async fn a_backend_with_too_few_samples_or_without_engine_metrics_has_no_diagnos
     ] {
         let (report, code) = report(format!("--backend http://{addr} --duration 0s")).await;
         assert_eq!(code, 3, "{report:#}");
-        let undetermined = report["cannot_tell"].as_array().unwrap();
+        let undetermined = report["undetermined"].as_array().unwrap();
         assert_eq!(undetermined.len(), tokenweir_diagnose::RULES.len());
         assert!(undetermined.iter().all(|it| it["missing"][0] == missing), "{report:#}");
-        assert_eq!(report["backends"][0]["is_judged"], false);
+        assert_eq!(report["backends"][0]["is_determined"], false);
     }
 }
 

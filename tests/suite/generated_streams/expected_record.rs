@@ -105,7 +105,7 @@ impl RecordFields {
         let stream = &case.stream;
         let is_here = |at: &&usize| **at <= case.arrived;
         self.comments = stream.comments.iter().filter(is_here).count() as u64;
-        self.usage_event = case.is_usage_injected.then_some("missed");
+        self.usage_event = case.is_usage_injected.then_some("missing");
         let mut estimated = 0;
         let arrived_events =
             stream.events.iter().take_while(|event| event.complete_at <= case.arrived);
@@ -141,10 +141,10 @@ impl RecordFields {
             self.marks[3] |= is_last;
             self.is_malformed |= is_malformed;
             match self.usage_event {
-                Some("missed") if *is_usage_event => self.usage_event = Some("stripped"),
+                Some("missing") if *is_usage_event => self.usage_event = Some("stripped"),
                 // Usage in another event: the server always sends it with each event.
-                Some("missed") if usage.is_some() => {
-                    self.usage_event = Some("forced");
+                Some("missing") if usage.is_some() => {
+                    self.usage_event = Some("always_sent");
                 }
                 _ => {}
             }
@@ -182,7 +182,7 @@ impl RecordFields {
             Close::Whole if !is_whole => ("truncated", "truncated_clean"),
             Close::Left if !is_whole => ("cancelled", "client_cancelled"),
             _ if self.finish_reasons.contains(&Some("abort")) => ("aborted", "upstream_abort"),
-            Close::Left => ("ok", "ok_client_left_after_end"),
+            Close::Left => ("ok", "ok_client_disconnected_after_end"),
             Close::Whole => ("ok", "ok"),
         };
     }

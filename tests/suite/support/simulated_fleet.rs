@@ -27,7 +27,7 @@ impl Fleet {
     pub(crate) async fn start_with(count: u16, setup: Setup) -> Self {
         let settings = SimulatorSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            replicas: count,
+            backends: count,
             ..SimulatorSettings::default()
         };
         let sim = Simulator::bind(&settings).await.unwrap();

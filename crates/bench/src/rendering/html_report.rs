@@ -33,7 +33,7 @@ pub(super) fn render_html(report: &BenchReport) -> String {
 }
 
 fn write_page(report: &BenchReport, run: &RunDescription, to: &mut String) -> std::fmt::Result {
-    for complaint in &report.generator.complaints {
+    for complaint in &report.generator.problems {
         write!(to, "<p class=\"bad\"><b>Not valid:</b> {}</p>", escape_html(complaint))?;
     }
     if let Some(ending) = text_report::ending(report) {
@@ -67,7 +67,7 @@ fn write_page(report: &BenchReport, run: &RunDescription, to: &mut String) -> st
          tokenweir {}.</p></html>",
         millis(report.generator.lag.p50),
         millis(report.generator.lag.p99),
-        millis(report.generator.wakes.p99),
+        millis(report.generator.timer_delay.p99),
         run.seed,
         run.salt,
         escape_html(&report.tokenweir)
@@ -133,7 +133,7 @@ fn render_plots(report: &BenchReport) -> [String; 5] {
     let every = samples.len().div_ceil(MAX_PLOT_POINTS).max(1);
     let dots = samples.iter().step_by(every);
     let dots = dots.filter_map(|sample| Some((sample.at, sample.ttft? * 1e3))).collect();
-    let course = &report.course;
+    let course = &report.timeline;
     let over_time = |of: fn(&TimelineSlot) -> f64| -> Vec<(f64, f64)> {
         let slots = course.slots.iter().zip(0_u32..);
         slots.map(|(slot, at)| (f64::from(at) * course.width, of(slot) / course.width)).collect()

@@ -20,12 +20,12 @@ pub(super) fn latencies(report: &BenchReport) -> [(&'static str, &'static str, L
 
 /// A note about a run that did not complete.
 pub(super) fn ending(report: &BenchReport) -> Option<String> {
-    match report.ending {
+    match report.termination {
         RunTermination::Complete => None,
         RunTermination::Interrupted => {
             Some("INTERRUPTED: the results cover the run until then".to_owned())
         }
-        RunTermination::GaveUp => Some(format!(
+        RunTermination::OnlyFailures => Some(format!(
             "GAVE UP after {:.1} s: all recent requests failed ({})",
             report.seconds,
             failures(report)
@@ -55,8 +55,8 @@ pub(super) fn counts(report: &BenchReport) -> String {
         none if none.is_empty() => none,
         some => format!(" ({some})"),
     };
-    let left = if counts.left > 0 {
-        format!(", {} of them left by the client", counts.left)
+    let left = if counts.client_disconnects > 0 {
+        format!(", {} of them left by the client", counts.client_disconnects)
     } else {
         String::new()
     };
@@ -107,7 +107,7 @@ pub(super) fn text(report: &BenchReport) -> String {
 
 fn write_report(report: &BenchReport, to: &mut String) -> std::fmt::Result {
     let RunDescription { target, model, api, scenario, .. } = &report.run;
-    for complaint in &report.generator.complaints {
+    for complaint in &report.generator.problems {
         writeln!(to, "NOT VALID: {complaint}")?;
     }
     if let Some(ending) = ending(report) {
@@ -145,7 +145,7 @@ fn write_report(report: &BenchReport, to: &mut String) -> std::fmt::Result {
         "\ngenerator   sent {} ms late at p50, {} at p99; woke {} late at p99",
         millis(generator.lag.p50),
         millis(generator.lag.p99),
-        millis(generator.wakes.p99)
+        millis(generator.timer_delay.p99)
     )?;
     if let Some(comparison) = &report.gateway {
         write_gateway(comparison, to)?;

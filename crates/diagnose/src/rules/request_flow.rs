@@ -46,7 +46,7 @@ pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Warning,
     meaning: "Many more clients than usual disconnect before their response is complete.",
     remedy: "Compare the clients' timeout with the duration of responses, and identify the \
-             clients: the access log has each request with ending client_cancelled.",
+             clients: the access log has each request with termination client_cancelled.",
     disproof: "A deployment of the clients closes connections at the same time.",
     explained_by: &[
         "kv_thrashing",

@@ -33,7 +33,7 @@ pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
         ));
         let change =
             format!("correct `served_as` in `models`, or vllm serve --served-model-name {wanted}");
-        remark.because("The gateway answers every request for it with 404.").change(change)
+        remark.because("The gateway answers every request for it with 404.").remedy(change)
     };
     facts.config.models.iter().filter(leads_nowhere).map(remark).collect()
 }
@@ -50,13 +50,13 @@ pub(super) fn open_ports(facts: &DoctorFacts) -> Vec<Remark> {
         let remark = Remark::warning(format!("clients are served on {listen} without keys"));
         let why = "Any client that reaches this address can use the backends.";
         let change = "access.keys_file; `tokenweir keygen` creates keys";
-        remarks.push(remark.because(why).change(change));
+        remarks.push(remark.because(why).remedy(change));
     }
     if !admin.ip().is_loopback() && !facts.config.has_admin_token {
         let remark = Remark::warning(format!("the admin port {admin} requires no token"));
         let why = "Any client that reaches it can read the configuration, the names of tenants and \
                    the addresses of the backends, and can reload the configuration.";
-        remarks.push(remark.because(why).change("access.admin_token, or listen on 127.0.0.1"));
+        remarks.push(remark.because(why).remedy("access.admin_token, or listen on 127.0.0.1"));
     }
     let is_local = |host: &str| {
         let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
@@ -70,7 +70,7 @@ pub(super) fn open_ports(facts: &DoctorFacts) -> Vec<Remark> {
         let backends = without_tls.join(", ");
         let remark = Remark::note(format!("keys are sent without TLS to {backends}"));
         let why = "Anyone who can read the network traffic can read the keys.";
-        remarks.push(remark.because(why).change("use https:// URLs, see docs/guides/tls.md"));
+        remarks.push(remark.because(why).remedy("use https:// URLs, see docs/guides/tls.md"));
     }
     remarks
 }

@@ -24,7 +24,7 @@ pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let seen = format!("its clock is at least {} s {direction} this machine's", by.as_secs());
     let why = "Spans of the engine are displaced from those of the gateway in a trace, and times \
                of log lines do not match.";
-    vec![Remark::warning(seen).because(why).change("run an NTP client, such as chrony, on both")]
+    vec![Remark::warning(seen).because(why).remedy("run an NTP client, such as chrony, on both")]
 }
 
 /// The minimum error of the server's clock, if the local clock is right.
@@ -49,7 +49,7 @@ pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rem
             );
             let longer = (gateway_timeout + KEEP_ALIVE_MARGIN).as_secs() + 1;
             let change = format!("observe longer: --idle {longer}s");
-            return vec![Remark::note(seen).because(why).change(change)];
+            return vec![Remark::note(seen).because(why).remedy(change)];
         }
         None | Some(IdleConnection::Open(_)) => return Vec::new(),
         Some(IdleConnection::Closed(after)) => after,
@@ -67,7 +67,7 @@ pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rem
             format_seconds(gateway_timeout)
         );
         let change = format!("{raise_timeout}, or a shorter timeouts.idle_connection");
-        return vec![Remark::warning(seen).because(why).change(change)];
+        return vec![Remark::warning(seen).because(why).remedy(change)];
     }
     let why = format!(
         "The gateway closes it after {} (timeouts.idle_connection), in time; after a pause, \
@@ -75,7 +75,7 @@ pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rem
         format_seconds(gateway_timeout)
     );
     let change = format!("{raise_timeout}, and timeouts.idle_connection: 1m");
-    vec![Remark::note(seen).because(why).change(change)]
+    vec![Remark::note(seen).because(why).remedy(change)]
 }
 
 /// Seconds with one decimal digit.
@@ -83,8 +83,8 @@ fn format_seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-pub(super) fn in_between(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
-    let Some(header) = backend.in_between().filter(|_| backend.is_vllm()) else {
+pub(super) fn intermediary(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+    let Some(header) = backend.intermediary_header().filter(|_| backend.is_vllm()) else {
         return Vec::new();
     };
     let remark = Remark::note(format!("a proxy is between here and vLLM ({header})"));
@@ -94,7 +94,7 @@ pub(super) fn in_between(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark>
     } else {
         "give the URL of vLLM itself, or check streams with --probe"
     };
-    vec![remark.because(why).change(change)]
+    vec![remark.because(why).remedy(change)]
 }
 
 pub(super) fn stream(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -115,7 +115,7 @@ pub(super) fn stream(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
         let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
         let remark = Remark::error(format!("its stream is compressed ({encoding}), unrequested"));
         let why = "The gateway cannot read its tokens, and compression delays them.";
-        remarks.push(remark.because(why).change("disable compression for text/event-stream"));
+        remarks.push(remark.because(why).remedy("disable compression for text/event-stream"));
     } else if !observed.is_stream {
         let media_type = media_type(&probe.headers).to_owned();
         let remark = Remark::error(format!("it answered a streaming request with `{media_type}`"));
@@ -129,12 +129,12 @@ pub(super) fn stream(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
         let seen = format!("its stream had {events} events with tokens in {after:?}, and no end");
         let why = "An engine that is stuck still answers /health with 200.";
         let change = "check the log of vLLM; raise --timeout";
-        remarks.push(Remark::error(seen).because(why).change(change));
+        remarks.push(Remark::error(seen).because(why).remedy(change));
     } else if !observed.is_complete {
         let remark = Remark::error("its stream broke off before its end");
         let why = "Clients get incomplete responses. The engine may have died, or a proxy may have \
                    a time limit.";
-        remarks.push(remark.because(why).change("check the log of vLLM"));
+        remarks.push(remark.because(why).remedy("check the log of vLLM"));
     }
     remarks.extend(bunched_tokens(probe));
     remarks
@@ -167,5 +167,5 @@ fn bunched_tokens(probe: &StreamProbe) -> Option<Remark> {
     let why = "A proxy or the server buffers tokens: clients get none until the buffer is sent, \
                and all measured latencies are wrong.";
     let change = "in nginx, `proxy_buffering off;`; elsewhere, do not buffer text/event-stream";
-    Some(Remark::warning(seen).because(why).change(change))
+    Some(Remark::warning(seen).because(why).remedy(change))
 }

@@ -15,7 +15,7 @@ pub(super) fn sleep(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let remark = Remark::warning("its engine sleeps: its weights are not on the GPU");
     let why = "The gateway sends no requests to it until it is awake.";
     let wake = format!("curl -X POST {}/wake_up", backend.url);
-    vec![remark.because(why).change(wake)]
+    vec![remark.because(why).remedy(wake)]
 }
 
 pub(super) fn prefix_caching(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
@@ -28,7 +28,7 @@ pub(super) fn prefix_caching(backend: &BackendFacts, facts: &DoctorFacts) -> Vec
     let remark = Remark::new(severity, "prefix caching is off");
     let why = "Every prompt is computed completely, even if it shares a prefix with an earlier \
                one. Routing by prefix then has no effect.";
-    vec![remark.because(why).change("vllm serve --enable-prefix-caching")]
+    vec![remark.because(why).remedy("vllm serve --enable-prefix-caching")]
 }
 
 /// vLLM does not report the limit of its queue, only the number of requests that it rejected.
@@ -45,7 +45,7 @@ pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Re
         None => "The gateway does not hold requests back either (admission).".to_owned(),
     };
     let why = format!("By default vLLM queues without a limit and never answers 503. {gateway}");
-    vec![Remark::note(seen).because(why).change("vllm serve --max-num-queued-reqs 64")]
+    vec![Remark::note(seen).because(why).remedy("vllm serve --max-num-queued-reqs 64")]
 }
 
 impl BackendFacts {

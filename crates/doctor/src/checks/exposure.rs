@@ -14,12 +14,12 @@ pub(super) fn exposed(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
         let remark = Remark::note("which of its paths are open cannot be seen");
         let why = "It answers OPTIONS for every path in the same way, so a proxy is in front of \
                    it.";
-        return vec![remark.because(why).change("give the URL of vLLM itself")];
+        return vec![remark.because(why).remedy("give the URL of vLLM itself")];
     }
     let group = |group: &EndpointGroup| {
         let open = backend.open_paths(group.paths)?;
         let remark = Remark::new(group.severity, format!("{} is open: {open}", group.what));
-        Some(remark.because(group.danger).change(group.close))
+        Some(remark.because(group.danger).remedy(group.close))
     };
     ENDPOINT_GROUPS.iter().filter_map(group).chain(kv_event_sources(backend)).collect()
 }
@@ -36,10 +36,10 @@ fn kv_event_sources(backend: &BackendFacts) -> Option<Remark> {
     let why = "The events contain the tokens of all prompts and responses, and neither \
                /kv_event_sources nor the sockets require a key.";
     let change = "let only the consumers of the events reach these sockets and the port of vLLM";
-    Some(remark.because(why).change(change))
+    Some(remark.because(why).remedy(change))
 }
 
-pub(super) fn unguarded(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn unauthenticated(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let Some(open) =
         backend.open_paths(&UNAUTHENTICATED_PATHS).filter(|_| backend.is_key_required())
     else {
@@ -48,7 +48,7 @@ pub(super) fn unguarded(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> 
     let remark = Remark::warning(format!("it requires a key, but not for these paths: {open}"));
     let why = "vLLM protects only paths below /v1, /v2, /inference and /cohere; /invocations \
                generates like /v1/chat/completions.";
-    vec![remark.because(why).change("let only the gateway reach the port of vLLM")]
+    vec![remark.because(why).remedy("let only the gateway reach the port of vLLM")]
 }
 
 impl BackendFacts {

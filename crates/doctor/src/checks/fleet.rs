@@ -14,7 +14,7 @@ pub(super) fn fleet(facts: &DoctorFacts) -> Vec<Remark> {
     if facts.backends.is_empty() && is_known {
         let remark = Remark::error("there is no backend");
         let change = "add `backends` or `discovery` to the configuration, or give --backend";
-        remarks.push(remark.because("The gateway answers all requests with 503.").change(change));
+        remarks.push(remark.because("The gateway answers all requests with 503.").remedy(change));
     }
     remarks.extend(check_versions(&facts.backends));
     remarks.extend(check_adapters(&facts.backends));
@@ -38,7 +38,7 @@ fn check_versions(backends: &[BackendFacts]) -> Option<Remark> {
         Remark::note(format!("backends run different versions: {}", format_groups(&by_version)));
     let why = "A request that one backend serves may be refused by another, and latencies differ \
                for reasons other than load.";
-    Some(remark.because(why).change("upgrade all of them to one version"))
+    Some(remark.because(why).remedy("upgrade all of them to one version"))
 }
 
 /// Reports LoRA adapters that only some of the backends with their base model serve.
@@ -71,7 +71,7 @@ fn check_adapters(backends: &[BackendFacts]) -> Vec<Remark> {
             let why = "Only these backends can serve its requests.";
             remark
                 .because(why)
-                .change(format!("vllm serve --enable-lora --lora-modules {adapter}=PATH"))
+                .remedy(format!("vllm serve --enable-lora --lora-modules {adapter}=PATH"))
         })
     });
     partial.collect()
@@ -100,7 +100,7 @@ fn check_context_lengths(backends: &[BackendFacts]) -> Vec<Remark> {
         let remark = Remark::warning(format!("max_model_len of {model} differs: {groups}"));
         let why = "A prompt that one backend accepts is refused by another (400), depending on the \
                    routing decision.";
-        remark.because(why).change(format!("vllm serve --max-model-len {longest}, on all of them"))
+        remark.because(why).remedy(format!("vllm serve --max-model-len {longest}, on all of them"))
     };
     different.map(remark).collect()
 }

@@ -14,7 +14,7 @@ pub(super) fn gateway(facts: &DoctorFacts) -> Vec<Remark> {
 
 fn gateway_unreachable(error: &GatherError) -> Remark {
     let remark = Remark::error(format!("the admin port of the gateway: {error}"));
-    remark.because("The state of the gateway is unknown.").change(
+    remark.because("The state of the gateway is unknown.").remedy(
         "give the URL of its admin port, http://127.0.0.1:9090 by default; the gateway prints it \
          at startup",
     )
@@ -30,7 +30,7 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
                 "give the URL of the admin port of tokenweir"
             };
             let remark = Remark::error(format!("{} {problem}", gateway.url));
-            return vec![remark.because("The state of the gateway is unknown.").change(change)];
+            return vec![remark.because("The state of the gateway is unknown.").remedy(change)];
         }
     };
     let mut remarks = Vec::new();
@@ -38,7 +38,7 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
         let remark = Remark::note(format!("its configuration cannot be read: {problem}"));
         let why = "The checks assumed the default configuration.";
         let change = "use the doctor of the same version as the gateway";
-        remarks.push(remark.because(why).change(change));
+        remarks.push(remark.because(why).remedy(change));
     }
     if status["ready"] == false {
         let remark = Remark::error(
@@ -50,7 +50,7 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
     if status["config_reloads"]["last_successful"] == false {
         let remark = Remark::warning("the last reload of its configuration failed");
         let why = "The previous configuration stays active, and a restart would fail.";
-        remarks.push(remark.because(why).change("tokenweir check FILE"));
+        remarks.push(remark.because(why).remedy("tokenweir check FILE"));
     }
     let count = |path: &str| status.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let failed = count("/spans/failed");
@@ -58,7 +58,7 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
         let seen =
             format!("{failed} spans did not reach the collector, {} did", count("/spans/exported"));
         let why = "Traces have gaps. The log of the gateway has the reason.";
-        remarks.push(Remark::warning(seen).because(why).change("tokenweir doctor --config FILE"));
+        remarks.push(Remark::warning(seen).because(why).remedy("tokenweir doctor --config FILE"));
     }
     let backends = status["backends"].as_array().into_iter().flatten();
     remarks.extend(backends.filter_map(backend_remark));
@@ -77,9 +77,9 @@ fn backend_remark(backend: &Value) -> Option<Remark> {
     if breaker != "closed" {
         let remark = Remark::warning(format!("the circuit breaker of {name} is {breaker}"));
         let why = "Recent requests failed there. The gateway sends it few requests or none.";
-        return Some(remark.because(why).change("check the log of vLLM there"));
+        return Some(remark.because(why).remedy("check the log of vLLM there"));
     }
-    let error = backend["metrics_error"].as_str()?;
+    let error = backend["scrape_error"].as_str()?;
     let remark = Remark::warning(format!("the gateway cannot use the metrics of {name}: {error}"));
     Some(remark.because("The gateway routes by its own requests in flight there."))
 }
@@ -93,7 +93,7 @@ pub(super) fn traces(facts: &DoctorFacts) -> Vec<Remark> {
         let remark = Remark::note("no trace collector is configured");
         let why = "The cause of one slow request is then known only from its log line.";
         let change = "tracing.endpoint: http://127.0.0.1:4317, or OTEL_EXPORTER_OTLP_ENDPOINT";
-        return vec![remark.because(why).change(change)];
+        return vec![remark.because(why).remedy(change)];
     };
     let endpoint = &collector.endpoint;
     if let Some(problem) = &collector.problem {
@@ -103,14 +103,14 @@ pub(super) fn traces(facts: &DoctorFacts) -> Vec<Remark> {
         );
         let why = "Spans are lost. Port 4317 usually serves grpc, and 4318 http/protobuf.";
         let change = "correct tracing.endpoint or tracing.protocol, or start the collector";
-        return vec![Remark::error(seen).because(why).change(change)];
+        return vec![Remark::error(seen).because(why).remedy(change)];
     }
     if !facts.backends.iter().any(|backend| backend.is_vllm() && !backend.is_rust_front_end()) {
         return Vec::new();
     }
     let remark = Remark::note("whether the engines send spans of their own cannot be seen");
     let why = "With such spans, time in the queue and in prefill is part of the same trace.";
-    vec![remark.because(why).change(format!("vllm serve --otlp-traces-endpoint {endpoint}"))]
+    vec![remark.because(why).remedy(format!("vllm serve --otlp-traces-endpoint {endpoint}"))]
 }
 
 impl DoctorFacts {

@@ -5,8 +5,8 @@ use crate::facts::{BackendFacts, DoctorFacts, GatherError};
 use crate::finding::{FindingSeverity, Remark};
 use tokenweir_core::engine_metrics::{ENGINE_METRICS, EngineMetric, metrics_flag_hint};
 
-/// The signals without which the gateway cannot route by load.
-const REQUIRED_SIGNALS: [&str; 2] = ["queue", "kv_usage"];
+/// The engine metrics without which the gateway cannot route by load.
+const REQUIRED_ENGINE_METRICS: [&str; 2] = ["queue", "kv_usage"];
 
 pub(super) fn metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let Some(server) = backend.server() else { return Vec::new() };
@@ -22,25 +22,25 @@ pub(super) fn metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
                nor the KV cache.";
     let remark = Remark::error(seen).because(why);
     vec![match metrics_flag_hint(server) {
-        Some(flag) => remark.change(flag),
+        Some(flag) => remark.remedy(flag),
         None => remark,
     }]
 }
 
-pub(super) fn signals(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn engine_metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let (Some(load), Some(server)) = (backend.load(), backend.server()) else { return Vec::new() };
     let missing = ENGINE_METRICS.iter().filter(|signal| !signal.is_available(&load));
     let remark = |signal: &EngineMetric| {
-        let severity = if REQUIRED_SIGNALS.contains(&signal.name) {
+        let severity = if REQUIRED_ENGINE_METRICS.contains(&signal.name) {
             FindingSeverity::Warning
         } else {
             FindingSeverity::Note
         };
-        let seen = format!("its metrics lack the signal {}", signal.name);
+        let seen = format!("its metrics page lacks the engine metric {}", signal.name);
         let remark = Remark::new(severity, seen).because(to_sentence(signal.lost()?));
         Some(match signal.unlock(server) {
-            Some(unlock) => remark.change(unlock),
-            None if backend.is_rust_front_end() => remark.change(
+            Some(unlock) => remark.remedy(unlock),
+            None if backend.is_rust_front_end() => remark.remedy(
                 "check again after a request: the Rust front end omits unused \
                                metrics",
             ),
@@ -60,7 +60,7 @@ pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Re
                 "its metrics page has {size} bytes, more than scrape.max_page ({max_page})"
             );
             let why = "The gateway does not read it, and routes without it.";
-            remarks.push(Remark::error(seen).because(why).change("raise scrape.max_page"));
+            remarks.push(Remark::error(seen).because(why).remedy("raise scrape.max_page"));
         }
         Ok(answer) if answer.took * 2 > scrape_timeout => {
             let took = answer.took.as_secs_f64();
@@ -70,7 +70,7 @@ pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Re
                  the process that serves requests, so it is as slow for requests."
             );
             let change = "give vLLM's API server its own CPU core, or raise --api-server-count";
-            remarks.push(Remark::warning(seen).because(why).change(change));
+            remarks.push(Remark::warning(seen).because(why).remedy(change));
         }
         Err(GatherError::TooLarge) => {
             remarks.push(

@@ -54,16 +54,16 @@ pub const CHECKS: [DoctorCheck; 28] = [
     any("key", reachability::key),
     reached("models", reachability::models),
     reached("metrics", metrics::metrics),
-    reached("signals", metrics::signals),
+    reached("engine_metrics", metrics::engine_metrics),
     reached("scrape_time", metrics::scrape_time),
     reached("sleep", engine::sleep),
     reached("prefix_caching", engine::prefix_caching),
     reached("queue_limit", engine::queue_limit),
     reached("exposed", exposure::exposed),
-    reached("unguarded", exposure::unguarded),
+    reached("unauthenticated", exposure::unauthenticated),
     reached("clock", connection::clock),
     reached("keep_alive", connection::keep_alive),
-    reached("in_between", connection::in_between),
+    reached("intermediary", connection::intermediary),
     reached("stream", connection::stream),
     reached("request_id", optional_features::request_id),
     reached("cached_tokens", optional_features::cached_tokens),
@@ -85,7 +85,7 @@ pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
         for (backend, remark) in check.remarks(facts) {
             let same = findings.iter_mut().find(|finding| finding.matches(check.name, &remark));
             match (same, backend) {
-                (Some(finding), Some(id)) => finding.replicas.push(id),
+                (Some(finding), Some(id)) => finding.backends.push(id),
                 (Some(_), None) => {}
                 (None, backend) => findings.push(Finding::new(check.name, remark, backend)),
             }
@@ -119,14 +119,21 @@ impl DoctorCheck {
 
 impl Finding {
     fn new(check: &'static str, remark: Remark, backend: Option<String>) -> Self {
-        let Remark { severity, seen, why, change } = remark;
-        Self { check, severity, replicas: backend.into_iter().collect(), seen, why, change }
+        let Remark { severity, observation: seen, reason: why, remedy: change } = remark;
+        Self {
+            check,
+            severity,
+            backends: backend.into_iter().collect(),
+            observation: seen,
+            reason: why,
+            remedy: change,
+        }
     }
 
     fn matches(&self, check: &str, remark: &Remark) -> bool {
-        let Remark { severity, seen, why, change } = remark;
+        let Remark { severity, observation: seen, reason: why, remedy: change } = remark;
         self.check == check
-            && (self.severity, &self.seen, &self.why, &self.change)
+            && (self.severity, &self.observation, &self.reason, &self.remedy)
                 == (*severity, seen, why, change)
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn request_id(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark>
     let remark = Remark::note("its responses do not carry the request id");
     let why = "The gateway sends x-request-id and adds it to responses itself. Clients that \
                connect to the backend directly cannot match a request to a log line.";
-    vec![remark.because(why).change("vllm serve --enable-request-id-headers")]
+    vec![remark.because(why).remedy("vllm serve --enable-request-id-headers")]
 }
 
 pub(super) fn cached_tokens(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -29,7 +29,7 @@ pub(super) fn cached_tokens(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Rema
     let remark = Remark::note("its usage does not report cached prompt tokens");
     let why = "The gateway can only estimate how long a prefix stays in the cache, and cached \
                tokens are missing from its metrics, spans and log.";
-    vec![remark.because(why).change("vllm serve --enable-prompt-tokens-details")]
+    vec![remark.because(why).remedy("vllm serve --enable-prompt-tokens-details")]
 }
 
 pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -42,7 +42,7 @@ pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remar
     let remark = Remark::note("its responses do not report how long the engine took");
     let why = "Time in its queue and in prefill is known as a mean of all requests, not of each \
                slow one. It costs some CPU at high concurrency.";
-    vec![remark.because(why).change("vllm serve --enable-per-request-metrics")]
+    vec![remark.because(why).remedy("vllm serve --enable-per-request-metrics")]
 }
 
 /// Reports usage in every event. The probe does not request continuous usage.
@@ -55,7 +55,7 @@ pub(super) fn forced_usage(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remar
     let why = "Clients that did not request usage get an event without choices, which some cannot \
                parse, and every event is about 90 bytes longer. The gateway gets its counts \
                without this flag.";
-    vec![remark.because(why).change("start vLLM without --enable-force-include-usage")]
+    vec![remark.because(why).remedy("start vLLM without --enable-force-include-usage")]
 }
 
 pub(super) fn not_probed(facts: &DoctorFacts) -> Vec<Remark> {
@@ -68,7 +68,7 @@ pub(super) fn not_probed(facts: &DoctorFacts) -> Vec<Remark> {
     let remark = Remark::note("no probe request was sent");
     let why = "Only a probe of 16 tokens shows whether streams arrive token by token, and what \
                usage contains.";
-    vec![remark.because(why).change("tokenweir doctor --probe …")]
+    vec![remark.because(why).remedy("tokenweir doctor --probe …")]
 }
 
 impl BackendFacts {

@@ -18,10 +18,10 @@ pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rema
         let remark =
             Remark::note(format!("does not answer here, but the gateway reaches it: {error}"));
         let remark = remark.because("This machine cannot check the backend.");
-        return vec![remark.change("run the doctor on the machine of the gateway")];
+        return vec![remark.remedy("run the doctor on the machine of the gateway")];
     }
     let (why, change) = advice(backend, error);
-    vec![Remark::error(error.to_string()).because(why).change(change)]
+    vec![Remark::error(error.to_string()).because(why).remedy(change)]
 }
 
 fn advice(backend: &BackendFacts, error: &GatherError) -> (&'static str, String) {
@@ -69,7 +69,7 @@ pub(super) fn health(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
             let remark = Remark::error(format!("/health answers {}", answer.status));
             let why = "The gateway sends no requests to it. vLLM answers 503 when its engine is \
                        dead.";
-            vec![remark.because(why).change("check the log of vLLM, and restart it")]
+            vec![remark.because(why).remedy("check the log of vLLM, and restart it")]
         }
         _ => Vec::new(),
     }
@@ -91,7 +91,7 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
             ),
         };
         let why = "It is no backend. With --admin, the doctor checks the backends of the gateway.";
-        return vec![Remark::error(seen).because(why).change(change)];
+        return vec![Remark::error(seen).because(why).remedy(change)];
     }
     match backend.server() {
         Some(EngineKind::Vllm) => Vec::new(),
@@ -110,7 +110,7 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
                 health.unwrap_or_default()
             ));
             let why = "Requests that are sent to it would fail.";
-            vec![remark.because(why).change("give the URL of vLLM, without a path")]
+            vec![remark.because(why).remedy("give the URL of vLLM, without a path")]
         }
     }
 }
@@ -151,7 +151,7 @@ pub(super) fn version(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     };
     let remark = Remark::new(severity, format!("runs vLLM {text}")).because(why);
     vec![if version < CURRENT_METRICS_SINCE {
-        remark.change("pip install --upgrade vllm")
+        remark.remedy("pip install --upgrade vllm")
     } else {
         remark
     }]
@@ -168,14 +168,14 @@ pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
             Remark::error(format!("its key cannot be read: {reason}"))
         };
         let why = "Without the key, the backend refuses its model list and all requests.";
-        return vec![remark.because(why).change("set the key where the doctor runs")];
+        return vec![remark.because(why).remedy("set the key where the doctor runs")];
     }
     let Ok(models) = &backend.models else { return Vec::new() };
     match (&backend.key, is_refusal(models.status)) {
         (TargetKey::Known(_), true) => {
             let remark = Remark::error(format!("refuses the key: {}", models.status));
             let why = "Every request through the gateway would be refused.";
-            vec![remark.because(why).change("give the key that vLLM was started with (--api-key)")]
+            vec![remark.because(why).remedy("give the key that vLLM was started with (--api-key)")]
         }
         (_, true) => {
             let remark =
@@ -183,7 +183,7 @@ pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
             let why = "The gateway cannot read its models, and has no key to send.";
             let change = "set VLLM_API_KEY here; in the configuration, \
                           `api_key: { env: VLLM_API_KEY }` of this backend";
-            vec![remark.because(why).change(change)]
+            vec![remark.because(why).remedy(change)]
         }
         (key @ (TargetKey::Known(_) | TargetKey::None), false)
             if !backend.is_key_required() && backend.is_vllm() =>
@@ -192,7 +192,7 @@ pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
                 if matches!(key, TargetKey::Known(_)) { ", although one was sent" } else { "" };
             let remark = Remark::note(format!("serves without a key{suffix}"));
             let why = "Any client that reaches its port can use it without the gateway.";
-            vec![remark.because(why).change("vllm serve --api-key KEY, or VLLM_API_KEY=KEY")]
+            vec![remark.because(why).remedy("vllm serve --api-key KEY, or VLLM_API_KEY=KEY")]
         }
         _ => Vec::new(),
     }

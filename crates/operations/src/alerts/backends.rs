@@ -2,7 +2,7 @@
 
 use super::alert::{Alert, AlertSeverity, inhibit_everywhere, inhibit_for_same_backend};
 
-const AREA: &str = "replicas";
+const AREA: &str = "backends";
 
 pub(super) fn alerts() -> Vec<Alert> {
     vec![no_backend(), backend_down(), engine_stuck(), stalls(), stale_scrape()]
@@ -117,7 +117,7 @@ fn stalls() -> Alert {
                       {{ $value | humanize }} times, and most of them continued.",
         meaning: "Clients see text that freezes and continues. The usual cause is preemption, or a \
                   very long prompt that delays the batch.",
-        confirm: "Jaeger: traces with `tokenweir.kept=stalled`. The event of each stall has the KV \
+        confirm: "Jaeger: traces with `tokenweir.sample_reason=stalled`. The event of each stall has the KV \
                   usage, the batch and the preemptions at that time.",
         action: "With preemptions: see TokenweirPreemptions. With long prompts: let vLLM compute \
                  them in smaller pieces (`--max-num-batched-tokens`). With neither: check the \

@@ -165,7 +165,7 @@ fn errors() -> Alert {
         confirm: "Dashboard, row System health: terminations. `upstream_status`: the backend \
                   answers 5xx. `truncated_cut`: it died or was killed. `upstream_abort`: the \
                   engine aborted the request. `timeout_headers`: it does not respond. Jaeger: \
-                  search for `tokenweir.kept=error`.",
+                  search for `tokenweir.sample_reason=error`.",
         action: "One backend: stop it; the gateway then routes around it. All backends: check the \
                  last deployment of vLLM or of the model, or requests of a new kind that break it; \
                  the traces have the routes.",

@@ -11,7 +11,7 @@ const TTFT_METRIC: &str = "gen_ai_server_time_to_first_token_seconds";
 /// The dashboard of one backend.
 pub fn backend_dashboard(metrics: &MetricCatalogue) -> Dashboard {
     Dashboard {
-        uid: "tokenweir-replica",
+        uid: "tokenweir-backend",
         title: "tokenweir: one backend",
         description: "Metrics of one backend beside the measurements of the gateway. Compare it \
                       with the other backends on the main dashboard.",
@@ -110,17 +110,17 @@ fn build_gateway_view_row(metrics: &MetricCatalogue) -> DashboardRow {
             )
             .asks(rate_by(metrics, "kind", "tokenweir_scrape_errors_total", ""), "{{kind}}"),
             Panel::lines(
-                "Available signals",
+                "Available engine metrics",
                 "none",
-                "0: the metrics lack this signal, and routing does without it. The log of the \
+                "0: the metrics page lacks this metric, and routing does without it. The log of the \
                  gateway has the consequences.",
             )
             .asks(
                 format!(
-                    "min by (signal) ({})",
+                    "min by (metric) ({})",
                     filtered_metric(metrics, "tokenweir_backend_metric_available", "")
                 ),
-                "{{signal}}",
+                "{{metric}}",
             ),
         ],
     }

@@ -38,7 +38,7 @@ pub struct TracingSettings {
     /// Whether traces of failed and slow requests are sampled when the requests end.
     pub tail_sampling: bool,
     /// Whether all spans are exported, to a collector that samples by the attribute
-    /// `tokenweir.kept`.
+    /// `tokenweir.sample_reason`.
     pub export_all: bool,
     /// `service.name` of the gateway.
     pub service_name: String,

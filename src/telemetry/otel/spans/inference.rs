@@ -41,11 +41,11 @@ pub(super) fn span_attributes(record: &RequestRecord, style: &SpanConventions) -
     let attributes = add_latency(attributes, record)
         .put_some("error.type", error_type(record).map(text))
         .put("tokenweir.outcome", record.outcome.as_str())
-        .put("tokenweir.ending", record.ending())
+        .put("tokenweir.termination", record.ending())
         .put("tokenweir.closed_by", record.end.initiator().as_str())
         .put_some("tokenweir.slow_cause", record.slow.map(SlowCause::as_str))
         .put_some(
-            "tokenweir.lost",
+            "tokenweir.uninspected_reason",
             record.observed.uninspected_reason.map(UninspectedReason::as_str),
         )
         .put_some(
@@ -162,11 +162,11 @@ fn add_routing(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
         .put("tokenweir.route.candidates", count(decision.candidate_count() as u64))
         .put("tokenweir.route.predicted_ttft", chosen.ttft)
         .put("tokenweir.route.cached_tokens", chosen.candidate.cached)
-        .put("tokenweir.route.certainty", chosen.candidate.certainty)
+        .put("tokenweir.route.freshness", chosen.candidate.certainty)
         .put_some("tokenweir.route.kv_usage", decision.backend_condition.kv_usage)
         .put_some("tokenweir.route.waiting", decision.backend_condition.waiting.map(i64::from))
         .put_some(
-            "tokenweir.snapshot_age_ms",
+            "tokenweir.scrape_age_ms",
             decision.backend_condition.age.map(|age| age.as_secs_f64() * 1_000.0),
         )
 }
@@ -235,7 +235,7 @@ fn stall_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
         let condition = &stall.condition;
         let silence = stall.detected_at.saturating_duration_since(stall.last_output_at);
         let detected = SpanAttributes::default()
-            .put("tokenweir.stall.silent", seconds(silence))
+            .put("tokenweir.stall.last_output_age", seconds(silence))
             .put_some("tokenweir.backend.kv_usage", condition.kv_usage)
             .put_some("tokenweir.backend.running", condition.running.map(i64::from))
             .put_some("tokenweir.backend.waiting", condition.waiting.map(i64::from))

@@ -128,7 +128,7 @@ impl<'a> SpanTreeBuilder<'a> {
             .put("tokenweir.outcome", record.outcome.as_str())
             .put_some("tokenweir.tenant", principal.map(|principal| text(&principal.tenant)))
             .put_some("tokenweir.key", principal.map(|principal| text(&principal.key)))
-            .put_some("tokenweir.kept", record.sample_reason.map(SampleReason::as_str));
+            .put_some("tokenweir.sample_reason", record.sample_reason.map(SampleReason::as_str));
         let method = method_name(record.method);
         self.build_span(SpanFields {
             span_id: record.spans[0],

@@ -96,11 +96,11 @@ impl StreamActivity {
         let silent_for = (last_output > 0).then(|| elapsed_since(last_output));
         let is_waiting = self.waits_for_backend.load(Ordering::Relaxed);
         let phase = match silent_for {
-            None if self.tokens() > 0 => StreamPhase::Ending,
+            None if self.tokens() > 0 => StreamPhase::Closing,
             None => StreamPhase::Prefill,
             Some(_) if self.is_stalled.load(Ordering::Relaxed) => StreamPhase::Stalled,
             Some(silent_for) if !is_waiting && silent_for >= WRITE_BLOCKED_AFTER => {
-                StreamPhase::Held
+                StreamPhase::WriteStalled
             }
             Some(_) => StreamPhase::Decode,
         };

@@ -31,9 +31,9 @@ pub enum StreamPhase {
     /// The backend has sent no output for longer than its stall threshold.
     Stalled,
     /// The client does not read what has come.
-    Held,
+    WriteStalled,
     /// The last event has come, but not the end of the body.
-    Ending,
+    Closing,
 }
 
 /// One stream at one moment.
@@ -86,8 +86,8 @@ impl StreamPhase {
             Self::Prefill => "prefill",
             Self::Decode => "decode",
             Self::Stalled => "stalled",
-            Self::Held => "held",
-            Self::Ending => "ending",
+            Self::WriteStalled => "write_stalled",
+            Self::Closing => "closing",
         }
     }
 }

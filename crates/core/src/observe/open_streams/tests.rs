@@ -280,12 +280,12 @@ fn a_snapshot_has_the_phase_and_the_silence_of_each_stream() {
     let expected = [
         (StreamPhase::Prefill, 0),
         (StreamPhase::Decode, 7),
-        (StreamPhase::Held, 3),
+        (StreamPhase::WriteStalled, 3),
         (StreamPhase::Stalled, 3),
     ];
     assert_eq!(phases, expected);
     assert_eq!(
-        (snapshot.count, snapshot.tokens, snapshot.phases[&StreamPhase::Ending]),
+        (snapshot.count, snapshot.tokens, snapshot.phases[&StreamPhase::Closing]),
         (5, 16, 1)
     );
     assert_eq!(snapshot.oldest[1].since_last_output, Some(Duration::from_millis(100)));

@@ -175,7 +175,7 @@ impl UninspectedReason {
     /// The name in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::ContentEncoded => "uninspectable",
+            Self::ContentEncoded => "content_encoded",
             Self::Malformed => "malformed",
         }
     }
@@ -204,9 +204,9 @@ impl UsageEventOutcome {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stripped => "stripped",
-            Self::Missing => "missed",
-            Self::AlwaysSent => "forced",
-            Self::NotRemoved => "unremoved",
+            Self::Missing => "missing",
+            Self::AlwaysSent => "always_sent",
+            Self::NotRemoved => "not_removed",
         }
     }
 }
@@ -214,7 +214,7 @@ impl UsageEventOutcome {
 /// The values of [`RequestRecord::ending`](crate::record::RequestRecord::ending).
 pub const TERMINATION_REASONS: &[&str] = &[
     "ok",
-    "ok_client_left_after_end",
+    "ok_client_disconnected_after_end",
     "client_cancelled",
     "client_write_timeout",
     "client_error",
@@ -237,7 +237,7 @@ pub(in crate::record) fn termination_reason(
 ) -> &'static str {
     match (outcome, termination) {
         (Outcome::Ok, Termination::ClientDisconnected | Termination::WriteTimeout) => {
-            "ok_client_left_after_end"
+            "ok_client_disconnected_after_end"
         }
         (Outcome::Ok, _) => "ok",
         (Outcome::Cancelled, Termination::WriteTimeout) => "client_write_timeout",

@@ -56,12 +56,12 @@ impl FailoverDenialReason {
     /// The name in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::NotRetryable => "rule",
-            Self::SideEffects => "effects",
+            Self::NotRetryable => "not_retryable",
+            Self::SideEffects => "side_effects",
             Self::PoisonRequest => "poison",
-            Self::MaxAttempts => "attempts",
-            Self::RetryBudget => "budget",
-            Self::NoOtherBackend => "nowhere",
+            Self::MaxAttempts => "max_attempts",
+            Self::RetryBudget => "retry_budget",
+            Self::NoOtherBackend => "no_other_backend",
         }
     }
 }

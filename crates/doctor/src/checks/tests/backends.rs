@@ -16,9 +16,9 @@ fn a_healthy_vllm_gets_only_notes_and_each_has_a_change() {
     let findings = found(|_| {});
     assert_eq!(worst(&findings), Some(FindingSeverity::Note), "{findings:#?}");
     let queue = one(&findings, "queue_limit");
-    assert!(queue.change.as_ref().unwrap().contains("--max-num-queued-reqs"), "{queue:?}");
+    assert!(queue.remedy.as_ref().unwrap().contains("--max-num-queued-reqs"), "{queue:?}");
     for finding in &findings {
-        assert!(!finding.why.is_empty() && finding.change.is_some(), "{finding:?}");
+        assert!(!finding.reason.is_empty() && finding.remedy.is_some(), "{finding:?}");
     }
 }
 
@@ -38,7 +38,7 @@ fn each_fetch_error_has_its_own_advice() {
         let findings = found(|backend| backend.health = Err(error.clone()));
         let finding = one(&findings, "reachable");
         assert_eq!(finding.severity, FindingSeverity::Error);
-        assert!(finding.change.as_ref().unwrap().contains(advice), "{finding:?}");
+        assert!(finding.remedy.as_ref().unwrap().contains(advice), "{finding:?}");
         assert!(findings.len() <= 2, "no other check reports it: {findings:#?}");
     }
     assert_eq!(
@@ -60,13 +60,13 @@ fn other_engines_are_distinguished_from_unknown_servers() {
         backend.metrics = Ok(answer(501, ""));
     });
     assert_eq!(one(&llama, "server").severity, FindingSeverity::Note);
-    assert_eq!(one(&llama, "metrics").change.as_deref(), Some("start it with --metrics"));
+    assert_eq!(one(&llama, "metrics").remedy.as_deref(), Some("start it with --metrics"));
     let gateway = found(|backend| {
         let mut not_found = answer(404, "{}");
         not_found.headers.insert("x-gateway-error", HeaderValue::from_static("not_found"));
         backend.metrics = Ok(not_found);
     });
-    assert!(one(&gateway, "server").change.as_ref().unwrap().contains("--admin"));
+    assert!(one(&gateway, "server").remedy.as_ref().unwrap().contains("--admin"));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn missing_wrong_and_unneeded_keys_are_reported() {
         (backend.key, backend.models, backend.models_without_key) =
             (known(), refused(), Some(refused()));
     });
-    assert!(one(&wrong, "key").seen.contains("refuses the key"));
+    assert!(one(&wrong, "key").observation.contains("refuses the key"));
     assert!(!format!("{wrong:?}").contains("sekret"));
     let idle = found(|backend| {
         (backend.key, backend.models_without_key) = (known(), Some(Ok(answer(200, MODELS))));
@@ -109,7 +109,7 @@ fn missing_wrong_and_unneeded_keys_are_reported() {
         open(backend, "/invocations");
     });
     assert!(findings_of(&right, "key").is_empty());
-    assert!(one(&right, "unguarded").seen.contains("/invocations"));
+    assert!(one(&right, "unauthenticated").observation.contains("/invocations"));
     let missing = found(|backend| {
         backend.key = TargetKey::Missing("KEY is not set".into());
         backend.health = Err(GatherError::Timeout(Duration::from_secs(5)));
@@ -130,11 +130,11 @@ fn control_paths_are_found_unless_all_paths_answer_the_same() {
     });
     let finding = one(&developer, "exposed");
     assert_eq!(finding.severity, FindingSeverity::Error);
-    assert!(finding.seen.contains("/collective_rpc /sleep"), "{finding:?}");
-    assert!(finding.change.as_ref().unwrap().contains("VLLM_SERVER_DEV_MODE"));
+    assert!(finding.observation.contains("/collective_rpc /sleep"), "{finding:?}");
+    assert!(finding.remedy.as_ref().unwrap().contains("VLLM_SERVER_DEV_MODE"));
     for path in ["/is_paused", "/init_weight_transfer_engine", "/weight_checker"] {
         let reached = found(|backend| open(backend, path));
-        assert!(one(&reached, "exposed").seen.ends_with(path), "{reached:?}");
+        assert!(one(&reached, "exposed").observation.ends_with(path), "{reached:?}");
     }
     let adapters = found(|backend| open(backend, "/v1/load_lora_adapter"));
     assert_eq!(one(&adapters, "exposed").severity, FindingSeverity::Warning);
@@ -142,7 +142,7 @@ fn control_paths_are_found_unless_all_paths_answer_the_same() {
         let alike = found(|backend| {
             backend.options.iter_mut().for_each(|(_, it)| *it = Some(status));
         });
-        assert!(one(&alike, "exposed").seen.contains("cannot be seen"));
+        assert!(one(&alike, "exposed").observation.contains("cannot be seen"));
     }
 }
 
@@ -153,7 +153,7 @@ fn public_kv_event_sources_and_a_port_without_a_key_are_reported() {
     let events = found(|backend| backend.event_sources = Ok(answer(200, sources)));
     let finding = one(&events, "exposed");
     assert_eq!(finding.severity, FindingSeverity::Warning);
-    assert!(finding.seen.contains("tcp://*:5557"), "{finding:?}");
+    assert!(finding.observation.contains("tcp://*:5557"), "{finding:?}");
     for quiet in
         ["{}", r#"{"0":{"enable_kv_cache_events":false,"endpoint":"tcp://*:1"}}"#, "[]", ""]
     {
@@ -161,7 +161,10 @@ fn public_kv_event_sources_and_a_port_without_a_key_are_reported() {
         assert!(findings_of(&none, "exposed").is_empty(), "{quiet}");
     }
     let finding = one(&found(|_| {}), "key").clone();
-    assert_eq!((finding.severity, &*finding.seen), (FindingSeverity::Note, "serves without a key"));
+    assert_eq!(
+        (finding.severity, &*finding.observation),
+        (FindingSeverity::Note, "serves without a key")
+    );
 }
 
 #[test]
@@ -169,22 +172,22 @@ fn missing_metrics_are_reported_with_their_consequences() {
     let none = found(|backend| backend.metrics = Ok(recorded(NO_STATS)));
     let finding = one(&none, "metrics");
     assert_eq!(finding.severity, FindingSeverity::Error);
-    assert!(finding.change.as_ref().unwrap().contains("--disable-log-stats"));
+    assert!(finding.remedy.as_ref().unwrap().contains("--disable-log-stats"));
     let half = found(|backend| {
         backend.metrics = Ok(recorded(&PYTHON.replace("vllm:kv_cache_usage_perc{", "vllm:other{")));
     });
-    assert!(one(&half, "signals").seen.contains("kv_usage"), "{half:#?}");
-    assert_eq!(one(&half, "signals").severity, FindingSeverity::Warning);
+    assert!(one(&half, "engine_metrics").observation.contains("kv_usage"), "{half:#?}");
+    assert_eq!(one(&half, "engine_metrics").severity, FindingSeverity::Warning);
     let old = found(|backend| backend.metrics = Ok(answer(200, BEFORE_0_9)));
     assert!(
-        findings_of(&old, "signals")
+        findings_of(&old, "engine_metrics")
             .iter()
             .all(|finding| finding.severity == FindingSeverity::Note)
     );
-    assert!(!findings_of(&old, "signals").is_empty());
+    assert!(!findings_of(&old, "engine_metrics").is_empty());
     let rust = found(|backend| backend.metrics = Ok(recorded(RUST)));
-    let has_capacity = |finding: &&Finding| finding.seen.contains("kv_capacity");
-    assert!(findings_of(&rust, "signals").iter().any(has_capacity));
+    let has_capacity = |finding: &&Finding| finding.observation.contains("kv_capacity");
+    assert!(findings_of(&rust, "engine_metrics").iter().any(has_capacity));
     let slow = found(|backend| {
         if let Ok(answer) = &mut backend.metrics {
             answer.took = Duration::from_millis(1_900);
@@ -203,7 +206,7 @@ fn an_engine_without_prefix_caching_or_asleep_is_reported() {
     let off = with("enable_prefix_caching=\"True\"", "enable_prefix_caching=\"False\"");
     let finding = one(&off, "prefix_caching");
     assert_eq!(finding.severity, FindingSeverity::Warning);
-    assert_eq!(finding.change.as_deref(), Some("vllm serve --enable-prefix-caching"));
+    assert_eq!(finding.remedy.as_deref(), Some("vllm serve --enable-prefix-caching"));
     let awake = "engine_sleep_state{engine=\"0\",model_name=\"tiny\",sleep_state=\"awake\"} ";
     let asleep = with(&format!("{awake}1.0"), &format!("{awake}0.0"));
     assert_eq!(one(&asleep, "sleep").severity, FindingSeverity::Warning);
@@ -220,7 +223,7 @@ fn clock_skew_is_reported_beyond_the_resolution_of_the_date_header() {
             let now = if seconds < 0 { noon() - shift } else { noon() + shift };
             backend.health.as_mut().unwrap().clock = [now; 2];
         });
-        findings_of(&findings, "clock").first().map(|finding| finding.seen.clone())
+        findings_of(&findings, "clock").first().map(|finding| finding.observation.clone())
     };
     assert_eq!([at(0), at(2), at(3), at(-1)], [None, None, None, None]);
     assert!(at(10).unwrap().contains("8 s behind"));
@@ -237,7 +240,7 @@ fn connections_closed_before_the_idle_timeout_of_the_gateway_are_reported() {
     let usual = closed(5_000);
     let finding = one(&usual, "keep_alive");
     assert_eq!(finding.severity, FindingSeverity::Note);
-    assert!(finding.change.as_ref().unwrap().contains("VLLM_HTTP_TIMEOUT_KEEP_ALIVE=120"));
+    assert!(finding.remedy.as_ref().unwrap().contains("VLLM_HTTP_TIMEOUT_KEEP_ALIVE=120"));
     let longer =
         GatewaySettings { idle_connection: Duration::from_secs(10), ..GatewaySettings::default() };
     let mut backend = backend("a");
@@ -248,7 +251,7 @@ fn connections_closed_before_the_idle_timeout_of_the_gateway_are_reported() {
     );
     assert!(findings_of(&found(|backend| backend.idle = None), "keep_alive").is_empty());
     let short = found(|backend| backend.idle = Some(IdleConnection::Open(Duration::from_secs(1))));
-    assert!(one(&short, "keep_alive").change.as_ref().unwrap().contains("--idle"));
+    assert!(one(&short, "keep_alive").remedy.as_ref().unwrap().contains("--idle"));
 }
 
 #[test]
@@ -258,12 +261,12 @@ fn tokens_that_arrive_together_are_reported_as_buffered() {
     assert!(findings_of(&steady, "stream").is_empty(), "{steady:#?}");
     let burst = found(|backend| backend.probe = Some(Ok(probe(STREAM, Duration::from_micros(5)))));
     assert_eq!(one(&burst, "stream").severity, FindingSeverity::Warning);
-    assert!(one(&burst, "stream").change.as_ref().unwrap().contains("proxy_buffering off"));
+    assert!(one(&burst, "stream").remedy.as_ref().unwrap().contains("proxy_buffering off"));
     let nginx = found(|backend| {
         let server = HeaderValue::from_static("nginx/1.22");
         backend.models.as_mut().unwrap().headers.insert("server", server);
     });
-    assert!(one(&nginx, "in_between").seen.contains("nginx/1.22"));
+    assert!(one(&nginx, "intermediary").observation.contains("nginx/1.22"));
 }
 
 #[test]
@@ -291,7 +294,7 @@ fn each_failure_of_a_probe_is_reported() {
         let findings = found(|backend| backend.probe = Some(Ok(probe)));
         let finding = one(&findings, "stream");
         assert_eq!(finding.severity, severity);
-        assert!(finding.seen.contains(words), "{finding:?}");
+        assert!(finding.observation.contains(words), "{finding:?}");
     }
     let timed_out = found(|backend| backend.probe = Some(Err(GatherError::Timeout(gap))));
     assert_eq!(one(&timed_out, "stream").severity, FindingSeverity::Error);
@@ -301,7 +304,7 @@ fn each_failure_of_a_probe_is_reported() {
 fn flags_for_missing_response_fields_are_suggested() {
     let flag = |recording: &str, check: &str| {
         let findings = found(|it| it.probe = Some(Ok(probe(recording, Duration::from_millis(3)))));
-        findings_of(&findings, check).first().and_then(|finding| finding.change.clone())
+        findings_of(&findings, check).first().and_then(|finding| finding.remedy.clone())
     };
     // The sets of recordings: base has prompt token details, limits forced usage and engine times.
     let base = include_str!("../../../../../tests/wire/python/chat-stream-usage.http");
@@ -317,9 +320,9 @@ fn flags_for_missing_response_fields_are_suggested() {
     assert_ne!(without, base);
     assert!(flag(&without, "cached_tokens").unwrap().contains("--enable-prompt-tokens-details"));
     let no_id = found(|it| drop(it.version.as_mut().unwrap().headers.remove("x-request-id")));
-    assert!(one(&no_id, "request_id").change.as_ref().unwrap().contains("request-id-headers"));
+    assert!(one(&no_id, "request_id").remedy.as_ref().unwrap().contains("request-id-headers"));
     let not_probed = found(|backend| backend.probe = None);
-    assert!(one(&not_probed, "not_probed").change.as_ref().unwrap().contains("--probe"));
+    assert!(one(&not_probed, "not_probed").remedy.as_ref().unwrap().contains("--probe"));
 }
 
 #[test]

@@ -18,14 +18,15 @@ fn differences_between_backends_are_reported() {
         other("c", &adapter, "0.32.0"),
     ]));
     let fleet_findings = findings_of(&findings, "fleet");
-    let seen: Vec<&str> = fleet_findings.iter().map(|finding| finding.seen.as_str()).collect();
+    let seen: Vec<&str> =
+        fleet_findings.iter().map(|finding| finding.observation.as_str()).collect();
     assert_eq!(seen.len(), 3, "{findings:#?}");
     assert!(seen.contains(&"max_model_len of tiny differs: 2048 (a, c), 4096 (b)"), "{seen:?}");
     assert!(seen.iter().any(|seen| seen.contains("0.32.0 (a, c), 0.33.0 (b)")), "{seen:?}");
     assert!(seen.iter().any(|seen| seen.contains("sql is on 1 of 3")), "{seen:?}");
     let same = examine(&facts(vec![backend("a"), backend("b")]));
     assert!(findings_of(&same, "fleet").is_empty());
-    assert_eq!(one(&same, "queue_limit").replicas, ["a", "b"], "one finding for both");
+    assert_eq!(one(&same, "queue_limit").backends, ["a", "b"], "one finding for both");
     assert_eq!(one(&examine(&facts(Vec::new())), "fleet").severity, FindingSeverity::Error);
 }
 
@@ -34,11 +35,16 @@ fn conflicts_of_the_configuration_with_itself_and_with_backends_are_reported() {
     let models = vec![model("gpt", "large", None), model("small", "tiny", None)];
     let named = GatewaySettings { models, ..GatewaySettings::default() };
     let findings = configured(named, vec![backend("a")]);
-    assert!(one(&findings, "named_models").seen.contains("gpt leads to large"), "{findings:#?}");
+    assert!(
+        one(&findings, "named_models").observation.contains("gpt leads to large"),
+        "{findings:#?}"
+    );
     let models = vec![model("gpt", "tiny", Some(&["b"]))];
     let elsewhere = GatewaySettings { models, ..GatewaySettings::default() };
     assert!(
-        one(&configured(elsewhere, vec![backend("a")]), "named_models").seen.contains("none of b")
+        one(&configured(elsewhere, vec![backend("a")]), "named_models")
+            .observation
+            .contains("none of b")
     );
     let open = configured(
         GatewaySettings {
@@ -72,7 +78,7 @@ fn the_states_of_a_gateway_and_a_collector_are_reported() {
         "backends": [
             { "backend": "a", "health": "up", "breaker": "open" },
             { "backend": "b", "health": "down", "reason": "/health answered 503" },
-            { "backend": "c", "health": "up", "breaker": "closed", "metrics_error": "timeout" },
+            { "backend": "c", "health": "up", "breaker": "closed", "scrape_error": "timeout" },
         ],
     });
     let url = BackendAddress::parse("http://admin:9090").unwrap();
@@ -97,7 +103,7 @@ fn the_states_of_a_gateway_and_a_collector_are_reported() {
         ..DoctorFacts::default()
     };
     let findings = examine(&refused);
-    assert!(one(&findings, "gateway").change.as_ref().unwrap().contains("TOKENWEIR_ADMIN_TOKEN"));
+    assert!(one(&findings, "gateway").remedy.as_ref().unwrap().contains("TOKENWEIR_ADMIN_TOKEN"));
     let collector = |problem: Option<&str>| DoctorFacts {
         collector: Some(CollectorFacts {
             endpoint: "http://c:4317".into(),

@@ -23,7 +23,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Undetermined rules",
                 "none",
                 "Number of rules per backend that cannot be determined. A few always lack data, \
-                 where a backend does not report all signals; many do in the first minutes of a \
+                 where a backend does not report all metrics; many do in the first minutes of a \
                  gateway.",
             )
             .asks(

@@ -80,11 +80,11 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
             .asks(
                 rate_by(
                     metrics,
-                    "ending",
+                    "termination",
                     "tokenweir_request_terminations_total",
-                    "ending!~\"ok.*\"",
+                    "termination!~\"ok.*\"",
                 ),
-                "{{ending}}",
+                "{{termination}}",
             ),
         ],
     }
