@@ -136,7 +136,7 @@ async fn every_unreachable_target_gets_a_clear_finding() {
         let arguments = format!("--backend {url} --timeout 2s --idle 0s");
         let (report, code) = report(&arguments, &variables).await;
         let finding = one(&report, check);
-        assert!(finding["seen"].as_str().unwrap().contains(words), "{url}: {finding}");
+        assert!(finding["observation"].as_str().unwrap().contains(words), "{url}: {finding}");
         assert_eq!((code, &finding["severity"]), (1, &"error".into()), "{url}");
         assert!(finding["change"].is_string() && finding["why"].is_string(), "{finding}");
     }
@@ -151,7 +151,7 @@ async fn the_key_is_read_from_the_variable_of_vllm_and_never_shown() {
     assert_eq!((code, &one(&without, "key")["severity"]), (1, &"error".into()));
     assert!(one(&without, "key")["change"].as_str().unwrap().contains("VLLM_API_KEY"));
     let (with, _) = report(&arguments, &[("VLLM_API_KEY", "sk-doctor")]).await;
-    assert!(one(&with, "key")["seen"].as_str().unwrap().contains("refuses the key"));
+    assert!(one(&with, "key")["observation"].as_str().unwrap().contains("refuses the key"));
     assert!(!with.to_string().contains("sk-doctor"));
 }
 
@@ -167,7 +167,7 @@ async fn paths_with_side_effects_are_probed_with_a_harmless_method() {
     assert_eq!(code, 1);
     let exposed = one(&report, "exposed");
     assert_eq!(exposed["severity"], "error");
-    assert!(exposed["seen"].as_str().unwrap().ends_with("/sleep"), "{exposed}");
+    assert!(exposed["observation"].as_str().unwrap().ends_with("/sleep"), "{exposed}");
     let seen = fake.seen();
     assert!(seen.len() > 20);
     let is_harmless =
@@ -187,7 +187,7 @@ async fn only_a_probe_generates_tokens_and_detects_batched_output() {
     .await;
     let (report, code) = report(&format!("--backend {} --idle 0s --probe", fake.addr), &[]).await;
     assert_eq!(code, 1);
-    assert!(one(&report, "stream")["seen"].as_str().unwrap().contains("together"), "{report:#}");
+    assert!(one(&report, "stream")["observation"].as_str().unwrap().contains("together"), "{report:#}");
     assert!(one(&report, "cached_tokens")["change"].as_str().unwrap().contains("prompt-tokens"));
     let requests = fake.seen();
     let requests: Vec<_> = requests.iter().filter(|seen| seen.head.starts_with("POST ")).collect();
@@ -224,7 +224,7 @@ async fn a_configuration_is_checked_with_its_backends_and_its_collector() {
     let (ill, code) = report(&format!("--config {} --idle 0s", wrong.display()), &[]).await;
     assert_eq!(code, 1);
     assert_eq!(one(&ill, "traces")["severity"], "error");
-    assert!(one(&ill, "named_models")["seen"].as_str().unwrap().contains("gpt leads to other"));
+    assert!(one(&ill, "named_models")["observation"].as_str().unwrap().contains("gpt leads to other"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -247,7 +247,7 @@ async fn the_backends_and_the_configuration_of_a_running_gateway_are_checked() {
     let names: Vec<_> =
         report["backends"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
     assert_eq!(names, ["gpu-0", "gpu-1"]);
-    assert!(one(&report, "named_models")["seen"].as_str().unwrap().contains("nobody"));
+    assert!(one(&report, "named_models")["observation"].as_str().unwrap().contains("nobody"));
     assert!(found(&report, "gateway").is_empty(), "{report:#}");
 }
 
@@ -286,7 +286,7 @@ async fn output_without_a_terminal_has_no_colours() {
 /// The `seen` texts of all findings.
 fn seen(report: &Value) -> Vec<&str> {
     let findings = report["findings"].as_array().unwrap();
-    findings.iter().map(|finding| finding["seen"].as_str().unwrap()).collect()
+    findings.iter().map(|finding| finding["observation"].as_str().unwrap()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

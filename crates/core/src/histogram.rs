@@ -6,9 +6,11 @@
 //! stored samples. `docs/decisions/0008-histograms.md` states why there are these types.
 
 mod duration_histogram;
+mod nearest_rank;
 
 pub use duration_histogram::DurationHistogram;
 
+use nearest_rank::nearest_rank;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -229,12 +231,6 @@ impl OutputGapHistogram {
 pub fn sample_quantile(samples: &mut [f64], q: f64) -> Option<f64> {
     let index = nearest_rank(samples.len() as u64, q)? - 1;
     Some(*samples.select_nth_unstable_by(index as usize, f64::total_cmp).1)
-}
-
-/// Rank of the `q` quantile among `count` values, from 1: at least a share `q` of the values is at
-/// or below the value with this rank. `None` without values.
-fn nearest_rank(count: u64, q: f64) -> Option<u64> {
-    (count > 0).then(|| ((q * count as f64).ceil() as u64).clamp(1, count))
 }
 
 /// The `q` quantile of bucket counts, interpolated linearly inside its bucket as Prometheus does.

@@ -2,7 +2,8 @@
 
 use super::results::{LatencyObjectives, RunMetrics, spread};
 use super::router::RouterKind;
-use super::simulation::{Simulation, SimulationSetup};
+use super::simulation::Simulation;
+use super::simulation_setup::SimulationSetup;
 use super::trace::TraceRequest;
 use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering};

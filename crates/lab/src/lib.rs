@@ -11,6 +11,7 @@ mod reference_routers;
 pub mod results;
 pub mod router;
 pub mod simulation;
+pub mod simulation_setup;
 pub mod tournament;
 pub mod trace;
 pub mod workload;

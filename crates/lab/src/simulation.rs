@@ -5,46 +5,17 @@
 //! `tokenweir_sim`. All random numbers come from one seed, so a run can be repeated exactly.
 
 use super::results::{RunResults, ServedRequest};
-use super::router::{DEFAULT_SCRAPE_INTERVAL, Router, RouterKind, RoutingInput};
+use super::router::{Router, RouterKind, RoutingInput};
+use super::simulation_setup::SimulationSetup;
 use super::trace::TraceRequest;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 use tokenweir_core::routing::{
-    self, Candidate, CandidateSampler, LoadEstimator, LoadReport, Policy, PromptFingerprint,
-    Reservation, RoutingRequest, TokenCounts,
+    self, Candidate, CandidateSampler, LoadEstimator, LoadReport, PromptFingerprint, Reservation,
+    RoutingRequest, TokenCounts,
 };
 use tokenweir_sim::engine::{Engine, EngineSpec, EngineStep, SequenceId, SimulatedEngineLoad};
-
-/// Parameters of a simulation, except the router and the seed.
-#[derive(Debug, Clone)]
-pub struct SimulationSetup {
-    /// Engine of each backend.
-    pub specs: Vec<EngineSpec>,
-    /// Factor by which the trace is sent faster than it was recorded.
-    pub speed: f64,
-    /// Greatest random delay of an arrival after its timestamp. It spreads the arrivals of traces
-    /// with rounded timestamps.
-    pub spread: Duration,
-    /// Time between two scrapes of a backend by a gateway.
-    pub scrape: Duration,
-    /// Number of gateways, which share no state. 0 counts as 1.
-    pub gateways: usize,
-    /// Share of the responses that do not report their cached tokens, from 0 to 1.
-    pub without_cached_tokens: f64,
-    /// Share of the requests whose response is not a stream, from 0 to 1.
-    pub non_streaming: f64,
-    /// Position of a backend that joins the fleet later, and the time.
-    pub joins: Option<(usize, Duration)>,
-    /// Position of a backend whose engine computes nothing during a period. It still accepts
-    /// requests, and its metrics can be scraped.
-    pub frozen: Option<(usize, Range<Duration>)>,
-    /// Settings of the policies.
-    pub policy: Policy,
-    /// Instant that corresponds to time 0.
-    pub epoch: Instant,
-}
 
 /// One simulation run.
 pub struct Simulation<'a> {
@@ -110,33 +81,6 @@ struct InFlightRequest {
     cached_tokens: u32,
     /// Predicted time to first output in seconds. NaN: the router does not predict.
     predicted_ttft: f64,
-}
-
-impl SimulationSetup {
-    /// A setup with one gateway, the default policy and a scrape interval of 100 ms.
-    pub fn new(specs: Vec<EngineSpec>, epoch: Instant) -> Self {
-        Self {
-            specs,
-            speed: 1.0,
-            spread: Duration::ZERO,
-            scrape: DEFAULT_SCRAPE_INTERVAL,
-            gateways: 1,
-            without_cached_tokens: 0.0,
-            non_streaming: 0.0,
-            joins: None,
-            frozen: None,
-            policy: Policy::default(),
-            epoch,
-        }
-    }
-
-    /// Time at which a backend can start to compute a batch: now, or the end of its frozen period.
-    fn compute_start(&self, backend: usize, now: Duration) -> Duration {
-        match &self.frozen {
-            Some((frozen, period)) if *frozen == backend && period.contains(&now) => period.end,
-            _ => now,
-        }
-    }
 }
 
 impl<'a> Simulation<'a> {

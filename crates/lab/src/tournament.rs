@@ -6,7 +6,8 @@
 use super::engine_presets::EnginePreset;
 use super::results::{LatencyObjectives, RunResults};
 use super::router::RouterKind;
-use super::simulation::{Simulation, SimulationSetup};
+use super::simulation::Simulation;
+use super::simulation_setup::SimulationSetup;
 use super::trace::TraceRequest;
 use super::workload::{ArrivalProcess, TrafficShape, Workload};
 use serde::Serialize;

@@ -19,7 +19,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", env = "TOKENWEIR_REPLAY_TOURNAMENT")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
     #[arg(conflicts_with_all = [
-        "trace", "replicas", "speed", "target_goodput", "ttft", "tpot", "scrape", "jitter",
+        "trace", "backends", "speed", "target_goodput", "ttft", "tpot", "scrape", "jitter",
         "gateways", "max_requests", "target",
     ])]
     pub tournament: Option<u64>,

@@ -12,7 +12,7 @@ use tokenweir_core::routing::{Policy, PolicyKind};
 use tokenweir_lab::experiment::{Experiment, PolicyOutcome};
 use tokenweir_lab::results::LatencyObjectives;
 use tokenweir_lab::router::RouterKind;
-use tokenweir_lab::simulation::SimulationSetup;
+use tokenweir_lab::simulation_setup::SimulationSetup;
 use tokenweir_lab::trace::TraceRequest;
 
 /// The results of all policies.

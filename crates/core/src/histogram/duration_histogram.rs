@@ -1,7 +1,7 @@
 //! Counts of durations in buckets whose width grows with the duration. Every quantile has the same
 //! relative error, from nanoseconds to two hours.
 
-use super::nearest_rank;
+use super::nearest_rank::nearest_rank;
 use std::time::Duration;
 
 /// A histogram with `2^BITS` buckets for each doubling of the duration. The error of a quantile is

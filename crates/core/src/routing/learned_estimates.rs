@@ -79,7 +79,10 @@ impl LearnedEstimates {
 
     /// Cost of decode. Zero before the first response with a known number of output tokens.
     pub fn decode(&self) -> DecodeCost {
-        DecodeCost { base: self.decode_base.get(), per_request: self.decode_per_request.get() }
+        DecodeCost {
+            base: self.decode_base.get() as f32,
+            per_request: self.decode_per_request.get() as f32,
+        }
     }
 
     /// Moving average of the time to first output in seconds. `None`: no output yet.

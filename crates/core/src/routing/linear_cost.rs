@@ -25,9 +25,9 @@ pub struct PrefillCost {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct DecodeCost {
     /// Seconds per output token of a request that runs alone.
-    pub base: f64,
+    pub base: f32,
     /// Seconds per output token that each running request adds.
-    pub per_request: f64,
+    pub per_request: f32,
 }
 
 /// Weighted sums of a least-squares fit, and the line that was last fitted.
@@ -77,7 +77,7 @@ impl Default for DecodeCost {
 impl DecodeCost {
     /// Predicted seconds per output token if `running` requests run.
     pub fn seconds(&self, running: f64) -> f64 {
-        self.base + running * self.per_request
+        f64::from(self.base) + running * f64::from(self.per_request)
     }
 }
 

@@ -155,13 +155,13 @@ const HALF_EVIDENCE: f64 = 4.0;
 fn impute_decode_costs(candidates: &mut [Candidate]) {
     let known =
         || candidates.iter().map(|candidate| candidate.decode).filter(|cost| cost.base > 0.0);
-    let count = known().count() as f64;
+    let count = known().count() as f32;
     if count == 0.0 {
         return;
     }
     let mean = DecodeCost {
-        base: known().map(|cost| cost.base).sum::<f64>() / count,
-        per_request: known().map(|cost| cost.per_request).sum::<f64>() / count,
+        base: known().map(|cost| cost.base).sum::<f32>() / count,
+        per_request: known().map(|cost| cost.per_request).sum::<f32>() / count,
     };
     for candidate in candidates.iter_mut().filter(|candidate| candidate.decode.base <= 0.0) {
         candidate.decode = mean;
