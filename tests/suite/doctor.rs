@@ -138,7 +138,7 @@ async fn every_unreachable_target_gets_a_clear_finding() {
         let finding = one(&report, check);
         assert!(finding["observation"].as_str().unwrap().contains(words), "{url}: {finding}");
         assert_eq!((code, &finding["severity"]), (1, &"error".into()), "{url}");
-        assert!(finding["change"].is_string() && finding["why"].is_string(), "{finding}");
+        assert!(finding["remedy"].is_string() && finding["reason"].is_string(), "{finding}");
     }
 }
 
@@ -149,7 +149,7 @@ async fn the_key_is_read_from_the_variable_of_vllm_and_never_shown() {
     let arguments = format!("--backend http://{} --idle 0s", fake.addr);
     let (without, code) = report(&arguments, &[]).await;
     assert_eq!((code, &one(&without, "key")["severity"]), (1, &"error".into()));
-    assert!(one(&without, "key")["change"].as_str().unwrap().contains("VLLM_API_KEY"));
+    assert!(one(&without, "key")["remedy"].as_str().unwrap().contains("VLLM_API_KEY"));
     let (with, _) = report(&arguments, &[("VLLM_API_KEY", "sk-doctor")]).await;
     assert!(one(&with, "key")["observation"].as_str().unwrap().contains("refuses the key"));
     assert!(!with.to_string().contains("sk-doctor"));
@@ -188,7 +188,7 @@ async fn only_a_probe_generates_tokens_and_detects_batched_output() {
     let (report, code) = report(&format!("--backend {} --idle 0s --probe", fake.addr), &[]).await;
     assert_eq!(code, 1);
     assert!(one(&report, "stream")["observation"].as_str().unwrap().contains("together"), "{report:#}");
-    assert!(one(&report, "cached_tokens")["change"].as_str().unwrap().contains("prompt-tokens"));
+    assert!(one(&report, "cached_tokens")["remedy"].as_str().unwrap().contains("prompt-tokens"));
     let requests = fake.seen();
     let requests: Vec<_> = requests.iter().filter(|seen| seen.head.starts_with("POST ")).collect();
     assert_eq!(requests.len(), 3, "a single probe could be a coincidence");
@@ -241,7 +241,7 @@ async fn the_backends_and_the_configuration_of_a_running_gateway_are_checked() {
     let arguments = format!("--admin http://{} --idle 0s", gateway.admin);
     let (refused, code) = report(&arguments, &[]).await;
     assert_eq!(code, 1);
-    assert!(one(&refused, "gateway")["change"].as_str().unwrap().contains("TOKENWEIR_ADMIN_TOKEN"));
+    assert!(one(&refused, "gateway")["remedy"].as_str().unwrap().contains("TOKENWEIR_ADMIN_TOKEN"));
     let (report, code) = report(&arguments, &[("TOKENWEIR_ADMIN_TOKEN", "letmein")]).await;
     assert_eq!(code, 1);
     let names: Vec<_> =
@@ -300,7 +300,7 @@ async fn a_listener_of_a_gateway_is_named_and_not_checked_as_a_backend() {
     ] {
         let (report, code) = report(&format!("--backend {addr} --idle 0s"), &[]).await;
         assert_eq!((code, seen(&report)), (1, vec![words]), "{report:#}");
-        let change_seen = one(&report, "server")["change"].as_str().unwrap();
+        let change_seen = one(&report, "server")["remedy"].as_str().unwrap();
         assert!(change_seen.starts_with(change), "{change_seen}");
     }
 }

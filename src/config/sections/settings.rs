@@ -26,7 +26,7 @@ pub struct RoutingConfig {
     pub session_headers: Vec<String>,
     /// Weights of the `kv_aware` policy. They scale its predictions in seconds.
     pub kv_aware: kv_aware::KvAwareSettings,
-    /// Number of recent decisions that `/decisions` shows, 0 to 16384. Each takes up to 4 KiB of
+    /// Number of recent decisions that `/decisions` shows, 0 to 16384. Each takes up to 4.5 KiB of
     /// memory.
     pub decision_log_size: usize,
     /// Shadow policies. Their picks are recorded and compared with the actual ones, and not used.
