@@ -187,7 +187,10 @@ async fn only_a_probe_generates_tokens_and_detects_batched_output() {
     .await;
     let (report, code) = report(&format!("--backend {} --idle 0s --probe", fake.addr), &[]).await;
     assert_eq!(code, 1);
-    assert!(one(&report, "stream")["observation"].as_str().unwrap().contains("together"), "{report:#}");
+    assert!(
+        one(&report, "stream")["observation"].as_str().unwrap().contains("together"),
+        "{report:#}"
+    );
     assert!(one(&report, "cached_tokens")["remedy"].as_str().unwrap().contains("prompt-tokens"));
     let requests = fake.seen();
     let requests: Vec<_> = requests.iter().filter(|seen| seen.head.starts_with("POST ")).collect();
@@ -224,7 +227,9 @@ async fn a_configuration_is_checked_with_its_backends_and_its_collector() {
     let (ill, code) = report(&format!("--config {} --idle 0s", wrong.display()), &[]).await;
     assert_eq!(code, 1);
     assert_eq!(one(&ill, "traces")["severity"], "error");
-    assert!(one(&ill, "named_models")["observation"].as_str().unwrap().contains("gpt leads to other"));
+    assert!(
+        one(&ill, "named_models")["observation"].as_str().unwrap().contains("gpt leads to other")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

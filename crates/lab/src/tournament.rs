@@ -136,9 +136,6 @@ impl Cell {
     /// Draws a cell.
     pub fn draw(seed: u64, number: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(routing::mix(seed ^ number << 20));
-        fn one_of<T: Copy>(random: &mut fastrand::Rng, values: &[T]) -> T {
-            values[random.usize(..values.len())]
-        }
         Self {
             number,
             shape: one_of(&mut random, &TrafficShape::ALL),
@@ -232,6 +229,11 @@ impl Cell {
             }
         }
     }
+}
+
+/// A random one of the values.
+fn one_of<T: Copy>(random: &mut fastrand::Rng, values: &[T]) -> T {
+    values[random.usize(..values.len())]
 }
 
 fn slowed(spec: EngineSpec, factor: f64) -> EngineSpec {

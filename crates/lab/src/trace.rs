@@ -142,10 +142,8 @@ impl TraceRequest {
             let block = blocks.nth((last / block_tokens) as usize)?;
             Some(mix(*block, u64::from(index)))
         };
-        let known_tokens = match self.output_blocks.is_empty() {
-            true => self.prompt_tokens,
-            false => self.prompt_tokens + self.output_tokens,
-        };
+        let known_outputs = if self.output_blocks.is_empty() { 0 } else { self.output_tokens };
+        let known_tokens = self.prompt_tokens + known_outputs;
         let full_blocks = known_tokens / block_size;
         SequenceRequest {
             prompt_tokens: self.prompt_tokens,

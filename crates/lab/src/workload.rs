@@ -191,9 +191,11 @@ impl Generator {
         // All texts with a common prefix have the same bytes per token.
         let shared_ratio = BYTES_PER_TOKEN;
         match shape {
-            TrafficShape::Chat => self.single(at, (1_020.0, 1.0), (129.0, 0.86), bytes_per_token),
+            TrafficShape::Chat => {
+                self.single(at, (1_020.0, 1.0), (129.0, 0.86), bytes_per_token);
+            }
             TrafficShape::Reasoning => {
-                self.single(at, (208.0, 1.2), (792.0, 0.97), bytes_per_token)
+                self.single(at, (208.0, 1.2), (792.0, 0.97), bytes_per_token);
             }
             TrafficShape::Completion => {
                 self.single(at, (1_469.0, 1.0), (13.0, 0.85), bytes_per_token);

@@ -106,7 +106,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|vitals, emit| {
-            emit(&[], f64::from(u8::from(vitals.panic_mode)))
+            emit(&[], f64::from(u8::from(vitals.panic_mode)));
         }),
     },
     MetricDescriptor {

@@ -133,7 +133,7 @@ impl LoadEstimator {
         let tokens = prompt.bytes as f64 * tokens_per_byte;
         let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
         let cached_blocks = self.matched(prompt, block_tokens);
-        let cached = (cached_blocks as f64 * block_tokens).min(tokens);
+        let cached = (f64::from(cached_blocks) * block_tokens).min(tokens);
         let certainty = self.certainty_at(now);
         let external = self.last_report.external_requests(certainty);
         let waiting = self.last_report.waiting(&local_load, certainty);

@@ -23,7 +23,7 @@ pub(crate) enum TokenLoadRule {
     /// backends that have at least 80 % of the prompt, the fewest tokens in flight. All backends
     /// count if that would cost more than 18 s at 15,928 tokens per second.
     LlmDOptimized,
-    /// LMetric (arXiv 2603.15202): tokens in flight with this prompt × (requests in flight + 1).
+    /// `LMetric` (arXiv 2603.15202): tokens in flight with this prompt × (requests in flight + 1).
     LMetric,
     /// A rule that no router ships: 2 × tokens in flight ÷ 65,536 − 1.5 × share that is cached.
     BacklogAndShare,
