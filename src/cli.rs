@@ -102,7 +102,7 @@ pub fn run(cli: Cli) -> ExitCode {
         #[cfg(feature = "tools")]
         CliCommand::Tune(tune) => tune::run::run(*tune),
         #[cfg(feature = "tools")]
-        CliCommand::Generate(generate) => generate::run::run(&generate),
+        CliCommand::Generate(generate) => generate::run::run(&generate, &command()),
         CliCommand::Keygen => keygen::run(),
     }
 }
@@ -142,15 +142,10 @@ fn name_env_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Er
     error
 }
 
-/// The name of the environment variable of a flag.
-pub(crate) fn variable(command: &str, id: &str) -> String {
-    let name = if command == "serve" { id.to_owned() } else { format!("{command}_{id}") };
-    format!("TOKENWEIR_{}", name.replace('-', "_").to_uppercase())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::flag_variable_name;
     use crate::commands::serve::args::ServeArgs;
     use crate::config::ConfigSource;
     use std::time::Duration;
@@ -179,7 +174,7 @@ mod tests {
             let flags = command.get_arguments().filter_map(|flag| Some((flag.get_long()?, flag)));
             for (long, flag) in flags.filter(|(long, _)| *long != "help") {
                 let variable_name = flag.get_env().map(|name| name.to_string_lossy().into_owned());
-                let expected = variable(command.get_name(), long);
+                let expected = flag_variable_name(command.get_name(), long);
                 assert_eq!(variable_name, Some(expected), "{} --{long}", command.get_name());
             }
         }

@@ -33,6 +33,12 @@ use std::process::ExitCode;
 /// Exit code of a wrong command line or file: `EX_USAGE` of `sysexits.h`.
 pub(crate) const USAGE: u8 = 64;
 
+/// The name of the environment variable of a flag.
+pub(crate) fn flag_variable_name(command: &str, id: &str) -> String {
+    let name = if command == "serve" { id.to_owned() } else { format!("{command}_{id}") };
+    format!("TOKENWEIR_{}", name.replace('-', "_").to_uppercase())
+}
+
 /// Prints a configuration error and returns its exit code.
 pub(crate) fn wrong(error: &ConfigError) -> ExitCode {
     eprintln!("error: {error}");

@@ -1,7 +1,7 @@
 //! Runs one simulation setup with several policies and seeds, in parallel on all cores.
 
 use super::results::{LatencyObjectives, RunMetrics, spread};
-use super::router::RouterKind;
+use super::routers::RouterKind;
 use super::simulation::Simulation;
 use super::simulation_setup::SimulationSetup;
 use super::trace::TraceRequest;

@@ -5,7 +5,7 @@
 //! `tokenweir_sim`. All random numbers come from one seed, so a run can be repeated exactly.
 
 use super::results::{RunResults, ServedRequest};
-use super::router::{Router, RouterKind, RoutingInput};
+use super::routers::{Router, RouterKind, RoutingInput};
 use super::simulation_setup::SimulationSetup;
 use super::trace::TraceRequest;
 use std::cmp::Reverse;

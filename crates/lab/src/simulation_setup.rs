@@ -1,6 +1,6 @@
 //! Parameters of a simulation.
 
-use super::router::DEFAULT_SCRAPE_INTERVAL;
+use super::routers::DEFAULT_SCRAPE_INTERVAL;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tokenweir_core::routing::Policy;

@@ -1,9 +1,9 @@
 //! Tests of whole simulations with known results.
 
-use super::engine_groups::{EngineGroup, default_engine_spec};
+use super::engines::engine_groups::{EngineGroup, default_engine_spec};
 use super::experiment::Experiment;
 use super::results::{LatencyObjectives, RunMetrics, RunResults};
-use super::router::RouterKind;
+use super::routers::RouterKind;
 use super::simulation::Simulation;
 use super::simulation_setup::SimulationSetup;
 use super::trace::{self, TraceRequest};

@@ -3,9 +3,9 @@
 //! The cells are drawn at random from a seed, so that no setup was chosen because of its result. The
 //! regret of a router in a cell is the goodput of the best router of that cell minus its own.
 
-use super::engine_presets::EnginePreset;
+use super::engines::engine_presets::EnginePreset;
 use super::results::{LatencyObjectives, RunResults};
-use super::router::RouterKind;
+use super::routers::RouterKind;
 use super::simulation::Simulation;
 use super::simulation_setup::SimulationSetup;
 use super::trace::TraceRequest;

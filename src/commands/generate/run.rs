@@ -13,11 +13,12 @@ use std::process::ExitCode;
 use tokenweir_operations::catalogue::{self, MetricCatalogue, MetricDescription};
 use tokenweir_operations::{Artifact, DeploymentEndpoints, GatewayTables};
 
-pub(crate) fn run(generate: &GenerateArgs) -> ExitCode {
+/// `command`: the definition of the command line, for manual pages and completions.
+pub(crate) fn run(generate: &GenerateArgs, command: &clap::Command) -> ExitCode {
     let files = match &generate.what {
         GenerateTarget::All => render_files(generate, &Artifact::ALL),
         GenerateTarget::One(artifact) => render_files(generate, std::slice::from_ref(artifact)),
-        GenerateTarget::Guide(guide) => guide.files().map_err(|error| failed(&error)),
+        GenerateTarget::Guide(guide) => guide.files(command).map_err(|error| failed(&error)),
     };
     let files = match files {
         Ok(files) => files,

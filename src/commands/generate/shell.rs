@@ -22,13 +22,13 @@ impl ShellArtifact {
     pub const ALL: [Self; 4] =
         [Self::Man, Self::CompletionsBash, Self::CompletionsZsh, Self::CompletionsFish];
 
-    /// The files: the path of each below a prefix such as `/usr`, and its text. The error is
+    /// The files for a command line: the path of each below a prefix such as `/usr`, and its text. The error is
     /// `InvalidData` if a generator does not write UTF-8.
-    pub fn files(self) -> io::Result<Vec<(String, String)>> {
+    pub fn files(self, command: &clap::Command) -> io::Result<Vec<(String, String)>> {
         let completions =
-            |path: &str, shell| Ok(vec![(path.to_owned(), render_completions(shell)?)]);
+            |path: &str, shell| Ok(vec![(path.to_owned(), render_completions(command, shell)?)]);
         match self {
-            Self::Man => render_man_pages(),
+            Self::Man => render_man_pages(command),
             Self::CompletionsBash => {
                 completions("share/bash-completion/completions/tokenweir", Shell::Bash)
             }
@@ -40,15 +40,15 @@ impl ShellArtifact {
     }
 }
 
-fn render_completions(shell: Shell) -> io::Result<String> {
+fn render_completions(command: &clap::Command, shell: Shell) -> io::Result<String> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut crate::cli::command(), "tokenweir", &mut text);
+    clap_complete::generate(shell, &mut command.clone(), "tokenweir", &mut text);
     into_utf8(text)
 }
 
 /// The manual page of the program, and one of each command.
-fn render_man_pages() -> io::Result<Vec<(String, String)>> {
-    let mut program = crate::cli::command();
+fn render_man_pages(command: &clap::Command) -> io::Result<Vec<(String, String)>> {
+    let mut program = command.clone();
     program.build();
     let commands = program.get_subcommands().cloned().map(render_man_page);
     std::iter::once(render_man_page(program.clone())).chain(commands).collect()
@@ -72,14 +72,14 @@ mod tests {
     use super::*;
 
     fn only_file(guide: ShellArtifact) -> String {
-        let mut files = guide.files().unwrap();
+        let mut files = guide.files(&crate::cli::command()).unwrap();
         assert_eq!(files.len(), 1);
         files.remove(0).1
     }
 
     #[test]
     fn every_command_has_a_manual_page_with_all_of_its_flags() {
-        let pages = ShellArtifact::Man.files().unwrap();
+        let pages = ShellArtifact::Man.files(&crate::cli::command()).unwrap();
         assert!(pages[0].0.ends_with("/tokenweir.1"));
         for command in crate::cli::command().get_subcommands() {
             let name = command.get_name();
@@ -109,13 +109,13 @@ mod tests {
 
     #[test]
     fn examples_of_a_manual_page_keep_their_lines() {
-        let pages = ShellArtifact::Man.files().unwrap();
+        let pages = ShellArtifact::Man.files(&crate::cli::command()).unwrap();
         assert!(pages[0].1.contains(".SH EXTRA\n.nf\nExamples:\n"), "{}", pages[0].1);
     }
 
     #[test]
     fn values_of_variables_are_not_shown() {
-        for (path, text) in ShellArtifact::Man.files().unwrap() {
+        for (path, text) in ShellArtifact::Man.files(&crate::cli::command()).unwrap() {
             assert!(!text.contains("TOKENWEIR_LISTEN="), "{path}");
         }
     }

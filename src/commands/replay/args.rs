@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::units;
 use tokenweir_lab::engine_groups::{self, EngineGroup};
-use tokenweir_lab::router::RouterKind;
+use tokenweir_lab::routers::RouterKind;
 
 /// Arguments of `tokenweir replay`.
 #[derive(Debug, Clone, Args)]

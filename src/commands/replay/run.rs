@@ -11,7 +11,7 @@ use tokenweir_core::clock;
 use tokenweir_core::routing::{Policy, PolicyKind};
 use tokenweir_lab::experiment::{Experiment, PolicyOutcome};
 use tokenweir_lab::results::LatencyObjectives;
-use tokenweir_lab::router::RouterKind;
+use tokenweir_lab::routers::RouterKind;
 use tokenweir_lab::simulation_setup::SimulationSetup;
 use tokenweir_lab::trace::TraceRequest;
 

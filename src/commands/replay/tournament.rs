@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::process::ExitCode;
 use tokenweir_core::clock;
 use tokenweir_core::routing::PolicyKind;
-use tokenweir_lab::router::RouterKind;
+use tokenweir_lab::routers::RouterKind;
 use tokenweir_lab::tournament::{self, Cell, CellResult, Standing};
 
 /// The document of `--json`.

@@ -1,6 +1,7 @@
 //! The flags of `serve`. A flag overrides its environment variable, which overrides the
 //! configuration file.
 
+use crate::commands::flag_variable_name;
 use crate::config::{ConfigSource, LogFormat, LogLevel, OverrideValue, Overrides, UsageMode};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, FromArgMatches};
@@ -105,7 +106,7 @@ impl ServeFlags {
 fn override_value<T>(matches: &ArgMatches, id: &str, value: Option<T>) -> Option<OverrideValue<T>> {
     let source = match matches.value_source(id) {
         Some(ValueSource::EnvVariable) => {
-            ConfigSource::Environment(crate::cli::variable("serve", id))
+            ConfigSource::Environment(flag_variable_name("serve", id))
         }
         _ => ConfigSource::Flag(format!("--{}", id.replace('_', "-"))),
     };
@@ -115,7 +116,6 @@ fn override_value<T>(matches: &ArgMatches, id: &str, value: Option<T>) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::variable;
     use std::ffi::OsStr;
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
         for flag in ServeFlags::augment_args(clap::Command::new("serve")).get_arguments() {
             let id = flag.get_id().as_str();
             assert_eq!(flag.get_long(), Some(id.replace('_', "-").as_str()));
-            assert_eq!(flag.get_env(), Some(OsStr::new(&variable("serve", id))));
+            assert_eq!(flag.get_env(), Some(OsStr::new(&flag_variable_name("serve", id))));
         }
     }
 }

@@ -52,7 +52,7 @@ pub fn is_stuck(candidate: &Candidate) -> bool {
 impl SaturationThresholds {
     /// Whether a candidate exceeds one of the thresholds.
     pub fn is_saturated(&self, candidate: &Candidate) -> bool {
-        let reported = &candidate.said;
+        let reported = &candidate.reported;
         let is_idle = reported.running + reported.waiting + reported.sent_since <= 0.0;
         let exceeds_waiting =
             |threshold| candidate.certainty * waiting(reported) >= f64::from(threshold);
@@ -92,12 +92,12 @@ mod tests {
 
     /// A backend that reported this load and eight running requests. Nothing has changed since.
     fn reporting_candidate(waiting: f64, kv_usage: f64) -> Candidate {
-        let said = ReportedLoad { waiting, running: 8.0, sent_since: 0.0 };
-        Candidate { in_flight: 20, said, kv_usage: Some(kv_usage), ..idle_candidate() }
+        let reported = ReportedLoad { waiting, running: 8.0, sent_since: 0.0 };
+        Candidate { in_flight: 20, reported, kv_usage: Some(kv_usage), ..idle_candidate() }
     }
 
     fn since(sent_since: f64, candidate: Candidate) -> Candidate {
-        Candidate { said: ReportedLoad { sent_since, ..candidate.said }, ..candidate }
+        Candidate { reported: ReportedLoad { sent_since, ..candidate.reported }, ..candidate }
     }
 
     fn is_saturated(candidate: Candidate) -> bool {
@@ -115,8 +115,8 @@ mod tests {
     #[test]
     fn an_engine_without_a_queue_takes_a_batch_before_it_counts_as_queueing() {
         let sent = |running, count| {
-            let said = ReportedLoad { waiting: 0.0, running, sent_since: count };
-            Candidate { said, ..idle_candidate() }
+            let reported = ReportedLoad { waiting: 0.0, running, sent_since: count };
+            Candidate { reported, ..idle_candidate() }
         };
         assert!(!is_saturated(sent(8.0, 248.0 + 15.0)));
         assert!(is_saturated(sent(8.0, 248.0 + 16.0)));

@@ -21,12 +21,12 @@ pub(super) fn idle_candidate() -> Candidate {
         prefill: PrefillCost::default(),
         evidence: 0.0,
         decode: DecodeCost::default(),
-        is_tried: true,
-        is_told: true,
-        rested: 1.0,
+        is_calibrated: true,
+        has_usage: true,
+        idle_seconds: 1.0,
         waiting: 0.0,
         running: 0.0,
-        said: ReportedLoad::default(),
+        reported: ReportedLoad::default(),
         kv_usage: Some(0.1),
         capacity: Some(100_000),
         certainty: 1.0,
@@ -162,7 +162,7 @@ fn an_uncalibrated_candidate_gets_the_prefill_cost_of_the_fastest() {
     let mut fleet = [
         Candidate { prefill: cost(0.01), backlog: 3_000.0, evidence: 50.0, ..idle_candidate() },
         Candidate { prefill: cost(0.5), evidence: 50.0, ..idle_candidate() },
-        Candidate { is_tried: false, ..idle_candidate() },
+        Candidate { is_calibrated: false, ..idle_candidate() },
     ];
     let policy = Policy::default();
     assert_eq!(policy.pick(&fleet, &RoutingRequest::default()).unwrap().index, 0);
@@ -216,7 +216,7 @@ fn uncalibrated_backends_get_their_share_of_requests() {
 
 #[test]
 fn among_equals_the_longest_idle_candidate_is_picked() {
-    let fleet = [1.0, 3.0, 2.0].map(|rested| Candidate { rested, ..idle_candidate() });
+    let fleet = [1.0, 3.0, 2.0].map(|idle_seconds| Candidate { idle_seconds, ..idle_candidate() });
     for kind in [PolicyKind::KvAware, PolicyKind::LeastRequests] {
         let policy = Policy { kind, ..Policy::default() };
         for sequence in 0..10 {
@@ -228,7 +228,7 @@ fn among_equals_the_longest_idle_candidate_is_picked() {
 
 #[test]
 fn missing_token_counts_are_imputed_and_the_cached_part_is_scaled() {
-    let without_usage = Candidate { is_told: false, cached: 500.0, ..idle_candidate() };
+    let without_usage = Candidate { has_usage: false, cached: 500.0, ..idle_candidate() };
     let mut fleet = [Candidate { prompt: 300.0, output: 8.0, ..idle_candidate() }, without_usage];
     impute_missing_estimates(&mut fleet);
     assert_eq!((fleet[1].prompt, fleet[1].cached, fleet[1].output), (300.0, 150.0, 8.0));

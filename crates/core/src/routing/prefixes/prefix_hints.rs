@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Index of the blocks that a fleet received.
 #[derive(Debug)]
-pub(super) struct PrefixHints {
+pub(in crate::routing) struct PrefixHints {
     slots: Box<[AtomicU64]>,
 }
 
@@ -33,22 +33,22 @@ const EMPTY: u64 = u64::MAX;
 
 impl PrefixHints {
     /// Greatest number of positions that [`lookup`](Self::lookup) returns.
-    pub(super) const MOST: usize = 8;
+    pub(in crate::routing) const MOST: usize = 8;
 
     /// An empty index.
-    pub(super) fn new() -> Self {
+    pub(in crate::routing) fn new() -> Self {
         let slots = std::iter::repeat_with(|| AtomicU64::new(EMPTY)).take(SLOT_COUNT).collect();
         Self { slots }
     }
 
     /// Size of the index in bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::routing) fn bytes(&self) -> usize {
         self.slots.len() * size_of::<AtomicU64>()
     }
 
     /// Records that blocks were sent to the backend at `position`. Positions of 65,535 and above
     /// are ignored.
-    pub(super) fn add(&self, blocks: &[u64], position: usize) {
+    pub(in crate::routing) fn add(&self, blocks: &[u64], position: usize) {
         let position = position as u64;
         if position < POSITION_MASK {
             indexed_blocks(blocks.len()).for_each(|index| self.put(blocks[index], position));
@@ -57,7 +57,7 @@ impl PrefixHints {
 
     /// Positions of the backends that received the longest prefixes of these blocks, the longest
     /// first.
-    pub(super) fn lookup(&self, blocks: &[u64]) -> Vec<usize> {
+    pub(in crate::routing) fn lookup(&self, blocks: &[u64]) -> Vec<usize> {
         let indexed: Vec<usize> = indexed_blocks(blocks.len()).collect();
         // A block is a hash of its bytes and all bytes before it, so the sent blocks are a prefix.
         let sent = indexed.partition_point(|index| self.holders(blocks[*index]).next().is_some());

@@ -16,7 +16,7 @@
 //!
 //! - `base` and `per_token` are learned from the first outputs of the backend, so a slower backend
 //!   gets fewer requests. A learned difference between backends needs evidence, see
-//!   [`impute_missing_estimates`](super::impute_missing_estimates).
+//!   [`impute_missing_estimates`](crate::routing::impute_missing_estimates).
 //! - `charge`: the request waits for its own prefill, and so do the requests behind it. In an M/M/1
 //!   queue, their number is the number of requests in the queue. A prompt that is computed at a
 //!   second backend also evicts blocks there, therefore the charge of an idle fleet is not 0.
@@ -42,7 +42,9 @@
 //! anyway, and there it delays only requests that are late as well; the other backends recover. No
 //! backend gets later than [`MAX_LATENESS`] in this way.
 
-use super::{Candidate, PolicyChoice, RoutingRequest, lowest, session};
+use super::selection::lowest;
+use super::session;
+use crate::routing::{Candidate, PolicyChoice, RoutingRequest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -131,7 +133,7 @@ struct Evaluation {
     tpot_lateness: f64,
 }
 
-pub(super) fn pick(
+pub(in crate::routing) fn pick(
     settings: &KvAwareSettings,
     candidates: &[Candidate],
     request: &RoutingRequest,
@@ -232,7 +234,10 @@ impl Evaluation {
 }
 
 /// Index of the candidate to which the session of a request is hashed. `None`: no session.
-pub(super) fn home(candidates: &[Candidate], request: &RoutingRequest) -> Option<usize> {
+pub(in crate::routing) fn home(
+    candidates: &[Candidate],
+    request: &RoutingRequest,
+) -> Option<usize> {
     request.session.and_then(|session| session::highest_scored(candidates, session, |_| true))
 }
 
@@ -389,9 +394,9 @@ fn is_avoiding_overdue(
 
 #[cfg(test)]
 mod tests {
-    use super::super::PrefillCost;
-    use super::super::tests::idle_candidate;
     use super::*;
+    use crate::routing::PrefillCost;
+    use crate::routing::tests::idle_candidate;
 
     fn choose(candidates: &[Candidate]) -> PolicyChoice {
         pick(&KvAwareSettings::default(), candidates, &RoutingRequest::default())

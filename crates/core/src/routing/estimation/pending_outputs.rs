@@ -13,7 +13,7 @@
 //! request shows no output before its end. It counts only until the metrics of the engine show
 //! that the engine generates tokens.
 
-use super::load_report::AtomicF64;
+use super::atomic_f64::AtomicF64;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

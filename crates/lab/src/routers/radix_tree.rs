@@ -14,7 +14,7 @@
 //! blocks. The eviction by time is left out.
 
 use super::prefix_index::PrefixIndex;
-use crate::router::RoutingInput;
+use super::routing_input::RoutingInput;
 
 /// State of the router.
 #[derive(Debug)]

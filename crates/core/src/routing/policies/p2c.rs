@@ -5,9 +5,10 @@
 //! same time do not all pick the same backend. An overdue candidate loses to one that is not
 //! overdue.
 
-use super::{Candidate, PolicyChoice, RoutingRequest, load_with_overdue_penalty};
+use super::selection::load_with_overdue_penalty;
+use crate::routing::{Candidate, PolicyChoice, RoutingRequest};
 
-pub(super) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
+pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
     let count = candidates.len() as u64;
     let first = (request.seed % count) as usize;
     // The second is drawn from the other candidates, so the two always differ.

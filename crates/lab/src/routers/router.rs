@@ -1,31 +1,14 @@
 //! Routers of an experiment: the policies of the gateway, and reimplementations of other routers
 //! for comparison.
 
-use super::reference_routers::{
-    DynamoRouter, LlmDRouter, RadixTreeRouter, RadixTreeVariant, TokenLoadRouter, TokenLoadRule,
-};
-use super::trace::TraceRequest;
+use super::dynamo::DynamoRouter;
+use super::llm_d::LlmDRouter;
+use super::radix_tree::{RadixTreeRouter, RadixTreeVariant};
+use super::routing_input::RoutingInput;
+use super::token_load::{TokenLoadRouter, TokenLoadRule};
 use std::str::FromStr;
 use std::time::Duration;
-use tokenweir_core::routing::{
-    Candidate, LoadReport, Policy, PolicyKind, RoutingRequest, kv_aware,
-};
-
-/// Input of a routing decision.
-pub struct RoutingInput<'a> {
-    /// Number of the request in the trace.
-    pub number: usize,
-    /// The request.
-    pub job: &'a TraceRequest,
-    /// Candidates, with the estimates of the gateway.
-    pub candidates: &'a [Candidate],
-    /// Last load report of each backend, by position.
-    pub reports: &'a [LoadReport],
-    /// True number of prompt tokens in the prefix cache of a backend, by position.
-    pub cached_tokens: &'a dyn Fn(usize) -> u32,
-    /// Sequence number, random seed and session of the decision.
-    pub routing_request: RoutingRequest,
-}
+use tokenweir_core::routing::{Candidate, Policy, PolicyKind, kv_aware};
 
 /// A router with its state.
 #[derive(Debug)]
@@ -148,31 +131,6 @@ impl FromStr for RouterKind {
         kind.ok_or_else(|| format!("unknown policy `{text}`; the policies are {}", names()))
     }
 }
-
-impl RoutingInput<'_> {
-    /// A random one of the indexes with the lowest cost.
-    pub(crate) fn random_tie(&self, costs: &[f64]) -> usize {
-        let best = costs.iter().copied().fold(f64::INFINITY, f64::min);
-        let ties: Vec<usize> = (0..costs.len()).filter(|index| costs[*index] <= best).collect();
-        ties[(self.routing_request.seed % ties.len().max(1) as u64) as usize]
-    }
-
-    /// Index of the first candidate with the fewest requests in flight.
-    pub(crate) fn least_loaded(&self) -> usize {
-        let loads = self.candidates.iter().map(|candidate| candidate.in_flight);
-        loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(index, _)| index)
-    }
-
-    /// Number of blocks of this prompt that the cache of a backend can hold.
-    pub(crate) fn cache_blocks(&self, position: usize) -> usize {
-        let capacity = self.reports[position].capacity;
-        let blocks = |tokens: u64| (tokens as f64 / self.job.block_tokens()) as usize;
-        capacity.map_or(DEFAULT_INDEX_BLOCKS, blocks)
-    }
-}
-
-/// Assumed number of blocks of a cache whose capacity is not reported, as in llm-d.
-const DEFAULT_INDEX_BLOCKS: usize = 31_250;
 
 impl Router {
     /// The policy of the gateway, whose candidates may be sampled. `None`: another router, which

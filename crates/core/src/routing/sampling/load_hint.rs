@@ -12,7 +12,7 @@
 //! scraped. A word is only a hint and may be out of date: the policy decides by the full
 //! [`Candidate`].
 
-use super::{Candidate, PrefillCost, kv_aware};
+use crate::routing::{Candidate, PrefillCost, kv_aware};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ fn damped_prefill_cost(candidate: &Candidate) -> PrefillCost {
     let (default, learned) = (PrefillCost::default(), candidate.prefill.per_token);
     let damped = (learned * default.per_token).sqrt();
     PrefillCost {
-        per_token: if candidate.is_tried { damped } else { UNCALIBRATED_SECONDS_PER_TOKEN },
+        per_token: if candidate.is_calibrated { damped } else { UNCALIBRATED_SECONDS_PER_TOKEN },
         ..default
     }
 }
@@ -107,8 +107,8 @@ impl LoadHintTable {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::idle_candidate;
     use super::*;
+    use crate::routing::tests::idle_candidate;
 
     const SENT: Duration = Duration::from_secs(5);
 
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn an_uncalibrated_backend_has_the_least_hint_until_it_is_busy() {
-        let new = Candidate { is_tried: false, ..idle_candidate() };
+        let new = Candidate { is_calibrated: false, ..idle_candidate() };
         assert!(hint_for(&new) < hint_for(&idle_candidate()));
         assert!(hint_for(&Candidate { backlog: 1e6, ..new }) > hint_for(&idle_candidate()));
     }

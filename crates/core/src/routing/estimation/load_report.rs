@@ -3,6 +3,7 @@
 //! Each value is one atomic. A reader may see some values of one report and some of the next; each
 //! value is valid by itself.
 
+use super::atomic_f64::AtomicF64;
 use super::reservation::LocalLoad;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -57,10 +58,6 @@ pub(super) struct LastReport {
     /// Moving average of the requests at the backend that this gateway did not send.
     external_requests_mean: AtomicF64,
 }
-
-/// An `f64` with relaxed atomic access.
-#[derive(Debug)]
-pub(super) struct AtomicF64(AtomicU64);
 
 /// Weight of one report in the moving average of external requests.
 const EXTERNAL_REQUESTS_EMA_WEIGHT: f64 = 0.1;
@@ -161,21 +158,5 @@ impl LastReport {
         // Requests may share blocks, so the sum may exceed the capacity.
         let by_local_load = (local_tokens * usage_per_token).min(1.0);
         Some(certainty * by_report + (1.0 - certainty) * by_local_load)
-    }
-}
-
-// === impl AtomicF64 ===
-
-impl AtomicF64 {
-    pub(super) const fn new(value: f64) -> Self {
-        Self(AtomicU64::new(value.to_bits()))
-    }
-
-    pub(super) fn get(&self) -> f64 {
-        f64::from_bits(self.0.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn set(&self, value: f64) {
-        self.0.store(value.to_bits(), Ordering::Relaxed);
     }
 }

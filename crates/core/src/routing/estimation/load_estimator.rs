@@ -6,13 +6,14 @@
 //! gradually from the report to local load and the mean of external load: `certainty = horizon ÷
 //! (horizon + age)`. No threshold on the age makes choices change abruptly.
 
+use super::atomic_f64::AtomicF64;
 use super::learned_estimates::LearnedEstimates;
-use super::load_report::{AtomicF64, LastReport, LoadReport};
+use super::load_report::{LastReport, LoadReport};
 use super::pending_outputs::{PendingOutputId, PendingOutputs};
-use super::prefix_table::PrefixTable;
 use super::reservation::{LocalLoad, Reservation, TokenCounts};
 use super::slot_estimator::SlotEstimator;
-use super::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
+use crate::routing::prefix_table::PrefixTable;
+use crate::routing::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -155,12 +156,12 @@ impl LoadEstimator {
             prefill,
             evidence: self.learned_estimates.prefill_evidence() as f32,
             decode: self.learned_estimates.decode(),
-            is_tried: self.learned_estimates.ttft().is_some(),
-            is_told: self.learned_estimates.has_usage(),
-            rested: (now - self.last_sent_at.get()).max(0.0),
+            is_calibrated: self.learned_estimates.ttft().is_some(),
+            has_usage: self.learned_estimates.has_usage(),
+            idle_seconds: (now - self.last_sent_at.get()).max(0.0),
             waiting,
             running: (f64::from(local_load.in_flight) + external - waiting).max(0.0),
-            said: self.last_report.last(&local_load),
+            reported: self.last_report.last(&local_load),
             kv_usage: self.last_report.kv_usage(&local_load, certainty),
             capacity,
             certainty,
@@ -405,5 +406,5 @@ fn horizon_in_seconds(horizon: Duration) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "ledger_tests.rs"]
+#[path = "load_estimator_tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
 //! Routers that count the prompt tokens in flight at each backend, with an index of what was sent.
 
 use super::prefix_index::PrefixIndex;
-use crate::router::RoutingInput;
+use super::routing_input::RoutingInput;
 use std::collections::HashMap;
 
 /// State of the router.

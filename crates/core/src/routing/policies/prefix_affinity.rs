@@ -3,7 +3,9 @@
 //! If no backend has at least [`MIN_CACHED_SHARE`] of the prompt, or all backends with the longest
 //! prefix are loaded above the bound, the policy falls back to `least_requests`.
 
-use super::{Candidate, PolicyChoice, RoutingRequest, least_requests, load, lowest};
+use super::least_requests;
+use super::selection::{load, lowest};
+use crate::routing::{Candidate, PolicyChoice, RoutingRequest};
 
 /// Least cached share of a prompt that decides, from 0 to 1.
 const MIN_CACHED_SHARE: f64 = 0.1;
@@ -11,7 +13,7 @@ const MIN_CACHED_SHARE: f64 = 0.1;
 /// 2018: consistent hashing with bounded loads).
 pub(super) const BOUNDED_LOAD_FACTOR: f64 = 1.25;
 
-pub(super) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
+pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
     let most = candidates.iter().map(|candidate| candidate.cached).fold(0.0, f64::max);
     if candidates.iter().all(|candidate| candidate.cached < MIN_CACHED_SHARE * candidate.prompt) {
         return least_requests::pick(candidates, request);

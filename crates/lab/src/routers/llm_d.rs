@@ -9,7 +9,7 @@
 //! the backend that was sent such a prompt the longest time ago.
 
 use super::prefix_index::PrefixIndex;
-use crate::router::RoutingInput;
+use super::routing_input::RoutingInput;
 
 /// State of the endpoint picker.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
 //! Policy `round_robin`: each candidate in turn, by weight. Its only state is the sequence number
 //! of the decision.
 
-use super::{Candidate, PolicyChoice, RoutingRequest, index_at_weight};
+use super::selection::index_at_weight;
+use crate::routing::{Candidate, PolicyChoice, RoutingRequest};
 
-pub(super) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
+pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
     PolicyChoice { index: index_at_weight(candidates, request.sequence), reason: "turn" }
 }

@@ -3,9 +3,10 @@
 //! It needs no metrics of the backends and ignores how long requests are. An overdue candidate
 //! comes after all others.
 
-use super::{Candidate, PolicyChoice, RoutingRequest, load_with_overdue_penalty, lowest};
+use super::selection::{load_with_overdue_penalty, lowest};
+use crate::routing::{Candidate, PolicyChoice, RoutingRequest};
 
-pub(super) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
+pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
     PolicyChoice {
         index: lowest(
             candidates,

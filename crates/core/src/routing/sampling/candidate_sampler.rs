@@ -8,8 +8,8 @@
 //! 1,000 backends as in one of 100.
 
 use super::load_hint::{LoadHint, LoadHintTable};
-use super::prefix_hints::PrefixHints;
-use super::{Candidate, PolicyKind, PromptFingerprint, RoutingRequest, mix};
+use crate::routing::prefixes::PrefixHints;
+use crate::routing::{Candidate, PolicyKind, PromptFingerprint, RoutingRequest, mix};
 use std::iter::{Chain, Copied};
 use std::slice::Iter;
 use std::sync::OnceLock;
@@ -78,7 +78,7 @@ impl CandidateSampler {
     ) {
         let Some(tables) = self.tables.get() else { return };
         let hint = candidate().map_or(LoadHint::UNAVAILABLE, |candidate| {
-            let idle = Duration::try_from_secs_f64(candidate.rested).unwrap_or_default();
+            let idle = Duration::try_from_secs_f64(candidate.idle_seconds).unwrap_or_default();
             let since_epoch = now.saturating_duration_since(self.epoch);
             LoadHint::new(&candidate, since_epoch.saturating_sub(idle))
         });
@@ -151,8 +151,8 @@ fn random_partitions(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LoadEstimator, Policy};
     use super::*;
+    use crate::routing::{LoadEstimator, Policy};
     use std::collections::{BTreeSet, HashMap};
 
     const KV_AWARE: PolicyKind = PolicyKind::KvAware;
@@ -245,7 +245,7 @@ mod tests {
 
     /// A backend with the default prefill cost and a backlog.
     fn with_backlog(backlog: f64) -> Candidate {
-        Candidate { backlog, ..super::super::tests::idle_candidate() }
+        Candidate { backlog, ..crate::routing::tests::idle_candidate() }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Estimates that are learned from the responses of one backend: prefill cost, tokens per byte,
 //! output length, response time, and how long its prefix cache retains what was sent.
 
+use super::atomic_f64::AtomicF64;
 use super::linear_cost::{DecodeCost, LinearFit, PrefillCost};
-use super::load_report::AtomicF64;
 use super::reservation::TokenCounts;
 use std::sync::{Mutex, PoisonError};
 

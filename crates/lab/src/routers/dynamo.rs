@@ -11,7 +11,7 @@
 //! original, which holds requests back while all workers are busy, is left out.
 
 use super::prefix_index::PrefixIndex;
-use crate::router::RoutingInput;
+use super::routing_input::RoutingInput;
 use std::collections::HashMap;
 
 /// State of the router.

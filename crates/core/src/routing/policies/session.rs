@@ -5,10 +5,12 @@
 //! [bound](super::prefix_affinity) is passed over for the one with the next highest score. Requests
 //! without a session are routed by `least_requests`.
 
+use super::least_requests;
 use super::prefix_affinity::bound;
-use super::{Candidate, PolicyChoice, RoutingRequest, least_requests, load, mix, unit};
+use super::selection::load;
+use crate::routing::{Candidate, PolicyChoice, RoutingRequest, mix, unit};
 
-pub(super) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
+pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
     let Some(session) = request.session else { return least_requests::pick(candidates, request) };
     let bound = bound(candidates);
     let preferred = highest_scored(candidates, session, |_| true);

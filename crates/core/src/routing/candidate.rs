@@ -1,0 +1,65 @@
+//! A backend as a policy sees it: the estimate of its state for one prompt.
+
+use super::estimation::{DecodeCost, PrefillCost, ReportedLoad};
+use serde::Serialize;
+
+/// A backend that a policy may pick, with its estimated state for one prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Candidate {
+    /// Index of the backend in the fleet.
+    #[serde(skip)]
+    pub position: usize,
+    /// Requests of this gateway in flight at the backend.
+    pub in_flight: u32,
+    /// Share of the requests, relative to the weights of the other backends. 0 counts as 1.
+    pub weight: u32,
+    /// Whether the backend has loaded the LoRA adapter of the request. True if the request needs
+    /// no adapter.
+    pub has_adapter: bool,
+    /// Hash key of the backend, for rendezvous hashing of sessions.
+    #[serde(skip)]
+    pub key: u64,
+    /// Estimated tokens of the prompt.
+    pub prompt: f64,
+    /// Prompt tokens that are probably in the prefix cache of the backend.
+    pub cached: f64,
+    /// Leading blocks of the prompt that are probably in the prefix cache of the backend.
+    pub cached_blocks: u32,
+    /// Expected output tokens.
+    pub output: f64,
+    /// Prompt tokens that the engine has to compute before those of this request.
+    pub backlog: f64,
+    /// Cost of prefill.
+    pub prefill: PrefillCost,
+    /// Number of observations on which `prefill` rests, at most about 50.
+    pub evidence: f32,
+    /// Cost of decode.
+    pub decode: DecodeCost,
+    /// Whether `prefill` was learned from a first output of this backend.
+    pub is_calibrated: bool,
+    /// Whether `prompt` and `output` rest on token usage that this backend reported.
+    pub has_usage: bool,
+    /// Seconds since this gateway last sent a request to the backend. Before the first request:
+    /// since the start of its [`LoadEstimator`].
+    pub idle_seconds: f64,
+    /// Estimated requests that wait in the engine.
+    pub waiting: f64,
+    /// Estimated requests that run in the engine.
+    pub running: f64,
+    /// The load of the last report. Zeros before the first report.
+    pub reported: ReportedLoad,
+    /// Estimated share of the KV cache that requests hold. More than 1: they do not fit. `None`:
+    /// no report had it.
+    pub kv_usage: Option<f64>,
+    /// Capacity of the KV cache in tokens. `None`: not reported.
+    pub capacity: Option<u64>,
+    /// Weight of the last report in these estimates, from 0 to 1. It falls with the age of the
+    /// report.
+    pub certainty: f64,
+    /// Seconds until the engine has a free slot for one more sequence. 0: a slot is free, or the
+    /// number of slots is not known.
+    pub slot_wait: f64,
+    /// Seconds for which the oldest request without output has been overdue, or for which all
+    /// streams have stalled, whichever is longer. 0: neither holds.
+    pub overdue: f64,
+}

@@ -1,0 +1,17 @@
+//! The estimated load and speed of one backend: from the requests of this gateway, from the metrics
+//! that the backend reports, and from the times and token counts of its responses.
+
+mod atomic_f64;
+mod learned_estimates;
+mod linear_cost;
+mod load_estimator;
+mod load_report;
+mod pending_outputs;
+mod reservation;
+mod slot_estimator;
+
+pub use learned_estimates::LearnedEstimates;
+pub use linear_cost::{DecodeCost, PrefillCost};
+pub use load_estimator::LoadEstimator;
+pub use load_report::{LoadReport, ReportedLoad};
+pub use reservation::{LocalLoad, Reservation, TokenCounts};

@@ -1,0 +1,10 @@
+//! The routing policies. Each one is a pure function from candidates and a request to a choice.
+
+pub mod kv_aware;
+pub(super) mod least_requests;
+pub(super) mod p2c;
+pub(super) mod prefix_affinity;
+pub(super) mod random;
+pub(super) mod round_robin;
+mod selection;
+pub(super) mod session;

@@ -1,0 +1,51 @@
+//! Functions that several policies use to compare candidates.
+
+use crate::routing::Candidate;
+
+/// Index of the candidate with the lowest cost.
+///
+/// Candidates within `slack` of the lowest cost are ties. Among ties, the candidate that has been
+/// idle longest wins: an idle fleet then shares the requests evenly, and every pooled connection
+/// is used now and then. Candidates that have been idle equally long take turns by `turn`.
+pub(super) fn lowest(
+    candidates: &[Candidate],
+    costs: &(impl Iterator<Item = f64> + Clone),
+    slack: f64,
+    turn: u64,
+) -> usize {
+    let limit = costs.clone().fold(f64::INFINITY, f64::min) + slack;
+    let ties =
+        || candidates.iter().zip(costs.clone()).enumerate().filter(|(_, (_, cost))| *cost <= limit);
+    let longest = ties().map(|(_, (candidate, _))| candidate.idle_seconds).fold(0.0, f64::max);
+    let best = || ties().filter(|(_, (candidate, _))| candidate.idle_seconds >= longest);
+    let position = (turn % best().count().max(1) as u64) as usize;
+    best().nth(position).map_or(0, |(index, _)| index)
+}
+
+/// Requests in flight per unit of weight, including the request to be routed.
+pub(super) fn load(candidate: &Candidate) -> f64 {
+    f64::from(candidate.in_flight + 1) / f64::from(candidate.weight.max(1))
+}
+
+/// [`load`], plus [`OVERDUE_PENALTY`] for a candidate that is overdue: it comes after all others.
+pub(super) fn load_with_overdue_penalty(candidate: &Candidate) -> f64 {
+    load(candidate) + if candidate.overdue > 0.0 { OVERDUE_PENALTY } else { 0.0 }
+}
+
+/// Load added to an overdue candidate: more requests than any backend has in flight.
+const OVERDUE_PENALTY: f64 = 1e9;
+
+/// Index of the candidate that covers `position` when the weights are laid end to end. `position`
+/// is taken modulo the sum of the weights.
+pub(super) fn index_at_weight(candidates: &[Candidate], position: u64) -> usize {
+    let total: u64 = candidates.iter().map(|candidate| u64::from(candidate.weight.max(1))).sum();
+    let mut rest = position % total.max(1);
+    for (index, candidate) in candidates.iter().enumerate() {
+        let weight = u64::from(candidate.weight.max(1));
+        if rest < weight {
+            return index;
+        }
+        rest -= weight;
+    }
+    0
+}

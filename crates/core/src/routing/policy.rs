@@ -1,0 +1,122 @@
+//! The routing policies by name, and the reasons that they give.
+
+use super::policies::{
+    kv_aware, least_requests, p2c, prefix_affinity, random, round_robin, session,
+};
+use super::{Candidate, PolicyChoice, RoutingRequest};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A routing policy.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    clap::ValueEnum,
+)]
+#[serde(rename_all = "snake_case")]
+#[clap(rename_all = "snake_case")]
+pub enum PolicyKind {
+    /// The least predicted time to first token, from queue, prompt, cached prefix and KV cache
+    /// usage.
+    #[default]
+    KvAware,
+    /// Each backend in turn, by weight.
+    RoundRobin,
+    /// A random backend, by weight.
+    Random,
+    /// The fewest requests of this gateway in flight, relative to the weight.
+    LeastRequests,
+    /// The less loaded of two random backends.
+    P2c,
+    /// The backend that was sent the longest prefix of the prompt before, unless it is overloaded.
+    PrefixAffinity,
+    /// The same backend for all requests of a session, unless it is overloaded.
+    Session,
+}
+
+/// A policy with its settings.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Policy {
+    /// Algorithm.
+    pub kind: PolicyKind,
+    /// Settings of [`PolicyKind::KvAware`], which also hold for predictions under other policies.
+    pub kv_aware: kv_aware::KvAwareSettings,
+}
+
+impl Policy {
+    /// Name in the configuration, in metrics and in logs.
+    pub const fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    /// Chooses a candidate. `None`: there is no candidate.
+    pub fn pick(&self, candidates: &[Candidate], request: &RoutingRequest) -> Option<PolicyChoice> {
+        if candidates.len() < 2 {
+            return candidates.first().map(|_| PolicyChoice { index: 0, reason: "only_candidate" });
+        }
+        Some(match self.kind {
+            PolicyKind::KvAware => kv_aware::pick(&self.kv_aware, candidates, request),
+            PolicyKind::RoundRobin => round_robin::pick(candidates, request),
+            PolicyKind::Random => random::pick(candidates, request),
+            PolicyKind::LeastRequests => least_requests::pick(candidates, request),
+            PolicyKind::P2c => p2c::pick(candidates, request),
+            PolicyKind::PrefixAffinity => prefix_affinity::pick(candidates, request),
+            PolicyKind::Session => session::pick(candidates, request),
+        })
+    }
+}
+
+impl PolicyKind {
+    /// All policies.
+    pub const ALL: [Self; 7] = [
+        Self::KvAware,
+        Self::RoundRobin,
+        Self::Random,
+        Self::LeastRequests,
+        Self::P2c,
+        Self::PrefixAffinity,
+        Self::Session,
+    ];
+
+    /// Name in the configuration, in metrics and in logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::KvAware => "kv_aware",
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+            Self::LeastRequests => "least_requests",
+            Self::P2c => "p2c",
+            Self::PrefixAffinity => "prefix_affinity",
+            Self::Session => "session",
+        }
+    }
+}
+
+/// Reason of a choice in panic mode: too many backends are ejected, so ejections are ignored.
+pub const PANIC: &str = "panic_mode";
+
+/// All reasons of a choice. They are label values of metrics.
+pub const REASONS: &[&str] = &[
+    "only_candidate",
+    "lowest_ttft",
+    "cached_prefix",
+    "prefix_too_busy",
+    "avoids_overdue",
+    "avoids_late",
+    "all_late",
+    "session",
+    "session_too_busy",
+    "turn",
+    "random",
+    "fewest_requests",
+    "fewer_of_two",
+    PANIC,
+];

@@ -1,0 +1,21 @@
+//! The input of a policy besides the candidates, and its choice.
+
+/// The input of a policy besides the candidates.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RoutingRequest {
+    /// Sequence number of the decision, for round robin and for turns among equal candidates.
+    pub sequence: u64,
+    /// Random number, for the policies that need one.
+    pub seed: u64,
+    /// Hash of the session. `None`: the request names no session.
+    pub session: Option<u64>,
+}
+
+/// The choice of a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PolicyChoice {
+    /// Index among the candidates.
+    pub index: usize,
+    /// Why the policy chose it: one of [`REASONS`].
+    pub reason: &'static str,
+}

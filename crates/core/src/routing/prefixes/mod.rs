@@ -1,0 +1,9 @@
+//! Prompt prefixes: the hashes of a prompt's blocks, and tables of the prompts that were sent to
+//! each backend.
+
+mod prefix_hints;
+pub mod prefix_table;
+mod prompt_fingerprint;
+
+pub(super) use prefix_hints::PrefixHints;
+pub use prompt_fingerprint::PromptFingerprint;

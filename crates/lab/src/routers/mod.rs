@@ -1,0 +1,14 @@
+//! Routers of an experiment: the policies of the gateway, and reimplementations of other routers
+//! from their documentation and behaviour, as a reference. The reimplementations have the input of
+//! the originals: unprocessed scraped load, and the prompts that they sent themselves.
+
+mod dynamo;
+mod llm_d;
+mod prefix_index;
+mod radix_tree;
+mod router;
+mod routing_input;
+mod token_load;
+
+pub use router::{DEFAULT_SCRAPE_INTERVAL, Router, RouterKind};
+pub use routing_input::RoutingInput;

@@ -1,0 +1,45 @@
+//! The input of a router, and functions that several routers use.
+
+use crate::trace::TraceRequest;
+use tokenweir_core::routing::{Candidate, LoadReport, RoutingRequest};
+
+/// Input of a routing decision.
+pub struct RoutingInput<'a> {
+    /// Number of the request in the trace.
+    pub number: usize,
+    /// The request.
+    pub job: &'a TraceRequest,
+    /// Candidates, with the estimates of the gateway.
+    pub candidates: &'a [Candidate],
+    /// Last load report of each backend, by position.
+    pub reports: &'a [LoadReport],
+    /// True number of prompt tokens in the prefix cache of a backend, by position.
+    pub cached_tokens: &'a dyn Fn(usize) -> u32,
+    /// Sequence number, random seed and session of the decision.
+    pub routing_request: RoutingRequest,
+}
+
+impl RoutingInput<'_> {
+    /// A random one of the indexes with the lowest cost.
+    pub(crate) fn random_tie(&self, costs: &[f64]) -> usize {
+        let best = costs.iter().copied().fold(f64::INFINITY, f64::min);
+        let ties: Vec<usize> = (0..costs.len()).filter(|index| costs[*index] <= best).collect();
+        ties[(self.routing_request.seed % ties.len().max(1) as u64) as usize]
+    }
+
+    /// Index of the first candidate with the fewest requests in flight.
+    pub(crate) fn least_loaded(&self) -> usize {
+        let loads = self.candidates.iter().map(|candidate| candidate.in_flight);
+        loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(index, _)| index)
+    }
+
+    /// Number of blocks of this prompt that the cache of a backend can hold.
+    pub(crate) fn cache_blocks(&self, position: usize) -> usize {
+        let capacity = self.reports[position].capacity;
+        let blocks = |tokens: u64| (tokens as f64 / self.job.block_tokens()) as usize;
+        capacity.map_or(DEFAULT_INDEX_BLOCKS, blocks)
+    }
+}
+
+/// Assumed number of blocks of a cache whose capacity is not reported, as in llm-d.
+const DEFAULT_INDEX_BLOCKS: usize = 31_250;
