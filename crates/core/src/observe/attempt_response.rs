@@ -77,14 +77,14 @@ impl AttemptResponse {
         let had_output = record.timings.first_output.is_some();
         let arrival = observer.on_data(&frame, now, &mut record.timings);
         if let Some(entry) = &self.entry {
-            entry.pulse().on_bytes(now);
+            entry.activity().on_bytes(now);
             if arrival.outputs > 0 {
-                let stall = entry.pulse().on_output(now, arrival.gap);
+                let stall = entry.activity().on_output(now, arrival.gap);
                 record_stall(observer, stall);
-                entry.pulse().count(observer.observed().estimated_tokens);
+                entry.activity().count(observer.observed().estimated_tokens);
             }
             if record.timings.terminal.is_some() {
-                record_stall(observer, entry.pulse().on_end(now));
+                record_stall(observer, entry.activity().on_end(now));
             }
         }
         if !had_output && record.timings.first_output.is_some() {
@@ -110,7 +110,7 @@ impl AttemptResponse {
             record_write_stall(observer, written_at, now());
         }
         if let Some(entry) = &self.entry {
-            entry.pulse().set_waits_for_backend(true);
+            entry.activity().set_waits_for_backend(true);
         }
         true
     }
@@ -156,7 +156,7 @@ impl AttemptResponse {
             record_write_stall(&mut observer, written_at, now);
         }
         if let Some(entry) = self.entry.take() {
-            record_stall(&mut observer, entry.pulse().on_end(now));
+            record_stall(&mut observer, entry.activity().on_end(now));
         }
         record.observed = observer.into_observed();
         record.end = termination;

@@ -166,7 +166,7 @@ impl Exchange {
     /// The keep-alive comment, if one is due and the stream is between two events.
     pub(super) fn comment(&self) -> Option<Bytes> {
         let response = &self.inner.response;
-        let activity = response.entry.as_ref()?.pulse();
+        let activity = response.entry.as_ref()?.activity();
         let is_due = response.is_between_events() && activity.take_keep_alive(clock::now());
         is_due.then_some(KEEP_ALIVE_COMMENT)
     }
@@ -187,7 +187,7 @@ impl Exchange {
 
     /// Whether to abort the silent stream now. If not, `waker` is woken when it must be aborted.
     pub(super) fn is_cut(&self, waker: &Waker) -> bool {
-        self.inner.response.entry.as_ref().is_some_and(|entry| entry.pulse().is_cut(waker))
+        self.inner.response.entry.as_ref().is_some_and(|entry| entry.activity().is_cut(waker))
     }
 
     /// The bytes that the usage filter held back. Call it at the end of the body.

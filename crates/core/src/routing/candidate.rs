@@ -40,7 +40,7 @@ pub struct Candidate {
     /// Whether `prompt` and `output` rest on token usage that this backend reported.
     pub has_usage: bool,
     /// Seconds since this gateway last sent a request to the backend. Before the first request:
-    /// since the start of its [`LoadEstimator`].
+    /// since the start of its [`LoadEstimator`](super::LoadEstimator).
     pub idle_seconds: f64,
     /// Estimated requests that wait in the engine.
     pub waiting: f64,

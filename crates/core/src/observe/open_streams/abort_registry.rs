@@ -1,13 +1,13 @@
 //! Ends responses whose clients do not read them.
 //!
 //! The HTTP server does not poll a response body while its client reads nothing, so the body cannot
-//! detect this itself. The task that writes the response holds its abort handle ([`ResponseAbortHandle`]) and is
-//! woken when the handle is triggered.
+//! detect this itself. The task that writes the response holds the [`ResponseAbortHandle`] of the
+//! response and is woken when the handle is triggered.
 
+use super::open_table::{OpenTable, TableEntry};
 use futures_util::task::AtomicWaker;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -31,22 +31,12 @@ struct AbortState {
 #[derive(Debug)]
 pub struct AbortRegistry {
     epoch: Instant,
-    handles: Mutex<AbortHandleTable>,
-}
-
-#[derive(Debug, Default)]
-struct AbortHandleTable {
-    next_key: u64,
-    open: BTreeMap<u64, ResponseAbortHandle>,
+    handles: Arc<OpenTable<ResponseAbortHandle>>,
 }
 
 /// The abort handle of a stream that is registered in [`AbortRegistry`] until it is dropped.
 #[derive(Debug)]
-pub struct RegisteredAbortHandle {
-    registry: Arc<AbortRegistry>,
-    key: u64,
-    handle: ResponseAbortHandle,
-}
+pub struct RegisteredAbortHandle(TableEntry<ResponseAbortHandle>);
 
 // === impl ResponseAbortHandle ===
 
@@ -63,7 +53,8 @@ impl ResponseAbortHandle {
         is_aborted.load(Ordering::Acquire) || connection.as_ref().is_some_and(Self::is_aborted)
     }
 
-    /// As [`ResponseAbortHandle::is_aborted`], and registers `waker` to be woken by [`ResponseAbortHandle::abort`].
+    /// As [`ResponseAbortHandle::is_aborted`]. It also registers `waker`, which
+    /// [`ResponseAbortHandle::abort`] wakes.
     pub fn register_and_check_abort(&self, waker: &Waker) -> bool {
         self.0.waker.register(waker);
         self.is_aborted()
@@ -91,53 +82,35 @@ impl ResponseAbortHandle {
     }
 }
 
-// === impl Leashes ===
+// === impl AbortRegistry ===
 
 impl AbortRegistry {
     /// An empty registry. `epoch` is the origin of its times.
     pub fn new(epoch: Instant) -> Arc<Self> {
-        Arc::new(Self { epoch, handles: Mutex::default() })
+        Arc::new(Self { epoch, handles: Arc::default() })
     }
 
-    /// Registers the abort handle of a stream on the connection with the handle `above`.
-    pub fn stream(self: &Arc<Self>, above: &ResponseAbortHandle) -> RegisteredAbortHandle {
-        let connection = Some(above.clone());
+    /// Registers the abort handle of a stream on the connection with the handle `connection`.
+    pub fn stream(&self, connection: &ResponseAbortHandle) -> RegisteredAbortHandle {
+        let connection = Some(connection.clone());
         let state = AbortState { connection, epoch: Some(self.epoch), ..AbortState::default() };
-        let handle = ResponseAbortHandle(Arc::new(state));
-        let mut handles = self.lock_handles();
-        let key = handles.next_key;
-        handles.next_key += 1;
-        handles.open.insert(key, handle.clone());
-        RegisteredAbortHandle { registry: self.clone(), key, handle }
+        RegisteredAbortHandle(self.handles.insert(ResponseAbortHandle(Arc::new(state))))
     }
 
     /// Aborts every stream whose last write has been pending for `limit` or longer.
     pub fn sweep(&self, now: Instant, limit: Duration) {
-        let timed_out: Vec<ResponseAbortHandle> = {
-            let handles = self.lock_handles();
-            let is_due = |handle: &&ResponseAbortHandle| {
-                handle.write_pending_for(now).is_some_and(|time| time >= limit)
-            };
-            handles.open.values().filter(is_due).cloned().collect()
-        };
-        timed_out.iter().for_each(ResponseAbortHandle::abort);
-    }
-
-    fn lock_handles(&self) -> std::sync::MutexGuard<'_, AbortHandleTable> {
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+        for (_, handle) in self.handles.values() {
+            if handle.write_pending_for(now).is_some_and(|time| time >= limit) {
+                handle.abort();
+            }
+        }
     }
 }
 
 impl RegisteredAbortHandle {
     /// The abort handle of the stream.
     pub fn handle(&self) -> &ResponseAbortHandle {
-        &self.handle
-    }
-}
-
-impl Drop for RegisteredAbortHandle {
-    fn drop(&mut self) {
-        self.registry.lock_handles().open.remove(&self.key);
+        self.0.value()
     }
 }
 
@@ -164,7 +137,7 @@ mod tests {
         let aborted = [&slow, &fast, &waiting].map(|stream| stream.handle().is_aborted());
         assert_eq!(aborted, [true, false, false]);
         drop((slow, fast, waiting));
-        assert!(registry.lock_handles().open.is_empty());
+        assert!(registry.handles.values().is_empty());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! pays one atomic store per frame.
 
 use super::backend_monitor::BackendMonitor;
+use super::open_table::{OpenTable, TableEntry};
 use super::stream_activity::StreamActivity;
 use super::stream_policy::{StreamPolicy, StreamRules};
 use super::stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo};
@@ -14,9 +15,8 @@ use crate::units;
 use arc_swap::ArcSwap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// When a silence between two outputs is a stall, and how long it may last.
@@ -58,21 +58,14 @@ pub struct ExchangeRegistry {
     open: AtomicUsize,
     /// The gateway aborts what is still open.
     is_shutting_down: AtomicBool,
-    streams: Mutex<StreamTable>,
+    streams: Arc<OpenTable<StreamActivity>>,
 }
 
-#[derive(Debug, Default)]
-struct StreamTable {
-    next_key: u64,
-    open: BTreeMap<u64, Arc<StreamActivity>>,
-}
-
-/// The entry of a stream among the open ones, until it is dropped.
+/// The entry of a stream among the open streams. Dropping it ends the stream.
 #[derive(Debug)]
 pub struct StreamEntry {
-    registry: Arc<ExchangeRegistry>,
-    key: u64,
-    activity: Arc<StreamActivity>,
+    entry: TableEntry<StreamActivity>,
+    epoch: Instant,
 }
 
 /// Counts an exchange as open until it is dropped. Holds the settings at its start.
@@ -96,7 +89,7 @@ impl StallLimits {
     }
 }
 
-// === impl Live ===
+// === impl ExchangeRegistry ===
 
 impl ExchangeRegistry {
     /// An empty registry. `epoch` is the origin of its times.
@@ -106,7 +99,7 @@ impl ExchangeRegistry {
             epoch,
             open: AtomicUsize::new(0),
             is_shutting_down: AtomicBool::new(false),
-            streams: Mutex::default(),
+            streams: Arc::default(),
         })
     }
 
@@ -141,9 +134,7 @@ impl ExchangeRegistry {
     /// whose silence or wait for a first output is too long, and requests keep-alive comments.
     pub fn sweep(&self, now: Instant) {
         let limits = self.settings.load().stalls;
-        let activities: Vec<Arc<StreamActivity>> =
-            self.lock_streams().open.values().cloned().collect();
-        for activity in activities {
+        for (_, activity) in self.streams.values() {
             activity.check_keep_alive(now);
             if activity.is_first_output_overdue(now) {
                 activity.cut();
@@ -162,9 +153,7 @@ impl ExchangeRegistry {
     /// The state of the streams at `now`: totals over all, and the `max_oldest` streams that have
     /// been open longest.
     pub fn snapshot(&self, max_oldest: usize, now: Instant) -> OpenStreamsSnapshot {
-        let cloned_entry = |(key, activity): (&u64, &Arc<StreamActivity>)| (*key, activity.clone());
-        let activities: Vec<(u64, Arc<StreamActivity>)> =
-            self.lock_streams().open.iter().map(cloned_entry).collect();
+        let activities = self.streams.values();
         let mut snapshot =
             OpenStreamsSnapshot { count: activities.len(), ..OpenStreamsSnapshot::default() };
         for (sequence_number, activity) in activities {
@@ -198,20 +187,12 @@ impl ExchangeRegistry {
         terms: StreamPolicy,
         now: Instant,
     ) -> StreamEntry {
-        let activity = Arc::new(StreamActivity::new(backend, subject, terms, self.epoch, now));
-        let mut streams = self.lock_streams();
-        let key = streams.next_key;
-        streams.next_key += 1;
-        streams.open.insert(key, activity.clone());
-        StreamEntry { registry: self.clone(), key, activity }
-    }
-
-    fn lock_streams(&self) -> std::sync::MutexGuard<'_, StreamTable> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        let activity = StreamActivity::new(backend, subject, terms, self.epoch, now);
+        StreamEntry { entry: self.streams.insert(activity), epoch: self.epoch }
     }
 }
 
-// === impl Presence ===
+// === impl InFlightGuard ===
 
 impl InFlightGuard {
     /// Registers the response stream of `backend`.
@@ -242,19 +223,17 @@ impl Drop for InFlightGuard {
     }
 }
 
-// === impl Place ===
+// === impl StreamEntry ===
 
 impl StreamEntry {
     /// The activity of the stream.
-    pub fn pulse(&self) -> &Arc<StreamActivity> {
-        &self.activity
+    pub fn activity(&self) -> &Arc<StreamActivity> {
+        self.entry.value()
     }
 }
 
 impl Drop for StreamEntry {
     fn drop(&mut self) {
-        self.registry.lock_streams().open.remove(&self.key);
-        // A concurrent sweep can have marked the stream as stalled after it ended.
-        self.activity.on_end(self.registry.epoch);
+        self.entry.value().close(self.epoch);
     }
 }

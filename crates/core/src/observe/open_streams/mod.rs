@@ -2,12 +2,11 @@
 
 mod abort_registry;
 mod backend_monitor;
+mod exchange_registry;
+mod open_table;
+mod stream_activity;
 mod stream_policy;
 mod stream_snapshot;
-
-mod stream_activity;
-
-mod exchange_registry;
 #[cfg(test)]
 mod tests;
 

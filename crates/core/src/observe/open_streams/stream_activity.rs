@@ -114,6 +114,15 @@ impl StreamActivity {
         self.end_stall_if_any(now)
     }
 
+    /// As [`StreamActivity::on_end`], for an entry that is dropped. A sweep that runs at the same
+    /// time may be about to report a stall. Both take the lock: either this call ends that stall, or
+    /// the sweep finds that the stream has ended.
+    pub(super) fn close(&self, now: Instant) {
+        self.last_output_nanos.store(0, Ordering::Relaxed);
+        self.first_output_deadline_nanos.store(0, Ordering::Relaxed);
+        self.end_stall(now);
+    }
+
     /// Records bytes from the backend.
     pub fn on_bytes(&self, now: Instant) {
         self.set_waits_for_backend(false);

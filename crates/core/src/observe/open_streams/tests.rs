@@ -122,11 +122,11 @@ impl StreamFixture {
 fn a_silence_of_the_min_gap_is_reported_once_and_ends_with_the_next_output() {
     let fixture = fixture(None, None);
     let entry = fixture.stream();
-    assert_eq!(entry.pulse().on_output(fixture.at(10), None), None);
+    assert_eq!(entry.activity().on_output(fixture.at(10), None), None);
     assert_eq!(fixture.sweep(109), [0, 0]);
     assert_eq!(fixture.sweep(110), [1, 1]);
     assert_eq!(fixture.sweep(500), [1, 1], "the same stall");
-    let stall = entry.pulse().on_output(fixture.at(600), Some(OUTPUT_GAP)).unwrap();
+    let stall = entry.activity().on_output(fixture.at(600), Some(OUTPUT_GAP)).unwrap();
     assert_eq!((stall.last_output_at, stall.detected_at), (fixture.at(10), fixture.at(110)));
     assert_eq!((stall.ended_at, stall.condition.running), (Some(fixture.at(600)), Some(7)));
     assert_eq!(*fixture.backend.gaps.lock().unwrap(), [OUTPUT_GAP]);
@@ -139,7 +139,7 @@ fn the_stall_threshold_is_a_multiple_of_the_p99_gap_and_at_least_min_gap() {
     for (usual_gap, threshold) in [(0.05, 500), (0.001, 100), (f64::NAN, 100), (-1.0, 100)] {
         let fixture = fixture(Some(usual_gap), None);
         let entry = fixture.stream();
-        entry.pulse().on_output(fixture.at(1), None);
+        entry.activity().on_output(fixture.at(1), None);
         assert_eq!(fixture.sweep(threshold), [0, 0], "{usual_gap}");
         assert_eq!(fixture.sweep(threshold + 1), [1, 1], "{usual_gap}");
     }
@@ -150,21 +150,21 @@ fn no_stall_is_reported_before_the_first_output_or_after_the_end() {
     let fixture = fixture(None, Some(ABORT_AFTER));
     let entry = fixture.stream();
     assert_eq!(fixture.sweep(60_000), [0, 0]);
-    entry.pulse().on_output(fixture.at(60_000), None);
-    assert_eq!(entry.pulse().on_end(fixture.at(60_001)), None);
+    entry.activity().on_output(fixture.at(60_000), None);
+    assert_eq!(entry.activity().on_end(fixture.at(60_001)), None);
     assert_eq!(fixture.sweep(120_000), [0, 0]);
-    assert!(!entry.pulse().is_cut(Waker::noop()));
+    assert!(!entry.activity().is_cut(Waker::noop()));
 }
 
 #[test]
 fn a_stream_that_its_client_does_not_read_is_not_stalled() {
     let fixture = fixture(None, Some(ABORT_AFTER));
     let entry = fixture.stream();
-    entry.pulse().on_output(fixture.at(10), None);
-    entry.pulse().set_waits_for_backend(false);
+    entry.activity().on_output(fixture.at(10), None);
+    entry.activity().set_waits_for_backend(false);
     assert_eq!(fixture.sweep(60_000), [0, 0]);
-    assert!(!entry.pulse().is_cut(Waker::noop()));
-    entry.pulse().set_waits_for_backend(true);
+    assert!(!entry.activity().is_cut(Waker::noop()));
+    entry.activity().set_waits_for_backend(true);
     assert_eq!(fixture.sweep(60_000), [1, 1]);
 }
 
@@ -173,27 +173,27 @@ fn a_silence_beyond_abort_after_aborts_the_stream_and_wakes_it() {
     let fixture = fixture(None, Some(ABORT_AFTER));
     let (silent, active) = (fixture.stream(), fixture.stream());
     let woken = Arc::new(WakeCounter::default());
-    silent.pulse().on_output(fixture.at(10), None);
-    active.pulse().on_output(fixture.at(900), None);
-    assert!(!silent.pulse().is_cut(&woken.clone().into()));
+    silent.activity().on_output(fixture.at(10), None);
+    active.activity().on_output(fixture.at(900), None);
+    assert!(!silent.activity().is_cut(&woken.clone().into()));
     assert_eq!(fixture.sweep(1_009), [2, 2]);
     assert_eq!(woken.0.load(Ordering::Relaxed), 0);
     fixture.registry.sweep(fixture.at(1_010));
     assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-    assert!(silent.pulse().is_cut(Waker::noop()));
-    assert!(!active.pulse().is_cut(Waker::noop()));
+    assert!(silent.activity().is_cut(Waker::noop()));
+    assert!(!active.activity().is_cut(Waker::noop()));
 }
 
 #[test]
 fn a_dropped_stream_is_no_longer_stalled() {
     let fixture = fixture(None, None);
     let (first, second) = (fixture.stream(), fixture.stream());
-    first.pulse().on_output(fixture.at(10), None);
-    second.pulse().on_output(fixture.at(10), None);
+    first.activity().on_output(fixture.at(10), None);
+    second.activity().on_output(fixture.at(10), None);
     assert_eq!(fixture.sweep(200), [2, 2]);
     drop(first);
     assert_eq!(fixture.sweep(300), [1, 2]);
-    let stall = second.pulse().on_end(fixture.at(400)).unwrap();
+    let stall = second.activity().on_end(fixture.at(400)).unwrap();
     assert_eq!(stall.ended_at, Some(fixture.at(400)));
     drop(second);
     assert_eq!(fixture.sweep(500), [0, 2]);
@@ -212,7 +212,7 @@ fn an_exchange_is_open_as_long_as_its_guard() {
 }
 
 fn is_cut(entry: &StreamEntry) -> bool {
-    entry.pulse().is_cut(Waker::noop())
+    entry.activity().is_cut(Waker::noop())
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_stream_is_aborted_only_while_its_first_output_is_overdue() {
     let fixture = fixture(None, None);
     let terms = StreamPolicy { first_output_by: Some(fixture.at(500)), ..StreamPolicy::default() };
     let (overdue, on_time) = (fixture.open_stream_with(terms), fixture.open_stream_with(terms));
-    on_time.pulse().on_output(fixture.at(400), None);
+    on_time.activity().on_output(fixture.at(400), None);
     fixture.sweep(499);
     assert!(!is_cut(&overdue));
     fixture.sweep(501);
@@ -233,7 +233,7 @@ fn the_idle_timeout_of_a_stream_policy_overrides_abort_after() {
     let terms = StreamPolicy { idle: Some(MIN_GAP / 2), ..StreamPolicy::default() };
     let (with_idle_timeout, default) = (fixture.open_stream_with(terms), fixture.stream());
     for entry in [&with_idle_timeout, &default] {
-        entry.pulse().on_output(fixture.at(10), None);
+        entry.activity().on_output(fixture.at(10), None);
     }
     fixture.sweep(10 + MIN_GAP.as_millis() as u64);
     assert!(is_cut(&with_idle_timeout) && !is_cut(&default));
@@ -247,15 +247,15 @@ fn a_keep_alive_comment_is_due_once_per_interval_of_silence() {
     let entry = fixture.open_stream_with(StreamPolicy { rules, ..StreamPolicy::default() });
     let is_keep_alive_due = |millis| {
         fixture.sweep(millis);
-        entry.pulse().take_keep_alive(fixture.at(millis))
+        entry.activity().take_keep_alive(fixture.at(millis))
     };
-    entry.pulse().on_bytes(fixture.at(1_000));
-    entry.pulse().set_waits_for_backend(true);
+    entry.activity().on_bytes(fixture.at(1_000));
+    entry.activity().set_waits_for_backend(true);
     assert_eq!(
         [15_900, 16_000, 16_100, 30_900, 31_000].map(is_keep_alive_due),
         [false, true, false, false, true]
     );
-    entry.pulse().set_waits_for_backend(false);
+    entry.activity().set_waits_for_backend(false);
     assert!(!is_keep_alive_due(60_000), "the client does not read");
 }
 
@@ -265,15 +265,15 @@ fn a_snapshot_has_the_phase_and_the_silence_of_each_stream() {
     let [_prefilling, decoding, write_blocked, stalled, ending] =
         [(); 5].map(|()| fixture.stream());
     for entry in [&decoding, &write_blocked, &stalled, &ending] {
-        entry.pulse().on_bytes(fixture.at(10));
-        entry.pulse().on_output(fixture.at(10), None);
-        entry.pulse().count(3);
+        entry.activity().on_bytes(fixture.at(10));
+        entry.activity().on_output(fixture.at(10), None);
+        entry.activity().count(3);
     }
-    stalled.pulse().set_waits_for_backend(true);
+    stalled.activity().set_waits_for_backend(true);
     fixture.sweep(1_500);
-    decoding.pulse().on_output(fixture.at(1_900), None);
-    decoding.pulse().count(7);
-    ending.pulse().on_end(fixture.at(1_900));
+    decoding.activity().on_output(fixture.at(1_900), None);
+    decoding.activity().count(7);
+    ending.activity().on_end(fixture.at(1_900));
     let snapshot = fixture.registry.snapshot(4, fixture.at(2_000));
     let phases: Vec<_> =
         snapshot.oldest.iter().map(|stream| (stream.phase, stream.tokens)).collect();
