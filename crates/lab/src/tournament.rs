@@ -153,14 +153,34 @@ impl Cell {
         }
     }
 
-    /// Runs the cell with routers.
-    pub fn run(&self, kinds: &[RouterKind], policy: &Policy, epoch: Instant) -> CellResult {
+    /// Runs the cell with routers, `repeats` times with other requests of the same kind. The scores
+    /// are means: with one run of some hundred requests, the best of many routers is the luckiest.
+    pub fn run(
+        &self,
+        kinds: &[RouterKind],
+        policy: &Policy,
+        epoch: Instant,
+        repeats: u64,
+    ) -> CellResult {
+        let results: Vec<CellResult> = (0..repeats.max(1))
+            .map(|repeat| self.run_once(kinds, policy, epoch, self.number + (repeat << 32)))
+            .collect();
+        CellResult::mean(&results)
+    }
+
+    fn run_once(
+        &self,
+        kinds: &[RouterKind],
+        policy: &Policy,
+        epoch: Instant,
+        seed: u64,
+    ) -> CellResult {
         let workload = Workload {
             shape: self.shape,
             arrivals: self.arrivals,
             requests: REQUESTS.0 + REQUESTS.1 * self.backends,
         };
-        let requests = workload.generate(self.number);
+        let requests = workload.generate(seed);
         let mut setup = SimulationSetup::new(self.specs(), epoch);
         setup.scrape = Duration::from_secs_f64(self.scrape);
         setup.without_cached_tokens = self.without_cached_tokens;
@@ -181,7 +201,7 @@ impl Cell {
                 if objectives.tpot.is_finite() { objectives.tpot } else { 0.0 };
         }
         let score = |kind: &RouterKind| {
-            let results = Simulation::new(&setup, &requests, *kind, self.number).run(|_| {});
+            let results = Simulation::new(&setup, &requests, *kind, seed).run(|_| {});
             (kind.name(), RouterScore::new(&results, &objectives))
         };
         CellResult { cell: self.clone(), rate, scores: kinds.iter().map(score).collect() }
@@ -287,13 +307,14 @@ pub fn run(
     kinds: &[RouterKind],
     policy: &Policy,
     epoch: Instant,
+    repeats: u64,
     on_result: &(dyn Fn(&CellResult) + Sync),
 ) -> Vec<CellResult> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::with_capacity(cells.len()));
     let work = || {
         while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let result = cell.run(kinds, policy, epoch);
+            let result = cell.run(kinds, policy, epoch, repeats);
             on_result(&result);
             results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
         }
@@ -327,6 +348,29 @@ pub struct Standing {
 }
 
 impl CellResult {
+    /// The means of several results of one cell, at least one.
+    fn mean(results: &[Self]) -> Self {
+        let count = results.len() as f64;
+        let mean = |read: &dyn Fn(&Self) -> f64| results.iter().map(read).sum::<f64>() / count;
+        let first = &results[0];
+        let score = |name: &&'static str| {
+            let of_router =
+                |read: fn(&RouterScore) -> f64| mean(&|result| read(&result.scores[name]));
+            let score = RouterScore {
+                goodput: of_router(|score| score.goodput),
+                prediction_ratio: of_router(|score| score.prediction_ratio),
+                cached: of_router(|score| score.cached),
+                ttft_p99: of_router(|score| score.ttft_p99),
+            };
+            (*name, score)
+        };
+        Self {
+            cell: first.cell.clone(),
+            rate: mean(&|result| result.rate),
+            scores: first.scores.keys().map(score).collect(),
+        }
+    }
+
     /// Regret of a router in points. `None`: the router did not run.
     pub fn regret(&self, router: &str) -> Option<f64> {
         let best = self.scores.values().map(|score| score.goodput).fold(0.0, f64::max);
@@ -377,7 +421,7 @@ mod tests {
         let cell = Cell { backends: 2, ..Cell::draw(7, 3) };
         assert_eq!(cell, Cell { backends: 2, ..Cell::draw(7, 3) });
         let kinds = [RouterKind::Shipped(PolicyKind::RoundRobin), RouterKind::LMetric];
-        let run = || cell.run(&kinds, &Policy::default(), clock::now());
+        let run = || cell.run(&kinds, &Policy::default(), clock::now(), 2);
         let (first, second) = (run(), run());
         assert_eq!(first.rate.to_bits(), second.rate.to_bits());
         for (name, score) in &first.scores {

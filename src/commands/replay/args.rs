@@ -23,6 +23,10 @@ pub struct ReplayArgs {
         "gateways", "max_requests", "target",
     ])]
     pub tournament: Option<u64>,
+    /// Random seed from which the setups of the tournament are drawn.
+    #[arg(long, value_name = "N", default_value_t = 1, env = "TOKENWEIR_REPLAY_TOURNAMENT_SEED")]
+    #[arg(requires = "tournament")]
+    pub tournament_seed: u64,
     /// Policies, and other routers for comparison. [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', env = "TOKENWEIR_REPLAY_POLICY")]
     pub policy: Vec<RouterKind>,
@@ -120,7 +124,7 @@ llm_d_optimized (its recommended scorers), radix_tree (the cache-aware policy of
 routers), smg (that of its successor), dynamo and dynamo_approximate (NVIDIA Dynamo's KV router with
 true and with estimated cache contents), lmetric, and backlog_and_share.
 
-With --tournament, --seeds is the seed from which the setups are drawn.
+With --tournament, --seeds is the number of runs of each setup.
 
 Keys of --backends: prefill (tokens/s), kv (tokens), seqs, batch (tokens), step (ms) and block
 (tokens). The defaults describe a model of 8 billion parameters on a GPU of 80 GB: 30,000 tokens/s,

@@ -15,6 +15,8 @@ use tokenweir_lab::tournament::{self, Cell, CellResult, Standing};
 #[derive(Debug, Serialize)]
 struct TournamentReport<'a> {
     seed: u64,
+    /// Runs of each setup.
+    repeats: u64,
     standings: &'a [Standing],
     cells: &'a [CellResult],
 }
@@ -31,14 +33,20 @@ pub(super) fn run(replay: &ReplayArgs, cells: u64) -> ExitCode {
     };
     let policy = loaded.config.routing.policy(&loaded.config.slos);
     let kinds = if replay.policy.is_empty() { RouterKind::all() } else { replay.policy.clone() };
-    let cells: Vec<Cell> = (0..cells).map(|number| Cell::draw(replay.seeds, number)).collect();
+    let cells: Vec<Cell> =
+        (0..cells).map(|number| Cell::draw(replay.tournament_seed, number)).collect();
     let progress = ProgressLine::new("setups", Some(cells.len()));
-    let results = tournament::run(&cells, &kinds, &policy, clock::now(), &|_| progress.step());
+    let results =
+        tournament::run(&cells, &kinds, &policy, clock::now(), replay.seeds, &|_| progress.step());
     drop(progress);
     let standings = tournament::standings(&results, &kinds);
     if replay.json {
-        let report =
-            TournamentReport { seed: replay.seeds, standings: &standings, cells: &results };
+        let report = TournamentReport {
+            seed: replay.tournament_seed,
+            repeats: replay.seeds,
+            standings: &standings,
+            cells: &results,
+        };
         return print_json(&report);
     }
     print_standings(&results, &standings);

@@ -187,6 +187,7 @@ pub fn believed() -> Candidate {
         prefill: PrefillCost::default(),
         evidence: 50.0,
         decode: DecodeCost::default(),
+        tokens_in_flight: 1_300.0,
         is_calibrated: true,
         has_usage: true,
         idle_seconds: 1.0,

@@ -11,6 +11,8 @@ pub struct Candidate {
     pub position: usize,
     /// Requests of this gateway in flight at the backend.
     pub in_flight: u32,
+    /// Prompt and expected output tokens of the requests in flight.
+    pub tokens_in_flight: f64,
     /// Share of the requests, relative to the weights of the other backends. 0 counts as 1.
     pub weight: u32,
     /// Whether the backend has loaded the LoRA adapter of the request. True if the request needs

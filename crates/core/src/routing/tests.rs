@@ -10,6 +10,7 @@ pub(super) fn idle_candidate() -> Candidate {
     Candidate {
         position: 0,
         in_flight: 0,
+        tokens_in_flight: 0.0,
         weight: 1,
         has_adapter: true,
         key: 1,

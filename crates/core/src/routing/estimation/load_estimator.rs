@@ -145,6 +145,7 @@ impl LoadEstimator {
         Candidate {
             position: 0,
             in_flight: local_load.in_flight,
+            tokens_in_flight: local_load.tokens as f64,
             weight: 1,
             has_adapter: true,
             key: 0,

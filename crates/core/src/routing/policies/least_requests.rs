@@ -1,19 +1,16 @@
-//! Policy `least_requests`: the fewest requests of this gateway in flight per unit of weight.
+//! Policy `least_requests`: the fewest requests of this gateway in flight per unit of weight. Half
+//! of a request counts by its prompt and expected output tokens.
 //!
-//! It needs no metrics of the backends and ignores how long requests are. An overdue candidate
-//! comes after all others.
+//! The policy needs no metrics of the backends. An overdue candidate comes after all others.
 
-use super::selection::{load_with_overdue_penalty, lowest};
+use super::selection::{lowest, mean_tokens, token_weighted_load};
 use crate::routing::{Candidate, PolicyChoice, RoutingRequest};
 
 pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
+    let mean_tokens = mean_tokens(candidates);
+    let loads = candidates.iter().map(|candidate| token_weighted_load(candidate, mean_tokens));
     PolicyChoice {
-        index: lowest(
-            candidates,
-            &candidates.iter().map(load_with_overdue_penalty),
-            0.0,
-            request.sequence,
-        ),
+        index: lowest(candidates, &loads, 0.0, request.sequence),
         reason: "fewest_requests",
     }
 }

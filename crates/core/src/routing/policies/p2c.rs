@@ -1,11 +1,12 @@
 //! Policy `p2c`: power of two choices (Mitzenmacher 2001). It draws two candidates at random and
-//! picks the one with fewer requests in flight per unit of weight.
+//! picks the one with fewer requests in flight per unit of weight. Half of a request counts by its
+//! prompt and expected output tokens.
 //!
 //! The load is almost as even as with the best of all candidates, and gateways that decide at the
 //! same time do not all pick the same backend. An overdue candidate loses to one that is not
 //! overdue.
 
-use super::selection::load_with_overdue_penalty;
+use super::selection::{mean_tokens, token_weighted_load};
 use crate::routing::{Candidate, PolicyChoice, RoutingRequest};
 
 pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
@@ -14,7 +15,8 @@ pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingReques
     // The second is drawn from the other candidates, so the two always differ.
     let offset = (request.seed >> 32) % (count - 1) + 1;
     let second = ((request.seed % count + offset) % count) as usize;
-    let cost = |index: usize| load_with_overdue_penalty(&candidates[index]);
+    let mean_tokens = mean_tokens(candidates);
+    let cost = |index: usize| token_weighted_load(&candidates[index], mean_tokens);
     let index = if cost(second) < cost(first) { second } else { first };
     PolicyChoice { index, reason: "fewer_of_two" }
 }

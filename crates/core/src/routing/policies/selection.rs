@@ -27,11 +27,27 @@ pub(super) fn load(candidate: &Candidate) -> f64 {
     f64::from(candidate.in_flight + 1) / f64::from(candidate.weight.max(1))
 }
 
-/// [`load`], plus [`OVERDUE_PENALTY`] for a candidate that is overdue: it comes after all others.
-pub(super) fn load_with_overdue_penalty(candidate: &Candidate) -> f64 {
-    load(candidate) + if candidate.overdue > 0.0 { OVERDUE_PENALTY } else { 0.0 }
+/// Mean tokens of the requests in flight at all candidates. 0: there are none.
+pub(super) fn mean_tokens(candidates: &[Candidate]) -> f64 {
+    let tokens: f64 = candidates.iter().map(|candidate| candidate.tokens_in_flight).sum();
+    let requests: u32 = candidates.iter().map(|candidate| candidate.in_flight).sum();
+    tokens / f64::from(requests.max(1))
 }
 
+/// Load in requests per unit of weight, including the request to be routed. [`TOKEN_SHARE`] of a
+/// request in flight counts by its tokens relative to `mean_tokens`, the rest counts as one request.
+/// An overdue candidate comes after all others.
+pub(super) fn token_weighted_load(candidate: &Candidate, mean_tokens: f64) -> f64 {
+    let requests = f64::from(candidate.in_flight);
+    let by_tokens =
+        if mean_tokens > 0.0 { candidate.tokens_in_flight / mean_tokens } else { requests };
+    let load = 1.0 + (1.0 - TOKEN_SHARE) * requests + TOKEN_SHARE * by_tokens;
+    let overdue = if candidate.overdue > 0.0 { OVERDUE_PENALTY } else { 0.0 };
+    load / f64::from(candidate.weight.max(1)) + overdue
+}
+
+/// Share of the load that counts tokens. Tokens alone would ignore what each request costs besides.
+const TOKEN_SHARE: f64 = 0.5;
 /// Load added to an overdue candidate: more requests than any backend has in flight.
 const OVERDUE_PENALTY: f64 = 1e9;
 
