@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Sends the same load with round_robin and with kv_aware, in turns, to two real vLLM servers. One has a quarter
-# of the other's KV cache. kv_aware must have fewer preemptions and a lower p99 TTFT.
+# Sends the same load with several policies, in turns, to two real vLLM servers.
 #
-#   tests/real_vllm_routing.sh [--rounds 4] [--requests 240] [--rate 6] [--seed 1]
+#   tests/real_vllm_routing.sh [--load mixed|decode|prefill] [--rounds 4] [--requests 240] [--rate 6] [--seed 1]
+#
+# mixed: one server has a quarter of the other's KV cache. kv_aware must have fewer preemptions and a lower p99
+# TTFT than round_robin. decode, prefill: equal servers. The p99 TTFT, the p99 TPOT and the preemptions of
+# kv_aware must be the best, or within the rounds of the best policy.
 #
 # Run it on an idle machine: the check fails if a request has no output for a minute.
 #
